@@ -1,0 +1,365 @@
+/* The tree: parsing, looking at nodes, printing. The only file that knows cJSON.
+ *
+ * `struct json` is a cJSON under another name, so no tree is copied. json_parse goes: blank out comments (in
+ * a copy) -> json_scan, which refuses what is not JSON -> cJSON -> a walk that refuses duplicate keys and
+ * numbers that no double can hold. cJSON keeps both of two equal keys and later shows the first, so a second
+ * "lr" would be ignored in silence.
+ *
+ * Printing is our own: cJSON prints 15 digits where it believes that they are near enough, which turns
+ * 9007199254740991 into 9007199254740990 and 0.30000000000000004 into 0.3. Here what is printed reads back as
+ * the same bits. (No program here sets LC_NUMERIC: the decimal point is a point.)
+ *
+ * What a user sizes (the tree) gives -ENOMEM. A document belongs to one thread at a time; once parsed, any
+ * number of threads may read it.
+ */
+#include "base/json.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "base/json_private.h"
+#include "base/json_scan.h"
+#include "base/strbuf.h"
+#include "base/utf8.h"
+
+static const cJSON *in(const struct json *node)
+{
+    return (const cJSON *)node;
+}
+
+static const struct json *out(const cJSON *item)
+{
+    return (const struct json *)item;
+}
+
+/* ------------------------------------------------------------------------- what the scanner cannot see */
+
+/* Where the walk is. A chain on the stack, turned into text only when something failed. */
+struct place {
+    const struct place *up; /* NULL at the root */
+    const char *key;        /* NULL in an array */
+    size_t index;
+};
+
+static void place_path(const struct place *p, char *buf, size_t size)
+{
+    if (!p->up) {
+        buf[0] = '\0';
+        return;
+    }
+    place_path(p->up, buf, size);
+    if (p->key)
+        json_path_key(buf, size, buf, p->key);
+    else
+        json_path_index(buf, size, buf, p->index);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A key that occurs twice, or NULL. Sorting, not pairs: an object of 100,000 keys is one line for an
+ * attacker. */
+static const char *sort_and_find_twin(const char **keys, size_t n)
+{
+    qsort(keys, n, sizeof *keys, compare_keys);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            return keys[i];
+    return NULL;
+}
+
+static int check_keys(const cJSON *object, const struct place *place, const char *name, struct err *err)
+{
+    size_t n = (size_t)cJSON_GetArraySize(object), i = 0;
+    const char *few[32], **keys = few, *twin;
+    char path[sizeof err->path], shown[64];
+
+    if (n > 32) {
+        keys = malloc(n * sizeof *keys);
+        if (!keys)
+            return err_set_at(err, -ENOMEM, name, "out of memory for an object of %zu keys", n);
+    }
+    for (const cJSON *c = object->child; c; c = c->next)
+        keys[i++] = c->string;
+    twin = sort_and_find_twin(keys, n);
+    if (keys != few)
+        free(keys);
+    if (!twin)
+        return 0;
+    place_path(&(struct place){.up = place, .key = twin}, path, sizeof path);
+    utf8_copy(shown, sizeof shown, twin);
+    return err_set_at(err, -EINVAL, path, "duplicate key \"%s\" in %s; keep one of them", shown, name);
+}
+
+/* Recursion is bounded: the scanner let at most JSON_MAX_DEPTH levels through. */
+static int check_tree(const cJSON *node, const struct place *place, const char *name, struct err *err)
+{
+    struct place below = {.up = place};
+    char path[sizeof err->path];
+    int r = 0;
+
+    if (cJSON_IsNumber(node) && !isfinite(node->valuedouble)) {
+        place_path(place, path, sizeof path);
+        return err_set_at(err, -EINVAL, path, "a number in %s is too large; at most 1.79e308 can be read",
+                          name);
+    }
+    if (cJSON_IsObject(node))
+        r = check_keys(node, place, name, err);
+    for (const cJSON *c = node->child; c && r == 0; c = c->next, below.index++) {
+        below.key = c->string;
+        r = check_tree(c, &below, name, err);
+    }
+    return r;
+}
+
+/* ---------------------------------------------------------------------------------------------- parsing */
+
+/* `text` passed the scanner. */
+static int build_tree(const char *text, size_t bytes, const char *name, struct json **ret, struct err *err)
+{
+    struct place root = {0};
+    cJSON *tree = cJSON_ParseWithLengthOpts(text, bytes, NULL, 0);
+    int r;
+
+    if (!tree)
+        return err_set_at(err, -ENOMEM, name, "out of memory while reading a document of %zu bytes", bytes);
+    r = check_tree(tree, &root, name, err);
+    if (r < 0) {
+        cJSON_Delete(tree);
+        return r;
+    }
+    *ret = (struct json *)tree;
+    return 0;
+}
+
+int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
+               struct err *err)
+{
+    char *copy = NULL;
+    int r;
+
+    if (!name)
+        name = "JSON";
+    if (bytes > JSON_MAX_BYTES)
+        return err_set_at(err, -E2BIG, name, "the document has %zu bytes; at most %u are accepted", bytes,
+                          JSON_MAX_BYTES);
+    if (comments && bytes > 0) {
+        copy = malloc(bytes);
+        if (!copy)
+            return err_set_at(err, -ENOMEM, name, "out of memory for a document of %zu bytes", bytes);
+        memcpy(copy, text, bytes);
+        json_blank_comments(copy, bytes);
+        text = copy;
+    }
+    r = json_scan(text, bytes, name, comments, err);
+    if (r == 0)
+        r = build_tree(text, bytes, name, ret, err);
+    free(copy);
+    return r;
+}
+
+void json_free(struct json *doc)
+{
+    cJSON_Delete((cJSON *)doc);
+}
+
+/* ------------------------------------------------------------------------------------------------ nodes */
+
+enum json_type json_type(const struct json *node)
+{
+    const cJSON *c = in(node);
+
+    if (cJSON_IsBool(c))
+        return JSON_BOOL;
+    if (cJSON_IsNumber(c))
+        return JSON_NUMBER;
+    if (cJSON_IsString(c))
+        return JSON_STRING;
+    if (cJSON_IsArray(c))
+        return JSON_ARRAY;
+    if (cJSON_IsObject(c))
+        return JSON_OBJECT;
+    return JSON_NULL;
+}
+
+const char *json_type_name(enum json_type t)
+{
+    switch (t) {
+    case JSON_NULL:
+        return "null";
+    case JSON_BOOL:
+        return "true or false";
+    case JSON_NUMBER:
+        return "a number";
+    case JSON_STRING:
+        return "a string";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_OBJECT:
+        return "an object";
+    }
+    return "nothing";
+}
+
+const char *json_node_text(const struct json *node)
+{
+    return in(node)->valuestring;
+}
+
+double json_node_number(const struct json *node)
+{
+    return in(node)->valuedouble;
+}
+
+bool json_node_true(const struct json *node)
+{
+    return cJSON_IsTrue(in(node));
+}
+
+const char *json_key(const struct json *node)
+{
+    return in(node)->string;
+}
+
+size_t json_array_size(const struct json *node)
+{
+    return (size_t)cJSON_GetArraySize(in(node));
+}
+
+const struct json *json_array_first(const struct json *node)
+{
+    return out(in(node)->child);
+}
+
+const struct json *json_array_next(const struct json *item)
+{
+    return out(in(item)->next);
+}
+
+const struct json *json_array_at(const struct json *node, size_t i)
+{
+    const struct json *item = json_array_first(node);
+
+    while (item && i-- > 0)
+        item = json_array_next(item);
+    return item;
+}
+
+const struct json *json_get(const struct json *object, const char *key)
+{
+    if (!object || !cJSON_IsObject(in(object)))
+        return NULL;
+    for (const cJSON *c = in(object)->child; c; c = c->next)
+        if (strcmp(c->string, key) == 0)
+            return out(c);
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------------------------- printing */
+
+void json_format_number(double v, char *buf, size_t size)
+{
+    if (v == floor(v) && fabs(v) <= 0x1p53) {
+        snprintf(buf, size, "%.0f", v);
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) { /* 17 always suffice */
+        snprintf(buf, size, "%.*g", digits, v);
+        if (strtod(buf, NULL) == v)
+            return;
+    }
+}
+
+static void print_node(struct strbuf *b, const cJSON *node);
+
+static void print_children(struct strbuf *b, const cJSON *node)
+{
+    for (const cJSON *c = node->child; c; c = c->next) {
+        if (cJSON_IsObject(node)) {
+            strbuf_add_json(b, c->string);
+            strbuf_add(b, ":");
+        }
+        print_node(b, c);
+        if (c->next)
+            strbuf_add(b, ",");
+    }
+}
+
+static void print_node(struct strbuf *b, const cJSON *node)
+{
+    char number[40];
+
+    switch (json_type(out(node))) {
+    case JSON_NULL:
+        strbuf_add(b, "null");
+        break;
+    case JSON_BOOL:
+        strbuf_add(b, cJSON_IsTrue(node) ? "true" : "false");
+        break;
+    case JSON_NUMBER:
+        json_format_number(node->valuedouble, number, sizeof number);
+        strbuf_add(b, number);
+        break;
+    case JSON_STRING:
+        strbuf_add_json(b, node->valuestring);
+        break;
+    case JSON_ARRAY:
+        strbuf_add(b, "[");
+        print_children(b, node);
+        strbuf_add(b, "]");
+        break;
+    case JSON_OBJECT:
+        strbuf_add(b, "{");
+        print_children(b, node);
+        strbuf_add(b, "}");
+        break;
+    }
+}
+
+char *json_print(const struct json *node)
+{
+    struct strbuf b = {0};
+
+    print_node(&b, in(node));
+    return b.at;
+}
+
+/* ----------------------------------------------------------------------------------------------- paths */
+
+/* `base` may be `buf`: a path grows in place. */
+static size_t begin_path(char *buf, size_t size, const char *base)
+{
+    if (buf != base)
+        utf8_copy(buf, size, base);
+    return strlen(buf);
+}
+
+void json_path_key(char *buf, size_t size, const char *base, const char *key)
+{
+    size_t n;
+
+    assert(size > 0);
+    n = begin_path(buf, size, base);
+    if (n > 0 && n + 1 < size)
+        buf[n++] = '.';
+    utf8_copy(buf + n, size - n, key);
+}
+
+void json_path_index(char *buf, size_t size, const char *base, size_t i)
+{
+    char index[32];
+    size_t n;
+
+    assert(size > 0);
+    n = begin_path(buf, size, base);
+    snprintf(index, sizeof index, "[%zu]", i);
+    utf8_copy(buf + n, size - n, index);
+}

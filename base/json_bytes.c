@@ -1,0 +1,155 @@
+/* Sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9".
+ *
+ * Exact integer arithmetic, no floating point: "0.1GB" is 100000000 bytes and not a rounding of it, and a
+ * size that is no whole number of bytes is refused, not rounded. Pure functions; any thread.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/utf8.h"
+
+#define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
+#define MAX_BYTES (UINT64_C(1) << 53)
+
+enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 }; /* 19 digits fit 64 bits, times 2^40 fits 128 */
+
+static const struct {
+    const char *name;
+    uint64_t bytes;
+} units[] = {
+    {"", 1},
+    {"B", 1},
+    {"GB", UINT64_C(1000000000)},
+    {"GiB", UINT64_C(1) << 30},
+    {"KB", 1000},
+    {"KiB", UINT64_C(1) << 10},
+    {"MB", 1000000},
+    {"MiB", UINT64_C(1) << 20},
+    {"TB", UINT64_C(1000000000000)},
+    {"TiB", UINT64_C(1) << 40},
+    {"kB", 1000},
+};
+
+/* mantissa * 10^exponent */
+struct decimal {
+    uint64_t mantissa;
+    int digits; /* significant ones so far */
+    int exponent;
+};
+
+static bool is_digit(char c)
+{
+    return isdigit((unsigned char)c);
+}
+
+/* False when there are more digits than a size can need. */
+static bool add_digit(struct decimal *d, char c)
+{
+    if (d->mantissa > 0 || c != '0')
+        d->digits++;
+    if (d->digits > MAX_DIGITS)
+        return false;
+    d->mantissa = d->mantissa * 10 + (uint64_t)(c - '0');
+    return true;
+}
+
+/* "e9", "E+3", "e-2"; without digits after it the letter is no exponent, and the unit will be refused. */
+static const char *read_exponent(const char *s, struct decimal *d)
+{
+    const char *p = s;
+    int sign = 1, v = 0;
+
+    if (*p != 'e' && *p != 'E')
+        return s;
+    p++;
+    if (*p == '+' || *p == '-')
+        sign = *p++ == '-' ? -1 : 1;
+    if (!is_digit(*p))
+        return s;
+    for (; is_digit(*p); p++)
+        v = v * 10 + (*p - '0') > MAX_EXPONENT ? MAX_EXPONENT : v * 10 + (*p - '0');
+    d->exponent += sign * v;
+    return p;
+}
+
+/* What follows the number, or NULL when there is no number. */
+static const char *read_number(const char *s, struct decimal *d)
+{
+    if (!is_digit(*s))
+        return NULL;
+    for (; is_digit(*s); s++)
+        if (!add_digit(d, *s))
+            return NULL;
+    if (*s == '.') {
+        s++;
+        if (!is_digit(*s))
+            return NULL;
+        for (; is_digit(*s); s++, d->exponent--)
+            if (!add_digit(d, *s))
+                return NULL;
+    }
+    return read_exponent(s, d);
+}
+
+static bool find_unit(const char *s, uint64_t *ret)
+{
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(s, units[i].name) == 0) {
+            *ret = units[i].bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* -EDOM: no whole number. -ERANGE: over 2^53. Both loops are short: each turn changes v by a factor of ten.
+ */
+static int scale(const struct decimal *d, uint64_t unit, uint64_t *ret)
+{
+    unsigned __int128 v = (unsigned __int128)d->mantissa * unit;
+    int e = d->exponent;
+
+    for (; e < 0 && v > 0; e++) {
+        if (v % 10 != 0)
+            return -EDOM;
+        v /= 10;
+    }
+    for (; e > 0 && v > 0 && v <= MAX_BYTES; e--)
+        v *= 10;
+    if (v > MAX_BYTES)
+        return -ERANGE;
+    *ret = (uint64_t)v;
+    return 0;
+}
+
+int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err)
+{
+    struct decimal d = {0};
+    const char *rest = read_number(text, &d);
+    char shown[64];
+    uint64_t unit;
+
+    utf8_copy(shown, sizeof shown, text);
+    if (!rest)
+        return err_set_at(err, -EINVAL, path, "\"%s\" is not a size; " EXAMPLES, shown);
+    while (*rest == ' ')
+        rest++;
+    if (!find_unit(rest, &unit))
+        return err_set_at(
+            err, -EINVAL, path,
+            "\"%s\" has no known unit; use B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB "
+            "(powers of 1024), as in \"9GB\"",
+            shown);
+    switch (scale(&d, unit, ret)) {
+    case 0:
+        return 0;
+    case -EDOM:
+        return err_set_at(err, -EINVAL, path, "\"%s\" is not a whole number of bytes; " EXAMPLES, shown);
+    default:
+        return err_set_at(err, -EINVAL, path, "\"%s\" is more than 2^53 bytes (8 PiB); " EXAMPLES, shown);
+    }
+}

@@ -1,0 +1,417 @@
+/* Reading values and objects with messages that say where, what was found, and what to write instead.
+ *
+ * An object is read by naming the keys that may occur; whatever nobody named is an error at the end. So the
+ * reader is the schema, and there is no second description of it to keep in step. Failures accumulate in the
+ * object, first one wins: a reader is a straight list of json_take calls with one check.
+ *
+ * One refinement: when a required key is missing, the object may hold a misspelling of it. "Unknown key" with
+ * a "did you mean" helps more than "missing", but which keys are unknown shows only when all were named. So
+ * the names are collected after a failure too, and json_obj_end words it. Pure functions on the caller's
+ * structs.
+ */
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/json_private.h"
+#include "base/utf8.h"
+
+#define MAX_EXACT 0x1p53
+
+/* ---------------------------------------------------------------------------------------------- values */
+
+/* "a string \"abc\"", "the number 3.5", "true", "an array". */
+static void describe(const struct json *node, char *buf, size_t size)
+{
+    char text[64];
+
+    if (!node) {
+        utf8_copy(buf, size, "nothing");
+        return;
+    }
+    switch (json_type(node)) {
+    case JSON_STRING:
+        utf8_copy(text, sizeof text, json_node_text(node));
+        snprintf(buf, size, "a string \"%s\"", text);
+        break;
+    case JSON_NUMBER:
+        json_format_number(json_node_number(node), text, sizeof text);
+        snprintf(buf, size, "the number %s", text);
+        break;
+    case JSON_BOOL:
+        utf8_copy(buf, size, json_node_true(node) ? "true" : "false");
+        break;
+    default:
+        utf8_copy(buf, size, json_type_name(json_type(node)));
+    }
+}
+
+/* Quotes around a number or a truth value are the usual slip. */
+static bool quoted_by_mistake(const char *text, enum json_type wanted)
+{
+    if (wanted == JSON_BOOL)
+        return strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
+    return wanted == JSON_NUMBER && text[0] && text[strspn(text, "0123456789.eE+-")] == '\0';
+}
+
+static int fail_type(const struct json *node, const char *path, enum json_type wanted, struct err *err)
+{
+    char found[96];
+
+    describe(node, found, sizeof found);
+    if (node && json_type(node) == JSON_STRING && quoted_by_mistake(json_node_text(node), wanted))
+        return err_set_at(err, -EINVAL, path, "expected %s, found %s; remove the quotes",
+                          json_type_name(wanted), found);
+    return err_set_at(err, -EINVAL, path, "expected %s, found %s", json_type_name(wanted), found);
+}
+
+static bool is_type(const struct json *node, enum json_type t)
+{
+    return node && json_type(node) == t;
+}
+
+int json_string(const struct json *node, const char *path, const char **ret, struct err *err)
+{
+    if (!is_type(node, JSON_STRING))
+        return fail_type(node, path, JSON_STRING, err);
+    *ret = json_node_text(node);
+    return 0;
+}
+
+int json_double(const struct json *node, const char *path, double *ret, struct err *err)
+{
+    if (!is_type(node, JSON_NUMBER))
+        return fail_type(node, path, JSON_NUMBER, err);
+    *ret = json_node_number(node);
+    return 0;
+}
+
+/* 2^53 itself is let in, although 2^53 + 1 reads as the same double: the limit is the one people know. */
+static bool is_exact(double v)
+{
+    return v >= 0 && v <= MAX_EXACT && v == floor(v);
+}
+
+static int fail_inexact(double v, const char *path, const char *advice, struct err *err)
+{
+    char text[40];
+
+    json_format_number(v, text, sizeof text);
+    return err_set_at(err, -EINVAL, path, "must be a whole number from 0 to 2^53, found %s%s", text, advice);
+}
+
+int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err)
+{
+    double v = 0;
+    int r = json_double(node, path, &v, err);
+
+    if (r < 0)
+        return r;
+    if (!is_exact(v))
+        return fail_inexact(v, path, "", err);
+    *ret = (uint64_t)v;
+    return 0;
+}
+
+int json_bool(const struct json *node, const char *path, bool *ret, struct err *err)
+{
+    if (!is_type(node, JSON_BOOL))
+        return fail_type(node, path, JSON_BOOL, err);
+    *ret = json_node_true(node);
+    return 0;
+}
+
+int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct err *err)
+{
+    static const char advice[] = "; write bytes as 1000000 or a size such as \"9GB\"";
+    char found[96];
+
+    if (is_type(node, JSON_STRING))
+        return json_parse_bytes(json_node_text(node), path, ret, err);
+    if (!is_type(node, JSON_NUMBER)) {
+        describe(node, found, sizeof found);
+        return err_set_at(err, -EINVAL, path, "expected a size, found %s%s", found, advice);
+    }
+    if (!is_exact(json_node_number(node)))
+        return fail_inexact(json_node_number(node), path, advice, err);
+    *ret = (uint64_t)json_node_number(node);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------- did you mean */
+
+enum { MAX_WORD = 64 };
+
+static int min3(int a, int b, int c)
+{
+    int m = a < b ? a : b;
+
+    return m < c ? m : c;
+}
+
+static bool same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Edits (insert, delete, replace, swap neighbours) between two words of at most MAX_WORD, upper case = lower.
+ */
+static int edit_distance(const char *a, int na, const char *b, int nb)
+{
+    int rows[3][MAX_WORD + 1]; /* row i is rows[i % 3]: swaps look two rows back */
+
+    for (int j = 0; j <= nb; j++)
+        rows[0][j] = j;
+    for (int i = 1; i <= na; i++) {
+        int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            int differs = !same_letter(a[i - 1], b[j - 1]);
+            now[j] = min3(last[j] + 1, now[j - 1] + 1, last[j - 1] + differs);
+            if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) && same_letter(a[i - 2], b[j - 1]) &&
+                before[j - 2] + 1 < now[j])
+                now[j] = before[j - 2] + 1;
+        }
+    }
+    return rows[na % 3][nb];
+}
+
+/* Near: at most a third of the longer word was mistyped, one letter of a short word, never all of it. */
+static bool is_near(int distance, int longer)
+{
+    int limit = longer / 3 > 1 ? longer / 3 : 1;
+
+    return distance <= limit && distance < longer;
+}
+
+const char *json_did_you_mean(const char *word, const char *const *names, int n)
+{
+    const char *best = NULL;
+    int best_distance = MAX_WORD + 1, word_length = (int)strnlen(word, MAX_WORD + 1);
+
+    if (word_length > MAX_WORD)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        int length = (int)strnlen(names[i], MAX_WORD + 1), distance;
+        if (length > MAX_WORD)
+            continue;
+        distance = edit_distance(word, word_length, names[i], length);
+        if (distance < best_distance && is_near(distance, length > word_length ? length : word_length)) {
+            best = names[i];
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+/* "a", "b", "c" */
+static void list_names(char *buf, size_t size, const char *const *names, int n)
+{
+    size_t at = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; i < n && at + 1 < size; i++) {
+        snprintf(buf + at, size - at, "%s\"%s\"", i ? ", " : "", names[i]);
+        at += strlen(buf + at);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------- objects */
+
+void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err)
+{
+    o->node = node;
+    o->err = err ? err : &o->scratch_err;
+    o->status = 0;
+    o->missing = NULL;
+    o->n_taken = 0;
+    utf8_copy(o->path, sizeof o->path, path ? path : "");
+    if (!is_type(node, JSON_OBJECT))
+        o->status = fail_type(node, o->path, JSON_OBJECT, o->err);
+}
+
+static int failv(struct json_obj *o, const char *key, int code, const char *fmt, va_list ap)
+{
+    char path[sizeof o->path];
+
+    if (o->status < 0)
+        return o->status;
+    if (key)
+        json_path_key(path, sizeof path, o->path, key);
+    else
+        utf8_copy(path, sizeof path, o->path);
+    o->status = err_setv(o->err, code, path, fmt, ap);
+    return o->status;
+}
+
+int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
+{
+    va_list ap;
+    int r;
+
+    va_start(ap, fmt);
+    r = failv(o, key, code, fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+static bool was_offered(const struct json_obj *o, const char *key)
+{
+    for (int i = 0; i < o->n_taken; i++)
+        if (strcmp(o->taken[i], key) == 0)
+            return true;
+    return false;
+}
+
+bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret)
+{
+    const struct json *item;
+
+    if (!was_offered(o, key)) {
+        assert(o->n_taken < JSON_MAX_KEYS);
+        o->taken[o->n_taken++] = key;
+    }
+    if (o->status < 0)
+        return false;
+    item = json_get(o->node, key);
+    if (item) {
+        *ret = item;
+        return true;
+    }
+    if (need == JSON_REQUIRED) {
+        json_fail(o, key, -EINVAL, "the required key \"%s\" is missing; add it", key);
+        o->missing = key;
+    }
+    return false;
+}
+
+/* json_take, and the path of what was taken. */
+static bool take_at(struct json_obj *o, const char *key, enum json_need need, const struct json **ret,
+                    char *path)
+{
+    json_path_key(path, sizeof o->path, o->path, key);
+    return json_take(o, key, need, ret);
+}
+
+static bool settle(struct json_obj *o, int r)
+{
+    o->status = r;
+    return r == 0;
+}
+
+bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret)
+{
+    const struct json *item;
+    char path[sizeof o->path];
+
+    return take_at(o, key, need, &item, path) && settle(o, json_string(item, path, ret, o->err));
+}
+
+bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret)
+{
+    const struct json *item;
+    char path[sizeof o->path];
+
+    return take_at(o, key, need, &item, path) && settle(o, json_u64(item, path, ret, o->err));
+}
+
+bool json_take_double(struct json_obj *o, const char *key, enum json_need need, double *ret)
+{
+    const struct json *item;
+    char path[sizeof o->path];
+
+    return take_at(o, key, need, &item, path) && settle(o, json_double(item, path, ret, o->err));
+}
+
+bool json_take_bool(struct json_obj *o, const char *key, enum json_need need, bool *ret)
+{
+    const struct json *item;
+    char path[sizeof o->path];
+
+    return take_at(o, key, need, &item, path) && settle(o, json_bool(item, path, ret, o->err));
+}
+
+bool json_take_bytes(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret)
+{
+    const struct json *item;
+    char path[sizeof o->path];
+
+    return take_at(o, key, need, &item, path) && settle(o, json_bytes(item, path, ret, o->err));
+}
+
+static void fail_enum(struct json_obj *o, const char *key, const struct json *item, const char *const *names,
+                      int n)
+{
+    char known[sizeof o->err->msg / 2], found[96];
+    const char *near = is_type(item, JSON_STRING) ? json_did_you_mean(json_node_text(item), names, n) : NULL;
+
+    list_names(known, sizeof known, names, n);
+    describe(item, found, sizeof found);
+    if (near)
+        json_fail(o, key, -EINVAL, "found %s; did you mean \"%s\"? It must be one of %s", found, near, known);
+    else
+        json_fail(o, key, -EINVAL, "found %s; it must be one of %s", found, known);
+}
+
+bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
+                    int *ret)
+{
+    const struct json *item;
+    int n = 0;
+
+    if (!json_take(o, key, need, &item))
+        return false;
+    for (; names[n]; n++) {
+        if (is_type(item, JSON_STRING) && strcmp(json_node_text(item), names[n]) == 0) {
+            *ret = n;
+            return true;
+        }
+    }
+    fail_enum(o, key, item, names, n);
+    return false;
+}
+
+/* The first key that nobody offered and that could be meant for one of `names`; any such key when names is
+ * NULL. */
+static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
+{
+    for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
+        if (!was_offered(o, json_key(c)) && (!names || json_did_you_mean(json_key(c), names, n)))
+            return json_key(c);
+    return NULL;
+}
+
+static int fail_unknown(struct json_obj *o, const char *key, const char *near)
+{
+    char known[sizeof o->err->msg / 2], shown[64];
+
+    utf8_copy(shown, sizeof shown, key);
+    list_names(known, sizeof known, o->taken, o->n_taken);
+    if (near)
+        return json_fail(o, key, -EINVAL, "unknown key \"%s\"; did you mean \"%s\"?", shown, near);
+    if (o->n_taken == 0)
+        return json_fail(o, key, -EINVAL, "unknown key \"%s\"; no keys are expected here, remove it", shown);
+    return json_fail(o, key, -EINVAL, "unknown key \"%s\"; remove it, known keys are %s", shown, known);
+}
+
+int json_obj_end(struct json_obj *o)
+{
+    const char *key;
+
+    if (o->status < 0) {
+        key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
+        if (!key)
+            return o->status;
+        o->status = 0; /* the same failure in better words */
+        return fail_unknown(o, key, o->missing);
+    }
+    key = find_unknown(o, NULL, 0);
+    if (!key)
+        return 0;
+    return fail_unknown(o, key, json_did_you_mean(key, o->taken, o->n_taken));
+}

@@ -1,0 +1,65 @@
+/* One line per event on stderr.
+ *
+ * Why one write(2) per line and no stdio: lines of several threads and processes that share the descriptor do
+ * not mix (a line is shorter than PIPE_BUF), nothing is lost in a buffer when the process is killed, and it
+ * works when memory ran out. A line that cannot be written is dropped: there is nowhere left to say so, and a
+ * daemon must not stop because a terminal went away. errno survives, so a caller may log before it looks at
+ * it.
+ *
+ * log_init comes before threads start; log_msg is for any thread.
+ */
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/utf8.h"
+
+enum { LINE_BYTES = 2048 };
+
+static enum log_level max = LOG_INFO; /* both: written by log_init only */
+static int priorities;
+
+void log_init(enum log_level max_level, int prefix_priority)
+{
+    max = max_level;
+    priorities = prefix_priority;
+}
+
+static void write_line(const char *line, size_t bytes)
+{
+    ssize_t r;
+
+    do
+        r = write(STDERR_FILENO, line, bytes);
+    while (r < 0 && errno == EINTR);
+}
+
+void log_msg(enum log_level level, const char *fmt, ...)
+{
+    char text[LINE_BYTES + 8], line[LINE_BYTES];
+    int saved_errno = errno;
+    size_t n = 0;
+    va_list ap;
+
+    if (level > max)
+        return;
+    va_start(ap, fmt);
+    if (vsnprintf(text, sizeof text, fmt, ap) < 0)
+        text[0] = '\0';
+    va_end(ap);
+    for (size_t end = strlen(text); end > 0 && text[end - 1] == '\n'; end--)
+        text[end - 1] = '\0';
+    utf8_scrub(text);
+
+    if (priorities)
+        n = (size_t)snprintf(line, sizeof line, "<%d>", (int)level);
+    utf8_copy(line + n, sizeof line - n, text);
+    n += strlen(line + n);
+    line[n++] = '\n'; /* in place of the NUL */
+    write_line(line, n);
+    errno = saved_errno;
+}

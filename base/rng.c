@@ -1,0 +1,67 @@
+/* The keyed permutation of samples, and the small sequential generator; Philox itself is in the header.
+ *
+ * rng_permute is a Feistel network with Philox as its round function. A Feistel network is a bijection of its
+ * domain whatever the round function is, so nothing has to be stored and any position can be asked for alone:
+ * resuming at step N costs the same as step 0. The domain is the least power of four that holds n (two halves
+ * of equal width); a value outside 0..n-1 is fed back until it lands inside. That ends, because the network
+ * is a permutation and the walk began inside, and takes fewer than four turns on average, because the domain
+ * is smaller than 4n.
+ *
+ * Pure functions; a struct rng belongs to one thread.
+ */
+#include "base/rng.h"
+
+#include <assert.h>
+
+/* Four make a pseudorandom permutation in theory; small domains look better with a few more. */
+enum { FEISTEL_ROUNDS = 6 };
+
+/* Bits of one half: the least h with 4^h >= n. */
+static int half_bits(uint64_t n)
+{
+    int bits = n > 1 ? 64 - __builtin_clzll(n - 1) : 0;
+
+    return (bits + 1) / 2;
+}
+
+static uint64_t feistel(uint64_t seed, uint32_t epoch, uint64_t x, int half)
+{
+    uint32_t mask = (uint32_t)((UINT64_C(1) << half) - 1);
+    uint32_t left = (uint32_t)(x >> half), right = (uint32_t)x & mask;
+
+    for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
+        struct rng_block f = rng_philox(seed, right, round, rng_word2(RNG_SHUFFLE, 0), epoch);
+        uint32_t next = left ^ (f.v[0] & mask);
+        left = right;
+        right = next;
+    }
+    return (uint64_t)left << half | right;
+}
+
+uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
+{
+    int half = half_bits(n);
+
+    assert(n >= 1 && i < n);
+    do
+        i = feistel(seed, epoch, i, half);
+    while (i >= n);
+    return i;
+}
+
+/* Recomputes the block for each of its four words: the state stays two numbers, and tests are not that hot.
+ */
+uint32_t rng_next(struct rng *r)
+{
+    uint64_t block = r->at / 4;
+    uint32_t word = (uint32_t)(r->at % 4);
+
+    r->at++;
+    return rng_philox(r->seed, (uint32_t)block, (uint32_t)(block >> 32), rng_word2(RNG_TEST, 0), 0).v[word];
+}
+
+uint32_t rng_below(struct rng *r, uint32_t n)
+{
+    assert(n >= 1);
+    return (uint32_t)((uint64_t)rng_next(r) * n >> 32);
+}
