@@ -1,0 +1,82 @@
+/* Copies of tensors.
+ *
+ * A tensor that moves is cold and large: what the copy writes is not read before other tensors have passed
+ * through the caches. Non-temporal stores skip reading the destination's lines and leave the caches to the
+ * ops that run meanwhile: 10.3 GB/s on one core against 6.4 for memcpy (AVX-512 machine, blocks of 64 KiB to
+ * 64 MiB). Going through four pages side by side, a line of each in turn, gives 15 % over going straight on:
+ * the loads keep four hardware prefetchers busy. Wider vectors give no more than 8 % on top, so plain SSE2,
+ * which every x86-64 has, will do.
+ *
+ * Small blocks are likely to be used at once and stay in the caches: memcpy.
+ *
+ * Under the sanitizers everything is memcpy: they see its reads and writes, and so a missing wait or a range
+ * that is too long; the intrinsics they would not see.
+ *
+ * No state, any thread.
+ */
+#include "kernels/cpu/copy.h"
+
+#include <string.h>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#endif
+
+#if defined(__x86_64__) && !defined(SANITIZED)
+
+#include <emmintrin.h>
+
+#define LINE         64
+#define PAGE         4096
+#define PAGES        4
+#define STREAM_BYTES (256u << 10) /* from here on past the caches */
+
+/* dst on a line's boundary. */
+static inline void copy_line(uint8_t *dst, const uint8_t *src)
+{
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(src + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(src + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(src + 48));
+
+    _mm_stream_si128((__m128i *)(void *)dst, a);
+    _mm_stream_si128((__m128i *)(void *)(dst + 16), b);
+    _mm_stream_si128((__m128i *)(void *)(dst + 32), c);
+    _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
+}
+
+static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
+{
+    uint64_t head = -(uintptr_t)dst % LINE;
+
+    memcpy(dst, src, head);
+    dst += head, src += head, bytes -= head;
+    for (; bytes >= PAGES * PAGE; dst += PAGES * PAGE, src += PAGES * PAGE, bytes -= PAGES * PAGE)
+        for (unsigned at = 0; at < PAGE; at += LINE)
+            for (unsigned p = 0; p < PAGES; p++)
+                copy_line(dst + p * PAGE + at, src + p * PAGE + at);
+    memcpy(dst, src, bytes);
+    _mm_sfence(); /* these stores are not ordered by the release of a lock */
+}
+
+void cpu_copy(void *dst, const void *src, uint64_t bytes)
+{
+    if (bytes >= STREAM_BYTES)
+        copy_streaming(dst, src, bytes);
+    else
+        memcpy(dst, src, bytes);
+}
+
+#else
+
+void cpu_copy(void *dst, const void *src, uint64_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
+#endif

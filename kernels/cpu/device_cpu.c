@@ -1,0 +1,384 @@
+/* The cpu backend: virtual devices in the memory of the host, the default where there is no GPU and the one
+ * that the tests run on.
+ *
+ * A device is an arena (guarded.c: capacity is enforced by guard pages) and four streams (stream.c: a thread
+ * each); one more stream is the host's. All streams share one pool of threads for the work inside an op.
+ * Copies are real copies, counted where they happen; a link speed is imitated by not ending a copy before its
+ * time.
+ *
+ * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no wait
+ * enforces does not come about by itself; and it fills the arenas with 0xFF, which is NaN in float and
+ * double, so that reading what was never written shows in the numbers.
+ *
+ * Order of calls and threads: device.h. Ops and copies run in the streams' threads; all else in the caller's.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/copy.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/guarded.h"
+#include "kernels/cpu/stream.h"
+
+#define DELAY_ONE_IN 4       /* commands */
+#define DELAY_MAX_NS 200000u /* 200 us */
+
+struct cpu_stream {
+    struct stream *stream;
+    struct pool *pool;             /* the devset's */
+    uint64_t bytes_per_s;          /* of copies; 0: unpaced */
+    bool delayed;                  /* delay_seed was given */
+    struct rng rng;                /* stream's thread only */
+    _Atomic uint64_t copied_bytes; /* these three: added to by the stream's thread, read by any */
+    _Atomic uint64_t busy_ns;
+    _Atomic uint64_t wait_ns;
+};
+
+struct cpu_devset {
+    struct devset base; /* first */
+    struct pool *pool;
+    struct guarded arenas[DEVICE_MAX];
+    char numerics[128];
+    uint32_t n_streams;
+    struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans */
+};
+
+struct event { /* enqueueing thread only; zero: never recorded */
+    struct stream *on;
+    uint64_t position;
+};
+
+static struct cpu_devset *cpu(struct devset *ds)
+{
+    return (struct cpu_devset *)ds;
+}
+
+static const struct cpu_devset *cpu_const(const struct devset *ds)
+{
+    return (const struct cpu_devset *)ds;
+}
+
+/* ---- in the streams' threads ---- */
+
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static void delay(struct rng *rng)
+{
+    if (rng_below(rng, DELAY_ONE_IN) == 0)
+        clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
+}
+
+/* Rounded up; saturates. */
+static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
+{
+    unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
+
+    return ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns;
+}
+
+static void run_copy(struct cpu_stream *s, void *dst, const void *src, uint64_t bytes)
+{
+    uint64_t start = s->bytes_per_s ? clock_now_ns() : 0;
+
+    cpu_copy(dst, src, bytes);
+    add(&s->copied_bytes, bytes);
+    if (s->bytes_per_s) {
+        uint64_t least = link_ns(bytes, s->bytes_per_s), took = clock_now_ns() - start;
+        if (took < least)
+            clock_sleep_ns(least - took);
+    }
+}
+
+static void run_launch(struct cpu_stream *s, const struct op_call *call)
+{
+    uint64_t start = clock_now_ns();
+
+    cpu_ops[call->op](call, s->pool);
+    add(&s->busy_ns, clock_now_ns() - start);
+}
+
+static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
+{
+    uint64_t start = clock_now_ns();
+
+    stream_await(on, position);
+    add(&s->wait_ns, clock_now_ns() - start);
+}
+
+static void run(void *ctx, const struct command *c)
+{
+    struct cpu_stream *s = ctx;
+
+    if (s->delayed)
+        delay(&s->rng);
+    switch (c->kind) {
+    case COMMAND_COPY:
+        run_copy(s, c->copy.dst, c->copy.src, c->copy.bytes);
+        break;
+    case COMMAND_LAUNCH:
+        run_launch(s, &c->launch);
+        break;
+    case COMMAND_WAIT:
+        run_wait(s, c->wait.on, c->wait.position);
+        break;
+    case COMMAND_COUNT:
+        break;
+    }
+}
+
+/* ---- open and close ---- */
+
+static int open_arena(struct cpu_devset *ds, uint32_t device, const struct devset_config *config,
+                      struct err *err)
+{
+    uint64_t bytes = config->capacity_bytes[device];
+    int r = guarded_init(&ds->arenas[device], bytes);
+
+    if (r < 0)
+        return err_set(err, r,
+                       "device %" PRIu32 ": the host has no %" PRIu64 " bytes for its arena; "
+                       "lower the device's capacity or the number of devices, or free memory",
+                       device, bytes);
+    ds->base.arena[device] = ds->arenas[device].base;
+    ds->base.capacity_bytes[device] = bytes;
+    if (config->delay_seed)
+        memset(ds->base.arena[device], 0xFF, bytes);
+    return 0;
+}
+
+static int open_stream(struct cpu_devset *ds, uint32_t stream, const struct devset_config *config,
+                       struct err *err)
+{
+    struct cpu_stream *s = &ds->streams[stream];
+    enum lane lane = backend_lane(&ds->base, stream);
+    char name[16] = "host"; /* the kernel keeps 15 characters */
+    int r;
+
+    if (stream < LANE_COUNT * ds->base.n_devices)
+        snprintf(name, sizeof name, "d%u.%s", stream / LANE_COUNT % 100, lane_names[lane]);
+    s->pool = ds->pool;
+    s->bytes_per_s = lane == LANE_PEER ? config->peer_bytes_per_s : config->link_bytes_per_s;
+    s->delayed = config->delay_seed != 0;
+    s->rng = (struct rng){.seed = config->delay_seed + stream * UINT64_C(0x9E3779B97F4A7C15)};
+    r = stream_create(name, run, s, &s->stream);
+    if (r < 0)
+        return err_set(
+            err, r,
+            "cannot start the thread of stream %s: %s; raise the limit of processes (ulimit -u) or lower "
+            "the number of devices",
+            name, strerror(-r));
+    return 0;
+}
+
+static int open_parts(struct cpu_devset *ds, const struct devset_config *config, struct err *err)
+{
+    int r;
+
+    for (uint32_t d = 0; d < config->n_devices; d++) {
+        r = open_arena(ds, d, config, err);
+        if (r < 0)
+            return r;
+    }
+    r = pool_create(config->threads, &ds->pool);
+    if (r < 0)
+        return err_set(err, r, "cannot start %" PRIu32 " threads: %s", config->threads, strerror(-r));
+    for (uint32_t i = 0; i < ds->n_streams; i++) {
+        r = open_stream(ds, i, config, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Takes one that is half built. */
+static void destroy(struct cpu_devset *ds)
+{
+    for (uint32_t i = 0; i < ds->n_streams; i++)
+        stream_destroy(ds->streams[i].stream);
+    pool_destroy(ds->pool);
+    for (uint32_t d = 0; d < ds->base.n_devices; d++)
+        guarded_finish(&ds->arenas[d]);
+    free(ds);
+}
+
+static int cpu_open(const struct devset_config *config, struct devset **ret, struct err *err)
+{
+    struct cpu_devset *ds;
+    int r;
+
+    if (config->threads < 1)
+        return err_set(err, -EINVAL, "the cpu backend needs at least 1 thread");
+    ds = xcalloc(1, sizeof *ds);
+    ds->base.backend = &backend_cpu;
+    ds->base.n_devices = config->n_devices;
+    ds->n_streams = LANE_COUNT * config->n_devices + 1;
+    snprintf(ds->numerics, sizeof ds->numerics, "cpu %s", cpu_numerics());
+    r = open_parts(ds, config, err);
+    if (r < 0) {
+        destroy(ds);
+        return r;
+    }
+    *ret = &ds->base;
+    return 0;
+}
+
+static void wait_all(struct cpu_devset *ds)
+{
+    for (uint32_t i = 0; i < ds->n_streams; i++)
+        stream_await(ds->streams[i].stream, stream_pushed(ds->streams[i].stream));
+}
+
+static void cpu_close(struct devset *base)
+{
+    struct cpu_devset *ds = cpu(base);
+
+    wait_all(ds); /* before any stream goes: others may wait on it */
+    for (uint32_t d = 0; d < base->n_devices; d++)
+        if (!guarded_intact(&ds->arenas[d]))
+            log_error("device %" PRIu32
+                      ": something wrote in front of its arena; results are not to be trusted",
+                      d);
+    destroy(ds);
+}
+
+static const char *numerics(const struct devset *base)
+{
+    return cpu_const(base)->numerics;
+}
+
+/* ---- enqueueing ---- */
+
+static int launch(struct devset *base, uint32_t stream, const struct op_call *call)
+{
+    stream_push(cpu(base)->streams[stream].stream,
+                &(struct command){.kind = COMMAND_LAUNCH, .launch = *call});
+    return 0;
+}
+
+static int copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes)
+{
+    stream_push(cpu(base)->streams[stream].stream,
+                &(struct command){.kind = COMMAND_COPY, .copy = {.dst = dst, .src = src, .bytes = bytes}});
+    return 0;
+}
+
+static int create_event(struct devset *base, struct event **ret)
+{
+    (void)base;
+    *ret = xcalloc(1, sizeof **ret);
+    return 0;
+}
+
+static void destroy_event(struct devset *base, struct event *e)
+{
+    (void)base;
+    free(e);
+}
+
+static int record(struct devset *base, uint32_t stream, struct event *e)
+{
+    e->on = cpu(base)->streams[stream].stream;
+    e->position = stream_pushed(e->on);
+    return 0;
+}
+
+/* A wait that is known to be over is enqueued all the same: looking would tie the enqueueing thread, and with
+ * it all later commands, to that stream's progress, and hide a missing wait from the thread sanitizer. */
+static int wait(struct devset *base, uint32_t stream, struct event *e)
+{
+    struct stream *s = cpu(base)->streams[stream].stream;
+
+    if (e->position == 0 || e->on == s) /* nothing to wait for; or the stream's own order */
+        return 0;
+    stream_push(s, &(struct command){.kind = COMMAND_WAIT, .wait = {.on = e->on, .position = e->position}});
+    return 0;
+}
+
+static int sync_event(struct devset *base, struct event *e)
+{
+    (void)base;
+    if (e->position != 0)
+        stream_await(e->on, e->position);
+    return 0;
+}
+
+/* ---- results ---- */
+
+/* Commands cannot fail here; what can be found afterwards is damage in front of an arena. */
+static int drain(struct devset *base)
+{
+    struct cpu_devset *ds = cpu(base);
+
+    wait_all(ds);
+    for (uint32_t d = 0; d < base->n_devices; d++)
+        if (!guarded_intact(&ds->arenas[d]))
+            return -EFAULT;
+    return 0;
+}
+
+static uint64_t read_counter(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static void counters(const struct devset *base, uint32_t device, struct device_counters *ret)
+{
+    const struct cpu_stream *lanes = &cpu_const(base)->streams[LANE_COUNT * device];
+
+    *ret = (struct device_counters){
+        .in_bytes = read_counter(&lanes[LANE_IN].copied_bytes),
+        .out_bytes = read_counter(&lanes[LANE_OUT].copied_bytes),
+        .peer_bytes = read_counter(&lanes[LANE_PEER].copied_bytes),
+        .compute_busy_ns = read_counter(&lanes[LANE_COMPUTE].busy_ns),
+        .compute_wait_ns = read_counter(&lanes[LANE_COMPUTE].wait_ns),
+    };
+}
+
+static int host_alloc(struct devset *base, uint64_t bytes, void **ret)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)base;
+    if (p == MAP_FAILED)
+        return -ENOMEM;
+    madvise(p, bytes, MADV_HUGEPAGE);
+    *ret = p;
+    return 0;
+}
+
+static void host_free(struct devset *base, void *p, uint64_t bytes)
+{
+    (void)base;
+    munmap(p, bytes);
+}
+
+const struct backend backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .numerics = numerics,
+    .launch = launch,
+    .copy = copy,
+    .drain = drain,
+    .counters = counters,
+    .event_create = create_event,
+    .event_destroy = destroy_event,
+    .event_record = record,
+    .event_wait = wait,
+    .event_sync = sync_event,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+};

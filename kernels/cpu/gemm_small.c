@@ -1,0 +1,254 @@
+/* Matrix products with fewer than 16 rows or columns: the last layer of a classifier, batches of a few rows.
+ *
+ * Why this way: for such shapes the library changes its order of summation, and is slow. Here the narrow side of the
+ * product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it lies. Where the wide
+ * side is contiguous along k, the 16 lanes of a vector are the narrow side and the wide side is broadcast ("rows"
+ * form); where it is contiguous along its own index, the lanes are the wide side and the panel is broadcast ("lanes"
+ * form). No lane ever meets another, so every element is the chain of fused multiply-adds that gemm.h defines, on
+ * every instruction set.
+ *
+ * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats, and compiled for AVX512, AVX2 and
+ * plain C. Compilers do not find this code by themselves: a fused multiply-add over a generic vector has no portable
+ * spelling, and arrays of accumulators end up in memory. Without FMA in the processor plain C is correct and slow.
+ *
+ * Any thread.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+
+#define LANES      16
+#define WIDE_PIECE 128 /* of the wide side per piece of the pool: enough to pay for its own copy of the panel */
+
+/* The product as seen from its two sides: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
+struct small {
+    const float *wide, *narrow;
+    float *c;
+    size_t wide_j, wide_k; /* strides; one of them is 1 */
+    size_t narrow_i, narrow_k;
+    size_t c_j, c_i;
+    uint32_t n_wide, n_narrow, k;
+    bool accumulate;
+};
+
+typedef float panel[GEMM_K_BLOCK][LANES];
+
+struct kernels {
+    /* out[j][i] = chain over k < n of wide[j * ld + k] * p[k][i], for j < count */
+    void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n, float (*out)[LANES]);
+    /* out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
+    void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
+                  float (*out)[WIDE_PIECE]);
+};
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define NAME(x)      x##_avx512
+#define TARGET       __attribute__((target("avx512f")))
+#define VEC          __m512
+#define ROWS_AT_ONCE 8
+#define VECS_AT_ONCE 4
+
+TARGET INLINE VEC NAME(vec_zero)(void)
+{
+    return _mm512_setzero_ps();
+}
+
+TARGET INLINE VEC NAME(vec_load)(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+TARGET INLINE void NAME(vec_store)(float *p, VEC v)
+{
+    _mm512_storeu_ps(p, v);
+}
+
+TARGET INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
+{
+    return _mm512_fmadd_ps(_mm512_set1_ps(a), b, c);
+}
+
+#include "kernels/cpu/gemm_small_kernel.h"
+
+struct vec_avx2 {
+    __m256 lo, hi;
+};
+
+#define NAME(x)      x##_avx2
+#define TARGET       __attribute__((target("avx2,fma")))
+#define VEC          struct vec_avx2
+#define ROWS_AT_ONCE 4
+#define VECS_AT_ONCE 1
+
+TARGET INLINE VEC NAME(vec_zero)(void)
+{
+    return (VEC){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+
+TARGET INLINE VEC NAME(vec_load)(const float *p)
+{
+    return (VEC){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+
+TARGET INLINE void NAME(vec_store)(float *p, VEC v)
+{
+    _mm256_storeu_ps(p, v.lo);
+    _mm256_storeu_ps(p + 8, v.hi);
+}
+
+TARGET INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
+{
+    __m256 s = _mm256_set1_ps(a);
+    return (VEC){_mm256_fmadd_ps(s, b.lo, c.lo), _mm256_fmadd_ps(s, b.hi, c.hi)};
+}
+
+#include "kernels/cpu/gemm_small_kernel.h"
+#endif
+
+struct vec_plain {
+    float v[LANES];
+};
+
+#define NAME(x) x##_plain
+#define TARGET
+#define VEC          struct vec_plain
+#define ROWS_AT_ONCE 1
+#define VECS_AT_ONCE 1
+
+INLINE VEC NAME(vec_zero)(void)
+{
+    return (VEC){{0}};
+}
+
+INLINE VEC NAME(vec_load)(const float *p)
+{
+    VEC v;
+    memcpy(v.v, p, sizeof v.v);
+    return v;
+}
+
+INLINE void NAME(vec_store)(float *p, VEC v)
+{
+    memcpy(p, v.v, sizeof v.v);
+}
+
+INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
+{
+    for (int l = 0; l < LANES; l++)
+        c.v[l] = fmaf(a, b.v[l], c.v[l]);
+    return c;
+}
+
+#include "kernels/cpu/gemm_small_kernel.h"
+
+static const struct kernels *choose_kernels(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return &kernels_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &kernels_avx2;
+#endif
+    return &kernels_plain;
+}
+
+static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
+{
+    const float *from = s->narrow + k0 * s->narrow_k;
+
+    memset(p, 0, n * sizeof p[0]);
+    for (uint32_t i = 0; i < s->n_narrow; i++)
+        for (uint32_t k = 0; k < n; k++)
+            p[k][i] = from[i * s->narrow_i + k * s->narrow_k];
+}
+
+/* c(j0 + j, i) = or += out[j * out_j + i * out_i] */
+static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j, size_t out_i,
+                bool add)
+{
+    float *c = s->c + j0 * s->c_j;
+
+    for (uint32_t j = 0; j < count; j++)
+        for (uint32_t i = 0; i < s->n_narrow; i++) {
+            float *to = c + j * s->c_j + i * s->c_i;
+            float v = out[j * out_j + i * out_i];
+            *to = add ? *to + v : v;
+        }
+}
+
+static void rows_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n, const panel p)
+{
+    float out[WIDE_PIECE][LANES];
+
+    choose_kernels()->rows(s->wide + j0 * s->wide_j + k0, s->wide_j, count, p, n, out);
+    put(s, j0, count, out[0], LANES, 1, k0 > 0 || s->accumulate);
+}
+
+static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n, const panel p)
+{
+    float out[LANES][WIDE_PIECE];
+    uint32_t whole = count - count % LANES, rest = count - whole;
+    const float *wide = s->wide + k0 * s->wide_k + j0;
+
+    choose_kernels()->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
+    if (rest > 0) { /* less than a vector: padded in a panel of its own */
+        panel tail;
+        memset(tail, 0, n * sizeof tail[0]);
+        for (uint32_t k = 0; k < n; k++)
+            memcpy(tail[k], wide + k * s->wide_k + whole, rest * sizeof(float));
+        choose_kernels()->lanes(tail[0], LANES, LANES, p, s->n_narrow, n, (float(*)[WIDE_PIECE])(out[0] + whole));
+    }
+    put(s, j0, count, out[0], 1, WIDE_PIECE, k0 > 0 || s->accumulate);
+}
+
+static void run_piece(void *ctx, uint32_t piece)
+{
+    const struct small *s = ctx;
+    uint32_t j0 = piece * WIDE_PIECE;
+    uint32_t count = s->n_wide - j0 < WIDE_PIECE ? s->n_wide - j0 : WIDE_PIECE;
+    panel p;
+
+    for (uint32_t k0 = 0; k0 < s->k; k0 += GEMM_K_BLOCK) {
+        uint32_t n = s->k - k0 < GEMM_K_BLOCK ? s->k - k0 : GEMM_K_BLOCK;
+        pack_narrow(s, k0, n, p);
+        if (s->wide_k == 1)
+            rows_block(s, j0, count, k0, n, p);
+        else
+            lanes_block(s, j0, count, k0, n, p);
+        if (n < GEMM_K_BLOCK)
+            break; /* k0 must not wrap */
+    }
+}
+
+static struct small from_gemm(const struct gemm *g)
+{
+    struct small s = {.c = g->c, .k = g->k, .accumulate = g->accumulate};
+    size_t a_m = g->a_trans ? 1 : g->k, a_k = g->a_trans ? g->m : 1;
+    size_t b_n = g->b_trans ? g->k : 1, b_k = g->b_trans ? 1 : g->n;
+
+    if (g->n < GEMM_SMALL) {
+        s.wide = g->a, s.wide_j = a_m, s.wide_k = a_k, s.n_wide = g->m, s.c_j = g->n;
+        s.narrow = g->b, s.narrow_i = b_n, s.narrow_k = b_k, s.n_narrow = g->n, s.c_i = 1;
+    } else {
+        s.wide = g->b, s.wide_j = b_n, s.wide_k = b_k, s.n_wide = g->n, s.c_j = 1;
+        s.narrow = g->a, s.narrow_i = a_m, s.narrow_k = a_k, s.n_narrow = g->m, s.c_i = g->n;
+    }
+    return s;
+}
+
+void gemm_small_run(const struct gemm *g, struct pool *pool)
+{
+    struct small s = from_gemm(g);
+    pool_run(pool, run_piece, &s, s.n_wide / WIDE_PIECE + (s.n_wide % WIDE_PIECE != 0));
+}

@@ -1,0 +1,182 @@
+/* Activations and dropout: each element by itself, so pieces and vectors of any size give the same bits.
+ *
+ * Any thread.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vmath.h"
+
+/* One loop per function, so that each vectorizes. x may be y. */
+#define FORWARD(name, function)                                                                              \
+    CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
+    {                                                                                                        \
+        CPU_INDEPENDENT                                                                                      \
+        for (size_t i = 0; i < n; i++)                                                                       \
+            y[i] = function(x[i]);                                                                           \
+    }
+
+FORWARD(relu_fwd, vmath_relu)
+FORWARD(gelu_fwd, vmath_gelu)
+FORWARD(tanh_fwd, vmath_tanh)
+
+/* dx may be dy. */
+#define BACKWARD(name, expression)                                                                           \
+    CPU_CLONES static void name(const float *x, const float *dy, float *dx, size_t n)                        \
+    {                                                                                                        \
+        CPU_INDEPENDENT                                                                                      \
+        for (size_t i = 0; i < n; i++)                                                                       \
+            dx[i] = expression;                                                                              \
+    }
+
+BACKWARD(relu_bwd, x[i] <= 0.0f ? 0.0f : dy[i])
+BACKWARD(gelu_bwd, dy[i] * vmath_gelu_slope(x[i]))
+BACKWARD(tanh_bwd, dy[i] * vmath_tanh_slope(x[i]))
+
+static void act_fwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_act_fwd *o = ctx;
+    const float *x = o->x + piece_begin(i);
+    float *y = o->y + piece_begin(i);
+    size_t n = piece_size(i, o->n);
+
+    switch (o->act) {
+    case ACT_NONE:
+        memmove(y, x, n * sizeof *y);
+        break;
+    case ACT_RELU:
+        relu_fwd(x, y, n);
+        break;
+    case ACT_GELU:
+        gelu_fwd(x, y, n);
+        break;
+    case ACT_TANH:
+        tanh_fwd(x, y, n);
+        break;
+    case ACT_COUNT:
+        assert(!"no such activation");
+    }
+}
+
+void cpu_op_act_fwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_act_fwd o = call->act_fwd;
+    pool_run(pool, act_fwd_piece, &o, piece_count(o.n));
+}
+
+static void act_bwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_act_bwd *o = ctx;
+    const float *x = o->x + piece_begin(i), *dy = o->dy + piece_begin(i);
+    float *dx = o->dx + piece_begin(i);
+    size_t n = piece_size(i, o->n);
+
+    switch (o->act) {
+    case ACT_NONE:
+        memmove(dx, dy, n * sizeof *dx);
+        break;
+    case ACT_RELU:
+        relu_bwd(x, dy, dx, n);
+        break;
+    case ACT_GELU:
+        gelu_bwd(x, dy, dx, n);
+        break;
+    case ACT_TANH:
+        tanh_bwd(x, dy, dx, n);
+        break;
+    case ACT_COUNT:
+        assert(!"no such activation");
+    }
+}
+
+void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_act_bwd o = call->act_bwd;
+    pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
+}
+
+/* Philox blocks computed side by side, and the elements they decide. */
+#define BLOCKS 32
+#define SPAN   (4 * BLOCKS)
+
+/* bits[4 * b + w] = word w of rng_philox(seed, block + b, q, c2, c3): rng.h, with the rounds outermost. */
+CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3, uint32_t bits[SPAN])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t v0[BLOCKS], v1[BLOCKS], v2[BLOCKS], v3[BLOCKS];
+
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        v0[b] = block + b;
+        v1[b] = q;
+        v2[b] = c2;
+        v3[b] = c3;
+    }
+    for (int round = 0; round < 10; round++) {
+        for (uint32_t b = 0; b < BLOCKS; b++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * v0[b], p1 = (uint64_t)0xCD9E8D57u * v2[b];
+            v0[b] = (uint32_t)(p1 >> 32) ^ v1[b] ^ k0;
+            v2[b] = (uint32_t)(p0 >> 32) ^ v3[b] ^ k1;
+            v1[b] = (uint32_t)p1;
+            v3[b] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        bits[4 * b] = v0[b];
+        bits[4 * b + 1] = v1[b];
+        bits[4 * b + 2] = v2[b];
+        bits[4 * b + 3] = v3[b];
+    }
+}
+
+/* One row; x may be y. */
+CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p, uint64_t seed, uint32_t q,
+                                   uint32_t c2, uint32_t c3)
+{
+    uint32_t bits[SPAN];
+    float keep = 1.0f - p;
+
+    for (size_t e0 = 0; e0 < n; e0 += SPAN) {
+        size_t width = n - e0 < SPAN ? n - e0 : SPAN;
+        philox_span(seed, (uint32_t)(e0 / 4), q, c2, c3, bits);
+        CPU_INDEPENDENT
+        for (size_t e = 0; e < width; e++) {
+            float u = (float)(int32_t)(bits[e] >> 8) * 0x1p-24f; /* rng_unit */
+            y[e0 + e] = u >= p ? x[e0 + e] / keep : 0.0f;
+        }
+    }
+}
+
+struct dropout_ctx {
+    const struct op_dropout *o;
+    const struct step_args *step;
+    uint32_t rows_per_piece;
+};
+
+static void dropout_piece(void *ctx, uint32_t i)
+{
+    const struct dropout_ctx *d = ctx;
+    const struct op_dropout *o = d->o;
+    uint32_t r0 = i * d->rows_per_piece;
+    uint32_t rows = o->rows - r0 < d->rows_per_piece ? o->rows - r0 : d->rows_per_piece;
+
+    for (uint32_t r = r0; r < r0 + rows; r++)
+        dropout_row(o->x + (size_t)r * o->n, o->y + (size_t)r * o->n, o->n, o->p, d->step->seed, o->first_row + r,
+                    rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
+}
+
+void cpu_op_dropout(const struct op_call *call, struct pool *pool)
+{
+    const struct op_dropout *o = &call->dropout;
+
+    if (!call->step->training) {
+        if (o->x != o->y)
+            memcpy(o->y, o->x, (size_t)o->rows * o->n * sizeof(float));
+        return;
+    }
+    struct dropout_ctx d = {o, call->step, o->n < PIECE / 4 ? PIECE / 4 / o->n : 1};
+    pool_run(pool, dropout_piece, &d, o->rows / d.rows_per_piece + (o->rows % d.rows_per_piece != 0));
+}

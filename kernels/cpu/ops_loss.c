@@ -1,0 +1,260 @@
+/* The losses, forward and backward.
+ *
+ * A row is computed by one thread: its maximum and its sum over LANES partial results that are folded in one fixed
+ * way, whatever the vectors of the machine. The rows' losses are then added in double, in row order, by the caller:
+ * they pass through an array of fixed size on its stack, a batch of rows at a time.
+ *
+ * Rows at a position >= step->valid_rows are padding: no loss, gradient 0, their targets are not looked at.
+ * NaN among the logits gives a NaN loss and gradient, and counts as wrong.
+ *
+ * Any thread.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vmath.h"
+
+#define LANES      16
+#define BATCH_ROWS 512 /* rows whose losses wait on the stack */
+#define LEAST_WORK 4096u
+
+/* Rows per piece: several rows where they are short. */
+static uint32_t rows_per_piece(uint32_t n)
+{
+    return n < LEAST_WORK ? LEAST_WORK / n : 1;
+}
+
+/* How many of `rows` rows from first_row on count. */
+static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
+{
+    uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
+    return left < rows ? left : rows;
+}
+
+struct rows_ctx {
+    const struct op_call *call;
+    uint32_t begin, end; /* rows of this pool_run */
+    uint32_t per_piece;
+    double *loss; /* [end - begin], where there is one */
+    uint8_t *correct;
+    void (*row)(const struct rows_ctx *c, uint32_t r);
+};
+
+static void run_rows(void *ctx, uint32_t i)
+{
+    const struct rows_ctx *c = ctx;
+    uint32_t r = c->begin + i * c->per_piece;
+    uint32_t end = c->end - r < c->per_piece ? c->end : r + c->per_piece;
+
+    for (; r < end; r++)
+        c->row(c, r);
+}
+
+static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct pool *pool)
+{
+    c->begin = begin;
+    c->end = end;
+    uint32_t n = end - begin;
+    pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
+}
+
+/* Fills *result from the losses of the rows below `rows`. */
+static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *result, struct pool *pool)
+{
+    double loss[BATCH_ROWS];
+    uint8_t correct[BATCH_ROWS];
+    struct step_result sum = {0};
+
+    c.loss = loss;
+    c.correct = correct;
+    for (uint32_t begin = 0; begin < rows; begin += BATCH_ROWS) {
+        uint32_t n = rows - begin < BATCH_ROWS ? rows - begin : BATCH_ROWS;
+        for_rows(&c, begin, begin + n, pool);
+        for (uint32_t r = 0; r < n; r++) {
+            sum.loss += loss[r];
+            sum.correct += correct[r];
+        }
+        if (n < BATCH_ROWS)
+            break; /* begin must not wrap */
+    }
+    *result = sum;
+}
+
+/* The last, partial group of a row, filled up with -infinity: no maximum, and e^-80 in a sum that is at least 1. */
+CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
+{
+    for (int l = 0; l < LANES; l++)
+        group[l] = -INFINITY;
+    memcpy(group, x, n * sizeof *x);
+}
+
+CPU_INLINE void max_group(const float *restrict x, float *restrict lane)
+{
+    for (int l = 0; l < LANES; l++)
+        lane[l] = x[l] > lane[l] ? x[l] : lane[l];
+}
+
+CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restrict lane)
+{
+    for (int l = 0; l < LANES; l++)
+        lane[l] = lane[l] + vmath_exp(x[l] - max);
+}
+
+/* NaN is passed over here and comes back in the sum. */
+CPU_CLONES static float row_max(const float *x, size_t n)
+{
+    float lane[LANES], group[LANES];
+    size_t i = 0;
+
+    for (int l = 0; l < LANES; l++)
+        lane[l] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        max_group(x + i, lane);
+    if (i < n) {
+        pad_group(x + i, n - i, group);
+        max_group(group, lane);
+    }
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l + w] > lane[l] ? lane[l + w] : lane[l];
+    return lane[0];
+}
+
+CPU_CLONES static float row_exp_sum(const float *x, size_t n, float max)
+{
+    float lane[LANES] = {0}, group[LANES];
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        exp_sum_group(x + i, max, lane);
+    if (i < n) {
+        pad_group(x + i, n - i, group);
+        exp_sum_group(group, max, lane);
+    }
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l] + lane[l + w];
+    return lane[0];
+}
+
+/* The target's logit is the first maximum of the row. */
+static bool is_argmax(const float *x, uint32_t target, float max)
+{
+    if (x[target] != max)
+        return false;
+    for (uint32_t i = 0; i < target; i++)
+        if (x[i] == max)
+            return false;
+    return true;
+}
+
+static void xent_fwd_row(const struct rows_ctx *c, uint32_t r)
+{
+    const struct op_softmax_xent_fwd *o = &c->call->softmax_xent_fwd;
+    const float *x = o->x + (size_t)r * o->n;
+    uint32_t target = (uint32_t)o->target[r];
+
+    assert(target < o->n);
+    float max = row_max(x, o->n), sum = row_exp_sum(x, o->n, max);
+    c->loss[r - c->begin] = log((double)sum) - ((double)x[target] - (double)max);
+    c->correct[r - c->begin] = !isnan(sum) && is_argmax(x, target, max);
+}
+
+void cpu_op_softmax_xent_fwd(const struct op_call *call, struct pool *pool)
+{
+    const struct op_softmax_xent_fwd *o = &call->softmax_xent_fwd;
+    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = xent_fwd_row};
+    sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
+}
+
+CPU_CLONES static void row_softmax_scaled(const float *restrict x, float *restrict dx, size_t n, float max,
+                                          float inverse, float scale)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] = (vmath_exp(x[i] - max) * inverse) * scale;
+}
+
+static void xent_bwd_row(const struct rows_ctx *c, uint32_t r)
+{
+    const struct op_softmax_xent_bwd *o = &c->call->softmax_xent_bwd;
+    const float *x = o->x + (size_t)r * o->n;
+    float *dx = o->dx + (size_t)r * o->n, scale = c->call->step->grad_scale;
+    uint32_t target = (uint32_t)o->target[r];
+
+    assert(target < o->n);
+    float max = row_max(x, o->n), inverse = 1.0f / row_exp_sum(x, o->n, max);
+    row_softmax_scaled(x, dx, o->n, max, inverse, scale);
+    dx[target] = (vmath_exp(x[target] - max) * inverse - 1.0f) * scale;
+}
+
+void cpu_op_softmax_xent_bwd(const struct op_call *call, struct pool *pool)
+{
+    const struct op_softmax_xent_bwd *o = &call->softmax_xent_bwd;
+    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = xent_bwd_row};
+    uint32_t valid = valid_rows(call->step, o->first_row, o->rows);
+
+    for_rows(&c, 0, valid, pool);
+    memset(o->dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof(float));
+}
+
+CPU_CLONES static double row_square_error(const float *x, const float *target, size_t n)
+{
+    double lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            double d = (double)x[i + l] - (double)target[i + l];
+            lane[l] = lane[l] + d * d;
+        }
+    for (size_t l = 0; i + l < n; l++) {
+        double d = (double)x[i + l] - (double)target[i + l];
+        lane[l] = lane[l] + d * d;
+    }
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l] + lane[l + w];
+    return lane[0];
+}
+
+static void mse_fwd_row(const struct rows_ctx *c, uint32_t r)
+{
+    const struct op_mse_fwd *o = &c->call->mse_fwd;
+    size_t at = (size_t)r * o->n;
+    c->loss[r - c->begin] = row_square_error(o->x + at, o->target + at, o->n) / (double)o->n;
+    c->correct[r - c->begin] = 0;
+}
+
+void cpu_op_mse_fwd(const struct op_call *call, struct pool *pool)
+{
+    const struct op_mse_fwd *o = &call->mse_fwd;
+    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_fwd_row};
+    sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
+}
+
+CPU_CLONES static void scaled_difference(const float *restrict x, const float *restrict target, float *restrict dx,
+                                         size_t n, float factor)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] = (x[i] - target[i]) * factor;
+}
+
+static void mse_bwd_row(const struct rows_ctx *c, uint32_t r)
+{
+    const struct op_mse_bwd *o = &c->call->mse_bwd;
+    size_t at = (size_t)r * o->n;
+    scaled_difference(o->x + at, o->target + at, o->dx + at, o->n,
+                      (2.0f / (float)o->n) * c->call->step->grad_scale);
+}
+
+void cpu_op_mse_bwd(const struct op_call *call, struct pool *pool)
+{
+    const struct op_mse_bwd *o = &call->mse_bwd;
+    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_bwd_row};
+    uint32_t valid = valid_rows(call->step, o->first_row, o->rows);
+
+    for_rows(&c, 0, valid, pool);
+    memset(o->dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof(float));
+}

@@ -1,0 +1,205 @@
+/* Updates, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of the
+ * contract; each operation is rounded on its own, in float unless it says double, and nothing is fused:
+ *
+ *   both:    g = dw * scale                          scale = decision ? decision->scale : 1
+ *
+ *   sgd:     d = g + weight_decay * w
+ *            v' = momentum * v + d                   (without v: v' = d)
+ *            w' = w - lr * v'
+ *
+ *   adamw:   c1 = 1 - beta1, c2 = 1 - beta2, decay = lr * weight_decay                    (once, in float)
+ *            m' = beta1 * m + c1 * g
+ *            v' = beta2 * v + (c2 * g) * g
+ *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
+ *
+ *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which is
+ *            exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves (l += l + 8, then
+ *            4, 2, 1); blocks are added to 0 in ascending order. All in double.
+ *
+ *   decide:  in double, scale rounded to float at the end.
+ *
+ * A decision whose apply is 0 leaves W and K untouched. Any thread.
+ */
+#include <math.h>
+
+#include "kernels/cpu/ops.h"
+
+#define LANES           16
+#define BLOCK           4096u
+#define BLOCKS_AT_ONCE  2048u /* partial sums on the stack: 16 KiB, 8 Mi elements per pool_run */
+#define BLOCKS_A_PIECE  16u
+
+static float decided_scale(const struct step_decision *d)
+{
+    return d ? d->scale : 1.0f;
+}
+
+static bool decided_skip(const struct step_decision *d)
+{
+    return d && !d->apply;
+}
+
+struct sgd_scalars {
+    float scale, momentum, weight_decay, lr;
+};
+
+CPU_CLONES static void sgd_plain(float *restrict w, const float *restrict dw, size_t n, struct sgd_scalars s)
+{
+    for (size_t i = 0; i < n; i++) {
+        float g = dw[i] * s.scale;
+        float d = g + s.weight_decay * w[i];
+        w[i] = w[i] - s.lr * d;
+    }
+}
+
+CPU_CLONES static void sgd_momentum(float *restrict w, const float *restrict dw, float *restrict v, size_t n,
+                                    struct sgd_scalars s)
+{
+    for (size_t i = 0; i < n; i++) {
+        float g = dw[i] * s.scale;
+        float d = g + s.weight_decay * w[i];
+        v[i] = s.momentum * v[i] + d;
+        w[i] = w[i] - s.lr * v[i];
+    }
+}
+
+static void sgd_piece(void *ctx, uint32_t i)
+{
+    const struct op_call *call = ctx;
+    const struct op_sgd *o = &call->sgd;
+    struct sgd_scalars s = {decided_scale(o->decision), o->momentum, o->weight_decay, call->step->lr};
+    uint64_t at = piece_begin(i);
+    size_t n = piece_size(i, o->n);
+
+    if (o->v)
+        sgd_momentum(o->w + at, o->dw + at, o->v + at, n, s);
+    else
+        sgd_plain(o->w + at, o->dw + at, n, s);
+}
+
+void cpu_op_sgd(const struct op_call *call, struct pool *pool)
+{
+    struct op_call c = *call;
+    if (!decided_skip(c.sgd.decision))
+        pool_run(pool, sgd_piece, &c, piece_count(c.sgd.n));
+}
+
+struct adamw_scalars {
+    float scale, beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
+};
+
+CPU_CLONES static void adamw(float *restrict w, const float *restrict dw, float *restrict m, float *restrict v,
+                             size_t n, const struct adamw_scalars *from)
+{
+    const struct adamw_scalars s = *from;
+
+    for (size_t i = 0; i < n; i++) {
+        float g = dw[i] * s.scale;
+        m[i] = s.beta1 * m[i] + s.c1 * g;
+        v[i] = s.beta2 * v[i] + (s.c2 * g) * g;
+        float step = (s.lr * (m[i] * s.bias_correct1)) / (__builtin_sqrtf(v[i] * s.bias_correct2) + s.eps);
+        w[i] = (w[i] - s.decay * w[i]) - step;
+    }
+}
+
+static void adamw_piece(void *ctx, uint32_t i)
+{
+    const struct op_call *call = ctx;
+    const struct op_adamw *o = &call->adamw;
+    const struct adamw_scalars s = {
+        .scale = decided_scale(o->decision),
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .c1 = 1.0f - o->beta1,
+        .c2 = 1.0f - o->beta2,
+        .eps = o->eps,
+        .decay = call->step->lr * o->weight_decay,
+        .lr = call->step->lr,
+        .bias_correct1 = call->step->bias_correct1,
+        .bias_correct2 = call->step->bias_correct2,
+    };
+    uint64_t at = piece_begin(i);
+
+    adamw(o->w + at, o->dw + at, o->m + at, o->v + at, piece_size(i, o->n), &s);
+}
+
+void cpu_op_adamw(const struct op_call *call, struct pool *pool)
+{
+    struct op_call c = *call;
+    if (!decided_skip(c.adamw.decision))
+        pool_run(pool, adamw_piece, &c, piece_count(c.adamw.n));
+}
+
+CPU_CLONES static double block_sumsq(const float *x, size_t n)
+{
+    double lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = lane[l] + (double)x[i + l] * (double)x[i + l];
+    for (size_t l = 0; i + l < n; l++)
+        lane[l] = lane[l] + (double)x[i + l] * (double)x[i + l];
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l] + lane[l + w];
+    return lane[0];
+}
+
+struct sumsq_ctx {
+    const float *x;
+    uint64_t n; /* of this pool_run, at most BLOCKS_AT_ONCE * BLOCK */
+    double sums[BLOCKS_AT_ONCE];
+};
+
+static uint32_t block_count(uint64_t n)
+{
+    return (uint32_t)((n + BLOCK - 1) / BLOCK);
+}
+
+static void sumsq_piece(void *ctx, uint32_t piece)
+{
+    struct sumsq_ctx *c = ctx;
+    uint32_t end = (piece + 1) * BLOCKS_A_PIECE, blocks = block_count(c->n);
+
+    for (uint32_t b = piece * BLOCKS_A_PIECE; b < end && b < blocks; b++) {
+        uint64_t at = (uint64_t)b * BLOCK, left = c->n - at;
+        c->sums[b] = block_sumsq(c->x + at, left < BLOCK ? (size_t)left : BLOCK);
+    }
+}
+
+void cpu_op_sumsq(const struct op_call *call, struct pool *pool)
+{
+    const struct op_sumsq *o = &call->sumsq;
+    const uint64_t most = (uint64_t)BLOCKS_AT_ONCE * BLOCK;
+    struct sumsq_ctx c;
+    double sum = 0;
+
+    for (uint64_t at = 0; at < o->n; at += most) {
+        c.x = o->x + at;
+        c.n = o->n - at < most ? o->n - at : most;
+        uint32_t blocks = block_count(c.n);
+        pool_run(pool, sumsq_piece, &c, (blocks + BLOCKS_A_PIECE - 1) / BLOCKS_A_PIECE);
+        for (uint32_t b = 0; b < blocks; b++)
+            sum += c.sums[b];
+    }
+    *o->sum = sum;
+}
+
+void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
+{
+    const struct op_norm_add *o = &call->norm_add;
+    (void)pool;
+    o->decision->sumsq = (o->first ? 0.0 : o->decision->sumsq) + *o->sum;
+}
+
+void cpu_op_decide(const struct op_call *call, struct pool *pool)
+{
+    const struct op_decide *o = &call->decide;
+    struct step_decision *d = o->decision;
+    double norm = sqrt(d->sumsq);
+
+    (void)pool;
+    d->apply = isfinite(d->sumsq) ? 1 : 0;
+    d->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
+}

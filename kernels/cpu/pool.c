@@ -1,0 +1,179 @@
+/* The pool: threads that share the pieces of one op.
+ *
+ * Why this way: a run lives on its caller's stack and hangs in a list while pieces are left, so nothing is
+ * allocated per run and several streams may run ops at once. Pieces are handed out one by one by an atomic counter:
+ * a thread that shares its core with somebody else simply takes fewer. Who ran a piece never matters, because a
+ * piece writes its own part of the output. Idle workers sleep on a condition variable; the caller always works on
+ * its own run, so a run makes progress even when every worker is busy elsewhere.
+ *
+ * Threads: pool_create and pool_destroy from one thread; pool_run from any, also from inside a piece.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu.h"
+
+struct run {
+    void (*fn)(void *ctx, uint32_t i);
+    void *ctx;
+    uint32_t n;
+    _Atomic uint64_t next; /* first piece nobody has taken; passes n (64 bits: never wraps) */
+    uint32_t helpers;      /* workers inside this run; guarded by pool.mutex */
+    struct run *next_run;  /* guarded by pool.mutex */
+};
+
+struct pool {
+    pthread_mutex_t mutex;
+    pthread_cond_t work;  /* a run was added, or stop was set */
+    pthread_cond_t done;  /* the last helper left some run */
+    struct run *runs;     /* with pieces left, oldest first; guarded by mutex */
+    bool stop;            /* guarded by mutex */
+    uint32_t n_workers;   /* constant once created */
+    pthread_t workers[];
+};
+
+static void take_pieces(struct run *r)
+{
+    for (;;) {
+        uint64_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+        if (i >= r->n)
+            return;
+        r->fn(r->ctx, (uint32_t)i);
+    }
+}
+
+/* The oldest run with pieces left, or NULL. Caller holds the mutex. */
+static struct run *find_run(const struct pool *p)
+{
+    struct run *r = p->runs;
+    while (r && atomic_load_explicit(&r->next, memory_order_relaxed) >= r->n)
+        r = r->next_run;
+    return r;
+}
+
+static void *worker_main(void *arg)
+{
+    struct pool *p = arg;
+
+    cpu_thread_init();
+    pthread_mutex_lock(&p->mutex);
+    while (!p->stop) {
+        struct run *r = find_run(p);
+        if (!r) {
+            pthread_cond_wait(&p->work, &p->mutex);
+            continue;
+        }
+        r->helpers++;
+        pthread_mutex_unlock(&p->mutex);
+        take_pieces(r);
+        pthread_mutex_lock(&p->mutex);
+        if (--r->helpers == 0)
+            pthread_cond_broadcast(&p->done);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return NULL;
+}
+
+static void add_run(struct pool *p, struct run *r)
+{
+    struct run **at = &p->runs;
+    while (*at)
+        at = &(*at)->next_run;
+    *at = r;
+}
+
+static void remove_run(struct pool *p, struct run *r)
+{
+    struct run **at = &p->runs;
+    while (*at != r)
+        at = &(*at)->next_run;
+    *at = r->next_run;
+}
+
+void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n)
+{
+    if (n <= 1 || p->n_workers == 0) {
+        for (uint32_t i = 0; i < n; i++)
+            fn(ctx, i);
+        return;
+    }
+
+    struct run r = {.fn = fn, .ctx = ctx, .n = n};
+    pthread_mutex_lock(&p->mutex);
+    add_run(p, &r);
+    pthread_mutex_unlock(&p->mutex);
+    if (n - 1 >= p->n_workers)
+        pthread_cond_broadcast(&p->work);
+    else
+        for (uint32_t i = 1; i < n; i++)
+            pthread_cond_signal(&p->work);
+
+    take_pieces(&r);
+
+    /* Every piece is taken; once the helpers have left, every piece is done, and nobody knows r any more. */
+    pthread_mutex_lock(&p->mutex);
+    remove_run(p, &r);
+    while (r.helpers > 0)
+        pthread_cond_wait(&p->done, &p->mutex);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+/* Workers take no signals: those belong to the threads that expect them. */
+static int start_workers(struct pool *p, uint32_t n)
+{
+    sigset_t all, before;
+    int r = 0;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (p->n_workers < n) {
+        r = pthread_create(&p->workers[p->n_workers], NULL, worker_main, p);
+        if (r)
+            break;
+        pthread_setname_np(p->workers[p->n_workers], "tutti-pool");
+        p->n_workers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -r;
+}
+
+int pool_create(uint32_t threads, struct pool **ret)
+{
+    assert(threads >= 1);
+    struct pool *p = calloc(1, sizeof *p + (threads - 1) * sizeof p->workers[0]);
+    if (!p)
+        return -ENOMEM;
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->done, NULL);
+
+    int r = start_workers(p, threads - 1);
+    if (r) {
+        pool_destroy(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+void pool_destroy(struct pool *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->mutex);
+    assert(!p->runs);
+    p->stop = true;
+    pthread_mutex_unlock(&p->mutex);
+    pthread_cond_broadcast(&p->work);
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        pthread_join(p->workers[i], NULL);
+    pthread_cond_destroy(&p->done);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->mutex);
+    free(p);
+}

@@ -1,0 +1,215 @@
+/* The device interface: finds a backend by name, checks arguments, and passes the call on.
+ *
+ * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
+ * machine: numbers of streams and ops (-EINVAL), and the device's end of each copy, which must lie inside an
+ * arena
+ * (-EFAULT). That makes the capacity of a device a limit that copies cannot pass; for launches, whose
+ * operands only the op knows, a backend protects its arenas itself.
+ *
+ * Order of calls and threads: device.h. Nothing here has state.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+
+const char *const lane_names[LANE_COUNT] = {
+    [LANE_COMPUTE] = "compute",
+    [LANE_IN] = "in",
+    [LANE_OUT] = "out",
+    [LANE_PEER] = "peer",
+};
+
+/* Alphabetized. */
+static const struct backend *const backends[] = {
+    &backend_cpu,
+};
+
+#define N_BACKENDS (sizeof backends / sizeof backends[0])
+
+static const struct backend *find_backend(const char *name)
+{
+    for (size_t i = 0; i < N_BACKENDS; i++)
+        if (strcmp(backends[i]->name, name) == 0)
+            return backends[i];
+    return NULL;
+}
+
+static int unknown_backend(const char *name, struct err *err)
+{
+    char known[256] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < N_BACKENDS && at < sizeof known; i++)
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", backends[i]->name);
+    return err_set(err, -EINVAL, "unknown device backend \"%s\"; known: %s", name, known);
+}
+
+static int check_config(const struct devset_config *config, struct err *err)
+{
+    if (config->n_devices < 1 || config->n_devices > DEVICE_MAX)
+        return err_set(err, -EINVAL, "%" PRIu32 " devices: must be 1 to %d", config->n_devices, DEVICE_MAX);
+    for (uint32_t d = 0; d < config->n_devices; d++) {
+        uint64_t bytes = config->capacity_bytes[d];
+        if (bytes == 0 || bytes % DEVICE_ALIGN != 0)
+            return err_set(err, -EINVAL,
+                           "device %" PRIu32 ": a capacity of %" PRIu64
+                           " bytes is not a positive multiple of %d",
+                           d, bytes, DEVICE_ALIGN);
+    }
+    return 0;
+}
+
+int devset_open(const struct devset_config *config, struct devset **ret, struct err *err)
+{
+    const char *name = config->backend ? config->backend : "";
+    const struct backend *b = find_backend(name);
+    int r;
+
+    if (!b)
+        return unknown_backend(name, err);
+    r = check_config(config, err);
+    if (r < 0)
+        return r;
+    return b->open(config, ret, err);
+}
+
+void devset_close(struct devset *ds)
+{
+    if (ds)
+        ds->backend->close(ds);
+}
+
+const char *devset_backend(const struct devset *ds)
+{
+    return ds->backend->name;
+}
+
+const char *devset_numerics(const struct devset *ds)
+{
+    return ds->backend->numerics(ds);
+}
+
+void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset)
+{
+    assert(device < ds->n_devices && offset <= ds->capacity_bytes[device]);
+    return ds->arena[device] + offset;
+}
+
+static bool known_stream(const struct devset *ds, uint32_t stream)
+{
+    return stream <= LANE_COUNT * ds->n_devices;
+}
+
+static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
+{
+    uint64_t capacity = ds->capacity_bytes[device];
+    uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device]; /* wraps to a huge number in front of it */
+
+    return offset <= capacity && bytes <= capacity - offset;
+}
+
+static bool in_any_arena(const struct devset *ds, const void *p, uint64_t bytes)
+{
+    for (uint32_t d = 0; d < ds->n_devices; d++)
+        if (in_arena(ds, d, p, bytes))
+            return true;
+    return false;
+}
+
+static int check_copy(const struct devset *ds, uint32_t stream, const void *dst, const void *src,
+                      uint64_t bytes)
+{
+    uint32_t device = stream / LANE_COUNT;
+    bool ok = false;
+
+    switch (backend_lane(ds, stream)) {
+    case LANE_IN:
+        ok = in_arena(ds, device, dst, bytes);
+        break;
+    case LANE_OUT:
+        ok = in_arena(ds, device, src, bytes);
+        break;
+    case LANE_PEER:
+        ok = in_arena(ds, device, src, bytes) && in_any_arena(ds, dst, bytes);
+        break;
+    case LANE_COMPUTE:
+    case LANE_COUNT:
+        return -EINVAL;
+    }
+    return ok ? 0 : -EFAULT;
+}
+
+int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call)
+{
+    if (!known_stream(ds, stream) || (unsigned)call->op >= OP_COUNT)
+        return -EINVAL;
+    return ds->backend->launch(ds, stream, call);
+}
+
+int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes)
+{
+    int r;
+
+    if (!known_stream(ds, stream))
+        return -EINVAL;
+    r = check_copy(ds, stream, dst, src, bytes);
+    if (r < 0)
+        return r;
+    return ds->backend->copy(ds, stream, dst, src, bytes);
+}
+
+int event_create(struct devset *ds, struct event **ret)
+{
+    return ds->backend->event_create(ds, ret);
+}
+
+void event_destroy(struct devset *ds, struct event *e)
+{
+    if (e)
+        ds->backend->event_destroy(ds, e);
+}
+
+int event_record(struct devset *ds, uint32_t stream, struct event *e)
+{
+    return known_stream(ds, stream) ? ds->backend->event_record(ds, stream, e) : -EINVAL;
+}
+
+int event_wait(struct devset *ds, uint32_t stream, struct event *e)
+{
+    return known_stream(ds, stream) ? ds->backend->event_wait(ds, stream, e) : -EINVAL;
+}
+
+int event_sync(struct devset *ds, struct event *e)
+{
+    return ds->backend->event_sync(ds, e);
+}
+
+int devset_drain(struct devset *ds)
+{
+    return ds->backend->drain(ds);
+}
+
+void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret)
+{
+    assert(device < ds->n_devices);
+    ds->backend->counters(ds, device, ret);
+}
+
+int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret)
+{
+    if (bytes == 0) {
+        *ret = NULL;
+        return 0;
+    }
+    return ds->backend->host_alloc(ds, bytes, ret);
+}
+
+void devset_host_free(struct devset *ds, void *p, uint64_t bytes)
+{
+    if (p)
+        ds->backend->host_free(ds, p, bytes);
+}

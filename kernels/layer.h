@@ -1,0 +1,121 @@
+/* Layers: links of the model's chain, made of ops. A layer knows its sizes, its parameters, its cost, and how its
+ * forward and backward pass become launches. It knows no device and no plan: blocks come in as pointers.
+ *
+ * A new layer is one file in kernels/ and one row in layers.def.
+ *
+ * Blocks (DESIGN section 2): W, dW one contiguous block each, parameters one after another without padding;
+ * S what the forward saves for the backward, scratch its workspace: one block each per micro-batch.
+ */
+#ifndef KERNELS_LAYER_H
+#define KERNELS_LAYER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kernels/op.h"
+
+enum layer_kind {
+#define LAYER(name) LAYER_##name,
+#include "kernels/layers.def"
+#undef LAYER
+    LAYER_COUNT
+};
+
+struct layer {
+    enum layer_kind kind;
+    uint32_t id;      /* position in the chain; key of its random numbers */
+    uint32_t in, out; /* elements per row; loss layers: out = 0 */
+    bool bias;        /* dense */
+    enum act act;     /* dense, activation */
+    float dropout;    /* dense, dropout: probability of zero; 0 for none */
+};
+
+/* The chain. The last layer is the loss. */
+struct model {
+    struct layer *layers;
+    uint32_t n_layers;
+};
+
+/* Bytes per block, for `rows` rows where a block has rows. 0: the layer has no such block. */
+struct layer_sizes {
+    uint64_t w;       /* W and dW */
+    uint64_t x;       /* input; its gradient likewise */
+    uint64_t y;       /* output (the next layer's input); 0 for the loss */
+    uint64_t s;
+    uint64_t scratch_bwd;
+    uint64_t target;  /* loss layers */
+    uint64_t result;  /* loss layers */
+};
+
+struct layer_cost { /* of one micro-batch of `rows` rows */
+    uint64_t fwd_flops, bwd_flops;
+    uint64_t fwd_bytes, bwd_bytes; /* memory read and written by the ops */
+};
+
+enum param_init { INIT_UNIFORM_FAN_IN }; /* U(-1/sqrt(in), 1/sqrt(in)), as PyTorch's Linear does */
+
+struct layer_param {
+    const char *name; /* "weight", "bias" */
+    uint32_t rank;
+    uint64_t shape[4];
+    uint64_t offset;  /* bytes from the start of W */
+    uint64_t count;   /* elements */
+    enum param_init init;
+    uint32_t fan_in;
+};
+
+/* Pointers for one launch of a layer; those that do not apply are NULL. */
+struct layer_io {
+    const struct step_args *step;
+    uint32_t rows;
+    uint32_t first_row; /* position of row 0 in the global batch */
+    bool accumulate;    /* bwd: add to dw (micro-batches after the first) */
+    const float *w, *x;
+    float *y;           /* fwd: NULL when only S is wanted (recompute of a pack's last layer) */
+    float *s;           /* fwd: NULL when nothing is saved; bwd: read */
+    float *dw, *dx;     /* dx NULL: not wanted (first layer) */
+    const float *dy;
+    float *scratch;
+    const void *target;
+    struct step_result *result;
+};
+
+struct layer_type {
+    const char *name;
+    bool is_loss;
+    void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
+    void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
+    uint32_t (*params)(const struct layer *l, struct layer_param ret[4]); /* how many */
+    int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
+    int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
+};
+
+extern const struct layer_type *const layer_types[LAYER_COUNT];
+
+static inline const struct layer_type *layer_type(const struct layer *l)
+{
+    return layer_types[l->kind];
+}
+
+/* Fills a W block with its initial values: a pure function of (seed, layer id, element). */
+void layer_init(const struct layer *l, uint64_t seed, float *w);
+
+enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
+extern const char *const optimizer_names[OPTIMIZER_COUNT];
+
+struct optimizer {
+    enum optimizer_kind kind;
+    float beta1, beta2, eps; /* adamw */
+    float momentum;          /* sgd */
+    float weight_decay;
+    double clip;             /* global norm; 0: none */
+};
+
+/* Bytes of K for a W block of w_bytes: adamw m then v; sgd v, or nothing without momentum. */
+uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
+/* One launch that updates a W block. decision may be NULL. */
+int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw, float *k,
+                     const struct step_decision *decision, uint64_t w_bytes, const struct op_sink *sink);
+
+#endif

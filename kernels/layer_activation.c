@@ -1,0 +1,38 @@
+/* activation: y = act(x), in = out. The backward pass reads the layer's input, so nothing is saved.
+ * Calls only the sink: the thread is the caller's. */
+#include "kernels/layer_impl.h"
+
+static void activation_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){.x = layer_bytes(rows, l->in), .y = layer_bytes(rows, l->out)};
+}
+
+static void activation_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in);
+    *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 3 * x};
+}
+
+static int activation_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->y)
+        return 0;
+    return LAYER_LAUNCH(io, sink, act_fwd, .x = io->x, .y = io->y, .n = (uint64_t)io->rows * l->in, .act = l->act);
+}
+
+static int activation_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->dx)
+        return 0;
+    return LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = io->dy, .dx = io->dx, .n = (uint64_t)io->rows * l->in,
+                        .act = l->act);
+}
+
+const struct layer_type layer_activation = {
+    .name = "activation",
+    .sizes = activation_sizes,
+    .cost = activation_cost,
+    .params = layer_no_params,
+    .fwd = activation_fwd,
+    .bwd = activation_bwd,
+};

@@ -1,0 +1,40 @@
+/* dropout: y = keep ? x / (1 - p) : 0, in = out. The mask is a function of (seed, step, layer, row, element), so the
+ * backward pass is the same op on the gradient and nothing is saved. Calls only the sink: the thread is the caller's. */
+#include "kernels/layer_impl.h"
+
+static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){.x = layer_bytes(rows, l->in), .y = layer_bytes(rows, l->out)};
+}
+
+static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in);
+    *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
+}
+
+static int launch(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                  const struct op_sink *sink)
+{
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->id,
+                        .first_row = io->first_row, .p = l->dropout);
+}
+
+static int dropout_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return io->y ? launch(l, io, io->x, io->y, sink) : 0;
+}
+
+static int dropout_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return io->dx ? launch(l, io, io->dy, io->dx, sink) : 0;
+}
+
+const struct layer_type layer_dropout = {
+    .name = "dropout",
+    .sizes = dropout_sizes,
+    .cost = dropout_cost,
+    .params = layer_no_params,
+    .fwd = dropout_fwd,
+    .bwd = dropout_bwd,
+};

@@ -1,0 +1,48 @@
+/* mse: the loss of regression, the mean over a row's outputs of (x - target)^2. The targets are [rows][in] floats.
+ * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's. */
+#include "kernels/layer_impl.h"
+
+static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){
+        .x = layer_bytes(rows, l->in),
+        .target = layer_bytes(rows, l->in),
+        .result = sizeof(struct step_result),
+    };
+}
+
+static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), target = layer_bytes(rows, l->in);
+
+    *ret = (struct layer_cost){
+        .fwd_flops = 3 * n,
+        .bwd_flops = 3 * n,
+        .fwd_bytes = x + target,
+        .bwd_bytes = 2 * x + target,
+    };
+}
+
+static int mse_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->target, .result = io->result, .rows = io->rows,
+                        .n = l->in, .first_row = io->first_row);
+}
+
+static int mse_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->dx)
+        return 0;
+    return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->target, .dx = io->dx, .rows = io->rows,
+                        .n = l->in, .first_row = io->first_row);
+}
+
+const struct layer_type layer_mse = {
+    .name = "mse",
+    .is_loss = true,
+    .sizes = mse_sizes,
+    .cost = mse_cost,
+    .params = layer_no_params,
+    .fwd = mse_fwd,
+    .bwd = mse_bwd,
+};

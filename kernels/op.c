@@ -1,0 +1,15 @@
+/* Names of the ops and activations, for dumps, traces and specs. Constant data, any thread. */
+#include "kernels/op.h"
+
+const char *const op_names[OP_COUNT] = {
+#define OP(name) [OP_##name] = #name,
+#include "kernels/ops.def"
+#undef OP
+};
+
+const char *const act_names[ACT_COUNT] = {
+    [ACT_NONE] = "none",
+    [ACT_RELU] = "relu",
+    [ACT_GELU] = "gelu",
+    [ACT_TANH] = "tanh",
+};
