@@ -1,0 +1,153 @@
+/* How a plan is built, inside scheduler/: the stages and what they hand to each other.
+ *
+ *   policy    -> struct order      which location computes which task, in which order, in which units
+ *   merge     -> the same, in one issue order over all locations
+ *   residency -> struct draft      segments (lifetimes of device copies), moves and drops between the tasks
+ *   place     -> segment.addr      offline placement of the lifetimes
+ *   waits     -> draft waits       from data dependence and address reuse, transitively reduced
+ *   build     -> struct plan       cycle and eval drafts, entry, flush, exit from the boundary, host offsets
+ *
+ * The idea that keeps the stages simple: everything is a position in ONE issue order. A copy lives from the position
+ * that creates it to the position that drops it; two copies may share an address iff these ranges are disjoint; and
+ * an instruction waits only for earlier positions (or for the cycle before). Overlap of copies with compute is a
+ * matter of where a fetch or drop stands in that order: `lead` units before its first use, `lead` after its last.
+ */
+#ifndef SCHEDULER_BUILD_H
+#define SCHEDULER_BUILD_H
+
+#include "base/vec.h"
+#include "scheduler/graph.h"
+#include "scheduler/machine.h"
+#include "scheduler/policy.h"
+#include "scheduler/profile.h"
+
+/* ---- what a policy decides ---- */
+
+/* One task, to be done by one location. Units are numbered per location, ascending in its order: a span is a pack's
+ * task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations stay). */
+struct todo {
+    enum instr_kind kind;
+    uint32_t layer, micro;
+    uint32_t loc;  /* device or PLAN_HOST */
+    uint32_t span, item;
+    bool save;     /* FWD, REC: S is wanted */
+    bool output;   /* FWD, REC: the output is wanted */
+    uint32_t task; /* in the graph; filled by order_add */
+};
+
+struct order {
+    const struct graph *graph;
+    uint32_t n_devices;
+    VEC(struct todo) todos; /* each location's in its own order; after order_merge in one issue order */
+};
+
+void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
+void order_finish(struct order *o);
+void order_add(struct order *o, struct todo t);
+/* The forward tasks alone, for the eval program: nothing is saved. */
+void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
+/* Interleaves the locations by list scheduling against the profile. -EINVAL if their orders contradict each other. */
+int order_merge(struct order *o, const struct profile *prof, struct err *err);
+
+enum keep_rule {
+    KEEP_UNIT, /* state within a span, activations within an item and into the next item of the device */
+    KEEP_ALL,  /* everything until its last use; persistent state across cycles */
+};
+
+struct knobs {
+    enum keep_rule keep;
+    uint32_t lead_state; /* spans that W is fetched ahead and dW held behind */
+    uint32_t lead_items; /* items that activations and K are fetched ahead and spilled outputs held behind */
+};
+
+/* ---- drafts: a program before it has a plan around it ---- */
+
+#define SEGMENT_NONE UINT32_MAX
+
+/* The life of one copy of a tensor on one device. */
+struct segment {
+    tensor_id tensor;
+    uint32_t device;
+    uint32_t start, end; /* positions in the program: created, dropped. A segment that lives across cycles: 0, n-1 */
+    bool boundary;       /* lives across cycles */
+    bool dirty;          /* boundary only: the cycle writes it */
+    uint64_t addr;
+};
+
+struct draft_operand {
+    tensor_id tensor;
+    uint32_t segment; /* SEGMENT_NONE: the host copy */
+    enum access access;
+};
+
+struct draft {
+    const struct graph *graph;
+    uint32_t n_devices;
+    bool cyclic;
+    VEC(struct plan_instr) instrs; /* operand ranges index `operands`, wait ranges `waits` */
+    VEC(struct draft_operand) operands;
+    VEC(struct plan_wait) waits;
+    VEC(struct segment) segments;
+    uint64_t peak[DEVICE_MAX];
+};
+
+void draft_finish(struct draft *d);
+
+/* Tasks in, tasks with moves and drops out. `o` is merged. */
+void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic);
+/* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the caller's. */
+void draft_place(struct draft *d);
+void draft_waits(struct draft *d);
+
+/* ---- plans ---- */
+
+/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the machine; when
+ * it does not, *ret is NULL and ret_need has what it would take. */
+struct plan_need {
+    uint64_t device_bytes; /* highest address over devices and programs */
+    uint64_t host_bytes;
+};
+int plan_build(const struct plan_request *request, const char *policy, struct order *cycle, const struct knobs *knobs,
+               const struct profile *prof, struct plan **ret, struct plan_need *ret_need, struct err *err);
+
+/* ---- policies ---- */
+
+/* One way a policy can try. */
+struct candidate {
+    uint32_t packs_fwd, packs_bwd; /* harmony-pp */
+    struct knobs knobs;
+};
+
+/* Tries a candidate and remembers it if it is the best so far. 1: it fits, 0: it does not, negative: error. */
+struct trial {
+    int (*run)(struct trial *t, const struct candidate *c);
+};
+
+struct policy {
+    const char *name;
+    enum update_place default_update; /* what UPDATE_AUTO means */
+    /* Tries what is worth trying; the leanest candidate is among it. Returns 0 or the trial's error. */
+    int (*search)(const struct plan_request *r, struct trial *t);
+    void (*leanest)(const struct plan_request *r, struct candidate *ret);
+    /* The task order of a candidate. r->update is resolved. */
+    void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret);
+};
+
+extern const struct policy policy_harmony_pp, policy_resident, policy_stream;
+
+/* Exact min-max partition of layers [first, last) into `count` runs by fwd+bwd time: starts[0..count], starts[count]
+ * = last. count is at most last - first. */
+void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count, uint32_t *starts);
+
+/* The update part of an order, the same in every policy: without a decision updates follow their gradients at once;
+ * with one, norms do, and all updates come last, in ascending layer order so that the next cycle can start early.
+ * A policy calls order_gradients_done after the last backward pass of layers [first, last), with the item of that pass,
+ * which is advanced (each update on a device is an item of its own, so that K comes just in time), and order_updates
+ * once at the end. */
+void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
+                          uint32_t device, uint32_t span, uint32_t *item);
+void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device, uint32_t *next_span,
+                   uint32_t *next_item);
+
+#endif

@@ -1,0 +1,26 @@
+/* What the files of explain share: how tensors, streams and tasks are called, which class of bytes a tensor
+ * is, and the words of the JSON form. Inside scheduler/ only; the contract is explain.h. */
+#ifndef SCHEDULER_EXPLAIN_PARTS_H
+#define SCHEDULER_EXPLAIN_PARTS_H
+
+#include "base/strbuf.h"
+#include "scheduler/plan.h"
+
+/* The rows of every report on bytes (struct plan_bytes): each is saved by other means. */
+enum byte_class { BYTES_STATE, BYTES_STASH, BYTES_DATA, BYTES_CLASS_COUNT };
+enum byte_class tensor_byte_class(const struct plan_tensor *t); /* in plan.c */
+
+/* "W3", "X3.1" (layer.micro), "T.1", "decision"; with more than one replica "dW3/r1". */
+void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
+/* "d0.compute", or "host". */
+void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
+/* "l1 m0" as far as it applies; " r0" with more than one replica, " s0" with more than one step. */
+void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
+
+/* What the writer and the reader of JSON agree on (explain_json.c). */
+#define PLAN_JSON_SCHEMA "plan/v1"
+enum { PLAN_JSON_ACCESS_COUNT = ACCESS_DROP + 1 };
+extern const char plan_json_columns[];
+extern const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT]; /* NULL where there is no such access */
+
+#endif

@@ -1,0 +1,468 @@
+/* plan_summary: the page a person reads before running a job. Four questions, four blocks:
+ *
+ *     who computes what   packs per device, forward, backward and recompute; where updates run
+ *     what moves          bytes per iteration by class and direction, rounded and exact
+ *     does it fit         peak against capacity; what stays on the devices from one iteration to the next
+ *     how long            the simulator's prediction, split in compute and stall
+ *
+ * A plan has no packs, only instructions, so packs are found again from the order of tasks. On one device and
+ * for one kind of task, layer l+1 is in the pack of layer l when for EVERY micro-batch the task of l+1 comes
+ * right after that of l (before it, in the backward pass), tasks of other kinds between them left aside.
+ * Every micro-batch: in the forward pass, snake order runs the last micro-batch of one pack straight into the
+ * next. With one micro-batch this finds the longest stretches, which is what the device does.
+ */
+#include "scheduler/explain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/explain_parts.h"
+
+/* ----------------------------------------------------------------------- columns and numbers */
+
+enum { LABEL_WIDTH = 12 };
+
+/* Spaces until the line has `width` columns, and at least two. */
+static void pad(struct strbuf *out, size_t line, size_t width)
+{
+    do
+        strbuf_add(out, " ");
+    while (out->n - line < width || out->at[out->n - 2] != ' ');
+}
+
+/* Starts a line; returns where it starts, for pad. */
+static size_t label(struct strbuf *out, const char *text)
+{
+    size_t line = out->n;
+
+    strbuf_add(out, text);
+    pad(out, line, LABEL_WIDTH);
+    return line;
+}
+
+static size_t label_device(struct strbuf *out, uint32_t device)
+{
+    char text[24];
+
+    snprintf(text, sizeof text, "device %u", device);
+    return label(out, text);
+}
+
+/* Right-aligned, so that columns of sizes line up. */
+static void add_size(struct strbuf *out, uint64_t bytes, int width)
+{
+    struct strbuf size = {0};
+
+    strbuf_add_bytes(&size, bytes);
+    strbuf_addf(out, "%*s", width, size.at);
+    strbuf_finish(&size);
+}
+
+static void add_time(struct strbuf *out, uint64_t ns)
+{
+    double s = (double)ns / 1e9;
+
+    if (ns >= 1000000000u)
+        strbuf_addf(out, "%.3f s", s);
+    else if (ns >= 1000000u)
+        strbuf_addf(out, "%.3f ms", s * 1e3);
+    else
+        strbuf_addf(out, "%.3f us", s * 1e6);
+}
+
+static double percent(uint64_t part, uint64_t whole)
+{
+    return whole ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static const char *plural(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* ------------------------------------------------------------------------------------- packs */
+
+/* Per layer, for one device and one kind of task. */
+struct layer_use {
+    bool used;   /* the device runs this task for this layer */
+    bool begins; /* it begins a pack: for some micro-batch it does not follow the neighbour's task */
+};
+
+/* The layer whose task comes before that of `layer` inside a pack. */
+static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
+{
+    return kind == INSTR_BWD ? layer + 1 : layer - 1;
+}
+
+static void find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    const struct plan_instr *before = NULL;
+
+    memset(use, 0, p->n_layers * sizeof *use);
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        if (in->stream != stream || in->kind != kind || in->layer >= p->n_layers)
+            continue;
+        use[in->layer].used = true;
+        if (!before || before->layer != neighbour(kind, in->layer) || before->micro != in->micro ||
+            before->replica != in->replica)
+            use[in->layer].begins = true;
+        before = in;
+    }
+}
+
+struct pack {
+    uint32_t first, last; /* in the order of the pass: backward packs have first >= last */
+};
+
+static uint32_t pack_size(const struct pack *k)
+{
+    return (k->first < k->last ? k->last - k->first : k->first - k->last) + 1;
+}
+
+/* In the order of the pass: way is 1 or -1. Returns how many; `ret` has room for one per layer. */
+static uint32_t find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret)
+{
+    uint32_t n = 0;
+    bool inside = false;
+
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        uint32_t l = way > 0 ? i : p->n_layers - 1 - i;
+        if (use[l].used && inside && !use[l].begins)
+            ret[n - 1].last = l;
+        else if (use[l].used)
+            ret[n++] = (struct pack){l, l};
+        inside = use[l].used;
+    }
+    return n;
+}
+
+/* Layers from one pack to the next, by their first layers. */
+static uint32_t pack_stride(const struct pack *a, const struct pack *b)
+{
+    return pack_size(&(struct pack){a->first, b->first}) - 1;
+}
+
+/* How many packs from the first on are of one size and at one distance. */
+static uint32_t count_alike(const struct pack *packs, uint32_t n)
+{
+    uint32_t same = 1;
+
+    while (same < n && pack_size(&packs[same]) == pack_size(&packs[0]) &&
+           pack_stride(&packs[same - 1], &packs[same]) == pack_stride(&packs[0], &packs[1]))
+        same++;
+    return same;
+}
+
+static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
+{
+    strbuf_addf(out, "%u", first);
+    if (first != last)
+        strbuf_addf(out, "-%u", last);
+}
+
+/* Packs that are alike, shortened: "0-11 by 4" without gaps, else "0-1, 4-5 .. 48-49". */
+static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
+{
+    const struct pack *last = &packs[n - 1];
+
+    if (pack_stride(&packs[0], &packs[1]) == pack_size(&packs[0])) {
+        add_range(out, packs[0].first, last->last);
+        strbuf_addf(out, " by %u", pack_size(&packs[0]));
+        return;
+    }
+    add_range(out, packs[0].first, packs[0].last);
+    strbuf_add(out, ", ");
+    add_range(out, packs[1].first, packs[1].last);
+    strbuf_add(out, " .. ");
+    add_range(out, last->first, last->last);
+}
+
+/* "0-3, 4-7, 8", in the order of the pass; long rows of packs that are alike are shortened. */
+static void add_packs(struct strbuf *out, const struct plan *p, const struct layer_use *use, int way)
+{
+    struct pack *packs = xcalloc(p->n_layers, sizeof *packs);
+    uint32_t n = find_packs(p, use, way, packs);
+
+    for (uint32_t i = 0; i < n;) {
+        uint32_t same = count_alike(packs + i, n - i);
+        strbuf_add(out, i ? ", " : "");
+        if (same >= 4) {
+            add_alike(out, packs + i, same);
+            i += same;
+        } else {
+            add_range(out, packs[i].first, packs[i].last);
+            i++;
+        }
+    }
+    free(packs);
+}
+
+/* Plain ranges, packs or not. */
+static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
+{
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        use[l].begins = false;
+    add_packs(out, p, use, 1);
+}
+
+/* ---------------------------------------------------------------------------------- the head */
+
+/* "dense x4, softmax_xent": runs of equal types. */
+static void add_types(struct strbuf *out, const struct graph *g)
+{
+    for (uint32_t l = 0, end; l < g->n_layers; l = end) {
+        for (end = l + 1; end < g->n_layers && strcmp(g->layers[end].type, g->layers[l].type) == 0; end++)
+            ;
+        strbuf_addf(out, "%s%s", l ? ", " : "", g->layers[l].type);
+        if (end - l > 1)
+            strbuf_addf(out, " x%u", end - l);
+    }
+}
+
+static void add_model(struct strbuf *out, const struct plan *p, const struct graph *g)
+{
+    uint64_t w = 0, k = 0;
+
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        w += g->layers[l].size.w;
+        k += g->layers[l].k_bytes;
+    }
+    label(out, "model");
+    strbuf_addf(out, "%u layer%s (", p->n_layers, plural(p->n_layers));
+    add_types(out, g);
+    strbuf_add(out, "), weights ");
+    strbuf_add_bytes(out, w);
+    strbuf_add(out, ", optimizer state ");
+    strbuf_add_bytes(out, k);
+    strbuf_add(out, "\n");
+}
+
+static void add_head(struct strbuf *out, const struct plan *p, const struct graph *g)
+{
+    label(out, "plan");
+    strbuf_addf(out, "policy %s on %u device%s, %u instructions per iteration\n", p->policy, p->n_devices,
+                plural(p->n_devices), p->programs[PROGRAM_CYCLE].n_instrs);
+    add_model(out, p, g);
+    label(out, "batch");
+    strbuf_addf(out, "%u micro-batch%s of %u row%s", p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
+                plural(p->rows));
+    if (p->n_replicas > 1)
+        strbuf_addf(out, ", %u replicas", p->n_replicas);
+    if (p->steps > 1)
+        strbuf_addf(out, "; an iteration is a cycle of %u training steps", p->steps);
+    strbuf_add(out, "\n");
+}
+
+/* ----------------------------------------------------------------------------------- compute */
+
+/* One line; the label only on the first line of a device, so that devices stand apart. */
+static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
+                     const char *who, struct layer_use *use)
+{
+    static const char *const words[INSTR_KIND_COUNT] = {
+        [INSTR_FWD] = "forward", [INSTR_BWD] = "backward", [INSTR_REC] = "recompute", [INSTR_UPD] = "update"};
+    size_t line = label(out, who);
+
+    strbuf_add(out, words[kind]);
+    pad(out, line, LABEL_WIDTH + 12);
+    find_use(p, stream, kind, use);
+    if (kind == INSTR_REC || kind == INSTR_UPD)
+        add_layers(out, p, use);
+    else
+        add_packs(out, p, use, kind == INSTR_BWD ? -1 : 1);
+    strbuf_add(out, "\n");
+}
+
+static bool runs_kind(const struct plan *p, uint32_t stream, enum instr_kind kind)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        if (prog->instrs[i].stream == stream && prog->instrs[i].kind == kind)
+            return true;
+    return false;
+}
+
+static void add_stream_tasks(struct strbuf *out, const struct plan *p, uint32_t stream, const char *who,
+                             struct layer_use *use)
+{
+    static const enum instr_kind kinds[] = {INSTR_FWD, INSTR_BWD, INSTR_REC, INSTR_UPD};
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!runs_kind(p, stream, kinds[i]))
+            continue;
+        add_kind(out, p, stream, kinds[i], who, use);
+        who = "";
+    }
+}
+
+static void add_compute(struct strbuf *out, const struct plan *p)
+{
+    struct layer_use *use = xcalloc(p->n_layers, sizeof *use);
+    char who[24];
+
+    strbuf_addf(out, "\n%-*slayers in order; a-b is one pack, \"by n\": packs of n layers\n", LABEL_WIDTH,
+                "COMPUTE");
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        snprintf(who, sizeof who, "device %u", d);
+        add_stream_tasks(out, p, plan_stream(d, LANE_COMPUTE), who, use);
+    }
+    add_stream_tasks(out, p, plan_host_stream(p), "host", use);
+    free(use);
+}
+
+/* ------------------------------------------------------------------------------------- bytes */
+
+enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
+
+/* Peer bytes by class, which struct plan_bytes does not have. */
+static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+
+    memset(ret, 0, BYTES_CLASS_COUNT * sizeof *ret);
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        if (in->kind != INSTR_SEND || in->n_operands == 0)
+            continue;
+        const struct plan_operand *o = &prog->operands[in->operand];
+        ret[tensor_byte_class(&p->tensors[o->tensor])] += operand_bytes(o);
+    }
+}
+
+static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *bytes, int n)
+{
+    label(out, name);
+    for (int i = 0; i < n; i++) {
+        add_size(out, bytes[i], HUMAN_WIDTH);
+        strbuf_addf(out, "%*llu", EXACT_WIDTH, (unsigned long long)bytes[i]);
+    }
+    strbuf_add(out, "\n");
+}
+
+/* What the programs around the cycle move: paid at start, checkpoint and suspension, not per iteration. */
+static void add_once(struct strbuf *out, const struct plan *p)
+{
+    struct plan_bytes entry, flush, exit_;
+
+    plan_count_bytes(p, PROGRAM_ENTRY, &entry);
+    plan_count_bytes(p, PROGRAM_FLUSH, &flush);
+    plan_count_bytes(p, PROGRAM_EXIT, &exit_);
+    label(out, "besides");
+    strbuf_add(out, "entry moves ");
+    strbuf_add_bytes(out, entry.in);
+    strbuf_add(out, " in; a flush for a checkpoint ");
+    strbuf_add_bytes(out, flush.out);
+    strbuf_add(out, " out; exit ");
+    strbuf_add_bytes(out, exit_.out);
+    strbuf_add(out, " out\n");
+}
+
+static void add_bytes(struct strbuf *out, const struct plan *p)
+{
+    int n = p->n_devices > 1 ? 3 : 2;
+    struct plan_bytes b;
+    uint64_t peer[BYTES_CLASS_COUNT];
+
+    plan_count_bytes(p, PROGRAM_CYCLE, &b);
+    count_peer(p, peer);
+    strbuf_addf(out, "\n%-*s%*s%*s", LABEL_WIDTH, "BYTES", HUMAN_WIDTH + EXACT_WIDTH, "in per iteration",
+                HUMAN_WIDTH + EXACT_WIDTH, "out per iteration");
+    if (n > 2)
+        strbuf_addf(out, "%*s", HUMAN_WIDTH + EXACT_WIDTH, "device to device");
+    strbuf_add(out, "\n");
+    add_bytes_row(out, "state", (uint64_t[]){b.state_in, b.state_out, peer[BYTES_STATE]}, n);
+    add_bytes_row(out, "stash", (uint64_t[]){b.stash_in, b.stash_out, peer[BYTES_STASH]}, n);
+    add_bytes_row(out, "data", (uint64_t[]){b.data_in, b.data_out, peer[BYTES_DATA]}, n);
+    add_bytes_row(out, "total", (uint64_t[]){b.in, b.out, b.peer}, n);
+    add_once(out, p);
+}
+
+/* ------------------------------------------------------------------------------------ memory */
+
+/* "W 1.20 MiB (layers 0-2), K ...": the boundary of one device by kind of tensor. */
+static void add_resident(struct strbuf *out, const struct plan *p, uint32_t device, struct layer_use *use)
+{
+    bool any = false;
+
+    for (int kind = 0; kind < TENSOR_KIND_COUNT; kind++) {
+        uint64_t bytes = 0;
+        memset(use, 0, p->n_layers * sizeof *use);
+        for (uint32_t i = 0; i < p->n_boundary; i++) {
+            const struct plan_copy *c = &p->boundary[i];
+            const struct plan_tensor *t = &p->tensors[c->tensor];
+            if (c->device != device || (int)t->kind != kind)
+                continue;
+            bytes += c->end - c->begin;
+            if (t->layer < p->n_layers)
+                use[t->layer].used = true;
+        }
+        if (bytes == 0)
+            continue;
+        strbuf_addf(out, "%s%s ", any ? "; " : "", tensor_kind_names[kind]);
+        strbuf_add_bytes(out, bytes);
+        strbuf_add(out, " (");
+        add_layers(out, p, use);
+        strbuf_add(out, ")");
+        any = true;
+    }
+    strbuf_add(out, any ? "\n" : "nothing\n");
+}
+
+static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
+{
+    add_size(out, peak, HUMAN_WIDTH);
+    strbuf_addf(out, "%*llu", EXACT_WIDTH, (unsigned long long)peak);
+    add_size(out, capacity, HUMAN_WIDTH + 2);
+    strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
+}
+
+static void add_memory(struct strbuf *out, const struct plan *p)
+{
+    struct layer_use *use = xcalloc(p->n_layers, sizeof *use);
+
+    strbuf_addf(out, "\n%-*s%*s%*s%8s  stays on the device between iterations (layers)\n", LABEL_WIDTH,
+                "MEMORY", HUMAN_WIDTH + EXACT_WIDTH, "peak", HUMAN_WIDTH + 2, "capacity", "used");
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        label_device(out, d);
+        add_memory_row(out, p->devices[d].peak_bytes, p->devices[d].lease_bytes);
+        strbuf_add(out, "  ");
+        add_resident(out, p, d, use);
+    }
+    label(out, "host");
+    add_memory_row(out, p->host_bytes, p->host_lease_bytes);
+    strbuf_add(out, "\n");
+    free(use);
+}
+
+/* -------------------------------------------------------------------------------------- time */
+
+static void add_prediction(struct strbuf *out, const struct plan *p, const struct sim_result *sim)
+{
+    strbuf_add(out, "\nTIME        predicted with the analytic profile, not measured\n");
+    label(out, "iteration");
+    add_time(out, sim->cycle_ns);
+    strbuf_add(out, "\n");
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        label_device(out, d);
+        strbuf_addf(out, "compute %5.1f%%   stall %5.1f%%   (", percent(sim->compute_ns[d], sim->total_ns),
+                    percent(sim->stall_ns[d], sim->total_ns));
+        add_time(out, sim->compute_ns[d] / sim->runs);
+        strbuf_add(out, " of compute per iteration)\n");
+    }
+}
+
+void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
+                  struct strbuf *out)
+{
+    add_head(out, p, g);
+    add_compute(out, p);
+    add_bytes(out, p);
+    add_memory(out, p);
+    if (cycle)
+        add_prediction(out, p, cycle);
+}

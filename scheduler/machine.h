@@ -1,0 +1,23 @@
+/* The machine that a plan is for: devices with their budgets, links with their bandwidths, and rates for the
+ * analytic profile. Plain data; nothing here asks the system. */
+#ifndef SCHEDULER_MACHINE_H
+#define SCHEDULER_MACHINE_H
+
+#include "scheduler/plan.h"
+
+struct machine {
+    uint32_t n_devices;
+    uint64_t capacity_bytes[DEVICE_MAX]; /* what the job may use of each device */
+    uint64_t host_bytes;                 /* host memory the job may use */
+    uint64_t link_bytes_per_s;           /* host link of a device, each direction */
+    uint64_t peer_bytes_per_s;           /* between two devices */
+    uint64_t device_flops_per_s;
+    uint64_t device_bytes_per_s; /* memory bandwidth of a device */
+    uint64_t host_bytes_per_s;   /* memory bandwidth of the host, for updates there */
+    uint64_t launch_ns;          /* fixed cost of one instruction */
+};
+
+/* The embedded default: cpu devices. Rates are round figures of one server core pair, not measurements. */
+void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
+
+#endif

@@ -1,0 +1,242 @@
+/* Task orders: what policies share when they say who computes what when, and how the locations' own orders become
+ * one issue order.
+ *
+ * The merge is list scheduling: at each step, of the next tasks of all locations that are ready, the one that could
+ * start earliest goes first. The issue order decides only what the planner assumes to be concurrent (lifetimes,
+ * addresses), never correctness: that comes from the waits.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "scheduler/build.h"
+
+void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
+{
+    *o = (struct order){.graph = g, .n_devices = n_devices};
+}
+
+void order_finish(struct order *o)
+{
+    vec_free(&o->todos);
+}
+
+void order_add(struct order *o, struct todo t)
+{
+    t.task = graph_task_find(o->graph, t.kind, t.layer, t.micro);
+    assert(t.task != PLAN_NONE);
+    vec_push(&o->todos, t);
+}
+
+void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret)
+{
+    order_init(ret, eval, o->n_devices);
+    for (size_t i = 0; i < o->todos.n; i++) {
+        struct todo t = o->todos.at[i];
+        if (t.kind != INSTR_FWD)
+            continue;
+        t.save = false;
+        order_add(ret, t);
+    }
+}
+
+/* ---- updates ---- */
+
+static bool on_device(const struct plan_request *r)
+{
+    return r->update == UPDATE_DEVICE;
+}
+
+static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t loc, uint32_t span, uint32_t item)
+{
+    return (struct todo){.kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
+}
+
+void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
+                          uint32_t device, uint32_t span, uint32_t *item)
+{
+    for (uint32_t l = last; l-- > first;) {
+        if (o->graph->layers[l].size.w == 0)
+            continue;
+        if (o->graph->decision)
+            order_add(o, update_todo(INSTR_NORM, l, on_device(r) ? device : PLAN_HOST, span, *item));
+        else if (on_device(r))
+            order_add(o, update_todo(INSTR_UPD, l, device, span, ++*item));
+        else
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+    }
+}
+
+void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device, uint32_t *next_span,
+                   uint32_t *next_item)
+{
+    if (!o->graph->decision)
+        return;
+    order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
+    for (uint32_t l = 0; l < o->graph->n_layers; l++) {
+        if (o->graph->layers[l].size.w == 0)
+            continue;
+        uint32_t d = bwd_device[l];
+        if (on_device(r))
+            order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
+        else
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+    }
+}
+
+/* ---- partition ---- */
+
+static uint64_t layer_time(const struct profile *p, uint32_t l)
+{
+    return p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
+}
+
+/* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs do. */
+static bool partition_within(const struct profile *p, uint32_t first, uint32_t last, uint32_t count, uint64_t limit,
+                             uint32_t *starts)
+{
+    uint32_t l = first;
+    for (uint32_t run = 0; run < count; run++) {
+        uint64_t sum = 0;
+        uint32_t reserve = count - run - 1;
+        starts[run] = l;
+        while (l < last - reserve && (sum == 0 || sum + layer_time(p, l) <= limit))
+            sum += layer_time(p, l++);
+        if (sum > limit)
+            return false;
+    }
+    starts[count] = last;
+    return l == last;
+}
+
+void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count, uint32_t *starts)
+{
+    assert(count >= 1 && count <= last - first);
+    uint64_t low = 0, high = 0;
+    for (uint32_t l = first; l < last; l++)
+        high += layer_time(prof, l);
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (partition_within(prof, first, last, count, mid, starts))
+            high = mid;
+        else
+            low = mid;
+    }
+    bool ok = partition_within(prof, first, last, count, high, starts);
+    assert(ok);
+    (void)ok;
+}
+
+/* ---- merge ---- */
+
+struct merger {
+    const struct graph *g;
+    uint32_t *written;   /* per tensor: writes of the step so far */
+    uint64_t *ready_ns;  /* per tensor: when its newest value is there */
+    uint64_t *free_ns;   /* per location, the host last */
+    uint32_t n_locations;
+};
+
+/* The loader has written the external inputs before the step starts. */
+static bool loader_writes(const struct graph_tensor *t)
+{
+    return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
+}
+
+static uint32_t location_index(const struct order *o, uint32_t loc)
+{
+    return loc == PLAN_HOST ? o->n_devices : loc;
+}
+
+/* When the task could start, or false when something it reads does not exist yet. */
+static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
+{
+    const struct graph_task *task = &m->g->tasks[t->task];
+    uint64_t at = m->free_ns[location];
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (!(op->access & ACCESS_READ))
+            continue;
+        if (m->written[op->tensor] != op->read_version)
+            return false;
+        if (m->ready_ns[op->tensor] > at)
+            at = m->ready_ns[op->tensor];
+    }
+    *ret_ns = at;
+    return true;
+}
+
+static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
+                   const struct profile *prof)
+{
+    const struct graph_task *task = &m->g->tasks[t->task];
+    uint64_t end = start_ns + profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
+    m->free_ns[location] = end;
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (!(op->access & ACCESS_WRITE))
+            continue;
+        if (t->kind != INSTR_REC)
+            m->written[op->tensor] = op->write_version;
+        m->ready_ns[op->tensor] = end;
+    }
+}
+
+int order_merge(struct order *o, const struct profile *prof, struct err *err)
+{
+    const struct graph *g = o->graph;
+    uint32_t n_locations = o->n_devices + 1;
+    struct arena *a = arena_create();
+    struct merger m = {
+        .g = g,
+        .written = arena_alloc_array(a, g->n_tensors, sizeof *m.written),
+        .ready_ns = arena_alloc_array(a, g->n_tensors, sizeof *m.ready_ns),
+        .free_ns = arena_alloc_array(a, n_locations, sizeof *m.free_ns),
+        .n_locations = n_locations,
+    };
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        m.written[t] = loader_writes(&g->tensors[t]) ? 1 : 0;
+
+    /* Each location's todos as a linked list through `next`. */
+    size_t n = o->todos.n;
+    uint32_t *next = arena_alloc_array(a, n, sizeof *next);
+    uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);
+    for (uint32_t k = 0; k < n_locations; k++)
+        head[k] = PLAN_NONE;
+    for (size_t i = n; i-- > 0;) {
+        uint32_t k = location_index(o, o->todos.at[i].loc);
+        next[i] = head[k];
+        head[k] = (uint32_t)i;
+    }
+
+    struct todo *merged = xcalloc(n ? n : 1, sizeof *merged);
+    int r = 0;
+    for (size_t done = 0; done < n; done++) {
+        uint32_t best = PLAN_NONE;
+        uint64_t best_ns = UINT64_MAX, ns;
+        for (uint32_t k = 0; k < n_locations; k++) {
+            if (head[k] != PLAN_NONE && earliest_start(&m, &o->todos.at[head[k]], k, &ns) && ns < best_ns) {
+                best = k;
+                best_ns = ns;
+            }
+        }
+        if (best == PLAN_NONE) {
+            r = err_set(err, -EINVAL, "internal: the policy's task order has no schedule (%zu of %zu tasks placed)",
+                        done, n);
+            break;
+        }
+        merged[done] = o->todos.at[head[best]];
+        commit(&m, &merged[done], best, best_ns, prof);
+        head[best] = next[head[best]];
+    }
+    if (r == 0) {
+        free(o->todos.at);
+        o->todos.at = merged;
+        o->todos.cap = n;
+    } else {
+        free(merged);
+    }
+    arena_destroy(a);
+    return r;
+}

@@ -1,0 +1,178 @@
+/* The plan as data: names of its enums, counting of its bytes, equality, and its end.
+ *
+ * The short names of tensor kinds serve everywhere a person or a file names a tensor (dump, trace, JSON, the
+ * verifier's messages), so that there is one word for each.
+ */
+#include "scheduler/plan.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/explain.h"
+#include "scheduler/explain_parts.h"
+
+const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
+    [TENSOR_W] = "W",      [TENSOR_DW] = "dW",    [TENSOR_K] = "K",     [TENSOR_B] = "B",
+    [TENSOR_X] = "X",      [TENSOR_DX] = "dX",    [TENSOR_S] = "S",     [TENSOR_SCRATCH] = "scratch",
+    [TENSOR_TARGET] = "T", [TENSOR_RESULT] = "R", [TENSOR_SUMSQ] = "N", [TENSOR_DECISION] = "decision",
+};
+
+const char *const instr_kind_names[INSTR_KIND_COUNT] = {
+    [INSTR_FWD] = "FWD",       [INSTR_BWD] = "BWD",   [INSTR_REC] = "REC",     [INSTR_NORM] = "NORM",
+    [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH", [INSTR_SPILL] = "SPILL",
+    [INSTR_SEND] = "SEND",     [INSTR_DROP] = "DROP",
+};
+
+const char *const program_kind_names[PROGRAM_COUNT] = {
+    [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
+    [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
+};
+
+void plan_destroy(struct plan *p)
+{
+    if (p)
+        arena_destroy(p->arena);
+}
+
+enum byte_class tensor_byte_class(const struct plan_tensor *t)
+{
+    switch (t->kind) {
+    case TENSOR_TARGET:
+    case TENSOR_RESULT:
+        return BYTES_DATA;
+    case TENSOR_X: /* the first layer's input comes from the loader */
+        return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
+    case TENSOR_DX:
+    case TENSOR_S:
+    case TENSOR_SCRATCH:
+        return BYTES_STASH;
+    default:
+        return BYTES_STATE;
+    }
+}
+
+static void count_in(struct plan_bytes *ret, enum byte_class c, uint64_t bytes)
+{
+    ret->in += bytes;
+    *(c == BYTES_STATE ? &ret->state_in : c == BYTES_STASH ? &ret->stash_in : &ret->data_in) += bytes;
+}
+
+static void count_out(struct plan_bytes *ret, enum byte_class c, uint64_t bytes)
+{
+    ret->out += bytes;
+    *(c == BYTES_STATE ? &ret->state_out : c == BYTES_STASH ? &ret->stash_out : &ret->data_out) += bytes;
+}
+
+static void count_instr(const struct plan *p, const struct plan_program *prog, const struct plan_instr *in,
+                        struct plan_bytes *ret)
+{
+    if (!instr_is_move(in->kind) || in->n_operands == 0)
+        return;
+    const struct plan_operand *o = &prog->operands[in->operand];
+    enum byte_class c = tensor_byte_class(&p->tensors[o->tensor]);
+    if (in->kind == INSTR_FETCH)
+        count_in(ret, c, operand_bytes(o));
+    else if (in->kind == INSTR_SPILL)
+        count_out(ret, c, operand_bytes(o));
+    else
+        ret->peer += operand_bytes(o);
+}
+
+void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret)
+{
+    const struct plan_program *prog = &p->programs[k];
+
+    *ret = (struct plan_bytes){0};
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        count_instr(p, prog, &prog->instrs[i], ret);
+}
+
+/* A device's counters count the copies on its own streams, and a peer copy runs on the sender's. */
+void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
+                             struct plan_bytes *ret)
+{
+    const struct plan_program *prog = &p->programs[k];
+
+    *ret = (struct plan_bytes){0};
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        if (prog->instrs[i].stream / LANE_COUNT == device)
+            count_instr(p, prog, &prog->instrs[i], ret);
+}
+
+static bool tensors_equal(const struct plan_tensor *a, const struct plan_tensor *b)
+{
+    return a->kind == b->kind && a->layer == b->layer && a->micro == b->micro && a->replica == b->replica &&
+           a->bytes == b->bytes && a->host_offset == b->host_offset && a->host_slots == b->host_slots;
+}
+
+static bool copies_equal(const struct plan_copy *a, const struct plan_copy *b)
+{
+    return a->tensor == b->tensor && a->device == b->device && a->begin == b->begin && a->end == b->end &&
+           a->addr == b->addr;
+}
+
+static bool operands_equal(const struct plan_operand *a, const struct plan_operand *b)
+{
+    return a->tensor == b->tensor && a->loc == b->loc && a->begin == b->begin && a->end == b->end &&
+           a->addr == b->addr && a->access == b->access;
+}
+
+/* Operands and waits are compared instruction by instruction: where they lie in their arrays means nothing.
+ */
+static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
+                         const struct plan_program *pb, const struct plan_instr *b)
+{
+    if (a->kind != b->kind || a->stream != b->stream || a->layer != b->layer || a->micro != b->micro ||
+        a->replica != b->replica || a->step != b->step || a->n_operands != b->n_operands ||
+        a->n_waits != b->n_waits)
+        return false;
+    for (uint32_t i = 0; i < a->n_operands; i++)
+        if (!operands_equal(&pa->operands[a->operand + i], &pb->operands[b->operand + i]))
+            return false;
+    for (uint32_t i = 0; i < a->n_waits; i++) {
+        const struct plan_wait *wa = &pa->waits[a->wait + i], *wb = &pb->waits[b->wait + i];
+        if (wa->instr != wb->instr || wa->distance != wb->distance)
+            return false;
+    }
+    return true;
+}
+
+static bool programs_equal(const struct plan_program *a, const struct plan_program *b)
+{
+    if (a->n_instrs != b->n_instrs)
+        return false;
+    for (uint32_t i = 0; i < a->n_instrs; i++)
+        if (!instrs_equal(a, &a->instrs[i], b, &b->instrs[i]))
+            return false;
+    return true;
+}
+
+static bool headers_equal(const struct plan *a, const struct plan *b)
+{
+    if (strcmp(a->policy, b->policy) != 0 || a->n_devices != b->n_devices || a->n_layers != b->n_layers ||
+        a->n_micro != b->n_micro || a->n_replicas != b->n_replicas || a->rows != b->rows ||
+        a->steps != b->steps || a->host_lease_bytes != b->host_lease_bytes ||
+        a->host_bytes != b->host_bytes || a->n_tensors != b->n_tensors || a->n_boundary != b->n_boundary)
+        return false;
+    for (uint32_t d = 0; d < a->n_devices; d++)
+        if (a->devices[d].lease_bytes != b->devices[d].lease_bytes ||
+            a->devices[d].peak_bytes != b->devices[d].peak_bytes)
+            return false;
+    return true;
+}
+
+bool plan_equal(const struct plan *a, const struct plan *b)
+{
+    if (!headers_equal(a, b))
+        return false;
+    for (uint32_t i = 0; i < a->n_tensors; i++)
+        if (!tensors_equal(&a->tensors[i], &b->tensors[i]))
+            return false;
+    for (uint32_t i = 0; i < a->n_boundary; i++)
+        if (!copies_equal(&a->boundary[i], &b->boundary[i]))
+            return false;
+    for (int k = 0; k < PROGRAM_COUNT; k++)
+        if (!programs_equal(&a->programs[k], &b->programs[k]))
+            return false;
+    return true;
+}

@@ -1,0 +1,199 @@
+/* plan_make: tries a policy's candidates, keeps the fastest that fits, and when none fits says what would.
+ *
+ * "Fits" is never estimated: a candidate is built with addresses and compared with the leases. Time is the simulator's.
+ */
+#include "scheduler/policy.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/strbuf.h"
+#include "scheduler/build.h"
+#include "scheduler/simulate.h"
+
+const char *const policy_names[POLICY_COUNT + 1] = {
+#define POLICY(id, name) name,
+#include "scheduler/policies.def"
+#undef POLICY
+    NULL};
+
+const char *const update_place_names[UPDATE_PLACE_COUNT + 1] = {"auto", "host", "device", NULL};
+
+static const struct policy *const policies[POLICY_COUNT] = {
+    [POLICY_auto] = NULL, /* all the others */
+    [POLICY_harmony_pp] = &policy_harmony_pp,
+    [POLICY_resident] = &policy_resident,
+    [POLICY_stream] = &policy_stream,
+};
+
+#define SIM_RUNS 3 /* enough for the steady state to show */
+
+struct search {
+    struct trial trial; /* first: a trial is a search */
+    struct plan_request request; /* update resolved */
+    const struct policy *policy;
+    const struct profile *profile;
+    struct err *err;
+    struct plan *best;
+    uint64_t best_ns, best_bytes;
+};
+
+static int build_candidate(const struct search *s, const struct candidate *c, struct plan **ret,
+                           struct plan_need *ret_need)
+{
+    struct order order;
+    s->policy->order(&s->request, s->profile, c, &order);
+    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->profile, ret, ret_need, s->err);
+    order_finish(&order);
+    return r;
+}
+
+static int try_candidate(struct trial *t, const struct candidate *c)
+{
+    struct search *s = (struct search *)t;
+    struct plan *p;
+    struct plan_need need;
+    int r = build_candidate(s, c, &p, &need);
+    if (r < 0)
+        return r;
+    if (p == NULL)
+        return 0;
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->profile, s->request.machine);
+    uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
+    sim_destroy(sim);
+    if (s->best == NULL || ns < s->best_ns || (ns == s->best_ns && bytes < s->best_bytes)) {
+        plan_destroy(s->best);
+        s->best = p;
+        s->best_ns = ns;
+        s->best_bytes = bytes;
+    } else {
+        plan_destroy(p);
+    }
+    return 1;
+}
+
+static void use_policy(struct search *s, const struct plan_request *request, enum policy_id id)
+{
+    s->policy = policies[id];
+    s->request = *request;
+    if (s->request.update == UPDATE_AUTO)
+        s->request.update = s->policy->default_update;
+}
+
+/* What the leanest candidate of a policy needs. */
+static int policy_need(struct search *s, struct plan_need *ret)
+{
+    struct machine endless = *s->request.machine;
+    for (uint32_t i = 0; i < endless.n_devices; i++)
+        endless.capacity_bytes[i] = UINT64_MAX;
+    endless.host_bytes = UINT64_MAX;
+    const struct machine *m = s->request.machine;
+    s->request.machine = &endless;
+    struct candidate c = {0};
+    struct plan *p;
+    s->policy->leanest(&s->request, &c);
+    int r = build_candidate(s, &c, &p, ret);
+    plan_destroy(p);
+    s->request.machine = m;
+    return r;
+}
+
+static bool included(const struct plan_request *request, int id)
+{
+    return id != POLICY_auto && (request->policy == POLICY_auto || (int)request->policy == id);
+}
+
+/* The least over the policies that the request allows: device bytes first. */
+static int least_need(struct search *s, const struct plan_request *request, struct plan_need *ret)
+{
+    *ret = (struct plan_need){UINT64_MAX, UINT64_MAX};
+    for (int id = 0; id < POLICY_COUNT; id++) {
+        struct plan_need need;
+        if (!included(request, id))
+            continue;
+        use_policy(s, request, id);
+        int r = policy_need(s, &need);
+        if (r < 0)
+            return r;
+        if (need.device_bytes < ret->device_bytes)
+            *ret = need;
+    }
+    return 0;
+}
+
+static void size_text(char *buf, size_t size, uint64_t bytes)
+{
+    struct strbuf b = {0};
+    strbuf_add_bytes(&b, bytes);
+    snprintf(buf, size, "%s", b.at);
+    strbuf_finish(&b);
+}
+
+static int report_misfit(const struct plan_request *request, const struct plan_need *need, struct err *err)
+{
+    const struct machine *m = request->machine;
+    uint64_t smallest = m->capacity_bytes[0];
+    for (uint32_t i = 1; i < m->n_devices; i++)
+        if (m->capacity_bytes[i] < smallest)
+            smallest = m->capacity_bytes[i];
+    char have[32], want[32];
+    const char *policy = policy_names[request->policy];
+    if (smallest >= need->device_bytes && need->host_bytes > m->host_bytes) {
+        size_text(have, sizeof have, m->host_bytes);
+        size_text(want, sizeof want, need->host_bytes);
+        return err_set_at(err, -ENOSPC, "resources.host_memory",
+                          "policy %s needs %llu bytes (%s) of host memory, but the job may use %llu (%s); "
+                          "raise resources.host_memory or use a smaller model or batch",
+                          policy, (unsigned long long)need->host_bytes, want, (unsigned long long)m->host_bytes, have);
+    }
+    size_text(have, sizeof have, smallest);
+    size_text(want, sizeof want, need->device_bytes);
+    return err_set_at(err, -ENOSPC, "resources.device_memory",
+                      "policy %s does not fit: it needs at least %llu bytes (%s) on each of %u device%s, but has %llu "
+                      "(%s); give at least that, a smaller train.micro_batch%s",
+                      policy, (unsigned long long)need->device_bytes, want, m->n_devices, m->n_devices == 1 ? "" : "s",
+                      (unsigned long long)smallest, have,
+                      request->policy == POLICY_auto ? "" : ", or memory.policy \"auto\"");
+}
+
+int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)
+{
+    struct profile *prof = profile_analytic(request->train, request->machine);
+    struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
+    int r = 0;
+    for (int id = 0; id < POLICY_COUNT && r == 0; id++) {
+        if (!included(request, id))
+            continue;
+        use_policy(&s, request, id);
+        r = s.policy->search(&s.request, &s.trial);
+    }
+    if (r == 0 && s.best == NULL) {
+        struct plan_need need;
+        r = least_need(&s, request, &need);
+        if (r == 0) {
+            if (ret_least != NULL)
+                *ret_least = need.device_bytes;
+            r = report_misfit(request, &need, err);
+        }
+    }
+    profile_destroy(prof);
+    if (r < 0) {
+        plan_destroy(s.best);
+        return r;
+    }
+    *ret = s.best;
+    return 0;
+}
+
+int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err)
+{
+    struct profile *prof = profile_analytic(request->train, request->machine);
+    struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
+    struct plan_need need;
+    int r = least_need(&s, request, &need);
+    profile_destroy(prof);
+    if (r == 0)
+        *ret_bytes = need.device_bytes;
+    return r;
+}

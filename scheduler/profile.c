@@ -1,0 +1,76 @@
+/* The analytic profile: a roofline. A task takes as long as the slower of its arithmetic and its memory
+ * traffic, plus the cost of a launch. Integer arithmetic, rounded up, so that the same graph and machine give
+ * the same nanoseconds on every computer.
+ *
+ * Updates and norms do next to no arithmetic per byte, so their memory traffic is their time: an update reads
+ * dW and reads and writes W and K, a norm reads dW. They have a time on the device and one on the host, since
+ * a plan may put them on either. A layer without weights has neither task, and zeros here.
+ */
+#include "scheduler/profile.h"
+
+#include "base/arena.h"
+#include "scheduler/rate.h"
+
+static uint64_t roofline_ns(const struct machine *m, uint64_t flops, uint64_t bytes)
+{
+    uint64_t busy = ns_max(rate_ns(flops, m->device_flops_per_s), rate_ns(bytes, m->device_bytes_per_s));
+    return ns_add(busy, m->launch_ns);
+}
+
+static void profile_one_layer(const struct graph_layer *l, const struct machine *m, struct profile_layer *ret)
+{
+    ret->fwd_ns = roofline_ns(m, l->cost.fwd_flops, l->cost.fwd_bytes);
+    ret->bwd_ns = roofline_ns(m, l->cost.bwd_flops, l->cost.bwd_bytes);
+    if (l->size.w == 0)
+        return;
+    uint64_t dw = l->size.w;
+    uint64_t upd = 2 * l->size.w + dw + 2 * l->k_bytes; /* the graph keeps sizes below 2^53: no overflow */
+    ret->norm_device_ns = ns_add(rate_ns(dw, m->device_bytes_per_s), m->launch_ns);
+    ret->norm_host_ns = ns_add(rate_ns(dw, m->host_bytes_per_s), m->launch_ns);
+    ret->upd_device_ns = ns_add(rate_ns(upd, m->device_bytes_per_s), m->launch_ns);
+    ret->upd_host_ns = ns_add(rate_ns(upd, m->host_bytes_per_s), m->launch_ns);
+}
+
+struct profile *profile_analytic(const struct graph *g, const struct machine *m)
+{
+    struct arena *arena = arena_create();
+    struct profile *p = arena_alloc(arena, sizeof *p);
+
+    p->arena = arena;
+    p->n_layers = g->n_layers;
+    p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        profile_one_layer(&g->layers[l], m, &p->layers[l]);
+    /* One double per layer in, one decision out: too small for anything but the launch to matter. */
+    p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
+    return p;
+}
+
+void profile_destroy(struct profile *p)
+{
+    if (p)
+        arena_destroy(p->arena);
+}
+
+uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host)
+{
+    if (kind == INSTR_DECIDE)
+        return p->decide_ns;
+    if (layer >= p->n_layers) /* a plan that nobody verified: no time rather than a crash */
+        return 0;
+
+    const struct profile_layer *l = &p->layers[layer];
+    switch (kind) {
+    case INSTR_FWD:
+    case INSTR_REC:
+        return l->fwd_ns;
+    case INSTR_BWD:
+        return l->bwd_ns;
+    case INSTR_NORM:
+        return on_host ? l->norm_host_ns : l->norm_device_ns;
+    case INSTR_UPD:
+        return on_host ? l->upd_host_ns : l->upd_device_ns;
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,556 @@
+/* Residency: which device copies exist when, and the moves between them.
+ *
+ * Each tensor is looked at alone, over its uses in issue order. A use on a device continues the copy that is there
+ * (the policy's keep rule), or begins a new one: created by the task itself, sent by the device that has it, or
+ * fetched from the host, to which its producer then spills it once. Copies end with a drop. Where moves and drops
+ * stand in the issue order is a number, the slot: 3p is just before task p, 3p+1 the task, 3p+2 just after it.
+ *
+ * Values: a write makes a new value and every other copy stale; a REC writes the value that exists already, so it
+ * only adds a copy.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/build.h"
+
+#define DIRECT_BUFFERS 2 /* a receiver holds at most this many micro-batches that it has not begun to use */
+
+struct use {
+    tensor_id tensor;
+    enum access access;
+    uint32_t pos;     /* of its task */
+    uint32_t segment; /* the result of this stage; SEGMENT_NONE on the host */
+};
+
+/* What residency knows of a segment besides `struct segment`. */
+struct life {
+    uint32_t last;     /* position of its last use */
+    uint32_t produced; /* position of the write whose value leaves by a move; PLAN_NONE: none leaves */
+    uint32_t limit;    /* slot by which it must be gone: the tensor's next copy on the device begins there */
+    bool spilled, sent;
+};
+
+enum entry_class { ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_TASK };
+
+struct entry {
+    uint32_t slot;
+    enum entry_class cls; /* order within a slot: what frees comes before what takes */
+    uint32_t seq;         /* order within a class: first use first */
+    uint32_t from, to;    /* segments; TASK: `from` is the position */
+};
+
+/* First and last task of every unit of a location. */
+struct units {
+    uint32_t *first, *last;
+    uint32_t n;
+};
+
+struct direct_send {
+    uint32_t produced, read;
+};
+
+struct residency {
+    struct draft *d;
+    const struct graph *g;
+    const struct knobs *knobs;
+    struct todo *todos;
+    uint32_t n;
+    struct units *spans, *items; /* per device */
+    VEC(struct use) uses;
+    uint32_t *use_first; /* per task, n + 1 */
+    VEC(struct life) lives;
+    VEC(struct entry) entries;
+    VEC(struct direct_send) direct; /* of the layer and kind under way */
+    tensor_id direct_group;         /* first tensor of that layer and kind */
+    struct arena *arena;
+};
+
+/* The tensor under way. */
+struct value {
+    tensor_id tensor;
+    uint32_t producer;     /* segment, or SEGMENT_NONE: the host */
+    uint32_t produced;     /* position of the write; PLAN_NONE: before the program */
+    bool at_host;
+    bool read; /* by anyone since it was produced */
+    uint32_t current[DEVICE_MAX]; /* segment with the newest value, or SEGMENT_NONE */
+    uint32_t previous[DEVICE_MAX]; /* last segment, whatever its value, or SEGMENT_NONE */
+};
+
+static uint32_t slot_before(uint32_t pos)
+{
+    return 3 * pos;
+}
+static uint32_t slot_after(uint32_t pos)
+{
+    return 3 * pos + 2;
+}
+
+/* ---- units ---- */
+
+static bool by_span(enum tensor_kind k)
+{
+    return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
+}
+
+/* Renumbers densely, so that "the unit before" exists also when only the forward tasks of an order are left. */
+static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
+{
+    uint32_t *first = arena_alloc_array(r->arena, r->n + 1, sizeof *first);
+    uint32_t *last = arena_alloc_array(r->arena, r->n + 1, sizeof *last);
+    uint32_t n = 0, current = PLAN_NONE;
+    for (uint32_t p = 0; p < r->n; p++) {
+        struct todo *t = &r->todos[p];
+        if (t->loc != device)
+            continue;
+        uint32_t *unit = spans ? &t->span : &t->item;
+        if (*unit != current || n == 0) {
+            current = *unit;
+            first[n++] = p;
+        }
+        *unit = n - 1;
+        last[n - 1] = p;
+    }
+    *units = (struct units){first, last, n};
+}
+
+static uint32_t unit_of(const struct todo *t, bool span)
+{
+    return span ? t->span : t->item;
+}
+
+static const struct units *units_for(const struct residency *r, uint32_t device, bool span)
+{
+    return span ? &r->spans[device] : &r->items[device];
+}
+
+static uint32_t lead_for(const struct residency *r, bool span)
+{
+    return span ? r->knobs->lead_state : r->knobs->lead_items;
+}
+
+static uint32_t fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos)
+{
+    bool span = by_span(r->g->tensors[tensor].kind);
+    uint32_t lead = lead_for(r, span);
+    const struct todo *t = &r->todos[pos];
+    if (lead == 0)
+        return slot_before(pos);
+    uint32_t unit = unit_of(t, span);
+    return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
+}
+
+/* A copy whose value leaves by a move is held `lead` units longer, so that the next task need not wait for the move. */
+static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
+{
+    const struct segment *s = &r->d->segments.at[seg];
+    const struct life *life = &r->lives.at[seg];
+    uint32_t slot = slot_after(life->last);
+    bool span = by_span(r->g->tensors[s->tensor].kind);
+    uint32_t lead = lead_for(r, span);
+    if (life->produced == PLAN_NONE || lead == 0)
+        return slot;
+    const struct units *units = units_for(r, s->device, span);
+    uint32_t unit = unit_of(&r->todos[life->produced], span) + lead;
+    uint32_t held = unit < units->n ? slot_after(units->last[unit]) : 3 * r->n;
+    return held > slot ? held : slot;
+}
+
+static uint32_t drop_slot(const struct residency *r, uint32_t seg)
+{
+    uint32_t slot = wanted_drop_slot(r, seg), limit = r->lives.at[seg].limit;
+    return slot < limit ? slot : limit;
+}
+
+/* ---- uses ---- */
+
+static bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op)
+{
+    if (t->kind != INSTR_FWD && t->kind != INSTR_REC)
+        return true;
+    if (!(op->access & ACCESS_WRITE))
+        return true;
+    return tensor->kind == TENSOR_S ? t->save : tensor->kind == TENSOR_X ? t->output : true;
+}
+
+static void collect_uses(struct residency *r)
+{
+    r->use_first = arena_alloc_array(r->arena, r->n + 1, sizeof *r->use_first);
+    for (uint32_t p = 0; p < r->n; p++) {
+        const struct todo *t = &r->todos[p];
+        const struct graph_task *task = &r->g->tasks[t->task];
+        r->use_first[p] = (uint32_t)r->uses.n;
+        for (uint32_t i = 0; i < task->n_operands; i++) {
+            const struct graph_operand *op = &r->g->operands[task->operand + i];
+            if (todo_uses(t, &r->g->tensors[op->tensor], op))
+                vec_push(&r->uses, (struct use){op->tensor, op->access, p, SEGMENT_NONE});
+        }
+    }
+    r->use_first[r->n] = (uint32_t)r->uses.n;
+}
+
+/* Indices of the uses sorted by (tensor, issue order); first[t] .. first[t+1] are tensor t's. */
+static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
+{
+    uint32_t n_tensors = r->g->n_tensors;
+    uint32_t *first = arena_alloc_array(r->arena, (size_t)n_tensors + 2, sizeof *first);
+    uint32_t *sorted = arena_alloc_array(r->arena, r->uses.n + 1, sizeof *sorted);
+    for (size_t i = 0; i < r->uses.n; i++)
+        first[r->uses.at[i].tensor + 2]++;
+    for (uint32_t t = 1; t <= n_tensors; t++)
+        first[t + 1] += first[t];
+    for (size_t i = 0; i < r->uses.n; i++)
+        sorted[first[r->uses.at[i].tensor + 1]++] = (uint32_t)i;
+    *ret_first = first;
+    return sorted;
+}
+
+/* ---- segments and moves ---- */
+
+static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos)
+{
+    vec_push(&r->d->segments, (struct segment){.tensor = tensor, .device = device});
+    vec_push(&r->lives, (struct life){.last = pos, .produced = PLAN_NONE, .limit = UINT32_MAX});
+    return (uint32_t)r->d->segments.n - 1;
+}
+
+static void mark_leaving(struct residency *r, const struct value *v)
+{
+    struct life *life = &r->lives.at[v->producer];
+    if (life->produced == PLAN_NONE || life->produced < v->produced)
+        life->produced = v->produced;
+}
+
+/* Makes the newest value present on the host; once per value. */
+static void bring_home(struct residency *r, struct value *v)
+{
+    if (v->at_host)
+        return;
+    assert(v->producer != SEGMENT_NONE);
+    vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SPILL, v->tensor, v->producer, SEGMENT_NONE});
+    mark_leaving(r, v);
+    r->lives.at[v->producer].spilled = true;
+    v->at_host = true;
+}
+
+/* A device has at most one copy of a tensor: the one before it, if any, ends at `slot` at the latest. */
+static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
+{
+    if (v->previous[device] != SEGMENT_NONE)
+        r->lives.at[v->previous[device]].limit = slot;
+}
+
+static uint32_t later(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
+{
+    uint32_t device = r->todos[pos].loc, previous = v->previous[device];
+    bring_home(r, v);
+    uint32_t slot = fetch_slot(r, v->tensor, pos);
+    if (v->produced != PLAN_NONE)
+        slot = later(slot, slot_after(v->produced));
+    if (previous != SEGMENT_NONE)
+        slot = later(slot, slot_after(r->lives.at[previous].last));
+    end_previous(r, v, device, slot);
+    vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg});
+}
+
+/* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a producer
+ * that runs ahead never fills the receiver's memory. */
+static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
+{
+    const struct graph_tensor *t = &r->g->tensors[v->tensor];
+    if (v->producer == SEGMENT_NONE || r->d->segments.at[v->producer].device == device)
+        return false;
+    if (t->kind != TENSOR_X && t->kind != TENSOR_DX)
+        return false;
+    if (r->knobs->keep == KEEP_ALL)
+        return true;
+    if (v->read) /* a stash: it would sit at the receiver until the backward pass */
+        return false;
+    tensor_id group = v->tensor - t->micro;
+    if (group != r->direct_group) {
+        r->direct_group = group;
+        r->direct.n = 0;
+    }
+    uint32_t pending = 0;
+    for (size_t i = 0; i < r->direct.n; i++)
+        pending += r->direct.at[i].produced < v->produced && r->direct.at[i].read > v->produced;
+    if (pending >= DIRECT_BUFFERS)
+        return false;
+    vec_push(&r->direct, (struct direct_send){v->produced, pos});
+    return true;
+}
+
+static void send(struct residency *r, struct value *v, uint32_t seg, uint32_t device)
+{
+    end_previous(r, v, device, slot_before(v->produced));
+    vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SEND, v->tensor, v->producer, seg});
+    mark_leaving(r, v);
+    r->lives.at[v->producer].sent = true;
+}
+
+/* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before it is
+ * dropped. */
+static bool keeps(const struct residency *r, uint32_t seg, uint32_t pos)
+{
+    const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
+    tensor_id tensor = r->d->segments.at[seg].tensor;
+    if (r->knobs->keep == KEEP_ALL || fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
+        return true;
+    if (by_span(r->g->tensors[tensor].kind))
+        return from->span == to->span;
+    return to->item <= from->item + 1;
+}
+
+static void new_value(struct value *v, uint32_t producer, uint32_t pos)
+{
+    v->producer = producer;
+    v->produced = pos;
+    v->at_host = producer == SEGMENT_NONE;
+    v->read = false;
+    for (uint32_t i = 0; i < DEVICE_MAX; i++)
+        v->current[i] = SEGMENT_NONE;
+}
+
+static void use_on_host(struct residency *r, struct value *v, const struct use *u)
+{
+    if (u->access & ACCESS_READ)
+        bring_home(r, v);
+    if (u->access & ACCESS_WRITE)
+        new_value(v, SEGMENT_NONE, u->pos);
+}
+
+static void use_on_device(struct residency *r, struct value *v, struct use *u)
+{
+    const struct todo *t = &r->todos[u->pos];
+    uint32_t seg = v->current[t->loc];
+    bool reads = u->access & ACCESS_READ;
+    bool joins = reads && seg != SEGMENT_NONE && keeps(r, seg, u->pos);
+    if (!joins) {
+        seg = new_segment(r, u->tensor, t->loc, u->pos);
+        if (!reads)
+            end_previous(r, v, t->loc, slot_before(u->pos));
+        else if (can_send(r, v, t->loc, u->pos))
+            send(r, v, seg, t->loc);
+        else
+            fetch(r, v, seg, u->pos);
+        v->previous[t->loc] = seg;
+    }
+    u->segment = seg;
+    r->lives.at[seg].last = u->pos;
+    v->read |= reads;
+    if ((u->access & ACCESS_WRITE) && t->kind != INSTR_REC)
+        new_value(v, seg, u->pos);
+    v->current[t->loc] = seg;
+}
+
+static void end_segment(struct residency *r, uint32_t seg)
+{
+    vec_push(&r->entries, (struct entry){drop_slot(r, seg), ENTRY_DROP, seg, seg, SEGMENT_NONE});
+}
+
+static bool trainer_reads(const struct graph_tensor *t)
+{
+    return t->external && (t->kind == TENSOR_RESULT || t->kind == TENSOR_DECISION);
+}
+
+static bool all_on_one_device(const struct residency *r, const uint32_t *sorted, uint32_t n)
+{
+    uint32_t loc = r->todos[r->uses.at[sorted[0]].pos].loc;
+    for (uint32_t i = 1; i < n; i++)
+        if (r->todos[r->uses.at[sorted[i]].pos].loc != loc)
+            return false;
+    return loc != PLAN_HOST;
+}
+
+/* All uses of a persistent tensor are one copy that never leaves. */
+static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
+{
+    const struct use *first = &r->uses.at[sorted[0]];
+    uint32_t seg = new_segment(r, tensor, r->todos[first->pos].loc, first->pos);
+    struct segment *s = &r->d->segments.at[seg];
+    s->boundary = true;
+    for (uint32_t i = 0; i < n; i++) {
+        struct use *u = &r->uses.at[sorted[i]];
+        u->segment = seg;
+        s->dirty |= (u->access & ACCESS_WRITE) != 0;
+    }
+}
+
+static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
+{
+    const struct graph_tensor *t = &r->g->tensors[tensor];
+    if (n == 0)
+        return;
+    if (r->d->cyclic && r->knobs->keep == KEEP_ALL && t->persistent && all_on_one_device(r, sorted, n)) {
+        stay_resident(r, tensor, sorted, n);
+        return;
+    }
+    size_t first_segment = r->d->segments.n;
+    struct value v = {.tensor = tensor};
+    new_value(&v, SEGMENT_NONE, PLAN_NONE);
+    for (uint32_t i = 0; i < DEVICE_MAX; i++)
+        v.previous[i] = SEGMENT_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        struct use *u = &r->uses.at[sorted[i]];
+        if (r->todos[u->pos].loc == PLAN_HOST)
+            use_on_host(r, &v, u);
+        else
+            use_on_device(r, &v, u);
+    }
+    if (t->persistent || trainer_reads(t))
+        bring_home(r, &v);
+    for (size_t s = first_segment; s < r->d->segments.n; s++)
+        end_segment(r, (uint32_t)s);
+}
+
+/* ---- the program ---- */
+
+static int compare_entries(const void *pa, const void *pb)
+{
+    const struct entry *a = pa, *b = pb;
+    if (a->slot != b->slot)
+        return a->slot < b->slot ? -1 : 1;
+    if (a->cls != b->cls)
+        return a->cls < b->cls ? -1 : 1;
+    if (a->seq != b->seq)
+        return a->seq < b->seq ? -1 : 1;
+    uint32_t ka = a->from != SEGMENT_NONE ? a->from : a->to, kb = b->from != SEGMENT_NONE ? b->from : b->to;
+    return ka < kb ? -1 : ka > kb;
+}
+
+static void put_operand(struct draft *d, tensor_id tensor, uint32_t segment, enum access access)
+{
+    vec_push(&d->operands, (struct draft_operand){tensor, segment, access});
+    d->instrs.at[d->instrs.n - 1].n_operands++;
+}
+
+static void put_instr(struct draft *d, enum instr_kind kind, uint32_t stream)
+{
+    vec_push(&d->instrs, (struct plan_instr){
+                             .kind = kind,
+                             .stream = stream,
+                             .layer = PLAN_NONE,
+                             .micro = PLAN_NONE,
+                             .replica = PLAN_NONE,
+                             .operand = (uint32_t)d->operands.n,
+                         });
+}
+
+static void put_task(struct residency *r, uint32_t pos)
+{
+    struct draft *d = r->d;
+    const struct todo *t = &r->todos[pos];
+    uint32_t index = (uint32_t)d->instrs.n;
+    put_instr(d, t->kind, t->loc == PLAN_HOST ? d->n_devices * LANE_COUNT : plan_stream(t->loc, LANE_COMPUTE));
+    struct plan_instr *in = &d->instrs.at[index];
+    in->layer = t->layer;
+    in->micro = t->micro;
+    in->replica = r->g->tasks[t->task].replica;
+    for (uint32_t i = r->use_first[pos]; i < r->use_first[pos + 1]; i++) {
+        const struct use *u = &r->uses.at[i];
+        put_operand(d, u->tensor, u->segment, u->access);
+        if (u->segment == SEGMENT_NONE)
+            continue;
+        struct segment *s = &d->segments.at[u->segment];
+        if (u->access == ACCESS_WRITE && !s->boundary)
+            s->start = index;
+    }
+}
+
+static void put_move(struct residency *r, const struct entry *e)
+{
+    struct draft *d = r->d;
+    struct segment *from = e->from == SEGMENT_NONE ? NULL : &d->segments.at[e->from];
+    struct segment *to = e->to == SEGMENT_NONE ? NULL : &d->segments.at[e->to];
+    uint32_t index = (uint32_t)d->instrs.n;
+    const struct life *life;
+    switch (e->cls) {
+    case ENTRY_SPILL:
+        put_instr(d, INSTR_SPILL, plan_stream(from->device, LANE_OUT));
+        put_operand(d, from->tensor, e->from, ACCESS_READ);
+        put_operand(d, from->tensor, SEGMENT_NONE, ACCESS_WRITE);
+        break;
+    case ENTRY_SEND:
+        put_instr(d, INSTR_SEND, plan_stream(from->device, LANE_PEER));
+        put_operand(d, from->tensor, e->from, ACCESS_READ);
+        put_operand(d, from->tensor, e->to, ACCESS_WRITE);
+        to->start = index;
+        break;
+    case ENTRY_FETCH:
+        put_instr(d, INSTR_FETCH, plan_stream(to->device, LANE_IN));
+        put_operand(d, to->tensor, SEGMENT_NONE, ACCESS_READ);
+        put_operand(d, to->tensor, e->to, ACCESS_WRITE);
+        to->start = index;
+        break;
+    case ENTRY_DROP:
+        /* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
+        life = &r->lives.at[e->from];
+        put_instr(d, INSTR_DROP,
+                  plan_stream(from->device, life->spilled ? LANE_OUT : life->sent ? LANE_PEER : LANE_COMPUTE));
+        put_operand(d, from->tensor, e->from, ACCESS_DROP);
+        from->end = index;
+        break;
+    case ENTRY_TASK:
+        break;
+    }
+}
+
+static void write_program(struct residency *r)
+{
+    for (uint32_t p = 0; p < r->n; p++)
+        vec_push(&r->entries, (struct entry){3 * p + 1, ENTRY_TASK, p, p, SEGMENT_NONE});
+    qsort(r->entries.at, r->entries.n, sizeof *r->entries.at, compare_entries);
+    for (size_t i = 0; i < r->entries.n; i++) {
+        if (r->entries.at[i].cls == ENTRY_TASK)
+            put_task(r, r->entries.at[i].from);
+        else
+            put_move(r, &r->entries.at[i]);
+    }
+    for (size_t s = 0; s < r->d->segments.n; s++)
+        if (r->d->segments.at[s].boundary)
+            r->d->segments.at[s].end = (uint32_t)r->d->instrs.n - 1;
+}
+
+void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic)
+{
+    *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .cyclic = cyclic};
+    struct residency r = {
+        .d = d,
+        .g = o->graph,
+        .knobs = knobs,
+        .n = (uint32_t)o->todos.n,
+        .direct_group = PLAN_NONE,
+        .arena = arena_create(),
+    };
+    r.todos = arena_memdup(r.arena, o->todos.at, o->todos.n * sizeof *o->todos.at); /* units are renumbered */
+    r.spans = arena_alloc_array(r.arena, o->n_devices, sizeof *r.spans);
+    r.items = arena_alloc_array(r.arena, o->n_devices, sizeof *r.items);
+    for (uint32_t dev = 0; dev < o->n_devices; dev++) {
+        collect_units(&r, &r.spans[dev], dev, true);
+        collect_units(&r, &r.items[dev], dev, false);
+    }
+    collect_uses(&r);
+    uint32_t *first, *sorted = sort_uses(&r, &first);
+    for (uint32_t t = 0; t < r.g->n_tensors; t++)
+        plan_tensor(&r, t, sorted + first[t], first[t + 1] - first[t]);
+    write_program(&r);
+    vec_free(&r.uses);
+    vec_free(&r.lives);
+    vec_free(&r.entries);
+    vec_free(&r.direct);
+    arena_destroy(r.arena);
+}
+
+void draft_finish(struct draft *d)
+{
+    vec_free(&d->instrs);
+    vec_free(&d->operands);
+    vec_free(&d->waits);
+    vec_free(&d->segments);
+}

@@ -1,0 +1,352 @@
+/* A small chain and plans for it, made by hand, for tests of the executor: dense (relu, dropout) - dense -
+ * softmax_xent, three micro-batches, on one or two devices, with the update on host or devices.
+ *
+ * make_plan writes what the scenario asks for with handmade_plan.h, in the order of the method; waits are
+ * derived.
+ */
+#ifndef TESTS_HANDMADE_CHAIN_H
+#define TESTS_HANDMADE_CHAIN_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+#include "kernels/layer.h"
+#include "tests/unit/handmade_plan.h"
+
+/* ---- the model ---- */
+
+enum { LAYERS = 3, LOSS = LAYERS - 1, MICROS = 3, ROWS = 4, IN = 12, CLASSES = 10 };
+enum { MAX_DEVICES = 2, MAX_TENSORS = 64, LEASE = 1 << 20 };
+
+static struct layer layers[LAYERS] = {
+    {.kind = LAYER_dense, .id = 0, .in = IN, .out = 20, .bias = true, .act = ACT_RELU, .dropout = 0.25f},
+    {.kind = LAYER_dense, .id = 1, .in = 20, .out = CLASSES, .bias = true},
+    {.kind = LAYER_softmax_xent, .id = 2, .in = CLASSES},
+};
+static const struct model model = {layers, LAYERS};
+
+static const struct optimizer adamw = {
+    .kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.01f, .clip = 0.5};
+static const struct optimizer sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
+static const struct optimizer plain_sgd = {.kind = OPTIMIZER_SGD};
+
+struct scenario {
+    const char *name;
+    uint32_t n_devices; /* 2: the first layer on one, the rest on the other */
+    bool host_update;   /* else W and K stay on the devices */
+    bool decision;
+    bool recompute; /* FWD of layer 0 saves nothing, a REC before its BWD does */
+    uint32_t steps; /* per cycle */
+    const struct optimizer *optimizer;
+    uint64_t nan_step; /* whose input is not a number; UINT64_MAX: none */
+};
+
+static inline struct layer_sizes sizes_of(uint32_t l)
+{
+    struct layer_sizes size;
+    layer_type(&layers[l])->sizes(&layers[l], ROWS, &size);
+    return size;
+}
+
+#define NO_NAN UINT64_MAX
+static const struct scenario scenarios[] = {
+    {"device update", 1, false, true, false, 1, &adamw, NO_NAN},
+    {"device update, no decision", 1, false, false, false, 1, &sgd, NO_NAN},
+    {"host update", 1, true, true, false, 1, &adamw, NO_NAN},
+    {"host update, no state", 1, true, false, true, 1, &plain_sgd, NO_NAN},
+    {"two devices, device update", 2, false, true, true, 1, &adamw, NO_NAN},
+    {"two devices, host update", 2, true, true, false, 1, &sgd, NO_NAN},
+    {"two steps per cycle, device update", 2, false, true, false, 2, &adamw, NO_NAN},
+    {"two steps per cycle, host update", 1, true, true, true, 2, &adamw, NO_NAN},
+    {"not a number, device update", 2, false, true, false, 1, &adamw, 3},
+    {"not a number, host update", 1, true, true, false, 1, &sgd, 3},
+};
+
+/* ---- the plan ---- */
+
+struct maker {
+    const struct scenario *sc;
+    struct handmade h;
+    tensor_id w[LAYERS], dw[LAYERS], k[LAYERS], sumsq[LAYERS], decision;
+    tensor_id x[LAYERS][MICROS], dx[LAYERS][MICROS], s[LAYERS][MICROS], scratch[LAYERS][MICROS];
+    tensor_id target[MICROS], result[MICROS];
+    uint64_t addr[MAX_DEVICES][MAX_TENSORS]; /* + 1; 0: not placed yet */
+    uint64_t used[MAX_DEVICES];
+    uint32_t step; /* that instructions belong to */
+};
+
+static inline tensor_id make_tensor(struct maker *m, enum tensor_kind kind, uint32_t layer, uint32_t micro,
+                                    uint64_t bytes, uint32_t slots)
+{
+    assert_true(m->h.tensors.n < MAX_TENSORS);
+    return bytes ? hm_tensor(&m->h, kind, layer, micro, bytes, slots) : PLAN_NONE;
+}
+
+static inline void make_tensors(struct maker *m)
+{
+    const uint32_t ring = PLAN_RING * m->sc->steps;
+
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const struct layer_sizes size = sizes_of(l);
+        const uint64_t k = size.w ? optimizer_state_bytes(m->sc->optimizer, size.w) : 0;
+        m->w[l] = make_tensor(m, TENSOR_W, l, PLAN_NONE, size.w, 1);
+        m->k[l] = make_tensor(m, TENSOR_K, l, PLAN_NONE, k, 1);
+        m->dw[l] = make_tensor(m, TENSOR_DW, l, PLAN_NONE, size.w, 1);
+        m->sumsq[l] = make_tensor(m, TENSOR_SUMSQ, l, PLAN_NONE, size.w ? sizeof(double) : 0, 1);
+        for (uint32_t j = 0; j < MICROS; j++) {
+            m->x[l][j] = make_tensor(m, TENSOR_X, l, j, size.x, l == 0 ? ring : 0);
+            m->dx[l][j] = make_tensor(m, TENSOR_DX, l, j, l > 0 ? size.x : 0, 0);
+            m->s[l][j] = make_tensor(m, TENSOR_S, l, j, size.s, 0);
+            m->scratch[l][j] = make_tensor(m, TENSOR_SCRATCH, l, j, size.scratch_bwd, 0);
+        }
+    }
+    for (uint32_t j = 0; j < MICROS; j++) {
+        m->target[j] = make_tensor(m, TENSOR_TARGET, PLAN_NONE, j, sizes_of(LOSS).target, ring);
+        m->result[j] = make_tensor(m, TENSOR_RESULT, PLAN_NONE, j, sizes_of(LOSS).result, ring);
+    }
+    m->decision = make_tensor(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE, sizeof(struct step_decision), ring);
+}
+
+static inline uint32_t device_of(const struct maker *m, uint32_t layer)
+{
+    return layer == 0 ? 0 : m->sc->n_devices - 1;
+}
+
+/* Micro-batches share the place of what lives inside one of them, so that addresses are used again. */
+static inline tensor_id place_of(const struct maker *m, tensor_id t)
+{
+    const struct plan_tensor *tensor = &m->h.tensors.at[t];
+    switch (tensor->kind) {
+    case TENSOR_DX:
+        return m->dx[tensor->layer][0];
+    case TENSOR_S:
+        return m->s[tensor->layer][0];
+    case TENSOR_SCRATCH:
+        return m->scratch[tensor->layer][0];
+    case TENSOR_RESULT:
+        return m->result[0];
+    default:
+        return t;
+    }
+}
+
+static inline uint64_t address_of(struct maker *m, uint32_t device, tensor_id t)
+{
+    uint64_t *addr = &m->addr[device][place_of(m, t)];
+    if (*addr == 0) {
+        *addr = m->used[device] + 1;
+        m->used[device] += round_up(m->h.tensors.at[t].bytes, PLAN_ALIGN);
+        assert_true(m->used[device] <= LEASE);
+    }
+    return *addr - 1;
+}
+
+/* Nothing where the layer has no such block. */
+static inline void operand(struct maker *m, tensor_id t, uint32_t loc, enum access access)
+{
+    if (t != PLAN_NONE)
+        hm_operand(&m->h, t, loc, loc == PLAN_HOST ? 0 : address_of(m, loc, t), access);
+}
+
+static inline void move(struct maker *m, enum instr_kind kind, tensor_id t, uint32_t src, uint32_t dst)
+{
+    const uint32_t stream = kind == INSTR_FETCH   ? plan_stream(dst, LANE_IN)
+                            : kind == INSTR_SPILL ? plan_stream(src, LANE_OUT)
+                                                  : plan_stream(src, LANE_PEER);
+    if (t == PLAN_NONE || src == dst)
+        return;
+    hm_instr(&m->h, kind, stream, PLAN_NONE, PLAN_NONE, m->step);
+    operand(m, t, src, ACCESS_READ);
+    operand(m, t, dst, ACCESS_WRITE);
+}
+
+static inline void fetch(struct maker *m, tensor_id t, uint32_t device)
+{
+    move(m, INSTR_FETCH, t, PLAN_HOST, device);
+}
+
+static inline void spill(struct maker *m, tensor_id t, uint32_t device)
+{
+    move(m, INSTR_SPILL, t, device, PLAN_HOST);
+}
+
+static inline uint32_t task_stream(const struct maker *m, uint32_t loc)
+{
+    return loc == PLAN_HOST ? plan_host_stream(&m->h.plan) : plan_stream(loc, LANE_COMPUTE);
+}
+
+static inline void make_fwd(struct maker *m, enum instr_kind kind, uint32_t l, uint32_t j, bool save)
+{
+    const uint32_t d = device_of(m, l);
+
+    hm_instr(&m->h, kind, task_stream(m, d), l, j, m->step);
+    operand(m, m->w[l], d, ACCESS_READ);
+    operand(m, m->x[l][j], d, ACCESS_READ);
+    if (l == LOSS) {
+        operand(m, m->target[j], d, ACCESS_READ);
+        operand(m, m->result[j], d, ACCESS_WRITE);
+    } else if (kind == INSTR_FWD) {
+        operand(m, m->x[l + 1][j], d, ACCESS_WRITE);
+    }
+    if (save)
+        operand(m, m->s[l][j], d, ACCESS_WRITE);
+}
+
+static inline void make_bwd(struct maker *m, uint32_t l, uint32_t j)
+{
+    const uint32_t d = device_of(m, l);
+
+    hm_instr(&m->h, INSTR_BWD, task_stream(m, d), l, j, m->step);
+    operand(m, m->w[l], d, ACCESS_READ);
+    operand(m, m->x[l][j], d, ACCESS_READ);
+    operand(m, m->s[l][j], d, ACCESS_READ);
+    operand(m, l == LOSS ? m->target[j] : m->dx[l + 1][j], d, ACCESS_READ);
+    operand(m, m->dw[l], d, j == 0 ? ACCESS_WRITE : ACCESS_RW);
+    operand(m, m->dx[l][j], d, ACCESS_WRITE);
+    operand(m, m->scratch[l][j], d, ACCESS_WRITE);
+}
+
+static inline void make_forward(struct maker *m, uint32_t j, bool save)
+{
+    fetch(m, m->x[0][j], device_of(m, 0));
+    fetch(m, m->target[j], device_of(m, LOSS));
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        make_fwd(m, INSTR_FWD, l, j, save && !(l == 0 && m->sc->recompute));
+        if (l < LOSS)
+            move(m, INSTR_SEND, m->x[l + 1][j], device_of(m, l), device_of(m, l + 1));
+    }
+    spill(m, m->result[j], device_of(m, LOSS));
+}
+
+static inline void make_backward(struct maker *m, uint32_t j)
+{
+    for (uint32_t l = LAYERS; l-- > 0;) {
+        if (l < LOSS)
+            move(m, INSTR_SEND, m->dx[l + 1][j], device_of(m, l + 1), device_of(m, l));
+        if (l == 0 && m->sc->recompute)
+            make_fwd(m, INSTR_REC, l, j, true);
+        make_bwd(m, l, j);
+    }
+}
+
+static inline void make_decision(struct maker *m)
+{
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const uint32_t d = m->sc->host_update ? PLAN_HOST : device_of(m, l);
+        if (m->w[l] == PLAN_NONE)
+            continue;
+        hm_instr(&m->h, INSTR_NORM, task_stream(m, d), l, PLAN_NONE, m->step);
+        operand(m, m->dw[l], d, ACCESS_READ);
+        operand(m, m->sumsq[l], d, ACCESS_WRITE);
+        spill(m, m->sumsq[l], d);
+    }
+    hm_instr(&m->h, INSTR_DECIDE, task_stream(m, PLAN_HOST), PLAN_NONE, PLAN_NONE, m->step);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        operand(m, m->sumsq[l], PLAN_HOST, ACCESS_READ);
+    operand(m, m->decision, PLAN_HOST, ACCESS_WRITE);
+    for (uint32_t d = 0; !m->sc->host_update && d < m->sc->n_devices; d++)
+        fetch(m, m->decision, d);
+}
+
+static inline void make_updates(struct maker *m)
+{
+    const bool host = m->sc->host_update;
+
+    for (uint32_t l = 0; host && l < LAYERS; l++)
+        spill(m, m->dw[l], device_of(m, l));
+    if (m->sc->decision)
+        make_decision(m);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const uint32_t d = host ? PLAN_HOST : device_of(m, l);
+        if (m->w[l] == PLAN_NONE)
+            continue;
+        hm_instr(&m->h, INSTR_UPD, task_stream(m, d), l, PLAN_NONE, m->step);
+        operand(m, m->dw[l], d, ACCESS_READ);
+        if (m->sc->decision)
+            operand(m, m->decision, d, ACCESS_READ);
+        operand(m, m->w[l], d, ACCESS_RW);
+        operand(m, m->k[l], d, ACCESS_RW);
+    }
+}
+
+static inline void make_cycle(struct maker *m)
+{
+    m->h.now = PROGRAM_CYCLE;
+    for (m->step = 0; m->step < m->sc->steps; m->step++) {
+        for (uint32_t l = 0; m->sc->host_update && l < LAYERS; l++)
+            fetch(m, m->w[l], device_of(m, l));
+        for (uint32_t j = 0; j < MICROS; j++) {
+            make_forward(m, j, true);
+            make_backward(m, j);
+        }
+        make_updates(m);
+    }
+    m->step = 0;
+}
+
+/* W and K of all layers, and nothing when they live on the host anyway. */
+static inline void make_state_moves(struct maker *m, enum program_kind k, enum instr_kind kind)
+{
+    m->h.now = k;
+    for (uint32_t l = 0; !m->sc->host_update && l < LAYERS; l++) {
+        const uint32_t d = device_of(m, l);
+        move(m, kind, m->w[l], kind == INSTR_FETCH ? PLAN_HOST : d, kind == INSTR_FETCH ? d : PLAN_HOST);
+        move(m, kind, m->k[l], kind == INSTR_FETCH ? PLAN_HOST : d, kind == INSTR_FETCH ? d : PLAN_HOST);
+        if (k == PROGRAM_EXIT && m->w[l] != PLAN_NONE) {
+            hm_instr(&m->h, INSTR_DROP, plan_stream(d, LANE_OUT), PLAN_NONE, PLAN_NONE, 0);
+            operand(m, m->w[l], d, ACCESS_DROP);
+        }
+    }
+}
+
+static inline void make_eval(struct maker *m)
+{
+    m->h.now = PROGRAM_EVAL;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        fetch(m, m->w[l], device_of(m, l));
+    for (uint32_t j = 0; j < MICROS; j++)
+        make_forward(m, j, false);
+}
+
+static inline void make_plan(struct maker *m, const struct scenario *sc)
+{
+    memset(m, 0, sizeof *m);
+    m->sc = sc;
+    hm_init(&m->h, sc->n_devices, LEASE);
+    m->h.plan.n_layers = LAYERS;
+    m->h.plan.n_micro = MICROS;
+    m->h.plan.rows = ROWS;
+    m->h.plan.steps = sc->steps;
+    make_tensors(m);
+    make_cycle(m);
+    make_state_moves(m, PROGRAM_ENTRY, INSTR_FETCH);
+    make_state_moves(m, PROGRAM_FLUSH, INSTR_SPILL);
+    make_state_moves(m, PROGRAM_EXIT, INSTR_SPILL);
+    make_eval(m);
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++)
+        hm_derive_waits(&m->h, k);
+    hm_finish(&m->h);
+}
+
+/* ---- the devices ---- */
+
+static inline struct devset *open_devices(uint32_t n, uint64_t delay_seed)
+{
+    struct devset_config config = {.backend = "cpu", .n_devices = n, .threads = 2, .delay_seed = delay_seed};
+    struct devset *devices;
+    struct err err = {0};
+
+    for (uint32_t d = 0; d < n; d++)
+        config.capacity_bytes[d] = LEASE;
+    if (devset_open(&config, &devices, &err) != 0)
+        fail_msg("%s", err.msg);
+    return devices;
+}
+
+#endif

@@ -1,0 +1,160 @@
+/* Plans made by hand, for tests of the executor: push tensors, instructions, operands and waits; hm_finish
+ * turns them into a struct plan. hm_derive_waits fills in the waits that data and addresses call for, by
+ * comparing every pair of accesses in two runs unrolled: many more than a planner would leave, and none
+ * missing.
+ */
+#ifndef TESTS_HANDMADE_PLAN_H
+#define TESTS_HANDMADE_PLAN_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/vec.h"
+#include "scheduler/plan.h"
+
+struct hm_program {
+    VEC(struct plan_instr) instrs;
+    VEC(struct plan_operand) operands;
+    VEC(struct plan_wait) waits;
+};
+
+struct handmade {
+    struct plan plan;
+    VEC(struct plan_tensor) tensors;
+    struct hm_program programs[PROGRAM_COUNT];
+    enum program_kind now; /* the program that instructions go to */
+};
+
+static inline void hm_init(struct handmade *h, uint32_t n_devices, uint64_t lease_bytes)
+{
+    memset(h, 0, sizeof *h);
+    h->plan.n_devices = n_devices;
+    h->plan.n_replicas = h->plan.n_micro = h->plan.rows = h->plan.steps = 1;
+    for (uint32_t d = 0; d < n_devices; d++)
+        h->plan.devices[d].lease_bytes = lease_bytes;
+}
+
+/* slots 0: no host copy. */
+static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uint32_t layer, uint32_t micro,
+                                  uint64_t bytes, uint32_t slots)
+{
+    vec_push(&h->tensors, (struct plan_tensor){.kind = kind,
+                                               .layer = layer,
+                                               .micro = micro,
+                                               .replica = PLAN_NONE,
+                                               .bytes = bytes,
+                                               .host_offset = slots ? h->plan.host_bytes : PLAN_NO_HOST,
+                                               .host_slots = slots});
+    h->plan.host_bytes += slots * round_up(bytes, PLAN_ALIGN);
+    return (tensor_id)(h->tensors.n - 1);
+}
+
+static inline uint32_t hm_instr(struct handmade *h, enum instr_kind kind, uint32_t stream, uint32_t layer,
+                                uint32_t micro, uint32_t step)
+{
+    struct hm_program *p = &h->programs[h->now];
+    vec_push(&p->instrs, (struct plan_instr){.kind = kind,
+                                             .stream = stream,
+                                             .layer = layer,
+                                             .micro = micro,
+                                             .replica = PLAN_NONE,
+                                             .step = step,
+                                             .operand = (uint32_t)p->operands.n,
+                                             .wait = (uint32_t)p->waits.n});
+    return (uint32_t)(p->instrs.n - 1);
+}
+
+/* The whole tensor, to the last instruction. addr: of a device; on the host it is known. */
+static inline void hm_operand(struct handmade *h, tensor_id t, uint32_t loc, uint64_t addr,
+                              enum access access)
+{
+    struct hm_program *p = &h->programs[h->now];
+    const struct plan_tensor *tensor = &h->tensors.at[t];
+    vec_push(&p->operands, (struct plan_operand){.tensor = t,
+                                                 .loc = loc,
+                                                 .end = tensor->bytes,
+                                                 .addr = loc == PLAN_HOST ? tensor->host_offset : addr,
+                                                 .access = access});
+    p->instrs.at[p->instrs.n - 1].n_operands++;
+}
+
+/* To the last instruction. */
+static inline void hm_wait(struct handmade *h, uint32_t instr, uint32_t distance)
+{
+    struct hm_program *p = &h->programs[h->now];
+    vec_push(&p->waits, (struct plan_wait){instr, distance});
+    p->instrs.at[p->instrs.n - 1].n_waits++;
+}
+
+static inline bool hm_operands_conflict(const struct handmade *h, const struct plan_operand *a,
+                                        const struct plan_operand *b, bool same_run)
+{
+    if (a->loc != b->loc || a->addr >= b->addr + operand_bytes(b) || b->addr >= a->addr + operand_bytes(a))
+        return false;
+    if (a->access == ACCESS_READ && b->access == ACCESS_READ)
+        return false;
+    /* Runs that may overlap use different slots of a ring. */
+    return same_run || a->loc != PLAN_HOST || h->tensors.at[a->tensor].host_slots == 1;
+}
+
+static inline bool hm_conflict(const struct handmade *h, const struct hm_program *p, uint32_t i, uint32_t j,
+                               bool same_run)
+{
+    const struct plan_instr *a = &p->instrs.at[i], *b = &p->instrs.at[j];
+    for (uint32_t x = 0; x < a->n_operands; x++)
+        for (uint32_t y = 0; y < b->n_operands; y++)
+            if (hm_operands_conflict(h, &p->operands.at[a->operand + x], &p->operands.at[b->operand + y],
+                                     same_run))
+                return true;
+    return false;
+}
+
+/* Instead of the waits that were pushed. */
+static inline void hm_derive_waits(struct handmade *h, enum program_kind k)
+{
+    struct hm_program *p = &h->programs[k];
+    const uint32_t n = (uint32_t)p->instrs.n;
+    p->waits.n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct plan_instr *in = &p->instrs.at[i];
+        in->wait = (uint32_t)p->waits.n;
+        for (uint32_t j = 0; j < n; j++) {
+            if (j < i && hm_conflict(h, p, i, j, p->instrs.at[j].step == in->step))
+                vec_push(&p->waits, (struct plan_wait){j, 0});
+            if (k == PROGRAM_CYCLE && hm_conflict(h, p, i, j, false))
+                vec_push(&p->waits, (struct plan_wait){j, 1});
+        }
+        in->n_waits = (uint32_t)p->waits.n - in->wait;
+    }
+}
+
+/* The arrays stay the handmade's. */
+static inline struct plan *hm_finish(struct handmade *h)
+{
+    h->plan.tensors = h->tensors.at;
+    h->plan.n_tensors = (uint32_t)h->tensors.n;
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
+        struct hm_program *p = &h->programs[k];
+        h->plan.programs[k] = (struct plan_program){.instrs = p->instrs.at,
+                                                    .operands = p->operands.at,
+                                                    .waits = p->waits.at,
+                                                    .n_instrs = (uint32_t)p->instrs.n,
+                                                    .n_operands = (uint32_t)p->operands.n,
+                                                    .n_waits = (uint32_t)p->waits.n};
+    }
+    return &h->plan;
+}
+
+static inline void hm_free(struct handmade *h)
+{
+    vec_free(&h->tensors);
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
+        vec_free(&h->programs[k].instrs);
+        vec_free(&h->programs[k].operands);
+        vec_free(&h->programs[k].waits);
+    }
+}
+
+#endif

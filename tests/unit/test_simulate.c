@@ -1,0 +1,198 @@
+/* The simulator, against a timeline worked out by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "scheduler/simulate.h"
+#include "tests/unit/tiny_plan.h"
+
+/* One nanosecond a byte on the host link, a third between devices, 100 ns a launch of a move. Tasks last what
+ * the profile says, launch included. */
+static const struct machine machine = {
+    .n_devices = 2,
+    .link_bytes_per_s = 1000000000,
+    .peer_bytes_per_s = 3000000000,
+    .launch_ns = 100,
+};
+
+static struct profile_layer layers[2] = {
+    {.fwd_ns = 1000, .bwd_ns = 2000, .upd_device_ns = 999999, .upd_host_ns = 700},
+    {.fwd_ns = 300, .bwd_ns = 600, .upd_device_ns = 150, .upd_host_ns = 999999},
+};
+static const struct profile profile = {.n_layers = 2, .layers = layers};
+
+/* The cycle of tiny_plan.h. A move of n bytes lasts n + 100 by the link, ceil(n / 3) + 100 by a peer copy:
+ * 171 + 100 for 512 bytes. `by` is what decides the start.
+ *
+ *          what                 lasts    run 0          by            run 1          by
+ *  0 d0.in      fetch W0        4196         0 ..  4196               14658 .. 18854  11 of run 0 (distance
+ * 1) 1 d0.in      fetch X0.0      1124      4196 ..  5320  stream       18854 .. 19978  stream 2 d0.compute
+ * FWD l0          1000      5320 ..  6320  1            19978 .. 20978  1 3 d0.peer    send X1.0        271
+ * 6320 ..  6591  2            20978 .. 21249  2 4 d1.in      fetch T.0        164         0 ..   164 7491 ..
+ * 7655  6 of run 0 (distance 1) 5 d1.compute FWD l1           300      6591 ..  6891  3            21249 ..
+ * 21549  3 6 d1.compute BWD l1           600      6891 ..  7491  stream       21549 .. 22149  stream 7 d1.out
+ * spill R.0        116      6891 ..  7007  5            21549 .. 21665  5 8 d1.peer    send dX1.0       271
+ * 7491 ..  7762  6            22149 .. 22420  6 9 d0.compute BWD l0          2000      7762 ..  9762  8 22420
+ * .. 24420  8 10 d0.out     spill dW0       4196      9762 .. 13958  9            24420 .. 28616  9 11 host
+ * UPD l0           700     13958 .. 14658  10           28616 .. 29316  10 12 d1.compute UPD l1           150
+ * 7491 ..  7641  stream       22149 .. 22299  stream 13 d0.compute drop W0            0      9762 ..  9762
+ * stream       24420 .. 24420  stream
+ *
+ * Each run after the first is 14658 later than the one before, except that instruction 4 need not wait for
+ * the host: it runs ahead of its run, which is the point of not draining between runs.
+ */
+enum { N = 14, PERIOD = 14658 };
+static const uint64_t timeline[2][N][2] = {
+    {{0, 4196},
+     {4196, 5320},
+     {5320, 6320},
+     {6320, 6591},
+     {0, 164},
+     {6591, 6891},
+     {6891, 7491},
+     {6891, 7007},
+     {7491, 7762},
+     {7762, 9762},
+     {9762, 13958},
+     {13958, 14658},
+     {7491, 7641},
+     {9762, 9762}},
+    {{14658, 18854},
+     {18854, 19978},
+     {19978, 20978},
+     {20978, 21249},
+     {7491, 7655},
+     {21249, 21549},
+     {21549, 22149},
+     {21549, 21665},
+     {22149, 22420},
+     {22420, 24420},
+     {24420, 28616},
+     {28616, 29316},
+     {22149, 22299},
+     {24420, 24420}},
+};
+
+static void test_simulate_timeline_by_hand(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 2, &profile, &machine);
+
+    (void)state;
+    assert_int_equal(r->runs, 2);
+    assert_int_equal(r->n_instrs, N);
+    for (uint32_t run = 0; run < 2; run++) {
+        for (uint32_t i = 0; i < N; i++) {
+            const struct sim_span *s = &r->spans[run * N + i];
+            assert_int_equal(s->run, run);
+            assert_int_equal(s->start_ns, timeline[run][i][0]);
+            assert_int_equal(s->end_ns, timeline[run][i][1]);
+        }
+    }
+    assert_int_equal(r->total_ns, 29316);
+    assert_int_equal(r->cycle_ns, PERIOD);
+    assert_int_equal(r->compute_ns[0], 2 * (1000 + 2000));
+    assert_int_equal(r->compute_ns[1], 2 * (300 + 600 + 150));
+    assert_int_equal(r->stall_ns[0], 29316 - 6000);
+    assert_int_equal(r->stall_ns[1], 29316 - 2100);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+static void test_simulate_bytes_of_one_run(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 5, &profile, &machine);
+
+    (void)state;
+    assert_int_equal(r->bytes.in, 5184);
+    assert_int_equal(r->bytes.out, 4112);
+    assert_int_equal(r->bytes.peer, 1024);
+    assert_int_equal(r->bytes.state_in, 4096);
+    assert_int_equal(r->bytes.data_in, 1088);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+static void test_simulate_steady_state(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *one = plan_simulate(p, PROGRAM_CYCLE, 1, &profile, &machine);
+    struct sim_result *ten = plan_simulate(p, PROGRAM_CYCLE, 10, &profile, &machine);
+
+    (void)state;
+    assert_int_equal(one->total_ns, PERIOD);
+    assert_int_equal(one->cycle_ns, PERIOD);
+    assert_int_equal(ten->total_ns, 10 * PERIOD);
+    assert_int_equal(ten->cycle_ns, PERIOD);
+    /* Run 9 of the target's fetch waits for run 8 of instruction 6. */
+    assert_int_equal(ten->spans[9 * N + 4].start_ns, 7491 + 8 * PERIOD);
+    sim_destroy(one);
+    sim_destroy(ten);
+    plan_destroy(p);
+}
+
+/* A wait of distance d > run is done at time 0; from run d on it counts. */
+static void test_simulate_longer_distance_waits_later(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+
+    (void)state;
+    cycle->waits[cycle->instrs[0].wait].distance = 2;
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 3, &profile, &machine);
+    assert_int_equal(r->spans[1 * N + 0].start_ns, 5320);  /* right after run 0 on its stream */
+    assert_int_equal(r->spans[2 * N + 0].start_ns, 14658); /* the end of instruction 11 in run 0 */
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+static void test_simulate_other_programs(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *entry = plan_simulate(p, PROGRAM_ENTRY, 1, &profile, &machine);
+    struct sim_result *leave = plan_simulate(p, PROGRAM_EXIT, 1, &profile, &machine);
+    struct sim_result *eval = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &machine);
+
+    (void)state;
+    assert_int_equal(entry->total_ns, 2048 + 100);
+    assert_int_equal(leave->total_ns, 2 * (1024 + 100)); /* two halves, one stream */
+    assert_int_equal(leave->bytes.out, 2048);
+    assert_int_equal(leave->spans[2].start_ns, leave->spans[2].end_ns);
+    assert_int_equal(eval->total_ns, 0);
+    assert_int_equal(eval->cycle_ns, 0);
+    sim_destroy(entry);
+    sim_destroy(leave);
+    sim_destroy(eval);
+    plan_destroy(p);
+}
+
+static void test_simulate_unlimited_links_cost_launches(void **state)
+{
+    struct machine fast = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    fast.link_bytes_per_s = fast.peer_bytes_per_s = 0;
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 1, &profile, &fast);
+    /* fetch, fetch, FWD, send, FWD, BWD, send, BWD, spill, UPD */
+    assert_int_equal(r->total_ns, 5 * 100 + 1000 + 300 + 600 + 2000 + 700);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simulate_timeline_by_hand),
+        cmocka_unit_test(test_simulate_bytes_of_one_run),
+        cmocka_unit_test(test_simulate_steady_state),
+        cmocka_unit_test(test_simulate_longer_distance_waits_later),
+        cmocka_unit_test(test_simulate_other_programs),
+        cmocka_unit_test(test_simulate_unlimited_links_cost_launches),
+    };
+    return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
+}
