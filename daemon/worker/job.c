@@ -1,0 +1,149 @@
+/* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls.
+ *
+ * micro_batch "auto" is resolved here: the largest divisor of the global batch, up to AUTO_ROWS, with which a
+ * plan fits. It changes bits, so the caller stores it and passes it in ever after.
+ */
+#include "daemon/worker/job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "scheduler/verify.h"
+
+#define AUTO_ROWS 128 /* more rows bring no more speed to a GEMM of a cpu device */
+
+int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
+{
+    *ret = (struct job){0};
+    int r = spec_load(o->spec_path, &ret->spec, err);
+    if (r < 0)
+        return r;
+    ret->output = o->output != NULL ? o->output : ret->spec->output;
+    return 0;
+}
+
+static int open_data(struct job *j, struct err *err)
+{
+    int r = dataset_open(j->spec, DATA_TRAIN, &j->train, err);
+    if (r == 0 && spec_has_val(j->spec))
+        r = dataset_open(j->spec, DATA_VAL, &j->val, err);
+    return r;
+}
+
+static uint64_t physical_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 1ull << 30;
+}
+
+static uint32_t choose_devices(const struct job_options *o, const struct spec *s)
+{
+    if (o->devices > 0)
+        return o->devices;
+    return s->resources.devices_max > 0 ? s->resources.devices_max : 1;
+}
+
+/* Half of the machine's memory plays host memory, the other half is shared out to the virtual devices. */
+static int choose_machine(const struct job_options *o, struct job *j, struct err *err)
+{
+    const struct spec *s = j->spec;
+    uint32_t n = choose_devices(o, s);
+    if (n > DEVICE_MAX)
+        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
+    uint64_t device = o->device_bytes > 0 ? o->device_bytes : s->resources.device_bytes;
+    uint64_t host = o->host_bytes > 0 ? o->host_bytes : s->resources.host_bytes;
+    if (device == 0)
+        device = physical_bytes() / 2 / n;
+    if (host == 0)
+        host = physical_bytes() / 2;
+    machine_init_cpu(&j->machine, n, device & ~(uint64_t)(PLAN_ALIGN - 1), host);
+    if (o->link_bytes_per_s > 0)
+        j->machine.link_bytes_per_s = o->link_bytes_per_s;
+    if (o->peer_bytes_per_s > 0)
+        j->machine.peer_bytes_per_s = o->peer_bytes_per_s;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    j->threads = o->threads > 0 ? o->threads : cores > 0 ? (uint32_t)cores : 1;
+    return 0;
+}
+
+static int build_graphs(struct job *j, struct err *err)
+{
+    const struct spec *s = j->spec;
+    struct graph_config c = {
+        .model = &s->model,
+        .optimizer = &s->optimizer,
+        .rows = s->resolved.micro_batch,
+        .n_micro = s->resolved.n_micro,
+        .training = true,
+        .skip_nonfinite = s->train.skip_nonfinite,
+    };
+    int r = graph_build(&c, &j->graph, err);
+    if (r < 0)
+        return r;
+    c.training = false;
+    return graph_build(&c, &j->eval_graph, err);
+}
+
+static void drop_graphs(struct job *j)
+{
+    graph_destroy(j->graph);
+    graph_destroy(j->eval_graph);
+    j->graph = j->eval_graph = NULL;
+}
+
+/* Resolves with this micro-batch and plans. */
+static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+{
+    drop_graphs(j);
+    int r = spec_resolve(j->spec, micro_batch, j->train->n_samples, j->train->crc, err);
+    if (r == 0)
+        r = build_graphs(j, err);
+    if (r < 0)
+        return r;
+    struct plan_request request = {
+        .train = j->graph,
+        .eval = j->eval_graph,
+        .machine = &j->machine,
+        .policy = o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy,
+        .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
+    };
+    return plan_make(&request, &j->plan, &j->least_bytes, err);
+}
+
+static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+{
+    uint32_t batch = j->spec->train.global_batch;
+    int r = -ENOSPC;
+    for (uint32_t rows = batch < AUTO_ROWS ? batch : AUTO_ROWS; rows >= 1 && r == -ENOSPC; rows--)
+        if (batch % rows == 0)
+            r = plan_with(o, j, rows, err);
+    return r;
+}
+
+int job_prepare(const struct job_options *o, uint32_t micro_batch, struct job *j, struct err *err)
+{
+    int r = open_data(j, err);
+    if (r == 0)
+        r = choose_machine(o, j, err);
+    if (r < 0)
+        return r;
+    if (micro_batch == 0 && j->spec->train.micro_batch == 0)
+        r = plan_auto(o, j, err);
+    else
+        r = plan_with(o, j, micro_batch, err);
+    if (r < 0)
+        return r;
+    return plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);
+}
+
+void job_finish(struct job *j)
+{
+    plan_destroy(j->plan);
+    drop_graphs(j);
+    dataset_close(j->train);
+    dataset_close(j->val);
+    spec_destroy(j->spec);
+    *j = (struct job){0};
+}

@@ -1,0 +1,50 @@
+/* A job made ready: spec, data, graphs, machine and a verified plan. What --check, --plan and --run share, so
+ * that whatever one of them refuses the others refuse with the same words.
+ *
+ * Order of calls: job_load_spec, job_prepare, then read the fields, then job_finish. One thread.
+ */
+#ifndef WORKER_JOB_H
+#define WORKER_JOB_H
+
+#include "base/err.h"
+#include "daemon/worker/data.h"
+#include "daemon/worker/spec.h"
+#include "scheduler/graph.h"
+#include "scheduler/machine.h"
+#include "scheduler/plan.h"
+#include "scheduler/policy.h"
+
+/* What the command line may set over the spec: where to run, never what to compute. */
+struct job_options {
+    const char *spec_path;
+    const char *output;                          /* NULL: the spec's */
+    uint32_t devices;                            /* 0: the spec's */
+    uint64_t device_bytes;                       /* 0: the spec's */
+    uint64_t host_bytes;                         /* 0: the spec's */
+    int policy;                                  /* enum policy_id, -1: the spec's */
+    int update;                                  /* enum update_place, -1: the spec's */
+    uint32_t threads;                            /* 0: one per core */
+    uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
+    uint64_t delay_seed;                         /* 0: none */
+};
+
+struct job {
+    struct spec *spec;
+    const char *output;
+    struct dataset *train, *val; /* val NULL without one */
+    struct graph *graph, *eval_graph;
+    struct machine machine;
+    struct plan *plan; /* verified */
+    uint32_t threads;
+    uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
+};
+
+/* The spec alone: enough to know where the output is, and so what an earlier run resolved. */
+int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
+
+/* The rest. `micro_batch`: what "auto" meant when the job was first planned, 0 when it never was.
+ * -ENOSPC: no plan fits (j->least_bytes). After a failure job_finish is still due. */
+int job_prepare(const struct job_options *o, uint32_t micro_batch, struct job *j, struct err *err);
+void job_finish(struct job *j); /* takes a zeroed one */
+
+#endif

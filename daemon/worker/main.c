@@ -1,0 +1,223 @@
+/* tutti-worker: trains one job in the foreground. Parses the command line and calls one verb. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "daemon/worker/verbs.h"
+#include "scheduler/policy.h"
+
+static const char usage[] =
+    "usage: tutti-worker --check JOB.json [options]   validate the spec, its files, and that it fits\n"
+    "       tutti-worker --plan JOB.json [options]    print the plan: who computes what, bytes, memory, "
+    "time\n"
+    "       tutti-worker --run JOB.json [options]     train, from the newest checkpoint where there is one\n"
+    "\n"
+    "where to run (over the spec's resources and memory; none of these changes the results):\n"
+    "  --devices N            number of virtual cpu devices\n"
+    "  --device-memory SIZE   bytes of each, e.g. 64MiB\n"
+    "  --host-memory SIZE     host memory the job may use\n"
+    "  --policy NAME          auto, resident, stream, harmony-pp\n"
+    "  --optimizer-on WHERE   auto, host, device\n"
+    "  --threads N            threads that share one operation (default: one per core)\n"
+    "  --link SIZE            pace host copies to SIZE bytes per second, each device and direction\n"
+    "  --peer SIZE            pace copies between devices\n"
+    "  --delay-seed N         delay every stream at random, to shake out races\n"
+    "  --output DIR           instead of the spec's output\n"
+    "what to print:\n"
+    "  --json                 the result as JSON on standard output\n"
+    "  --quiet                no progress\n"
+    "  --dump                 with --plan: every instruction\n"
+    "  --out FILE             with --plan: write the plan as JSON\n"
+    "  --trace FILE           with --plan: write a Chrome trace of the simulated plan\n"
+    "  --help, --version\n";
+
+enum option_id {
+    OPT_CHECK = 256,
+    OPT_DELAY_SEED,
+    OPT_DEVICES,
+    OPT_DEVICE_MEMORY,
+    OPT_DUMP,
+    OPT_HELP,
+    OPT_HOST_MEMORY,
+    OPT_JSON,
+    OPT_LINK,
+    OPT_OPTIMIZER_ON,
+    OPT_OUT,
+    OPT_OUTPUT,
+    OPT_PEER,
+    OPT_PLAN,
+    OPT_POLICY,
+    OPT_QUIET,
+    OPT_RUN,
+    OPT_THREADS,
+    OPT_TRACE,
+    OPT_VERSION,
+};
+
+static const struct option options[] = {
+    {"check", required_argument, NULL, OPT_CHECK},
+    {"delay-seed", required_argument, NULL, OPT_DELAY_SEED},
+    {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
+    {"devices", required_argument, NULL, OPT_DEVICES},
+    {"dump", no_argument, NULL, OPT_DUMP},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"link", required_argument, NULL, OPT_LINK},
+    {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
+    {"out", required_argument, NULL, OPT_OUT},
+    {"output", required_argument, NULL, OPT_OUTPUT},
+    {"peer", required_argument, NULL, OPT_PEER},
+    {"plan", required_argument, NULL, OPT_PLAN},
+    {"policy", required_argument, NULL, OPT_POLICY},
+    {"quiet", no_argument, NULL, OPT_QUIET},
+    {"run", required_argument, NULL, OPT_RUN},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"trace", required_argument, NULL, OPT_TRACE},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+struct command {
+    int verb; /* OPT_CHECK, OPT_PLAN, OPT_RUN; 0: none yet */
+    struct verb_options o;
+};
+
+static int parse_number(const char *text, const char *option, uint64_t least, uint64_t most, uint64_t *ret,
+                        struct err *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || v < least || v > most)
+        return err_set_at(err, -EINVAL, option, "expected a whole number from %llu to %llu, found \"%s\"",
+                          (unsigned long long)least, (unsigned long long)most, text);
+    *ret = v;
+    return 0;
+}
+
+static int parse_name(const char *text, const char *option, const char *const *names, int *ret,
+                      struct err *err)
+{
+    int n = 0;
+    for (; names[n] != NULL; n++) {
+        if (strcmp(names[n], text) != 0)
+            continue;
+        *ret = n;
+        return 0;
+    }
+    const char *near = json_did_you_mean(text, names, n);
+    return err_set_at(err, -EINVAL, option, "unknown name \"%s\"%s%s%s; see --help", text,
+                      near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+static int parse_u32(const char *text, const char *option, uint32_t most, uint32_t *ret, struct err *err)
+{
+    uint64_t v;
+    int r = parse_number(text, option, 1, most, &v, err);
+    if (r == 0)
+        *ret = (uint32_t)v;
+    return r;
+}
+
+static int set_verb(struct command *c, int verb, const char *path, struct err *err)
+{
+    if (c->verb != 0)
+        return err_set(err, -EINVAL, "only one of --check, --plan and --run");
+    c->verb = verb;
+    c->o.job.spec_path = path;
+    return 0;
+}
+
+static int parse_option(struct command *c, int id, const char *arg, struct err *err)
+{
+    struct job_options *j = &c->o.job;
+    switch (id) {
+    case OPT_CHECK:
+    case OPT_PLAN:
+    case OPT_RUN:
+        return set_verb(c, id, arg, err);
+    case OPT_DEVICES:
+        return parse_u32(arg, "--devices", DEVICE_MAX, &j->devices, err);
+    case OPT_THREADS:
+        return parse_u32(arg, "--threads", 1024, &j->threads, err);
+    case OPT_DELAY_SEED:
+        return parse_number(arg, "--delay-seed", 0, UINT64_MAX, &j->delay_seed, err);
+    case OPT_DEVICE_MEMORY:
+        return json_parse_bytes(arg, "--device-memory", &j->device_bytes, err);
+    case OPT_HOST_MEMORY:
+        return json_parse_bytes(arg, "--host-memory", &j->host_bytes, err);
+    case OPT_LINK:
+        return json_parse_bytes(arg, "--link", &j->link_bytes_per_s, err);
+    case OPT_PEER:
+        return json_parse_bytes(arg, "--peer", &j->peer_bytes_per_s, err);
+    case OPT_POLICY:
+        return parse_name(arg, "--policy", policy_names, &j->policy, err);
+    case OPT_OPTIMIZER_ON:
+        return parse_name(arg, "--optimizer-on", update_place_names, &j->update, err);
+    case OPT_OUTPUT:
+        j->output = arg;
+        return 0;
+    case OPT_OUT:
+        c->o.plan_path = arg;
+        return 0;
+    case OPT_TRACE:
+        c->o.trace_path = arg;
+        return 0;
+    case OPT_JSON:
+        c->o.json = true;
+        return 0;
+    case OPT_QUIET:
+        c->o.quiet = true;
+        return 0;
+    case OPT_DUMP:
+        c->o.dump = true;
+        return 0;
+    }
+    return err_set(err, -EINVAL, "see tutti-worker --help");
+}
+
+static int fail(const struct err *err)
+{
+    char text[1100];
+    fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
+    return EXIT_INVALID;
+}
+
+int main(int argc, char **argv)
+{
+    struct command c = {.o.job = {.policy = -1, .update = -1}};
+    struct err err = {0};
+    int id;
+    log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
+    while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (id == OPT_HELP) {
+            fputs(usage, stdout);
+            return EXIT_DONE;
+        }
+        if (id == OPT_VERSION) {
+            puts("tutti-worker " TUTTI_VERSION);
+            return EXIT_DONE;
+        }
+        if (parse_option(&c, id, optarg, &err) < 0)
+            return fail(&err);
+    }
+    if (optind < argc) {
+        err_set(&err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", argv[optind]);
+        return fail(&err);
+    }
+    switch (c.verb) {
+    case OPT_CHECK:
+        return verb_check(&c.o);
+    case OPT_PLAN:
+        return verb_plan(&c.o);
+    case OPT_RUN:
+        return verb_run(&c.o);
+    }
+    fputs(usage, stderr);
+    return EXIT_INVALID;
+}

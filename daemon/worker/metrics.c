@@ -1,0 +1,230 @@
+/* metrics.jsonl: appended to line by line, cut back when a run resumes.
+ *
+ * A resumed run does steps again that an earlier one had reported after its last checkpoint. Their lines
+ * would be there twice, so metrics_open first rewrites the file without them, into a new file that replaces
+ * the old one. A line counts when it has the form that this file writes; a line that a crash tore does not,
+ * and is dropped.
+ *
+ * Each line is one write(2) to a descriptor opened with O_APPEND, so a reader that follows the file sees
+ * whole lines.
+ */
+#include "daemon/worker/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/strbuf.h"
+
+static const char file_name[] = "metrics.jsonl", tmp_name[] = "metrics.jsonl.tmp";
+static const char line_begin[] = "{\"step\":";
+
+struct metrics {
+    int fd;
+    char *dir; /* for messages */
+};
+
+/* ------------------------------------------------------------------------------------------ cutting back */
+
+static bool keep_line(const char *line, size_t n, uint64_t resume_step)
+{
+    size_t begin = sizeof line_begin - 1;
+
+    if (n < begin + 3 || strncmp(line, line_begin, begin) != 0 || strcmp(line + n - 2, "}\n") != 0)
+        return false;
+    return line[begin] >= '0' && line[begin] <= '9' && strtoull(line + begin, NULL, 10) <= resume_step;
+}
+
+/* Copies the lines that stay; `to` NULL: only counts them. *ret_dropped: how many do not stay. */
+static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
+{
+    uint64_t dropped = 0;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int r = 0;
+
+    errno = 0;
+    while (r == 0 && (n = getline(&line, &cap, from)) >= 0) {
+        if (!keep_line(line, (size_t)n, resume_step))
+            dropped++;
+        else if (to && fwrite(line, 1, (size_t)n, to) != (size_t)n)
+            r = -(errno ? errno : EIO);
+    }
+    if (r == 0 && !feof(from))
+        r = -(errno ? errno : EIO);
+    free(line);
+    *ret_dropped = dropped;
+    return r;
+}
+
+/* The new file, complete and synced. */
+static int write_rest(int dirfd, FILE *from, uint64_t resume_step)
+{
+    uint64_t dropped;
+    int r = unlinkat(dirfd, tmp_name, 0) < 0 && errno != ENOENT ? -errno : 0;
+    int fd = r < 0 ? r : fs_create(dirfd, tmp_name);
+    FILE *to;
+
+    if (fd < 0)
+        return fd;
+    to = fdopen(fd, "w");
+    if (!to) {
+        close(fd);
+        return -ENOMEM;
+    }
+    rewind(from);
+    r = filter(from, to, resume_step, &dropped);
+    if (r == 0 && (fflush(to) != 0 || fsync(fd) < 0))
+        r = -errno;
+    if (fclose(to) != 0 && r == 0)
+        r = -errno;
+    return r;
+}
+
+static int replace(int dirfd, FILE *from, uint64_t resume_step)
+{
+    int r = write_rest(dirfd, from, resume_step);
+
+    if (r == 0 && renameat(dirfd, tmp_name, dirfd, file_name) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)unlinkat(dirfd, tmp_name, 0);
+        return r;
+    }
+    return fs_sync(dirfd);
+}
+
+static int cut_back(int dirfd, uint64_t resume_step)
+{
+    uint64_t bytes, dropped = 0;
+    int fd = fs_open_read(dirfd, file_name, &bytes), r;
+    FILE *from;
+
+    if (fd < 0)
+        return fd == -ENOENT ? 0 : fd;
+    from = fdopen(fd, "r");
+    if (!from) {
+        close(fd);
+        return -ENOMEM;
+    }
+    r = filter(from, NULL, resume_step, &dropped);
+    if (r == 0 && dropped > 0)
+        r = replace(dirfd, from, resume_step);
+    fclose(from);
+    return r;
+}
+
+/* ------------------------------------------------------------------------------------------ open, close */
+
+int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err)
+{
+    struct metrics *m;
+    int r = cut_back(out->fd, resume_step), fd;
+
+    if (r < 0)
+        return fs_fail(err, r, out->name, file_name, "cut back to the checkpoint");
+    fd =
+        openat(out->fd, file_name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0)
+        return fs_fail(err, -errno, out->name, file_name, "open");
+    m = calloc(1, sizeof *m);
+    if (m)
+        m->dir = strdup(out->name);
+    if (!m || !m->dir) {
+        close(fd);
+        free(m);
+        return err_set_at(err, -ENOMEM, out->name, "no memory");
+    }
+    m->fd = fd;
+    *ret = m;
+    return 0;
+}
+
+void metrics_close(struct metrics *m)
+{
+    if (!m)
+        return;
+    close(m->fd);
+    free(m->dir);
+    free(m);
+}
+
+int metrics_sync(struct metrics *m, struct err *err)
+{
+    return fdatasync(m->fd) < 0 ? fs_fail(err, -errno, m->dir, file_name, "sync") : 0;
+}
+
+/* ------------------------------------------------------------------------------------------ lines */
+
+/* The whole line or none of it: half a line, on a full disk, is taken back. */
+static int append(struct metrics *m, const struct strbuf *b, struct err *err)
+{
+    struct stat st;
+    ssize_t n;
+    int r;
+
+    if (fstat(m->fd, &st) < 0)
+        return fs_fail(err, -errno, m->dir, file_name, "write");
+    do
+        n = write(m->fd, b->at, b->n);
+    while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)b->n)
+        return 0;
+    r = n < 0 ? -errno : -ENOSPC;
+    if (n > 0 && ftruncate(m->fd, st.st_size) < 0)
+        r = -errno;
+    return fs_fail(err, r, m->dir, file_name, "write");
+}
+
+static void add_number(struct strbuf *b, const char *key, double v, const char *format)
+{
+    char text[40] = "null";
+
+    if (isfinite(v))
+        snprintf(text, sizeof text, format, v);
+    strbuf_addf(b, ",\"%s\":%s", key, text);
+}
+
+static int finish_line(struct metrics *m, struct strbuf *b, struct err *err)
+{
+    int r;
+
+    strbuf_add(b, "}\n");
+    r = append(m, b, err);
+    strbuf_finish(b);
+    return r;
+}
+
+int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err)
+{
+    struct strbuf b = {0};
+
+    strbuf_addf(&b, "%s%" PRIu64, line_begin, s->step);
+    add_number(&b, "loss", s->loss, "%.17g");
+    add_number(&b, "lr", s->lr, "%.17g");
+    if (!isnan(s->grad_norm))
+        add_number(&b, "grad_norm", s->grad_norm, "%.17g");
+    add_number(&b, "samples_per_s", s->samples_per_s, "%.6g");
+    strbuf_addf(&b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64,
+                s->in_bytes, s->out_bytes, s->peer_bytes);
+    add_number(&b, "stall_s", s->stall_s, "%.6g");
+    return finish_line(m, &b, err);
+}
+
+int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, struct err *err)
+{
+    struct strbuf b = {0};
+
+    strbuf_addf(&b, "%s%" PRIu64, line_begin, step);
+    add_number(&b, "val/loss", loss, "%.17g");
+    add_number(&b, "val/accuracy", accuracy, "%.17g");
+    return finish_line(m, &b, err);
+}

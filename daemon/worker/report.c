@@ -1,0 +1,243 @@
+/* What tutti-worker tells people and programs: errors, the result of a check, progress, the final report. */
+#include "daemon/worker/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/strbuf.h"
+
+#define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
+#define LOG_EVERY_NS      2000000000ull /* elsewhere */
+
+void print_buffer(struct strbuf *b)
+{
+    fputs(b->at != NULL ? b->at : "", stdout);
+    fflush(stdout);
+    strbuf_finish(b);
+}
+
+static int exit_code(int code, bool early)
+{
+    if (code == -ENOSPC && early)
+        return EXIT_MISFIT;
+    return early ? EXIT_INVALID : EXIT_FAILED;
+}
+
+int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
+                 bool early)
+{
+    int exit = exit_code(code, early);
+    if (!o->json) {
+        char text[1100];
+        fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
+        return exit;
+    }
+    struct strbuf b = {0};
+    strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,\"errno\":", exit);
+    const char *name = strerrorname_np(-code);
+    strbuf_add_json(&b, name != NULL ? name : "?");
+    strbuf_add(&b, ",\"path\":");
+    strbuf_add_json(&b, err->path);
+    strbuf_add(&b, ",\"message\":");
+    strbuf_add_json(&b, err->msg);
+    if (exit == EXIT_MISFIT && least_bytes > 0)
+        strbuf_addf(&b, ",\"least_device_bytes\":%" PRIu64, least_bytes);
+    strbuf_add(&b, "}\n");
+    print_buffer(&b);
+    return exit;
+}
+
+/* ---- check ---- */
+
+static uint64_t total_params(const struct job *j)
+{
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < j->graph->n_layers; l++)
+        n += j->graph->layers[l].size.w / sizeof(float);
+    return n;
+}
+
+static uint64_t state_bytes(const struct job *j)
+{
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < j->graph->n_layers; l++)
+        n += 2 * j->graph->layers[l].size.w + j->graph->layers[l].k_bytes;
+    return n;
+}
+
+void report_check(const struct job *j, uint64_t least_bytes, bool json)
+{
+    const struct spec *s = j->spec;
+    const struct plan *p = j->plan;
+    struct strbuf b = {0};
+    if (json) {
+        strbuf_add(&b, "{\"ok\":true,\"name\":");
+        strbuf_add_json(&b, s->name);
+        strbuf_addf(&b,
+                    ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
+                    ",\"train_samples\":%" PRIu64 ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
+                    "\"precision\":\"fp32\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
+                    ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 "}\n",
+                    total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples,
+                    s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
+                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes);
+        print_buffer(&b);
+        return;
+    }
+    strbuf_addf(&b, "%s is valid and fits: %" PRIu64 " parameters, ", s->name, total_params(j));
+    strbuf_add_bytes(&b, state_bytes(j));
+    strbuf_add(&b, " of weights, gradients and optimizer state\n  data     ");
+    strbuf_addf(&b, "%" PRIu64 " training samples", j->train->n_samples);
+    if (j->val != NULL)
+        strbuf_addf(&b, ", %" PRIu64 " for evaluation", j->val->n_samples);
+    strbuf_addf(&b,
+                "\n  steps    %" PRIu64
+                " of %u samples, in micro-batches of %u\n  memory   policy %s on %u device%s of ",
+                s->resolved.total_steps, s->train.global_batch, s->resolved.micro_batch, p->policy,
+                p->n_devices, p->n_devices == 1 ? "" : "s");
+    strbuf_add_bytes(&b, j->machine.capacity_bytes[0]);
+    strbuf_add(&b, " (least that would do: ");
+    strbuf_add_bytes(&b, least_bytes);
+    strbuf_add(&b, "), ");
+    strbuf_add_bytes(&b, p->host_bytes);
+    strbuf_add(&b, " of host memory\n");
+    print_buffer(&b);
+}
+
+/* ---- progress ---- */
+
+static void end_line(struct progress *p)
+{
+    if (p->open_line)
+        fputc('\n', stderr);
+    p->open_line = false;
+}
+
+static void print_step(struct progress *p, const struct train_progress *e)
+{
+    uint64_t now = clock_now_ns();
+    bool last = e->step == e->total_steps;
+    if (!last && p->shown_ns != 0 && now - p->shown_ns < (p->terminal ? PROGRESS_EVERY_NS : LOG_EVERY_NS))
+        return;
+    uint64_t left = e->total_steps - e->step;
+    double eta = p->first_ns != 0 && e->step > p->first_step
+                     ? (double)(now - p->first_ns) * 1e-9 / (double)(e->step - p->first_step) * (double)left
+                     : 0;
+    if (p->first_ns == 0) {
+        p->first_ns = now;
+        p->first_step = e->step;
+    }
+    p->shown_ns = now;
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.6f  lr %.3g  %.0f samples/s  %.0f s left%s",
+            p->terminal ? "\r\033[K" : "", e->step, e->total_steps, e->loss, e->lr, e->samples_per_s, eta,
+            p->terminal ? "" : "\n");
+    p->open_line = p->terminal;
+    fflush(stderr);
+}
+
+void progress_init(struct progress *p)
+{
+    *p = (struct progress){.terminal = isatty(STDERR_FILENO)};
+}
+
+void progress_event(void *ctx, const struct train_progress *e)
+{
+    struct progress *p = ctx;
+    switch (e->event) {
+    case PROGRESS_STEP:
+        print_step(p, e);
+        break;
+    case PROGRESS_EVAL:
+        end_line(p);
+        fprintf(stderr, "step %" PRIu64 "  val loss %.6f  accuracy %.2f %%\n", e->step, e->val_loss,
+                100 * e->val_accuracy);
+        break;
+    case PROGRESS_CHECKPOINT:
+        end_line(p);
+        fprintf(stderr, "step %" PRIu64 "  checkpoint written\n", e->step);
+        break;
+    }
+}
+
+void progress_end(struct progress *p)
+{
+    end_line(p);
+}
+
+/* ---- the final report ---- */
+
+static void add_number(struct strbuf *b, const char *key, double v)
+{
+    strbuf_addf(b, ",\"%s\":", key);
+    if (isfinite(v))
+        strbuf_addf(b, "%.17g", v);
+    else
+        strbuf_add(b, "null");
+}
+
+void report_json(const struct job *j, const struct train_report *r, struct strbuf *b)
+{
+    strbuf_add(b, "{\"ok\":true,\"name\":");
+    strbuf_add_json(b, j->spec->name);
+    strbuf_addf(b,
+                ",\"stopped\":%s,\"steps\":%" PRIu64 ",\"total_steps\":%" PRIu64 ",\"resumed_from\":%" PRIu64,
+                r->stopped ? "true" : "false", r->steps_done, r->total_steps, r->resumed_from);
+    add_number(b, "loss", r->loss);
+    if (r->evaluated) {
+        add_number(b, "val_loss", r->val_loss);
+        add_number(b, "val_accuracy", r->val_accuracy);
+    }
+    add_number(b, "seconds", r->seconds);
+    add_number(b, "samples_per_s", r->samples_per_s);
+    add_number(b, "stall_share", r->stall_share);
+    strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u", j->plan->policy, j->spec->resolved.micro_batch);
+    strbuf_addf(b,
+                ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64
+                ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64 "},\"counted_bytes\":{\"in\":%" PRIu64
+                ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "},\"devices\":[",
+                r->cycle.in, r->cycle.out, r->cycle.peer, r->cycle.state_in, r->cycle.state_out,
+                r->counted_in, r->counted_out, r->counted_peer);
+    for (uint32_t i = 0; i < j->plan->n_devices; i++)
+        strbuf_addf(b, "%s{\"peak_bytes\":%" PRIu64 ",\"capacity_bytes\":%" PRIu64 "}", i > 0 ? "," : "",
+                    j->plan->devices[i].peak_bytes, j->plan->devices[i].lease_bytes);
+    strbuf_add(b, "],\"numerics\":");
+    strbuf_add_json(b, r->numerics);
+    strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
+}
+
+static void add_bytes_row(struct strbuf *b, const char *name, uint64_t bytes)
+{
+    strbuf_addf(b, " %s ", name);
+    strbuf_add_bytes(b, bytes);
+}
+
+void report_text(const struct job *j, const struct train_report *r, struct strbuf *b)
+{
+    strbuf_addf(b, "%s: %s at step %" PRIu64 " of %" PRIu64, j->spec->name, r->stopped ? "stopped" : "done",
+                r->steps_done, r->total_steps);
+    if (r->resumed_from > 0)
+        strbuf_addf(b, " (resumed from %" PRIu64 ")", r->resumed_from);
+    strbuf_addf(b, "\n  loss      %.6f", r->loss);
+    if (r->evaluated)
+        strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
+    strbuf_addf(
+        b, "\n  speed     %.0f samples/s, %.1f s; compute streams stalled %.1f %% of their time\n  per step ",
+        r->samples_per_s, r->seconds, 100 * r->stall_share);
+    add_bytes_row(b, "in", r->cycle.in);
+    add_bytes_row(b, " out", r->cycle.out);
+    add_bytes_row(b, " peer", r->cycle.peer);
+    strbuf_addf(b, "   (policy %s; counted at the copies, equal to the plan)\n", j->plan->policy);
+    for (uint32_t i = 0; i < j->plan->n_devices; i++) {
+        strbuf_addf(b, "  device %-2u peak ", i);
+        strbuf_add_bytes(b, j->plan->devices[i].peak_bytes);
+        strbuf_add(b, " of ");
+        strbuf_add_bytes(b, j->plan->devices[i].lease_bytes);
+        strbuf_add(b, "\n");
+    }
+    strbuf_addf(b, "  weights   %016" PRIx64 "  (%s)\n", r->weights_hash, r->numerics);
+}

@@ -1,0 +1,32 @@
+/* Output of tutti-worker: errors, checks, progress, the final report; as text for people, as JSON for
+ * programs. */
+#ifndef WORKER_REPORT_H
+#define WORKER_REPORT_H
+
+#include "base/strbuf.h"
+#include "daemon/worker/job.h"
+#include "daemon/worker/train.h"
+#include "daemon/worker/verbs.h"
+
+/* Prints an error as text, or with --json as an object on stdout; returns the exit code for it. `early`:
+ * before anything ran, so that the spec or its files are to blame. */
+int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
+                 bool early);
+
+void report_check(const struct job *j, uint64_t least_bytes, bool json);
+
+/* Progress on stderr: one line that renews itself on a terminal, a line now and then elsewhere. */
+struct progress {
+    bool terminal, open_line;
+    uint64_t first_ns, first_step, shown_ns;
+};
+void progress_init(struct progress *p);
+void progress_event(void *ctx, const struct train_progress *e); /* ctx: a struct progress */
+void progress_end(struct progress *p);
+
+void report_text(const struct job *j, const struct train_report *r, struct strbuf *b);
+void report_json(const struct job *j, const struct train_report *r, struct strbuf *b);
+
+void print_buffer(struct strbuf *b); /* to stdout; frees it */
+
+#endif

@@ -1,0 +1,392 @@
+/* The job spec: the top of the reader, what crosses sections, and what is derived from a spec.
+ *
+ * Why the whole schema is in code and not in a table: json_take_* calls are the schema (base/json_read.c),
+ * and what a section means stands where it is read. The sections are in spec_sections.c and spec_model.c, in
+ * the order of `sections` below: what a later check needs is read before.
+ *
+ * Nothing here opens a file that a spec names, so the daemon may use it too. Pure functions; any thread.
+ */
+#include "daemon/worker/spec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "daemon/worker/spec_private.h"
+
+#define MAX_FILE_BYTES (16u << 20)
+
+/* ------------------------------------------------------------------------------------------ sections */
+
+static int read_init(const struct spec_reader *r, const struct json *node)
+{
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "init", r->err);
+    json_take_u64(&o, "seed", JSON_OPTIONAL, &r->s->seed);
+    return json_obj_end(&o);
+}
+
+static int read_method(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const now[] = {"backprop", NULL}, *const later[] = {"local", "sil", NULL};
+    struct json_obj o;
+    int type;
+
+    json_obj_begin(&o, node, "method", r->err);
+    spec_take_choice(&o, "type", JSON_REQUIRED, now, later, &type);
+    return json_obj_end(&o);
+}
+
+static int read_precision(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const now[] = {"auto", "fp32", NULL};
+    static const char *const later[] = {"bf16", "fp16", "tf32", NULL};
+    const char *text;
+    int status = json_string(node, "precision", &text, r->err);
+
+    if (status < 0)
+        return status;
+    for (int i = 0; now[i]; i++)
+        if (strcmp(text, now[i]) == 0)
+            return 0;
+    for (int i = 0; later[i]; i++)
+        if (strcmp(text, later[i]) == 0)
+            return err_set_at(r->err, -EOPNOTSUPP, "precision",
+                              "\"%s\" is not supported yet; this version has \"fp32\"", text);
+    return err_set_at(r->err, -EINVAL, "precision", "found \"%s\"; it must be \"fp32\" or \"auto\"", text);
+}
+
+static int refuse_prune(const struct spec_reader *r, const struct json *node)
+{
+    (void)node;
+    return err_set_at(r->err, -EOPNOTSUPP, "prune", "not supported yet; remove it");
+}
+
+static const struct section {
+    const char *key;
+    enum json_need need;
+    int (*read)(const struct spec_reader *r, const struct json *node);
+} sections[] = {
+    {"model", JSON_REQUIRED, spec_read_model},
+    {"init", JSON_OPTIONAL, read_init},
+    {"data", JSON_REQUIRED, spec_read_data},
+    {"train", JSON_REQUIRED, spec_read_train},
+    {"optimizer", JSON_REQUIRED, spec_read_optimizer},
+    {"schedule", JSON_OPTIONAL, spec_read_schedule},
+    {"precision", JSON_OPTIONAL, read_precision},
+    {"method", JSON_OPTIONAL, read_method},
+    {"prune", JSON_OPTIONAL, refuse_prune},
+    {"eval", JSON_OPTIONAL, spec_read_eval},
+    {"checkpoint", JSON_OPTIONAL, spec_read_checkpoint},
+    {"resources", JSON_OPTIONAL, spec_read_resources},
+    {"memory", JSON_OPTIONAL, spec_read_memory},
+    {"queue", JSON_OPTIONAL, spec_read_queue},
+};
+enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
+
+/* ------------------------------------------------------------------------------------------ top level */
+
+static void set_defaults(struct spec *s)
+{
+    s->name = "job";
+    s->data.shuffle = true;
+    s->data.scale_hi = 1;
+    s->data.noise = 0.1;
+    s->checkpoint.keep = 2;
+    s->resources.devices_min = 1;
+    s->queue.priority = PRIORITY_NORMAL;
+    s->queue.preemptible = true;
+}
+
+/* The name becomes part of a path (the default output) and of tables that people read. */
+static bool name_is_good(const char *name)
+{
+    size_t n = strlen(name);
+
+    if (n < 1 || n > 64 || name[0] == '.')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] <= 0x20 || name[i] == '/' || name[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static void read_name(const struct spec_reader *r, struct json_obj *o)
+{
+    const char *name;
+
+    if (!json_take_string(o, "name", JSON_OPTIONAL, &name))
+        return;
+    if (name_is_good(name))
+        r->s->name = arena_strdup(r->s->arena, name);
+    else
+        json_fail(o, "name", -EINVAL, "must have 1 to 64 bytes, no space and no '/', and not begin with '.'");
+}
+
+static void default_output(const struct spec_reader *r)
+{
+    const char *base = r->base_dir ? r->base_dir : ".";
+    size_t n = strlen(base) + strlen("/runs/") + strlen(r->s->name) + 1;
+    char *path = arena_alloc(r->s->arena, n);
+
+    snprintf(path, n, "%s/runs/%s", base, r->s->name);
+    r->s->output = path;
+}
+
+/* Keys first, contents after: a misspelt section is reported before what is inside another. */
+static int read_top(const struct spec_reader *r, const struct json *doc)
+{
+    static const char *const schemas[] = {"job/v1", NULL};
+    const struct json *nodes[N_SECTIONS] = {NULL};
+    struct json_obj o;
+    int schema, status;
+
+    json_obj_begin(&o, doc, "", r->err);
+    json_take_enum(&o, "schema", JSON_REQUIRED, schemas, &schema);
+    read_name(r, &o);
+    for (int i = 0; i < N_SECTIONS; i++)
+        json_take(&o, sections[i].key, sections[i].need, &nodes[i]);
+    spec_take_path(r, &o, "output", JSON_OPTIONAL, &r->s->output);
+    status = json_obj_end(&o);
+    for (int i = 0; i < N_SECTIONS && status == 0; i++)
+        if (nodes[i])
+            status = sections[i].read(r, nodes[i]);
+    if (status == 0 && !r->s->output)
+        default_output(r);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------ cross-checks */
+
+bool spec_has_val(const struct spec *s)
+{
+    return s->data.format == DATA_IDX ? s->data.val.images != NULL : s->data.val_samples > 0;
+}
+
+static bool is_set(const struct spec_every *e)
+{
+    return e->epochs || e->steps;
+}
+
+static int check_eval(const struct spec *s, struct err *err)
+{
+    const char *add = s->data.format == DATA_IDX ? "data.val" : "data.val_samples";
+
+    if (is_set(&s->eval) && !spec_has_val(s))
+        return err_set_at(err, -EINVAL, "eval", "there is nothing to evaluate on; add %s, or remove \"eval\"",
+                          add);
+    if (s->checkpoint.best == BEST_NONE)
+        return 0;
+    if (!is_set(&s->eval))
+        return err_set_at(
+            err, -EINVAL, "checkpoint.best",
+            "needs evaluations to compare; add \"eval\": {\"every\": {\"epochs\": 1}}%s%s, or remove it",
+            spec_has_val(s) ? "" : " and ", spec_has_val(s) ? "" : add);
+    if (s->mse && s->checkpoint.best == BEST_VAL_ACCURACY)
+        return err_set_at(err, -EINVAL, "checkpoint.best",
+                          "the loss mse has no accuracy; write \"val/loss\"");
+    return 0;
+}
+
+/* All activations of a step, with room for what layers save beside them. */
+static int check_activations(const struct spec *s, struct err *err)
+{
+    uint64_t width = 0, bytes;
+
+    for (uint32_t i = 0; i < s->model.n_layers; i++)
+        width += s->model.layers[i].in; /* at most 10,000 * 2^30 */
+    if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
+        bytes > SPEC_MAX_BYTES / 8)
+        return err_set_at(err, -EINVAL, "train.global_batch",
+                          "the activations of %" PRIu32
+                          " rows of this model take more than 2^50 bytes; make the "
+                          "batch or the model smaller",
+                          s->train.global_batch);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ entry points */
+
+int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
+               struct spec **ret, struct err *err)
+{
+    struct arena *arena;
+    struct spec_reader reader = {.base_dir = base_dir, .err = err};
+    struct json *doc;
+    int r = json_parse(text, bytes, name, comments, &doc, err);
+
+    if (r < 0)
+        return r;
+    arena = arena_create();
+    reader.s = arena_alloc(arena, sizeof *reader.s);
+    reader.s->arena = arena;
+    set_defaults(reader.s);
+    r = read_top(&reader, doc);
+    if (r == 0)
+        r = check_eval(reader.s, err);
+    if (r == 0)
+        r = check_activations(reader.s, err);
+    json_free(doc);
+    if (r < 0) {
+        arena_destroy(arena);
+        return r;
+    }
+    *ret = reader.s;
+    return 0;
+}
+
+/* To the end, whatever it is: a file, a pipe. */
+static int read_all(int fd, char *buf, size_t size, size_t *ret)
+{
+    size_t n = 0;
+
+    while (n < size) {
+        ssize_t got = read(fd, buf + n, size - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (got == 0)
+            break;
+        n += (size_t)got;
+    }
+    *ret = n;
+    return 0;
+}
+
+int spec_load(const char *path, struct spec **ret, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), r;
+    char *text;
+    size_t bytes = 0;
+
+    if (fd < 0)
+        return err_set_at(err, -errno, path, "cannot open the job file: %s", strerror(errno));
+    text = malloc(MAX_FILE_BYTES + 1);
+    r = text ? read_all(fd, text, MAX_FILE_BYTES + 1, &bytes) : -ENOMEM;
+    close(fd);
+    if (r < 0)
+        err_set_at(err, r, path, "cannot read the job file: %s", strerror(-r));
+    else if (bytes > MAX_FILE_BYTES)
+        r = err_set_at(err, -EFBIG, path, "a job file has at most %u bytes; is this one?", MAX_FILE_BYTES);
+    else
+        r = spec_parse(text, bytes, path, NULL, true, ret, err);
+    free(text);
+    return r;
+}
+
+void spec_destroy(struct spec *s)
+{
+    if (s)
+        arena_destroy(s->arena);
+}
+
+/* ------------------------------------------------------------------------------------------ resolution */
+
+void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above)
+{
+    uint32_t below = 0, above = 0;
+
+    for (uint64_t i = 1; i * i <= batch; i++) {
+        uint32_t pair[2] = {(uint32_t)i, (uint32_t)(batch / i)};
+        if (batch % i != 0)
+            continue;
+        for (int k = 0; k < 2; k++) {
+            if (pair[k] <= want && pair[k] > below)
+                below = pair[k];
+            if (pair[k] >= want && (above == 0 || pair[k] < above))
+                above = pair[k];
+        }
+    }
+    *ret_below = below;
+    *ret_above = above;
+}
+
+static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, struct err *err)
+{
+    uint64_t steps = s->train.steps, batch = s->train.global_batch, total;
+    const char *path = steps ? "train.steps" : "train.epochs";
+
+    if (steps == 0) {
+        if (!checked_mul(s->train.epochs, samples, &total) || total > SPEC_MAX_BYTES)
+            return err_set_at(err, -EINVAL, path, "is more than 2^53 samples; write fewer");
+        steps = total / batch + (total % batch != 0);
+    }
+    /* The position in the stream stays exact in JSON, the epoch in 32 bits. */
+    if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
+        return err_set_at(err, -EINVAL, path,
+                          "is %" PRIu64 " steps of %" PRIu64
+                          " samples, more than can be counted; write fewer",
+                          steps, batch);
+    *ret = steps;
+    return 0;
+}
+
+int spec_resolve(struct spec *s, uint32_t micro_batch, uint64_t train_samples, uint32_t data_crc,
+                 struct err *err)
+{
+    uint32_t batch = s->train.global_batch;
+    uint64_t steps = 0;
+    int r;
+
+    assert(train_samples > 0);
+    if (micro_batch == 0)
+        micro_batch = s->train.micro_batch ? s->train.micro_batch : batch;
+    if (s->train.micro_batch && micro_batch != s->train.micro_batch)
+        return err_set_at(err, -EINVAL, "train.micro_batch",
+                          "is %" PRIu32 ", but %" PRIu32 " was resolved before", s->train.micro_batch,
+                          micro_batch);
+    if (micro_batch > batch || batch % micro_batch != 0)
+        return err_set_at(err, -EINVAL, "train.micro_batch",
+                          "%" PRIu32 " does not divide global_batch %" PRIu32, micro_batch, batch);
+    r = count_steps(s, train_samples, &steps, err);
+    if (r < 0)
+        return r;
+    s->resolved.micro_batch = micro_batch;
+    s->resolved.n_micro = batch / micro_batch;
+    s->resolved.replicas = 1;
+    s->resolved.train_samples = train_samples;
+    s->resolved.data_crc = data_crc;
+    s->resolved.total_steps = steps;
+    return 0;
+}
+
+double spec_lr(const struct spec *s, uint64_t step)
+{
+    uint64_t warmup = s->schedule.warmup_steps, total = s->resolved.total_steps;
+    double min = s->schedule.min_lr_ratio, t;
+
+    assert(total > 0);
+    if (step < warmup)
+        return s->lr * (double)(step + 1) / (double)warmup;
+    if (s->schedule.type == SCHEDULE_CONSTANT)
+        return s->lr;
+    if (step >= total)
+        return s->lr * min;
+    t = (double)(step - warmup) / (double)(total - warmup); /* warmup <= step < total */
+    if (s->schedule.type == SCHEDULE_COSINE)
+        t = 0.5 * (1 - cos(M_PI * t));
+    return s->lr * (1 - (1 - min) * t);
+}
+
+bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done)
+{
+    uint64_t period, at = steps_done * s->train.global_batch;
+
+    if (steps_done == 0)
+        return false;
+    if (every->steps)
+        return steps_done % every->steps == 0;
+    if (!every->epochs || !checked_mul(every->epochs, s->resolved.train_samples, &period))
+        return false;
+    return at / period > (at - s->train.global_batch) / period;
+}

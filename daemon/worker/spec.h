@@ -1,0 +1,155 @@
+/* The job spec (schema job/v1 of docs/job): JSON text becomes a validated, plain struct, const once resolved.
+ *
+ * Order of calls:
+ *     spec_load or spec_parse      syntax, schema, cross-checks; opens no file that the spec names
+ *     dataset_open (data.h)        which learns the number of samples
+ *     spec_resolve                 fixes what was "auto" and changes bits, and the number of steps
+ *     spec_lr, spec_due, spec_resolved_json, spec_hash, data_index
+ *
+ * Not thread-safe while it is built; after spec_resolve it is only read.
+ */
+#ifndef WORKER_SPEC_H
+#define WORKER_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/strbuf.h"
+#include "kernels/layer.h"
+#include "scheduler/policy.h"
+
+#define SPEC_MAX_LAYERS 10000u
+#define SPEC_MAX_DIM    (1u << 30)    /* elements per row, rows per batch */
+#define SPEC_MAX_BYTES  (1ull << 53)  /* any size that is computed from a spec stays below */
+#define SPEC_MAX_STEPS  0xffffffffull /* the step is one counter word of the random numbers */
+
+enum data_format { DATA_IDX, DATA_SYNTHETIC, DATA_FORMAT_COUNT };
+enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_COUNT };
+enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
+enum spec_priority { PRIORITY_LOW, PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_COUNT };
+
+/* NULL-terminated, in the order of the enums. */
+extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
+extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
+extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
+extern const char *const spec_priority_names[PRIORITY_COUNT + 1];
+
+struct spec_every { /* at most one is not 0; both 0: never */
+    uint64_t epochs, steps;
+};
+
+struct spec_files {
+    const char *images, *labels; /* resolved against base_dir; NULL when the split is absent */
+};
+
+struct spec {
+    struct arena *arena; /* everything below lives here */
+    const char *name;    /* "job" when absent */
+    const char *output;  /* directory, resolved; "runs/<name>" when absent */
+
+    /* model, init */
+    struct model model; /* the last layer is the loss */
+    uint32_t features;  /* elements of an input row */
+    uint32_t classes;   /* width of the last output */
+    bool mse;      /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
+    uint64_t seed; /* of initial weights, dropout and shuffling */
+
+    struct {
+        enum data_format format;
+        bool shuffle;
+        /* idx */
+        struct spec_files train, val;
+        double scale_lo, scale_hi; /* what bytes 0 and 255 become */
+        bool transpose;
+        /* synthetic */
+        uint64_t samples, val_samples, seed;
+        double noise;
+    } data;
+
+    struct {
+        uint64_t epochs, steps; /* exactly one is not 0 */
+        uint32_t global_batch;
+        uint32_t micro_batch; /* 0: auto */
+        uint32_t replicas;    /* 0: auto */
+        bool skip_nonfinite;  /* on_nonfinite "skip"; else stop */
+    } train;
+
+    struct optimizer optimizer; /* clip: train.grad_clip */
+    double lr;                  /* the peak */
+    struct {
+        enum spec_schedule type;
+        uint64_t warmup_steps;
+        double min_lr_ratio;
+    } schedule;
+
+    struct spec_every eval;
+    struct {
+        struct spec_every every;
+        uint32_t keep;
+        enum spec_best best;
+    } checkpoint;
+
+    struct {
+        uint32_t devices_min, devices_max; /* max 0: auto */
+        uint64_t device_bytes, host_bytes; /* 0: auto */
+    } resources;
+    struct {
+        enum policy_id policy;
+        enum update_place update;
+    } memory;
+    struct { /* validated and kept; the daemon's business */
+        enum spec_priority priority;
+        uint64_t time_limit_s; /* 0: none */
+        bool preemptible;
+    } queue;
+
+    struct { /* by spec_resolve; 0 before */
+        uint32_t micro_batch, n_micro, replicas;
+        uint64_t train_samples;
+        uint32_t data_crc;
+        uint64_t total_steps;
+    } resolved;
+};
+
+/* A file that a person wrote: // comments are accepted, relative paths inside resolve against the current
+ * directory. Errors: -EINVAL with the JSON path; -EOPNOTSUPP for what the schema knows and this version does
+ * not do yet; what open and read return, with the file. */
+int spec_load(const char *path, struct spec **ret, struct err *err);
+
+/* `name` stands for the text in messages. base_dir: where relative paths begin; NULL leaves them as they are.
+ */
+int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
+               struct spec **ret, struct err *err);
+void spec_destroy(struct spec *s); /* takes NULL */
+
+bool spec_has_val(const struct spec *s);
+
+/* Fixes micro_batch (which must be the spec's, unless that is auto; 0: the spec's, or the global batch for
+ * auto), replicas and the number of steps. train_samples and data_crc come from the training dataset. Epochs
+ * become ceil(epochs * train_samples / global_batch) steps. May be called again, e.g. with another
+ * micro_batch. */
+int spec_resolve(struct spec *s, uint32_t micro_batch, uint64_t train_samples, uint32_t data_crc,
+                 struct err *err);
+
+/* The divisors of `batch` nearest to `want`: *ret_below <= want <= *ret_above; 0 where there is none. */
+void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
+
+/* Learning rate of a 0-based step: linear warm-up, then the schedule. Needs spec_resolve. */
+double spec_lr(const struct spec *s, uint64_t step);
+
+/* Is something that happens `every` so often due when `steps_done` steps are done? Epochs count as done with
+ * the first step that reaches their end. Never at 0. Needs spec_resolve. */
+bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
+
+/* What determines the bits of a run, as canonical JSON, one line: model layers, seed, data (format, options,
+ * counts, checksum; no paths), batch sizes, optimizer, schedule. The number of steps is part of it only where
+ * the schedule depends on it, so that a constant schedule may be prolonged. Needs spec_resolve. */
+void spec_resolved_json(const struct spec *s, struct strbuf *b);
+uint64_t spec_hash(const struct spec *s); /* of that text */
+
+/* train.micro_batch in a text made by spec_resolved_json: what "auto" meant when a job was first planned. */
+int spec_resolved_micro_batch(const char *resolved_json, size_t bytes, uint32_t *ret, struct err *err);
+
+#endif

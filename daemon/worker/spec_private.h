@@ -1,0 +1,60 @@
+/* What the parts of the spec reader share. Private to spec*.c. */
+#ifndef WORKER_SPEC_PRIVATE_H
+#define WORKER_SPEC_PRIVATE_H
+
+#include "base/json.h"
+#include "daemon/worker/spec.h"
+
+struct spec_reader {
+    struct spec *s;
+    const char *base_dir; /* NULL: paths stay as they are */
+    struct err *err;
+};
+
+/* ---- takers: as json_take_*, with limits. Failures go to the object. ---- */
+
+/* A whole number in min..max. */
+bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
+                   uint64_t *ret);
+bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uint32_t min, uint32_t max,
+                   uint32_t *ret);
+/* The same or "auto", which leaves *ret as it was. */
+bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret);
+bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
+
+/* A number for which a float is kept. `allowed` is the test and `words` its description: "from 0 up to 1". */
+bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, bool (*allowed)(double v),
+                     const char *words, double *ret);
+bool spec_is_positive(double v);
+bool spec_is_not_negative(double v);
+bool spec_is_fraction(double v); /* 0 <= v < 1, as a float too */
+bool spec_is_ratio(double v);    /* 0 <= v <= 1 */
+#define SPEC_POSITIVE     "a number above 0"
+#define SPEC_NOT_NEGATIVE "0 or a positive number"
+#define SPEC_FRACTION     "at least 0 and below 1"
+#define SPEC_RATIO        "from 0 to 1"
+
+/* One of `names`; one of `later` is refused with "not yet". Both NULL-terminated. */
+bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
+                      const char *const *later, int *ret);
+/* Refuses a key that the schema knows and this version does not do. */
+void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
+
+/* A path of the user's, resolved, in the spec's arena. */
+bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
+                    const char **ret);
+
+/* ---- sections ---- */
+
+int spec_read_model(const struct spec_reader *r, const struct json *node); /* spec_model.c */
+int spec_read_data(const struct spec_reader *r, const struct json *node);  /* spec_sections.c, all below */
+int spec_read_train(const struct spec_reader *r, const struct json *node);
+int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
+int spec_read_schedule(const struct spec_reader *r, const struct json *node);
+int spec_read_eval(const struct spec_reader *r, const struct json *node);
+int spec_read_checkpoint(const struct spec_reader *r, const struct json *node);
+int spec_read_resources(const struct spec_reader *r, const struct json *node);
+int spec_read_memory(const struct spec_reader *r, const struct json *node);
+int spec_read_queue(const struct spec_reader *r, const struct json *node);
+
+#endif

@@ -1,0 +1,119 @@
+/* What determines the bits of a run, as text, and the hash of it. A checkpoint carries both: a run may go on
+ * from it only when they agree. Numbers are printed so that they read back as the same bits. Pure functions;
+ * any thread.
+ *
+ * on_nonfinite is left out: it decides what happens after the last step with defined bits, and who stopped at
+ * a NaN may want to go on with "skip". A change of this text makes every older checkpoint "of another job":
+ * add keys only for what changes bits, and leave them out where they have the value that was implied before.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/json.h"
+#include "daemon/worker/spec.h"
+
+static const char *const layer_names[LAYER_COUNT] = {
+#define LAYER(name) [LAYER_##name] = #name,
+#include "kernels/layers.def"
+#undef LAYER
+};
+
+static void add_layer(struct strbuf *b, const struct layer *l)
+{
+    strbuf_addf(b, "{\"kind\":\"%s\",\"in\":%" PRIu32 ",\"out\":%" PRIu32, layer_names[l->kind], l->in,
+                l->out);
+    if (l->kind == LAYER_dense)
+        strbuf_addf(b, ",\"bias\":%s", l->bias ? "true" : "false");
+    if (l->kind == LAYER_dense || l->kind == LAYER_activation)
+        strbuf_addf(b, ",\"activation\":\"%s\"", act_names[l->act]);
+    if (l->kind == LAYER_dense || l->kind == LAYER_dropout)
+        strbuf_addf(b, ",\"dropout\":%.9g", (double)l->dropout);
+    strbuf_add(b, "}");
+}
+
+static void add_data(struct strbuf *b, const struct spec *s)
+{
+    strbuf_addf(b, ",\"data\":{\"format\":\"%s\",\"samples\":%" PRIu64 ",\"shuffle\":%s",
+                data_format_names[s->data.format], s->resolved.train_samples,
+                s->data.shuffle ? "true" : "false");
+    if (s->data.format == DATA_IDX)
+        strbuf_addf(b, ",\"crc32c\":\"%08" PRIx32 "\",\"scale\":[%.17g,%.17g],\"transpose\":%s}",
+                    s->resolved.data_crc, s->data.scale_lo, s->data.scale_hi,
+                    s->data.transpose ? "true" : "false");
+    else
+        strbuf_addf(b, ",\"seed\":%" PRIu64 ",\"noise\":%.9g}", s->data.seed, (double)(float)s->data.noise);
+}
+
+static void add_optimizer(struct strbuf *b, const struct spec *s)
+{
+    const struct optimizer *o = &s->optimizer;
+
+    strbuf_addf(b, ",\"optimizer\":{\"type\":\"%s\",\"lr\":%.17g,", optimizer_names[o->kind], s->lr);
+    if (o->kind == OPTIMIZER_ADAMW)
+        strbuf_addf(b, "\"betas\":[%.9g,%.9g],\"eps\":%.9g,", (double)o->beta1, (double)o->beta2,
+                    (double)o->eps);
+    else
+        strbuf_addf(b, "\"momentum\":%.9g,", (double)o->momentum);
+    strbuf_addf(b, "\"weight_decay\":%.9g}", (double)o->weight_decay);
+}
+
+static void add_schedule(struct strbuf *b, const struct spec *s)
+{
+    strbuf_addf(b, ",\"schedule\":{\"type\":\"%s\",\"warmup_steps\":%" PRIu64,
+                spec_schedule_names[s->schedule.type], s->schedule.warmup_steps);
+    if (s->schedule.type != SCHEDULE_CONSTANT)
+        strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"total_steps\":%" PRIu64, s->schedule.min_lr_ratio,
+                    s->resolved.total_steps);
+    strbuf_add(b, "}");
+}
+
+void spec_resolved_json(const struct spec *s, struct strbuf *b)
+{
+    assert(s->resolved.total_steps > 0);
+    strbuf_add(b, "{\"model\":[");
+    for (uint32_t i = 0; i < s->model.n_layers; i++) {
+        if (i > 0)
+            strbuf_add(b, ",");
+        add_layer(b, &s->model.layers[i]);
+    }
+    strbuf_addf(b, "],\"seed\":%" PRIu64, s->seed);
+    add_data(b, s);
+    strbuf_addf(b,
+                ",\"train\":{\"global_batch\":%" PRIu32 ",\"micro_batch\":%" PRIu32 ",\"replicas\":%" PRIu32
+                ",\"grad_clip\":%.17g}",
+                s->train.global_batch, s->resolved.micro_batch, s->resolved.replicas, s->optimizer.clip);
+    add_optimizer(b, s);
+    add_schedule(b, s);
+    strbuf_add(b, ",\"precision\":\"fp32\",\"method\":\"backprop\"}");
+}
+
+/* FNV-1a. Guards against mistakes, not against an adversary. */
+uint64_t spec_hash(const struct spec *s)
+{
+    uint64_t h = 0xcbf29ce484222325ull;
+    struct strbuf b = {0};
+
+    spec_resolved_json(s, &b);
+    for (size_t i = 0; i < b.n; i++)
+        h = (h ^ (unsigned char)b.at[i]) * 0x100000001b3ull;
+    strbuf_finish(&b);
+    return h;
+}
+
+int spec_resolved_micro_batch(const char *resolved_json, size_t bytes, uint32_t *ret, struct err *err)
+{
+    struct json *doc;
+    uint64_t v = 0;
+    int r = json_parse(resolved_json, bytes, "resolved spec", false, &doc, err);
+
+    if (r < 0)
+        return r;
+    r = json_u64(json_get(json_get(doc, "train"), "micro_batch"), "resolved.train.micro_batch", &v, err);
+    if (r == 0 && (v < 1 || v > SPEC_MAX_DIM))
+        r = err_set_at(err, -EINVAL, "resolved.train.micro_batch", "out of range");
+    json_free(doc);
+    if (r == 0)
+        *ret = (uint32_t)v;
+    return r;
+}

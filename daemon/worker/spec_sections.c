@@ -1,0 +1,407 @@
+/* The sections of a spec other than the model: each function reads one object into its part of struct spec,
+ * with the defaults that were set by spec_parse. What crosses sections is checked in spec.c. Pure functions.
+ */
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/spec_private.h"
+
+static const char *const nothing_later[] = {NULL};
+
+/* ------------------------------------------------------------------------------------------ data */
+
+const char *const data_format_names[DATA_FORMAT_COUNT + 1] = {"idx", "synthetic", NULL};
+
+static int read_files(const struct spec_reader *r, const struct json *node, const char *path,
+                      struct spec_files *ret)
+{
+    struct json_obj o;
+
+    json_obj_begin(&o, node, path, r->err);
+    spec_take_path(r, &o, "images", JSON_REQUIRED, &ret->images);
+    spec_take_path(r, &o, "labels", JSON_REQUIRED, &ret->labels);
+    return json_obj_end(&o);
+}
+
+static int read_scale(const struct spec_reader *r, const struct json *node)
+{
+    static const char path[] = "data.scale";
+    double v[2];
+    char at[32];
+    int status;
+
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 2)
+        return err_set_at(r->err, -EINVAL, path,
+                          "must be two numbers, what bytes 0 and 255 become, e.g. [0,1]");
+    for (size_t i = 0; i < 2; i++) {
+        json_path_index(at, sizeof at, path, i);
+        status = json_double(json_array_at(node, i), at, &v[i], r->err);
+        if (status < 0)
+            return status;
+        if (fabs(v[i]) > FLT_MAX / 4)
+            return err_set_at(r->err, -EINVAL, at, "%g is too large", v[i]);
+    }
+    if ((float)v[0] == (float)v[1])
+        return err_set_at(r->err, -EINVAL, path,
+                          "the two numbers are equal, so all pixels would be; write [0,1]");
+    r->s->data.scale_lo = v[0];
+    r->s->data.scale_hi = v[1];
+    return 0;
+}
+
+static int read_idx(const struct spec_reader *r, struct json_obj *o)
+{
+    const struct json *train = NULL, *val = NULL, *scale = NULL;
+    int status;
+
+    json_take(o, "train", JSON_REQUIRED, &train);
+    json_take(o, "val", JSON_OPTIONAL, &val);
+    json_take(o, "scale", JSON_OPTIONAL, &scale);
+    json_take_bool(o, "transpose", JSON_OPTIONAL, &r->s->data.transpose);
+    status = json_obj_end(o);
+    if (status == 0)
+        status = read_files(r, train, "data.train", &r->s->data.train);
+    if (status == 0 && val)
+        status = read_files(r, val, "data.val", &r->s->data.val);
+    if (status == 0 && scale)
+        status = read_scale(r, scale);
+    return status;
+}
+
+static int read_synthetic(const struct spec_reader *r, struct json_obj *o)
+{
+    struct spec *s = r->s;
+
+    spec_take_u64(o, "samples", JSON_REQUIRED, 1, 1ull << 40, &s->data.samples);
+    spec_take_u64(o, "val_samples", JSON_OPTIONAL, 0, 1ull << 40, &s->data.val_samples);
+    json_take_u64(o, "seed", JSON_OPTIONAL, &s->data.seed);
+    spec_take_float(o, "noise", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &s->data.noise);
+    return json_obj_end(o);
+}
+
+int spec_read_data(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const later[] = {"bytes", "npy", "tokens", NULL};
+    struct json_obj o;
+    int format = 0;
+
+    json_obj_begin(&o, node, "data", r->err);
+    json_take_bool(&o, "shuffle", JSON_OPTIONAL, &r->s->data.shuffle);
+    if (!spec_take_choice(&o, "format", JSON_REQUIRED, data_format_names, later, &format))
+        return json_obj_end(&o);
+    r->s->data.format = (enum data_format)format;
+    return format == DATA_IDX ? read_idx(r, &o) : read_synthetic(r, &o);
+}
+
+/* ------------------------------------------------------------------------------------------ train */
+
+static void check_micro_batch(struct json_obj *o, uint32_t batch, uint32_t micro)
+{
+    uint32_t below, above;
+
+    if (micro == 0 || batch == 0 || batch % micro == 0)
+        return;
+    spec_nearest_divisors(batch, micro, &below, &above);
+    if (above)
+        json_fail(o, "micro_batch", -EINVAL,
+                  "%" PRIu32 " does not divide global_batch %" PRIu32 "; the nearest that do are %" PRIu32
+                  " and %" PRIu32 ", or write \"auto\"",
+                  micro, batch, below, above);
+    else
+        json_fail(o, "micro_batch", -EINVAL,
+                  "%" PRIu32 " is larger than global_batch; write at most %" PRIu32 ", or \"auto\"", micro,
+                  batch);
+}
+
+static void read_grad_clip(const struct spec_reader *r, struct json_obj *o)
+{
+    const struct json *node;
+
+    if (json_take(o, "grad_clip", JSON_OPTIONAL, &node) && json_type(node) != JSON_NULL)
+        spec_take_float(o, "grad_clip", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE " or null",
+                        &r->s->optimizer.clip);
+}
+
+int spec_read_train(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const nonfinite[] = {"stop", "skip", NULL};
+    struct spec *s = r->s;
+    struct json_obj o;
+    bool epochs, steps;
+    int skip = 0;
+
+    json_obj_begin(&o, node, "train", r->err);
+    epochs = spec_take_u64(&o, "epochs", JSON_OPTIONAL, 1, SPEC_MAX_STEPS, &s->train.epochs);
+    steps = spec_take_u64(&o, "steps", JSON_OPTIONAL, 1, SPEC_MAX_STEPS, &s->train.steps);
+    spec_take_u32(&o, "global_batch", JSON_REQUIRED, 1, SPEC_MAX_DIM, &s->train.global_batch);
+    spec_take_auto_u32(&o, "micro_batch", 1, SPEC_MAX_DIM, &s->train.micro_batch);
+    if (spec_take_auto_u32(&o, "replicas", 1, SPEC_MAX_DIM, &s->train.replicas) && s->train.replicas > 1)
+        json_fail(&o, "replicas", -EOPNOTSUPP, "more than one is not supported yet; write 1 or \"auto\"");
+    read_grad_clip(r, &o);
+    if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
+        s->train.skip_nonfinite = skip == 1;
+    check_micro_batch(&o, s->train.global_batch, s->train.micro_batch);
+    if (epochs && steps)
+        json_fail(&o, "steps", -EINVAL, "epochs and steps are both given; keep one of them");
+    if (json_obj_end(&o) < 0)
+        return o.status;
+    if (!epochs && !steps)
+        return err_set_at(r->err, -EINVAL, "train", "says not how long; add \"epochs\" or \"steps\"");
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ optimizer */
+
+static void read_betas(struct json_obj *o, struct optimizer *ret)
+{
+    const struct json *node, *item;
+    double v;
+
+    if (!json_take(o, "betas", JSON_OPTIONAL, &node))
+        return;
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 2) {
+        json_fail(o, "betas", -EINVAL, "must be two numbers, e.g. [0.9,0.999]");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        item = json_array_at(node, (size_t)i);
+        if (json_double(item, "", &v, NULL) < 0 || !spec_is_fraction(v)) {
+            json_fail(o, i == 0 ? "betas[0]" : "betas[1]", -EINVAL,
+                      "must be a number that is " SPEC_FRACTION);
+            return;
+        }
+        *(i == 0 ? &ret->beta1 : &ret->beta2) = (float)v;
+    }
+}
+
+static void read_adamw(struct json_obj *o, struct optimizer *ret)
+{
+    double eps = 1e-8;
+
+    ret->beta1 = 0.9f;
+    ret->beta2 = 0.999f;
+    ret->weight_decay = 0.01f;
+    read_betas(o, ret);
+    spec_take_float(o, "eps", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &eps);
+    ret->eps = (float)eps;
+}
+
+static void read_sgd(struct json_obj *o, struct optimizer *ret)
+{
+    double momentum = 0;
+
+    spec_take_float(o, "momentum", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION, &momentum);
+    ret->momentum = (float)momentum;
+}
+
+int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
+{
+    const char *names[OPTIMIZER_COUNT + 1] = {NULL};
+    struct optimizer *ret = &r->s->optimizer;
+    struct json_obj o;
+    double decay;
+    int kind;
+
+    memcpy(names, optimizer_names, sizeof optimizer_names);
+    json_obj_begin(&o, node, "optimizer", r->err);
+    if (!spec_take_choice(&o, "type", JSON_REQUIRED, names, nothing_later, &kind))
+        return json_obj_end(&o);
+    ret->kind = (enum optimizer_kind)kind;
+    spec_take_float(&o, "lr", JSON_REQUIRED, spec_is_positive, SPEC_POSITIVE, &r->s->lr);
+    if (kind == OPTIMIZER_ADAMW)
+        read_adamw(&o, ret);
+    else
+        read_sgd(&o, ret);
+    if (spec_take_float(&o, "weight_decay", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &decay))
+        ret->weight_decay = (float)decay;
+    return json_obj_end(&o);
+}
+
+const char *const spec_schedule_names[SCHEDULE_COUNT + 1] = {"constant", "cosine", "linear", NULL};
+
+int spec_read_schedule(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    struct json_obj o;
+    int type = SCHEDULE_CONSTANT;
+
+    json_obj_begin(&o, node, "schedule", r->err);
+    spec_take_choice(&o, "type", JSON_REQUIRED, spec_schedule_names, nothing_later, &type);
+    s->schedule.type = (enum spec_schedule)type;
+    spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &s->schedule.warmup_steps);
+    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, spec_is_ratio, SPEC_RATIO,
+                        &s->schedule.min_lr_ratio) &&
+        type == SCHEDULE_CONSTANT)
+        json_fail(&o, "min_lr_ratio", -EINVAL,
+                  "a constant schedule does not go down; remove it, or write "
+                  "\"type\": \"cosine\" or \"linear\"");
+    return json_obj_end(&o);
+}
+
+/* ------------------------------------------------------------------------------------------ eval, checkpoint
+ */
+
+static int read_every(const struct spec_reader *r, const struct json *node, const char *path,
+                      struct spec_every *ret)
+{
+    struct json_obj o;
+    bool epochs, steps;
+
+    json_obj_begin(&o, node, path, r->err);
+    epochs = spec_take_u64(&o, "epochs", JSON_OPTIONAL, 1, SPEC_MAX_STEPS, &ret->epochs);
+    steps = spec_take_u64(&o, "steps", JSON_OPTIONAL, 1, SPEC_MAX_STEPS, &ret->steps);
+    if (json_obj_end(&o) < 0)
+        return o.status;
+    if (epochs == steps)
+        return err_set_at(r->err, -EINVAL, path,
+                          "must have one of \"epochs\" and \"steps\", e.g. {\"epochs\": 1}");
+    return 0;
+}
+
+int spec_read_eval(const struct spec_reader *r, const struct json *node)
+{
+    const struct json *every = NULL;
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "eval", r->err);
+    json_take(&o, "every", JSON_REQUIRED, &every);
+    if (json_obj_end(&o) < 0)
+        return o.status;
+    return read_every(r, every, "eval.every", &r->s->eval);
+}
+
+const char *const spec_best_names[BEST_COUNT + 1] = {"none", "val/accuracy", "val/loss", NULL};
+
+int spec_read_checkpoint(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    const struct json *every = NULL;
+    struct json_obj o;
+    int best = BEST_NONE;
+
+    json_obj_begin(&o, node, "checkpoint", r->err);
+    json_take(&o, "every", JSON_OPTIONAL, &every);
+    spec_take_u32(&o, "keep", JSON_OPTIONAL, 1, 1000000, &s->checkpoint.keep);
+    spec_take_choice(&o, "best", JSON_OPTIONAL, spec_best_names, nothing_later, &best);
+    s->checkpoint.best = (enum spec_best)best;
+    if (json_obj_end(&o) < 0)
+        return o.status;
+    return every ? read_every(r, every, "checkpoint.every", &s->checkpoint.every) : 0;
+}
+
+/* ------------------------------------------------------------------------------------------ resources,
+ * memory */
+
+static int read_devices(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    uint32_t min = 1, max = 0;
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "resources.devices", r->err);
+    spec_take_u32(&o, "min", JSON_OPTIONAL, 1, DEVICE_MAX, &min);
+    spec_take_u32(&o, "max", JSON_OPTIONAL, 1, DEVICE_MAX, &max);
+    if (max && max < min)
+        json_fail(&o, "max", -EINVAL, "is below min %" PRIu32 "; write at least that", min);
+    s->resources.devices_min = min;
+    s->resources.devices_max = max;
+    return json_obj_end(&o);
+}
+
+int spec_read_resources(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    const struct json *devices = NULL;
+    struct json_obj o;
+    uint32_t n = 0;
+
+    json_obj_begin(&o, node, "resources", r->err);
+    spec_take_auto_bytes(&o, "device_memory", &s->resources.device_bytes);
+    spec_take_auto_bytes(&o, "host_memory", &s->resources.host_bytes);
+    json_take(&o, "devices", JSON_OPTIONAL, &devices);
+    if (devices && json_type(devices) != JSON_OBJECT && spec_take_auto_u32(&o, "devices", 1, DEVICE_MAX, &n))
+        s->resources.devices_min = s->resources.devices_max = n;
+    if (json_obj_end(&o) < 0)
+        return o.status;
+    return devices && json_type(devices) == JSON_OBJECT ? read_devices(r, devices) : 0;
+}
+
+int spec_read_memory(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const later_policies[] = {"harmony-dp", "lru", NULL};
+    static const char *const recompute_now[] = {"auto", NULL}, *const recompute_later[] = {"always", "never",
+                                                                                           NULL};
+    struct json_obj o;
+    int policy = POLICY_auto, update = UPDATE_AUTO, recompute = 0;
+
+    json_obj_begin(&o, node, "memory", r->err);
+    spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, later_policies, &policy);
+    spec_take_choice(&o, "optimizer_on", JSON_OPTIONAL, update_place_names, nothing_later, &update);
+    spec_take_choice(&o, "recompute", JSON_OPTIONAL, recompute_now, recompute_later, &recompute);
+    spec_refuse_key(&o, "file_tier", "tensors live on devices and in host memory");
+    r->s->memory.policy = (enum policy_id)policy;
+    r->s->memory.update = (enum update_place)update;
+    return json_obj_end(&o);
+}
+
+/* ------------------------------------------------------------------------------------------ queue */
+
+const char *const spec_priority_names[PRIORITY_COUNT + 1] = {"low", "normal", "high", NULL};
+
+/* "2d", "1d12h", "90m": at most ten years, so that nothing overflows. */
+static bool parse_duration(const char *text, uint64_t *ret_s)
+{
+    static const char units[] = "smhd";
+    static const uint64_t seconds[] = {1, 60, 3600, 86400};
+    uint64_t total = 0, v;
+    char *end;
+
+    while (*text) {
+        const char *unit;
+        if (*text < '0' || *text > '9')
+            return false;
+        v = strtoull(text, &end, 10);
+        unit = *end ? strchr(units, *end) : NULL;
+        if (!unit || v > 400000000)
+            return false;
+        total += v * seconds[unit - units];
+        if (total > 3653ull * 86400)
+            return false;
+        text = end + 1;
+    }
+    *ret_s = total;
+    return total > 0;
+}
+
+static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
+{
+    const struct json *node;
+    const char *text;
+
+    if (!json_take(o, "time_limit", JSON_OPTIONAL, &node))
+        return;
+    if (json_type(node) == JSON_NUMBER)
+        spec_take_u64(o, "time_limit", JSON_REQUIRED, 1, 3653ull * 86400, ret_s);
+    else if (json_take_string(o, "time_limit", JSON_REQUIRED, &text) && !parse_duration(text, ret_s))
+        json_fail(
+            o, "time_limit", -EINVAL,
+            "must be seconds or a time of at most ten years such as \"2d\", \"12h\", \"90m\", \"1d12h\"");
+}
+
+int spec_read_queue(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    struct json_obj o;
+    int priority = PRIORITY_NORMAL;
+
+    json_obj_begin(&o, node, "queue", r->err);
+    spec_take_choice(&o, "priority", JSON_OPTIONAL, spec_priority_names, nothing_later, &priority);
+    s->queue.priority = (enum spec_priority)priority;
+    read_time_limit(&o, &s->queue.time_limit_s);
+    json_take_bool(&o, "preemptible", JSON_OPTIONAL, &s->queue.preemptible);
+    return json_obj_end(&o);
+}

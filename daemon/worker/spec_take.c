@@ -1,0 +1,178 @@
+/* Takers for the spec's sections: json_take_* with the limits and the wording that a job file needs. Each
+ * says what was found and what would be right. Pure functions on the caller's structs.
+ */
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "daemon/worker/spec_private.h"
+
+bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
+                   uint64_t *ret)
+{
+    uint64_t v;
+
+    if (!json_take_u64(o, key, need, &v))
+        return false;
+    if (v < min || v > max) {
+        json_fail(o, key, -EINVAL, "must be from %" PRIu64 " to %" PRIu64 ", found %" PRIu64, min, max, v);
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uint32_t min, uint32_t max,
+                   uint32_t *ret)
+{
+    uint64_t v;
+
+    if (!spec_take_u64(o, key, need, min, max, &v))
+        return false;
+    *ret = (uint32_t)v;
+    return true;
+}
+
+static bool is_string(const struct json *node, const char *text)
+{
+    const char *s;
+
+    return json_type(node) == JSON_STRING && json_string(node, "", &s, NULL) == 0 && strcmp(s, text) == 0;
+}
+
+/* True when the key is there and has another value than "auto". */
+static bool is_not_auto(struct json_obj *o, const char *key)
+{
+    const struct json *node;
+
+    return json_take(o, key, JSON_OPTIONAL, &node) && !is_string(node, "auto");
+}
+
+bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret)
+{
+    const struct json *node;
+
+    if (!is_not_auto(o, key))
+        return false;
+    json_take(o, key, JSON_OPTIONAL, &node);
+    if (json_type(node) == JSON_STRING) {
+        json_fail(o, key, -EINVAL, "must be \"auto\" or a whole number");
+        return false;
+    }
+    return spec_take_u32(o, key, JSON_REQUIRED, min, max, ret);
+}
+
+bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
+{
+    uint64_t v;
+
+    if (!is_not_auto(o, key) || !json_take_bytes(o, key, JSON_REQUIRED, &v))
+        return false;
+    if (v == 0) {
+        json_fail(o, key, -EINVAL, "must be more than 0 bytes; write \"auto\" to use what there is");
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+bool spec_is_positive(double v)
+{
+    return (float)v > 0;
+}
+
+bool spec_is_not_negative(double v)
+{
+    return v >= 0;
+}
+
+bool spec_is_fraction(double v)
+{
+    return v >= 0 && (float)v < 1;
+}
+
+bool spec_is_ratio(double v)
+{
+    return v >= 0 && v <= 1;
+}
+
+bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, bool (*allowed)(double v),
+                     const char *words, double *ret)
+{
+    double v;
+
+    if (!json_take_double(o, key, need, &v))
+        return false;
+    if (fabs(v) > FLT_MAX || !allowed(v)) {
+        json_fail(o, key, -EINVAL, "must be %s, found %g", words, v);
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+static void list(char *buf, size_t size, const char *const *names)
+{
+    size_t at = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; names[i] && at + 1 < size; i++) {
+        snprintf(buf + at, size - at, "%s\"%s\"", i ? ", " : "", names[i]);
+        at += strlen(buf + at);
+    }
+}
+
+bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
+                      const char *const *later, int *ret)
+{
+    const struct json *node;
+    char known[256];
+
+    if (!json_take(o, key, need, &node))
+        return false;
+    for (int i = 0; later[i]; i++) {
+        if (is_string(node, later[i])) {
+            list(known, sizeof known, names);
+            json_fail(o, key, -EOPNOTSUPP, "\"%s\" is not supported yet; this version has %s", later[i],
+                      known);
+            return false;
+        }
+    }
+    return json_take_enum(o, key, need, names, ret);
+}
+
+void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
+{
+    const struct json *node;
+
+    if (json_take(o, key, JSON_OPTIONAL, &node))
+        json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
+}
+
+bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
+                    const char **ret)
+{
+    const char *path;
+    char *joined;
+    size_t n;
+
+    if (!json_take_string(o, key, need, &path))
+        return false;
+    if (!path[0] || strlen(path) >= 4096) {
+        json_fail(o, key, -EINVAL, path[0] ? "a path has fewer than 4096 bytes" : "a path must not be empty");
+        return false;
+    }
+    if (path[0] == '/' || !r->base_dir) {
+        *ret = arena_strdup(r->s->arena, path);
+        return true;
+    }
+    n = strlen(r->base_dir) + 1 + strlen(path) + 1;
+    joined = arena_alloc(r->s->arena, n);
+    snprintf(joined, n, "%s/%s", r->base_dir, path);
+    *ret = joined;
+    return true;
+}

@@ -1,0 +1,23 @@
+/* The JSON header of a safetensors file. Private to safetensors.c. */
+#ifndef WORKER_ST_HEADER_H
+#define WORKER_ST_HEADER_H
+
+#include <stdbool.h>
+
+#include "daemon/worker/safetensors.h"
+
+struct st_header {
+    struct st_entry *entries;
+    struct st_meta *meta;
+    size_t n_entries, cap_entries;
+    size_t n_meta, cap_meta;
+    bool has_meta;
+};
+
+/* Parses `bytes` of text in place: names and values in the result point into it, so it must live as long.
+ * Entries are in the order of the text; that names differ, shapes fit offsets and offsets tile the data is
+ * checked by the caller. -EBADMSG with the file and the position; -ENOMEM. Finish the header in any case. */
+int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *file, struct err *err);
+void st_header_finish(struct st_header *h);
+
+#endif

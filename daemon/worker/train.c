@@ -1,0 +1,534 @@
+/* The training loop. See train.h.
+ *
+ * One thread, no loader of its own: the loop fills the slot of step s+1 while step s computes on the streams,
+ * and then sleeps until step s is done. Results are read one step late, so nothing drains between steps.
+ * Evaluation, checkpoint and the end drain; there the devices' byte counters must equal what the plan
+ * promised, or the run fails.
+ */
+#include "daemon/worker/train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/strbuf.h"
+#include "daemon/worker/checkpoint.h"
+#include "daemon/worker/metrics.h"
+#include "kernels/device.h"
+#include "swap/exec.h"
+#include "swap/store.h"
+
+struct trainer {
+    struct job *job;
+    const struct spec *spec;
+    const struct plan *plan;
+    const struct outdir *out;
+    const struct train_options *options;
+    struct devset *devices;
+    struct store *store;
+    struct exec *exec;
+    struct metrics *metrics;
+    struct checkpoint_tensors tensors;
+    uint64_t *indices;                              /* of one global batch */
+    uint64_t planned_in, planned_out, planned_peer; /* promised by the programs run so far */
+    uint64_t step;                                  /* steps enqueued */
+    uint64_t known;                                 /* steps whose result was read */
+    uint64_t last_ns;                               /* when the last result was read */
+    uint64_t last_wait_ns;
+    struct checkpoint_eval eval; /* the last evaluation; valid only for the step it was made at */
+    uint64_t eval_step;
+    struct train_report *report;
+};
+
+static volatile sig_atomic_t stop_requested;
+
+void train_request_stop(void)
+{
+    stop_requested = 1;
+}
+
+/* ---- counting ---- */
+
+static void promise(struct trainer *t, enum program_kind k)
+{
+    struct plan_bytes b;
+    plan_count_bytes(t->plan, k, &b);
+    t->planned_in += b.in;
+    t->planned_out += b.out;
+    t->planned_peer += b.peer;
+}
+
+static void count(const struct trainer *t, struct device_counters *sum)
+{
+    *sum = (struct device_counters){0};
+    for (uint32_t i = 0; i < t->plan->n_devices; i++) {
+        struct device_counters c;
+        devset_counters(t->devices, i, &c);
+        sum->in_bytes += c.in_bytes;
+        sum->out_bytes += c.out_bytes;
+        sum->peer_bytes += c.peer_bytes;
+        sum->compute_busy_ns += c.compute_busy_ns;
+        sum->compute_wait_ns += c.compute_wait_ns;
+    }
+}
+
+/* The streams are drained. A difference means that the plan and the execution have parted: never go on. */
+static int check_counters(struct trainer *t, struct err *err)
+{
+    struct device_counters c;
+    count(t, &c);
+    if (c.in_bytes == t->planned_in && c.out_bytes == t->planned_out && c.peer_bytes == t->planned_peer)
+        return 0;
+    return err_set(err, -EPROTO,
+                   "internal: the devices moved in %" PRIu64 ", out %" PRIu64 ", peer %" PRIu64
+                   " bytes, but the plan says %" PRIu64 ", %" PRIu64 ", %" PRIu64,
+                   c.in_bytes, c.out_bytes, c.peer_bytes, t->planned_in, t->planned_out, t->planned_peer);
+}
+
+/* ---- programs ---- */
+
+static int run_program(struct trainer *t, enum program_kind k, const struct step_args *args, struct err *err)
+{
+    int r = exec_run(t->exec, k, args);
+    if (r < 0)
+        return err_set(err, r, "the devices failed in program %s: %s", program_kind_names[k], strerror(-r));
+    promise(t, k);
+    return check_counters(t, err);
+}
+
+static void fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step)
+{
+    uint32_t rows = t->plan->rows;
+    for (uint32_t j = 0; j < t->plan->n_micro; j++) {
+        uint32_t first = j * rows, left = valid > first ? valid - first : 0;
+        float *x = store_ptr(t->store, store_find(t->store, TENSOR_X, 0, j), step);
+        void *target = store_ptr(t->store, store_find(t->store, TENSOR_TARGET, PLAN_NONE, j), step);
+        dataset_fill(d, t->indices + first, left < rows ? left : rows, rows, x, target);
+    }
+}
+
+static struct step_result sum_results(const struct trainer *t, uint64_t step)
+{
+    struct step_result sum = {0};
+    for (uint32_t j = 0; j < t->plan->n_micro; j++) {
+        const struct step_result *r =
+            store_ptr(t->store, store_find(t->store, TENSOR_RESULT, PLAN_NONE, j), step);
+        sum.loss += r->loss;
+        sum.correct += r->correct;
+    }
+    return sum;
+}
+
+static struct step_args args_of_step(const struct trainer *t, uint64_t step)
+{
+    const struct spec *s = t->spec;
+    double n = (double)(step + 1);
+    return (struct step_args){
+        .step = step,
+        .seed = s->seed,
+        .lr = (float)spec_lr(s, step),
+        .bias_correct1 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta1, n))),
+        .bias_correct2 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta2, n))),
+        .grad_scale = (float)(1.0 / s->train.global_batch),
+        .valid_rows = s->train.global_batch,
+        .training = 1,
+    };
+}
+
+static int enqueue_step(struct trainer *t, struct err *err)
+{
+    uint32_t batch = t->spec->train.global_batch;
+    for (uint32_t i = 0; i < batch; i++)
+        t->indices[i] = data_index(t->spec, t->step * batch + i);
+    fill_slots(t, t->job->train, batch, t->step);
+    struct step_args args = args_of_step(t, t->step);
+    int r = exec_cycle(t->exec, &args);
+    if (r < 0)
+        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", t->step + 1, strerror(-r));
+    promise(t, PROGRAM_CYCLE);
+    t->step++;
+    return 0;
+}
+
+/* ---- results ---- */
+
+static double grad_norm(const struct trainer *t, uint64_t step, bool *ret_skipped)
+{
+    tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
+    *ret_skipped = false;
+    if (id == PLAN_NONE)
+        return NAN;
+    const struct step_decision *d = store_ptr(t->store, id, step);
+    *ret_skipped = d->apply == 0;
+    return sqrt(d->sumsq);
+}
+
+static int check_finite(const struct trainer *t, double loss, bool skipped, struct err *err)
+{
+    bool skip = t->spec->train.skip_nonfinite;
+    if ((isfinite(loss) && !skipped) || (skip && skipped))
+        return 0;
+    return err_set(err, -EDOM,
+                   "%s at step %" PRIu64
+                   ": training has diverged. The last checkpoint is kept; lower optimizer.lr, "
+                   "set train.grad_clip%s",
+                   isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1,
+                   skip ? "" : ", or skip such steps with train.on_nonfinite \"skip\"");
+}
+
+static void tell(const struct trainer *t, const struct train_progress *p)
+{
+    if (t->options->progress != NULL)
+        t->options->progress(t->options->ctx, p);
+}
+
+/* Waits for the oldest step whose result is not known yet, and records it. */
+static int read_step(struct trainer *t, struct err *err)
+{
+    uint64_t step = t->known;
+    int r = exec_wait(t->exec, step);
+    if (r < 0)
+        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", step + 1, strerror(-r));
+    uint32_t batch = t->spec->train.global_batch;
+    bool skipped;
+    double loss = sum_results(t, step).loss / batch, norm = grad_norm(t, step, &skipped);
+    r = check_finite(t, loss, skipped, err);
+    if (r < 0)
+        return r;
+    uint64_t now = clock_now_ns();
+    struct device_counters c;
+    count(t, &c);
+    struct metrics_step m = {
+        .step = step + 1,
+        .loss = loss,
+        .lr = spec_lr(t->spec, step),
+        .grad_norm = norm,
+        .samples_per_s = batch / ((double)(now - t->last_ns + 1) * 1e-9),
+        .in_bytes = t->report->cycle.in,
+        .out_bytes = t->report->cycle.out,
+        .peer_bytes = t->report->cycle.peer,
+        .stall_s = (double)(c.compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices,
+    };
+    t->last_ns = now;
+    t->last_wait_ns = c.compute_wait_ns;
+    t->known++;
+    t->report->loss = loss;
+    r = metrics_train(t->metrics, &m, err);
+    tell(t, &(struct train_progress){.event = PROGRESS_STEP,
+                                     .step = t->known,
+                                     .total_steps = t->spec->resolved.total_steps,
+                                     .loss = loss,
+                                     .lr = m.lr,
+                                     .samples_per_s = m.samples_per_s});
+    return r;
+}
+
+static int read_all(struct trainer *t, struct err *err)
+{
+    int r = 0;
+    while (r == 0 && t->known < t->step)
+        r = read_step(t, err);
+    return r;
+}
+
+/* ---- evaluation ---- */
+
+static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum, struct err *err)
+{
+    uint32_t batch = t->spec->train.global_batch;
+    uint64_t left = t->job->val->n_samples - first;
+    uint32_t valid = left < batch ? (uint32_t)left : batch;
+    for (uint32_t i = 0; i < valid; i++)
+        t->indices[i] = first + i;
+    fill_slots(t, t->job->val, valid, 0);
+    struct step_args args = {.valid_rows = valid, .grad_scale = 1.0f};
+    int r = run_program(t, PROGRAM_EVAL, &args, err);
+    struct step_result s = sum_results(t, 0);
+    sum->loss += s.loss;
+    sum->correct += s.correct;
+    return r;
+}
+
+/* Exit, evaluation, entry. All results have been read. */
+static int evaluate(struct trainer *t, struct err *err)
+{
+    uint64_t n = t->job->val->n_samples;
+    struct step_result sum = {0};
+    int r = run_program(t, PROGRAM_EXIT, NULL, err);
+    for (uint64_t first = 0; r == 0 && first < n; first += t->spec->train.global_batch)
+        r = eval_batch(t, first, &sum, err);
+    if (r == 0)
+        r = run_program(t, PROGRAM_ENTRY, NULL, err);
+    if (r < 0)
+        return r;
+    t->eval = (struct checkpoint_eval){true, sum.loss / (double)n, sum.correct / (double)n};
+    t->eval_step = t->step;
+    t->report->evaluated = true;
+    t->report->val_loss = t->eval.loss;
+    t->report->val_accuracy = t->eval.accuracy;
+    r = metrics_eval(t->metrics, t->step, t->eval.loss, t->eval.accuracy, err);
+    tell(t, &(struct train_progress){.event = PROGRESS_EVAL,
+                                     .step = t->step,
+                                     .total_steps = t->spec->resolved.total_steps,
+                                     .val_loss = t->eval.loss,
+                                     .val_accuracy = t->eval.accuracy});
+    return r;
+}
+
+/* ---- checkpoints ---- */
+
+static void *state_block(void *ctx, uint32_t layer, bool optimizer_state)
+{
+    const struct trainer *t = ctx;
+    return store_ptr(t->store, store_find(t->store, optimizer_state ? TENSOR_K : TENSOR_W, layer, PLAN_NONE),
+                     0);
+}
+
+/* A loss is finite one step longer than the weights: look before the last good checkpoint is replaced. */
+static int check_weights(struct trainer *t, struct err *err)
+{
+    for (uint32_t l = 0; l < t->plan->n_layers; l++) {
+        uint64_t n = t->job->graph->layers[l].size.w / sizeof(float);
+        const float *w = n > 0 ? state_block(t, l, false) : NULL;
+        for (uint64_t i = 0; i < n; i++)
+            if (!isfinite(w[i]))
+                return err_set(err, -EDOM,
+                               "weights of layer %u are not finite after step %" PRIu64
+                               ": training has diverged. The "
+                               "last checkpoint is kept; lower optimizer.lr or set train.grad_clip",
+                               l, t->step);
+    }
+    return 0;
+}
+
+static struct checkpoint_data checkpoint_of(const struct trainer *t)
+{
+    return (struct checkpoint_data){
+        .step = t->step,
+        .data_position = t->step * t->spec->train.global_batch,
+        .spec = t->spec,
+        .numerics = devset_numerics(t->devices),
+        .eval = t->eval_step == t->step ? t->eval : (struct checkpoint_eval){0},
+        .tensors = &t->tensors,
+    };
+}
+
+/* All results have been read, so the loss of the last step is known to be finite. */
+static int checkpoint(struct trainer *t, struct err *err)
+{
+    int r = run_program(t, PROGRAM_FLUSH, NULL, err);
+    if (r == 0)
+        r = check_weights(t, err);
+    if (r == 0)
+        r = metrics_sync(t->metrics, err);
+    if (r < 0)
+        return r;
+    struct checkpoint_data data = checkpoint_of(t);
+    r = checkpoint_save(t->out, &data, err);
+    if (r == 0)
+        r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
+    if (r == 0)
+        tell(t, &(struct train_progress){.event = PROGRESS_CHECKPOINT,
+                                         .step = t->step,
+                                         .total_steps = t->spec->resolved.total_steps});
+    t->last_ns = clock_now_ns();
+    return r;
+}
+
+/* ---- start and end ---- */
+
+static void init_weights(struct trainer *t)
+{
+    for (uint32_t l = 0; l < t->spec->model.n_layers; l++)
+        if (t->job->graph->layers[l].size.w > 0)
+            layer_init(&t->spec->model.layers[l], t->spec->seed, state_block(t, l, false));
+}
+
+static int check_same_spec(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
+{
+    if (info->spec_hash == spec_hash(t->spec))
+        return 0;
+    return err_set_at(err, -EEXIST, t->out->name,
+                      "the output holds a checkpoint (step %" PRIu64
+                      ") of a job with another spec; choose another "
+                      "output, or remove that directory to start afresh",
+                      info->step);
+}
+
+/* Weights from the newest checkpoint, or fresh ones. */
+static int restore(struct trainer *t, struct err *err)
+{
+    uint64_t step;
+    struct checkpoint *c = NULL;
+    int r = checkpoint_clean(t->out, err);
+    if (r < 0)
+        return r;
+    r = checkpoint_latest(t->out, &step, err);
+    if (r == -ENOENT) {
+        init_weights(t);
+        return 0;
+    }
+    if (r == 0)
+        r = checkpoint_open(t->out, step, &c, err);
+    if (r == 0)
+        r = check_same_spec(t, checkpoint_info(c), err);
+    if (r == 0)
+        r = checkpoint_read(c, &t->tensors, err);
+    if (r == 0) {
+        const struct checkpoint_info *info = checkpoint_info(c);
+        t->step = t->known = info->step;
+        t->report->resumed_from = info->step;
+        t->report->numerics_changed = strcmp(info->numerics, devset_numerics(t->devices)) != 0;
+        t->eval = info->eval;
+        t->eval_step = info->step;
+    }
+    checkpoint_close(c);
+    return r;
+}
+
+static int open_devices(struct trainer *t, struct err *err)
+{
+    struct devset_config c = {
+        .backend = "cpu",
+        .n_devices = t->plan->n_devices,
+        .threads = t->job->threads,
+        .link_bytes_per_s = t->options->link_bytes_per_s,
+        .peer_bytes_per_s = t->options->peer_bytes_per_s,
+        .delay_seed = t->options->delay_seed,
+    };
+    for (uint32_t i = 0; i < c.n_devices; i++)
+        c.capacity_bytes[i] = t->plan->devices[i].lease_bytes;
+    return devset_open(&c, &t->devices, err);
+}
+
+static int start(struct trainer *t, struct err *err)
+{
+    int r = open_devices(t, err);
+    if (r == 0)
+        r = store_create(t->devices, t->plan, &t->store, err);
+    if (r < 0)
+        return r;
+    struct exec_config c = {t->plan, &t->spec->model, &t->spec->optimizer, t->devices, t->store};
+    r = exec_create(&c, &t->exec, err);
+    if (r < 0)
+        return r;
+    checkpoint_tensors_init(&t->tensors, &t->spec->model, &t->spec->optimizer, state_block, t);
+    t->indices = calloc(t->spec->train.global_batch, sizeof *t->indices);
+    if (t->indices == NULL)
+        return err_set(err, -ENOMEM, "no memory for a batch of %u", t->spec->train.global_batch);
+    r = restore(t, err);
+    if (r == 0)
+        r = metrics_open(t->out, t->step, &t->metrics, err);
+    if (r == 0)
+        r = run_program(t, PROGRAM_ENTRY, NULL, err);
+    return r;
+}
+
+static uint64_t hash_weights(struct trainer *t)
+{
+    uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a over 32-bit words */
+    for (uint32_t l = 0; l < t->plan->n_layers; l++) {
+        uint64_t n = t->job->graph->layers[l].size.w / sizeof(uint32_t);
+        const char *w = n > 0 ? state_block(t, l, false) : NULL;
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t word;
+            memcpy(&word, w + i * sizeof word, sizeof word);
+            h = (h ^ word) * 0x100000001b3ull;
+        }
+    }
+    return h;
+}
+
+static int end(struct trainer *t, struct err *err)
+{
+    int r = run_program(t, PROGRAM_EXIT, NULL, err);
+    if (r < 0)
+        return r;
+    t->report->weights_hash = hash_weights(t);
+    if (t->report->stopped)
+        return 0;
+    struct checkpoint_data data = checkpoint_of(t);
+    return checkpoint_export_weights(t->out, "model.safetensors", &data, err);
+}
+
+static void close_trainer(struct trainer *t)
+{
+    metrics_close(t->metrics);
+    exec_destroy(t->exec);
+    checkpoint_tensors_finish(&t->tensors);
+    store_destroy(t->store);
+    devset_close(t->devices);
+    free(t->indices);
+}
+
+static int loop(struct trainer *t, struct err *err)
+{
+    const struct spec *s = t->spec;
+    uint64_t total = s->resolved.total_steps;
+    int r = 0;
+    t->last_ns = clock_now_ns();
+    while (r == 0 && t->step < total) {
+        r = enqueue_step(t, err);
+        bool last = t->step == total, stop = stop_requested != 0;
+        bool eval = t->job->val != NULL && (last || spec_due(s, &s->eval, t->step));
+        bool save = last || stop || spec_due(s, &s->checkpoint.every, t->step);
+        if (r == 0 && !eval && !save) {
+            if (t->step - t->known >= PLAN_RING)
+                r = read_step(t, err);
+            continue;
+        }
+        if (r == 0)
+            r = read_all(t, err);
+        if (r == 0 && eval)
+            r = evaluate(t, err);
+        if (r == 0 && save)
+            r = checkpoint(t, err);
+        if (stop && !last) {
+            t->report->stopped = true;
+            break;
+        }
+    }
+    return r;
+}
+
+static void fill_report(struct trainer *t, uint64_t start_ns)
+{
+    struct train_report *rep = t->report;
+    struct device_counters c;
+    count(t, &c);
+    rep->steps_done = t->step;
+    rep->total_steps = t->spec->resolved.total_steps;
+    rep->seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
+    uint64_t made = rep->steps_done - rep->resumed_from;
+    rep->samples_per_s = rep->seconds > 0 ? (double)(made * t->spec->train.global_batch) / rep->seconds : 0;
+    uint64_t both = c.compute_busy_ns + c.compute_wait_ns;
+    rep->stall_share = both > 0 ? (double)c.compute_wait_ns / (double)both : 0;
+    rep->counted_in = c.in_bytes;
+    rep->counted_out = c.out_bytes;
+    rep->counted_peer = c.peer_bytes;
+}
+
+int train_run(struct job *j, const struct outdir *out, const struct train_options *o,
+              struct train_report *ret, struct err *err)
+{
+    *ret = (struct train_report){.loss = NAN};
+    struct trainer t = {.job = j, .spec = j->spec, .plan = j->plan, .out = out, .options = o, .report = ret};
+    plan_count_bytes(t.plan, PROGRAM_CYCLE, &ret->cycle);
+    int r = start(&t, err);
+    uint64_t start_ns = clock_now_ns();
+    if (r == 0)
+        r = loop(&t, err);
+    if (r == 0)
+        r = end(&t, err);
+    if (r == 0)
+        fill_report(&t, start_ns);
+    if (t.devices != NULL)
+        snprintf(ret->numerics, sizeof ret->numerics, "%s", devset_numerics(t.devices));
+    close_trainer(&t);
+    return r;
+}

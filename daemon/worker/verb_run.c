@@ -1,0 +1,224 @@
+/* --run: trains the job in the foreground, from its newest checkpoint where there is one.
+ *
+ * The output directory: `lock` (held while a worker is at it), `resolved.json` (what "auto" meant, once and
+ * for all), `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors` and `result.json`.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "daemon/worker/report.h"
+#include "daemon/worker/verbs.h"
+
+#define RESOLVED_MAX (64u << 20)
+
+static volatile sig_atomic_t caught;
+
+/* The first signal asks for a checkpoint; a second one ends the process at once, as if there were no handler.
+ */
+static void on_signal(int sig)
+{
+    caught = sig;
+    train_request_stop();
+    signal(sig, SIG_DFL);
+}
+
+static int make_dirs(const char *path, struct err *err)
+{
+    char buf[4096];
+    if ((size_t)snprintf(buf, sizeof buf, "%s", path) >= sizeof buf)
+        return err_set_at(err, -ENAMETOOLONG, "output", "the path is too long");
+    for (char *p = buf + 1;; p++) {
+        bool end = *p == '\0';
+        if (*p != '/' && !end)
+            continue;
+        *p = '\0';
+        if (mkdir(buf, 0777) < 0 && errno != EEXIST)
+            return err_set_at(err, -errno, buf, "cannot make the output directory: %s", strerror(errno));
+        if (end)
+            return 0;
+        *p = '/';
+    }
+}
+
+static int open_output(const char *path, struct outdir *ret, int *ret_lock, struct err *err)
+{
+    int r = make_dirs(path, err);
+    if (r < 0)
+        return r;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set_at(err, -errno, path, "cannot open the output directory: %s", strerror(errno));
+    int lock = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0) {
+        r = errno == EWOULDBLOCK
+                ? err_set_at(err, -EBUSY, path,
+                             "another worker is writing to this output; wait for it or stop it")
+                : err_set_at(err, -errno, path, "cannot lock the output directory: %s", strerror(errno));
+        if (lock >= 0)
+            close(lock);
+        close(fd);
+        return r;
+    }
+    *ret = (struct outdir){fd, path};
+    *ret_lock = lock;
+    return 0;
+}
+
+static void close_output(const struct outdir *out, int lock)
+{
+    if (lock >= 0)
+        close(lock);
+    if (out->fd >= 0)
+        close(out->fd);
+}
+
+/* What an earlier run resolved, or NULL. */
+static int read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
+{
+    *ret = NULL;
+    int r = fs_read_text(out->fd, "resolved.json", RESOLVED_MAX, ret, ret_bytes);
+    if (r == -ENOENT)
+        return 0;
+    return r < 0 ? fs_fail(err, r, out->name, "resolved.json", "read") : 0;
+}
+
+/* A file that appears whole or not at all. */
+static int write_atomically(const struct outdir *out, const char *file, const struct strbuf *b,
+                            struct err *err)
+{
+    char tmp[64];
+    snprintf(tmp, sizeof tmp, "%s.tmp", file);
+    unlinkat(out->fd, tmp, 0);
+    int fd = fs_create(out->fd, tmp);
+    int r = fd < 0 ? fd : fs_write_all(fd, b->at, b->n);
+    if (fd >= 0) {
+        int e = fs_sync_close(fd);
+        r = r < 0 ? r : e;
+    }
+    if (r == 0 && renameat(out->fd, tmp, out->fd, file) < 0)
+        r = -errno;
+    if (r == 0)
+        r = fs_sync(out->fd);
+    return r < 0 ? fs_fail(err, r, out->name, file, "write") : 0;
+}
+
+/* The resolved spec is written once; a later run must resolve to the same. */
+static int settle_resolved(const struct outdir *out, const struct spec *s, const char *before,
+                           struct err *err)
+{
+    struct strbuf b = {0};
+    int r = 0;
+    spec_resolved_json(s, &b);
+    strbuf_add(&b, "\n");
+    if (before == NULL)
+        r = write_atomically(out, "resolved.json", &b, err);
+    else if (strcmp(before, b.at) != 0)
+        r = err_set_at(
+            err, -EEXIST, out->name,
+            "the output belongs to a job with another spec (see resolved.json there); choose another output, "
+            "or remove that directory to start afresh");
+    strbuf_finish(&b);
+    return r;
+}
+
+static int write_result(const struct outdir *out, const struct job *j, const struct train_report *rep,
+                        struct err *err)
+{
+    struct strbuf b = {0};
+    report_json(j, rep, &b);
+    int r = write_atomically(out, "result.json", &b, err);
+    strbuf_finish(&b);
+    return r;
+}
+
+static void print_result(const struct verb_options *o, const struct job *j, const struct train_report *rep)
+{
+    struct strbuf b = {0};
+    if (o->json)
+        report_json(j, rep, &b);
+    else
+        report_text(j, rep, &b);
+    print_buffer(&b);
+    if (rep->numerics_changed)
+        log_warning(
+            "the checkpoint was written with other numerics than this machine's (%s): the bits may differ",
+            rep->numerics);
+    if (rep->stopped)
+        log_info("stopped after a checkpoint at step %llu; run the same command again to go on",
+                 (unsigned long long)rep->steps_done);
+}
+
+static int train(const struct verb_options *o, struct job *j, const struct outdir *out,
+                 struct train_report *rep, struct err *err)
+{
+    struct progress progress;
+    progress_init(&progress);
+    struct train_options t = {
+        .delay_seed = o->job.delay_seed,
+        .link_bytes_per_s = o->job.link_bytes_per_s,
+        .peer_bytes_per_s = o->job.peer_bytes_per_s,
+        .progress = o->quiet ? NULL : progress_event,
+        .ctx = &progress,
+    };
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    int r = train_run(j, out, &t, rep, err);
+    progress_end(&progress);
+    if (r == 0)
+        r = write_result(out, j, rep, err);
+    return r;
+}
+
+/* Everything before training. */
+static int prepare(const struct verb_options *o, struct job *j, struct outdir *out, int *lock,
+                   struct err *err)
+{
+    char *before = NULL;
+    size_t bytes = 0;
+    uint32_t micro_batch = 0;
+    int r = job_load_spec(&o->job, j, err);
+    if (r == 0)
+        r = open_output(j->output, out, lock, err);
+    if (r == 0)
+        r = read_resolved(out, &before, &bytes, err);
+    if (r == 0 && before != NULL && j->spec->train.micro_batch == 0)
+        r = spec_resolved_micro_batch(before, bytes, &micro_batch, err);
+    if (r == 0)
+        r = job_prepare(&o->job, micro_batch, j, err);
+    if (r == 0)
+        r = settle_resolved(out, j->spec, before, err);
+    free(before);
+    return r;
+}
+
+int verb_run(const struct verb_options *o)
+{
+    struct job j = {0};
+    struct outdir out = {.fd = -1};
+    int lock = -1, code = EXIT_DONE;
+    struct err err = {0};
+    struct train_report rep;
+    int r = prepare(o, &j, &out, &lock, &err);
+    if (r < 0) {
+        code = report_error(o, r, &err, j.least_bytes, true);
+    } else {
+        r = train(o, &j, &out, &rep, &err);
+        if (r < 0)
+            code = report_error(o, r, &err, 0, false);
+        else
+            print_result(o, &j, &rep);
+        if (r == 0 && rep.stopped)
+            code = 128 + caught;
+    }
+    job_finish(&j);
+    close_output(&out, lock);
+    return code;
+}

@@ -1,0 +1,459 @@
+/* The plan interpreter: walks a bound program (exec_bind.h) in issue order and enqueues, for each
+ * instruction, its waits, its work and the record of its event. That is all it does while a job trains.
+ *
+ * Design. One thread enqueues; it never looks ahead, because waits of distance 0 point backwards, and it
+ * blocks in two places only: when a stream's queue is full, and in exec_cycle, which lets at most PLAN_RING
+ * runs be under way. The second is what makes every ring safe: ring slots of tensors, of step_args and of
+ * events are all reused after PLAN_RING runs, and by then the run that used them before is known to be
+ * complete.
+ *
+ * Runs are counted from the last entry. Each ends with one record per stream, into the events of the ring
+ * slot run % PLAN_RING; a run is complete when all of these are. Streams are ordered, so a complete run means
+ * that all runs before it are complete too, and one number (`done`) remembers it.
+ *
+ * States: OUT (created, or after exit: nothing is on the devices, home copies are the newest) allows entry
+ * and eval; IN (after entry) allows cycle, flush and exit. A device command that fails leaves the devices in
+ * no known state, so from then on every call returns that error.
+ *
+ * Order of calls: exec.h. All calls from one thread; fields belong to it. Streams read only what they were
+ * given: tensor memory, and the step_args in `ring` and `once`.
+ */
+#include "swap/exec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/arena.h"
+#include "swap/exec_bind.h"
+
+enum exec_state { STATE_OUT, STATE_IN };
+
+struct exec {
+    struct exec_config config;
+    struct bound_program programs[PROGRAM_COUNT];
+    struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL where creation stopped */
+    struct event **ends[PLAN_RING];       /* one per stream of the cycle: the end of a run */
+    struct step_args *ring;               /* [PLAN_RING][plan->steps]: of cycle runs, read by streams */
+    struct step_args once;                /* of exec_run, read by streams */
+
+    enum exec_state state;
+    int failed;          /* the first error of a device command, or 0 */
+    uint64_t runs, done; /* cycle runs since entry: enqueued; known to be complete */
+    uint64_t first_step; /* of run 0; meaningless while runs is 0 */
+    struct arena *arena; /* owns this struct and all arrays */
+};
+
+/* ---- work of one instruction ---- */
+
+struct stream_ref {
+    struct devset *devices;
+    uint32_t stream;
+};
+
+static int launch_on_stream(void *ctx, const struct op_call *call)
+{
+    const struct stream_ref *on = ctx;
+
+    return devset_launch(on->devices, on->stream, call);
+}
+
+static void *address(const struct exec *e, const struct bound_operand *o, uint64_t step)
+{
+    return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
+}
+
+/* The addresses by role; NULL for those the instruction does not have. */
+static void gather(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
+                   uint64_t step, void *ret[ROLE_COUNT])
+{
+    for (uint32_t role = 0; role < ROLE_COUNT; role++)
+        ret[role] = NULL;
+    for (uint32_t i = 0; i < in->n_operands; i++) {
+        const struct bound_operand *o = &p->operands[in->operand + i];
+        ret[o->role] = address(e, o, step);
+    }
+}
+
+static struct layer_io layer_io(const struct exec *e, const struct bound_instr *in,
+                                const struct step_args *step, void *const at[ROLE_COUNT])
+{
+    return (struct layer_io){
+        .step = step,
+        .rows = e->config.plan->rows,
+        .first_row = in->first_row,
+        .accumulate = in->accumulate,
+        .w = at[ROLE_W],
+        .x = at[ROLE_X],
+        .y = at[ROLE_Y],
+        .s = at[ROLE_S],
+        .dw = at[ROLE_DW],
+        .dx = at[ROLE_DX],
+        .dy = at[ROLE_DY],
+        .scratch = at[ROLE_SCRATCH],
+        .target = at[ROLE_TARGET],
+        .result = at[ROLE_RESULT],
+    };
+}
+
+static int launch_norm(const struct bound_instr *in, const struct step_args *step, void *const at[ROLE_COUNT],
+                       const struct op_sink *sink)
+{
+    const struct op_call call = {
+        .op = OP_sumsq,
+        .step = step,
+        .sumsq = {.x = at[ROLE_DW], .sum = at[ROLE_SUMSQ], .n = in->bytes / sizeof(float)},
+    };
+    return sink->launch(sink->ctx, &call);
+}
+
+/* One addition per layer, in the order of the operands, then the decision. */
+static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
+                         const struct step_args *step, struct step_decision *decision,
+                         const struct op_sink *sink)
+{
+    bool first = true;
+    int r;
+
+    for (uint32_t i = 0; i < in->n_operands; i++) {
+        const struct bound_operand *o = &p->operands[in->operand + i];
+        if (o->role != ROLE_SUMSQ)
+            continue;
+        const struct op_call add = {
+            .op = OP_norm_add,
+            .step = step,
+            .norm_add = {.sum = address(e, o, step->step), .decision = decision, .first = first},
+        };
+        r = sink->launch(sink->ctx, &add);
+        if (r < 0)
+            return r;
+        first = false;
+    }
+    const struct op_call decide = {
+        .op = OP_decide,
+        .step = step,
+        .decide = {.decision = decision, .clip = e->config.optimizer->clip},
+    };
+    return sink->launch(sink->ctx, &decide);
+}
+
+static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
+                      const struct step_args *step)
+{
+    struct stream_ref on = {e->config.devices, in->stream};
+    const struct op_sink sink = {launch_on_stream, &on};
+    void *at[ROLE_COUNT];
+    struct layer_io io;
+
+    gather(e, p, in, step->step, at);
+    switch (in->kind) {
+    case INSTR_FWD:
+    case INSTR_REC:
+        io = layer_io(e, in, step, at);
+        return layer_type(in->layer)->fwd(in->layer, &io, &sink);
+    case INSTR_BWD:
+        io = layer_io(e, in, step, at);
+        return layer_type(in->layer)->bwd(in->layer, &io, &sink);
+    case INSTR_NORM:
+        return launch_norm(in, step, at, &sink);
+    case INSTR_DECIDE:
+        return launch_decide(e, p, in, step, at[ROLE_DECISION], &sink);
+    case INSTR_UPD:
+        return optimizer_update(e->config.optimizer, step, at[ROLE_W], at[ROLE_DW], at[ROLE_K],
+                                at[ROLE_DECISION], in->bytes, &sink);
+    case INSTR_FETCH:
+    case INSTR_SPILL:
+    case INSTR_SEND:
+        return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
+    case INSTR_DROP: /* an end of life, for the verifier; its waits and its event count like any other's */
+    case INSTR_KIND_COUNT:
+        break;
+    }
+    return 0;
+}
+
+/* ---- one run of a program ---- */
+
+/* The event that an instruction records in a run. */
+static struct event *event_of(const struct exec *e, enum program_kind k, const struct bound_instr *in,
+                              uint64_t run)
+{
+    return e->events[k][in->event + run % in->n_events];
+}
+
+static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
+                 const struct step_args *args)
+{
+    const struct bound_program *p = &e->programs[k];
+    int r;
+
+    for (uint32_t i = 0; i < in->n_waits; i++) {
+        const struct bound_wait *w = &p->waits[in->wait + i];
+        if (w->distance > run)
+            continue; /* runs before the first count as done */
+        r = event_wait(e->config.devices, in->stream,
+                       event_of(e, k, &p->instrs[w->instr], run - w->distance));
+        if (r < 0)
+            return r;
+    }
+    r = issue_work(e, p, in, &args[in->step]);
+    if (r < 0 || in->n_events == 0)
+        return r;
+    return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
+}
+
+/* args: one entry per step of the program; they stay as they are until the run is complete. */
+static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args)
+{
+    const struct bound_program *p = &e->programs[k];
+
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        const int r = issue(e, k, &p->instrs[i], run, args);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int record_end(struct exec *e, uint64_t run)
+{
+    const struct bound_program *p = &e->programs[PROGRAM_CYCLE];
+
+    for (uint32_t i = 0; i < p->n_streams; i++) {
+        const int r = event_record(e->config.devices, p->streams[i], e->ends[run % PLAN_RING][i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Blocks until the run, and so every run before it, is complete. run < runs. */
+static int wait_run(struct exec *e, uint64_t run)
+{
+    if (run < e->done)
+        return 0;
+    assert(run < e->runs && e->runs - run <= PLAN_RING); /* its events have not been recorded again */
+    for (uint32_t i = 0; i < e->programs[PROGRAM_CYCLE].n_streams; i++) {
+        const int r = event_sync(e->config.devices, e->ends[run % PLAN_RING][i]);
+        if (r < 0)
+            return r;
+    }
+    e->done = run + 1;
+    return 0;
+}
+
+static int drain(struct exec *e)
+{
+    const int r = devset_drain(e->config.devices);
+
+    if (r == 0)
+        e->done = e->runs;
+    return r;
+}
+
+/* Remembers a device's failure for good. */
+static int keep(struct exec *e, int r)
+{
+    if (r < 0 && e->failed == 0)
+        e->failed = r;
+    return r;
+}
+
+/* ---- the calls ---- */
+
+static int run_drained(struct exec *e, enum program_kind k, const struct step_args *args)
+{
+    int r = drain(e);
+
+    if (r < 0)
+        return r;
+    e->once = args ? *args : (struct step_args){0};
+    r = enqueue(e, k, 0, &e->once);
+    return r < 0 ? r : drain(e);
+}
+
+int exec_run(struct exec *e, enum program_kind program, const struct step_args *args)
+{
+    const bool from_out = program == PROGRAM_ENTRY || program == PROGRAM_EVAL;
+    int r;
+
+    if (e->failed < 0)
+        return e->failed;
+    if ((uint32_t)program >= PROGRAM_COUNT || program == PROGRAM_CYCLE)
+        return -EINVAL;
+    if ((e->state == STATE_OUT) != from_out)
+        return -EPROTO;
+    if (!args && (program == PROGRAM_EVAL || e->programs[program].needs_args))
+        return -EINVAL;
+
+    r = keep(e, run_drained(e, program, args));
+    if (r < 0)
+        return r;
+    if (program == PROGRAM_ENTRY) {
+        e->state = STATE_IN;
+        e->runs = e->done = 0;
+    } else if (program == PROGRAM_EXIT) {
+        e->state = STATE_OUT;
+    }
+    return 0;
+}
+
+/* Whether the args are those of the next run. The first run since entry may start at any step. */
+static bool args_follow(const struct exec *e, const struct step_args *args)
+{
+    const uint32_t steps = e->config.plan->steps;
+
+    if (e->runs > 0 && args[0].step != e->first_step + e->runs * steps)
+        return false;
+    for (uint32_t i = 1; i < steps; i++)
+        if (args[i].step != args[0].step + i)
+            return false;
+    return true;
+}
+
+static int cycle(struct exec *e, const struct step_args *args)
+{
+    const uint64_t run = e->runs;
+    const uint32_t steps = e->config.plan->steps;
+    struct step_args *slot = &e->ring[run % PLAN_RING * steps];
+    int r;
+
+    if (run >= PLAN_RING) {
+        r = wait_run(e, run - PLAN_RING);
+        if (r < 0)
+            return r;
+    }
+    for (uint32_t i = 0; i < steps; i++)
+        slot[i] = args[i];
+    r = enqueue(e, PROGRAM_CYCLE, run, slot);
+    if (r == 0)
+        r = record_end(e, run);
+    if (r < 0)
+        return r;
+    if (run == 0)
+        e->first_step = args[0].step;
+    e->runs++;
+    return 0;
+}
+
+int exec_cycle(struct exec *e, const struct step_args *args)
+{
+    if (e->failed < 0)
+        return e->failed;
+    if (!args)
+        return -EINVAL;
+    if (e->state != STATE_IN || !args_follow(e, args))
+        return -EPROTO;
+    return keep(e, cycle(e, args));
+}
+
+int exec_wait(struct exec *e, uint64_t step)
+{
+    if (e->failed < 0)
+        return e->failed;
+    if (e->runs == 0 || step < e->first_step)
+        return 0; /* before the last entry: that drained */
+    const uint64_t run = (step - e->first_step) / e->config.plan->steps;
+    if (run >= e->runs)
+        return -EPROTO;
+    return keep(e, wait_run(e, run));
+}
+
+/* ---- create, destroy ---- */
+
+static int check_config(const struct exec_config *c, struct err *err)
+{
+    const struct plan *p = c->plan;
+
+    if (p->n_devices < 1 || p->n_devices > DEVICE_MAX)
+        return err_set(err, -EINVAL, "the plan has %" PRIu32 " devices, possible are 1 to %d", p->n_devices,
+                       DEVICE_MAX);
+    if (p->n_layers != c->model->n_layers)
+        return err_set(err, -EINVAL, "the plan is for %" PRIu32 " layers, the model has %" PRIu32,
+                       p->n_layers, c->model->n_layers);
+    if (p->steps < 1 || p->rows < 1)
+        return err_set(err, -EINVAL,
+                       "a plan needs at least one step and one row, this has %" PRIu32 " and %" PRIu32,
+                       p->steps, p->rows);
+    return 0;
+}
+
+static int create_events(struct exec *e, uint32_t n, struct event ***ret)
+{
+    struct event **events = arena_alloc_array(e->arena, n, sizeof(struct event *)); /* NULL until created */
+
+    *ret = events;
+    for (uint32_t i = 0; i < n; i++) {
+        const int r = event_create(e->config.devices, &events[i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int create_all_events(struct exec *e)
+{
+    int r;
+
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
+        r = create_events(e, e->programs[k].n_events, &e->events[k]);
+        if (r < 0)
+            return r;
+    }
+    for (uint32_t i = 0; i < PLAN_RING; i++) {
+        r = create_events(e, e->programs[PROGRAM_CYCLE].n_streams, &e->ends[i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void destroy_events(struct exec *e, struct event **events, uint32_t n)
+{
+    for (uint32_t i = 0; events && i < n; i++)
+        event_destroy(e->config.devices, events[i]);
+}
+
+int exec_create(const struct exec_config *config, struct exec **ret, struct err *err)
+{
+    struct arena *arena;
+    struct exec *e;
+    int r;
+
+    r = check_config(config, err);
+    if (r < 0)
+        return r;
+    arena = arena_create();
+    e = arena_alloc(arena, sizeof *e);
+    e->config = *config;
+    e->arena = arena;
+    e->ring = arena_alloc_array(arena, (size_t)PLAN_RING * config->plan->steps, sizeof *e->ring);
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
+        r = bind_program(config, (enum program_kind)k, arena, &e->programs[k], err);
+        if (r < 0)
+            goto fail;
+    }
+    r = create_all_events(e);
+    if (r < 0) {
+        err_set(err, r, "cannot create the events of the plan");
+        goto fail;
+    }
+    *ret = e;
+    return 0;
+
+fail:
+    exec_destroy(e);
+    return r;
+}
+
+void exec_destroy(struct exec *e)
+{
+    if (!e)
+        return;
+    devset_drain(e->config.devices); /* a failure was returned before, or concerns nobody any more */
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++)
+        destroy_events(e, e->events[k], e->programs[k].n_events);
+    for (uint32_t i = 0; i < PLAN_RING; i++)
+        destroy_events(e, e->ends[i], e->programs[PROGRAM_CYCLE].n_streams);
+    arena_destroy(e->arena);
+}

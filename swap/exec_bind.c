@@ -1,0 +1,489 @@
+/* Binding: from plan instructions to bound instructions, once, when an executor is created.
+ *
+ * Three things are settled here so that the interpreter's loop has nothing left to look up:
+ *   operands  each gets its role (what the layer calls it) from a table of rules, and its address;
+ *   waits     those that stream order or the ring already implies are left out (see wait_is_implied);
+ *   events    an instruction that somebody still waits for gets a ring of them, long enough that a wait of
+ * distance d at run r finds the record of exactly run r - d.
+ *
+ * Why check at all what plan_verify has proved: the verifier compares plan and graph; here plan, model and
+ * optimizer meet for the first time as pointers, and a wrong pairing must be a message, not a stray write.
+ * The checks are local to one instruction: the right operands, of the right sizes, at places that exist.
+ *
+ * Called by exec_create, on its thread; no state is kept.
+ */
+#include "swap/exec_bind.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/checked.h"
+
+/* The names in plan.h are defined in scheduler/, which swap/ does not link. */
+static const char *const program_names[PROGRAM_COUNT] = {
+    [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
+    [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
+};
+static const char *const instr_names[INSTR_KIND_COUNT] = {
+    [INSTR_FWD] = "FWD",       [INSTR_BWD] = "BWD",   [INSTR_REC] = "REC",     [INSTR_NORM] = "NORM",
+    [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH", [INSTR_SPILL] = "SPILL",
+    [INSTR_SEND] = "SEND",     [INSTR_DROP] = "DROP",
+};
+static const char *const role_names[ROLE_COUNT] = {
+    [ROLE_W] = "weights",      [ROLE_DW] = "gradient sum", [ROLE_K] = "optimizer state",
+    [ROLE_X] = "input",        [ROLE_Y] = "output",        [ROLE_DX] = "gradient of the input",
+    [ROLE_S] = "saved values", [ROLE_SCRATCH] = "scratch", [ROLE_DY] = "gradient of the output",
+    [ROLE_TARGET] = "targets", [ROLE_RESULT] = "result",   [ROLE_SUMSQ] = "squared norm",
+    [ROLE_SRC] = "source",     [ROLE_DST] = "destination", [ROLE_DECISION] = "decision",
+};
+
+/* One program being bound; `at` is the instruction under work, for messages. */
+struct binder {
+    const struct exec_config *config;
+    const struct plan *plan;
+    const struct plan_program *from;
+    enum program_kind kind;
+    uint32_t at;
+    struct bound_program *to;
+    struct err *err;
+};
+
+__attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
+{
+    const struct plan_instr *in = &b->from->instrs[b->at];
+    char path[96];
+    va_list ap;
+
+    int n = snprintf(path, sizeof path, "%s[%" PRIu32 "]", program_names[b->kind], b->at);
+    if ((uint32_t)in->kind < INSTR_KIND_COUNT)
+        n += snprintf(path + n, sizeof path - (size_t)n, " %s", instr_names[in->kind]);
+    if (in->layer != PLAN_NONE)
+        snprintf(path + n, sizeof path - (size_t)n, " of layer %" PRIu32, in->layer);
+    va_start(ap, fmt);
+    const int r = err_setv(b->err, -EINVAL, path, fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+/* Roles. */
+
+#define T(name) (1u << INSTR_##name)
+
+static const struct rule {
+    enum tensor_kind tensor;
+    uint32_t next; /* 1: the tensor is of the layer after the instruction's */
+    uint32_t tasks;
+    enum role role;
+} rules[] = {
+    {TENSOR_W, 0, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W},
+    {TENSOR_DW, 0, T(BWD) | T(NORM) | T(UPD), ROLE_DW},
+    {TENSOR_K, 0, T(UPD), ROLE_K},
+    {TENSOR_X, 0, T(FWD) | T(REC) | T(BWD), ROLE_X},
+    {TENSOR_X, 1, T(FWD) | T(REC), ROLE_Y},
+    {TENSOR_DX, 0, T(BWD), ROLE_DX},
+    {TENSOR_DX, 1, T(BWD), ROLE_DY},
+    {TENSOR_S, 0, T(FWD) | T(REC) | T(BWD), ROLE_S},
+    {TENSOR_SCRATCH, 0, T(BWD), ROLE_SCRATCH},
+    {TENSOR_TARGET, 0, T(FWD) | T(REC) | T(BWD), ROLE_TARGET},
+    {TENSOR_RESULT, 0, T(FWD) | T(REC), ROLE_RESULT},
+    {TENSOR_SUMSQ, 0, T(NORM) | T(DECIDE), ROLE_SUMSQ},
+    {TENSOR_DECISION, 0, T(DECIDE) | T(UPD), ROLE_DECISION},
+};
+
+/* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
+static bool fits_layer(const struct plan_instr *in, const struct plan_tensor *t, uint32_t next)
+{
+    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + next;
+}
+
+static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
+{
+    return t->micro == PLAN_NONE || t->micro == in->micro;
+}
+
+/* ROLE_COUNT when the tensor has no business with the instruction. */
+static enum role role_of(const struct plan_instr *in, const struct plan_tensor *t)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const struct rule *rule = &rules[i];
+        if (rule->tensor == t->kind && rule->tasks & (1u << in->kind) && fits_layer(in, t, rule->next) &&
+            fits_micro(in, t))
+            return rule->role;
+    }
+    return ROLE_COUNT;
+}
+
+/* How long the block in each role must be; 0: the layer has no such block. */
+static void role_bytes(const struct binder *b, const struct layer *layer, uint64_t ret[ROLE_COUNT])
+{
+    struct layer_sizes size = {0};
+
+    if (layer)
+        layer_type(layer)->sizes(layer, b->plan->rows, &size);
+    ret[ROLE_W] = ret[ROLE_DW] = size.w;
+    ret[ROLE_K] = size.w > 0 ? optimizer_state_bytes(b->config->optimizer, size.w) : 0;
+    ret[ROLE_X] = ret[ROLE_DX] = size.x;
+    ret[ROLE_Y] = ret[ROLE_DY] = size.y;
+    ret[ROLE_S] = size.s;
+    ret[ROLE_SCRATCH] = size.scratch_bwd;
+    ret[ROLE_TARGET] = size.target;
+    ret[ROLE_RESULT] = size.result;
+    ret[ROLE_SUMSQ] = sizeof(double);
+    ret[ROLE_DECISION] = sizeof(struct step_decision);
+    ret[ROLE_SRC] = ret[ROLE_DST] = 0;
+}
+
+/* Which roles a task cannot do without, where the layer has such a block at all. S of a FWD, and Y and S of a
+ * REC, are written only where the plan wants them; dX only where a layer before is trained, and only then W
+ * is read. */
+static uint32_t roles_needed(const struct binder *b, enum instr_kind kind, uint32_t have)
+{
+#define R(name) (1u << ROLE_##name)
+    switch (kind) {
+    case INSTR_FWD:
+        return R(W) | R(X) | R(Y) | R(TARGET) | R(RESULT);
+    case INSTR_REC:
+        return R(W) | R(X) | R(TARGET) | R(RESULT);
+    case INSTR_BWD:
+        return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) ? R(W) : 0);
+    case INSTR_NORM:
+        return R(DW) | R(SUMSQ);
+    case INSTR_DECIDE:
+        return R(SUMSQ) | R(DECISION);
+    case INSTR_UPD:
+        return R(W) | R(DW) | R(K) | (b->config->optimizer->clip > 0 ? R(DECISION) : 0);
+    default:
+        return 0;
+    }
+#undef R
+}
+
+/* Operands. */
+
+static int bind_host_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
+{
+    const struct plan_tensor *t = &b->plan->tensors[o->tensor];
+    char *slot0 = store_ptr(b->config->store, o->tensor, 0);
+
+    if (!slot0)
+        return bind_fail(b, "tensor %" PRIu32 " has no host copy", o->tensor);
+    if (o->addr != t->host_offset + o->begin)
+        return bind_fail(b, "tensor %" PRIu32 " is at %" PRIu64 " in host memory, the operand says %" PRIu64,
+                         o->tensor, t->host_offset + o->begin, o->addr);
+    ret->ring = t->host_slots > 1;
+    ret->tensor = o->tensor;
+    ret->begin = o->begin;
+    ret->at = ret->ring ? NULL : slot0 + o->begin;
+    if (ret->ring)
+        b->to->needs_args = true;
+    return 0;
+}
+
+static int bind_device_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
+{
+    uint64_t end;
+
+    if (o->loc >= b->plan->n_devices)
+        return bind_fail(b, "device %" PRIu32 " does not exist", o->loc);
+    if (!checked_add(o->addr, operand_bytes(o), &end) || end > b->plan->devices[o->loc].lease_bytes)
+        return bind_fail(b,
+                         "tensor %" PRIu32 ": %" PRIu64 " bytes at %" PRIu64 " of device %" PRIu32
+                         " go beyond its lease of %" PRIu64 " bytes",
+                         o->tensor, operand_bytes(o), o->addr, o->loc, b->plan->devices[o->loc].lease_bytes);
+    ret->ring = false;
+    ret->at = devset_address(b->config->devices, o->loc, o->addr);
+    return 0;
+}
+
+/* Address and range; the role is the caller's. */
+static int bind_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
+{
+    if (o->tensor >= b->plan->n_tensors)
+        return bind_fail(b, "tensor %" PRIu32 " does not exist", o->tensor);
+    if (o->begin > o->end || o->end > b->plan->tensors[o->tensor].bytes)
+        return bind_fail(b, "bytes %" PRIu64 "..%" PRIu64 " are not inside tensor %" PRIu32, o->begin, o->end,
+                         o->tensor);
+    return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
+}
+
+/* A task works on its own device's memory, or on the host's. */
+static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
+{
+    return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
+}
+
+/* `have`: the roles seen so far, one bit each. */
+static int bind_task_operand(const struct binder *b, const struct plan_operand *o,
+                             const uint64_t want[ROLE_COUNT], uint32_t *have, struct bound_operand *ret)
+{
+    const struct plan_instr *in = &b->from->instrs[b->at];
+    int r;
+
+    r = bind_place(b, o, ret);
+    if (r < 0)
+        return r;
+    const struct plan_tensor *t = &b->plan->tensors[o->tensor];
+    ret->role = role_of(in, t);
+    if (ret->role == ROLE_COUNT)
+        return bind_fail(b, "tensor %" PRIu32 " is no operand of such a task", o->tensor);
+    if (*have & (1u << ret->role) && !(in->kind == INSTR_DECIDE && ret->role == ROLE_SUMSQ))
+        return bind_fail(b, "it has two operands that are its %s", role_names[ret->role]);
+    if (!task_reaches(b->plan, in->stream, o->loc))
+        return bind_fail(b, "its %s is on device %" PRIu32 ", out of its reach", role_names[ret->role],
+                         o->loc);
+    if (o->begin != 0 || o->end != t->bytes || t->bytes != want[ret->role])
+        return bind_fail(
+            b, "its %s must be one block of %" PRIu64 " bytes, the operand is %" PRIu64 "..%" PRIu64,
+            role_names[ret->role], want[ret->role], o->begin, o->end);
+    *have |= 1u << ret->role;
+    return 0;
+}
+
+/* Tasks. */
+
+static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    const struct plan *p = b->plan;
+    const uint64_t replica = in->replica == PLAN_NONE ? 0 : in->replica;
+    uint64_t row;
+
+    if (in->micro >= p->n_micro)
+        return bind_fail(b, "micro-batch %" PRIu32 " does not exist", in->micro);
+    if (!checked_mul(replica * p->n_micro + in->micro, p->rows, &row) || row > UINT32_MAX)
+        return bind_fail(b, "its first row does not fit in 32 bits");
+    ret->first_row = (uint32_t)row;
+    return 0;
+}
+
+/* Sums follow the layers' order whatever the plan, so the order of DECIDE's operands decides bits. */
+static int check_ascending(const struct binder *b, const struct plan_instr *in)
+{
+    uint32_t last = PLAN_NONE;
+
+    for (uint32_t i = 0; i < in->n_operands; i++) {
+        const struct plan_tensor *t = &b->plan->tensors[b->from->operands[in->operand + i].tensor];
+        if (t->kind != TENSOR_SUMSQ)
+            continue;
+        if (last != PLAN_NONE && t->layer <= last)
+            return bind_fail(b, "layers must be added in ascending order, %" PRIu32 " comes after %" PRIu32,
+                             t->layer, last);
+        last = t->layer;
+    }
+    return 0;
+}
+
+static int bind_task_layer(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    if (in->kind == INSTR_DECIDE)
+        return 0;
+    if (in->layer >= b->config->model->n_layers)
+        return bind_fail(b, "the model has %" PRIu32 " layers", b->config->model->n_layers);
+    ret->layer = &b->config->model->layers[in->layer];
+    if (in->kind == INSTR_FWD || in->kind == INSTR_REC || in->kind == INSTR_BWD)
+        return bind_rows(b, in, ret);
+    return 0;
+}
+
+static int bind_task(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    uint64_t want[ROLE_COUNT];
+    uint32_t have = 0;
+    int r;
+
+    if (in->stream != plan_host_stream(b->plan) && in->stream % LANE_COUNT != LANE_COMPUTE)
+        return bind_fail(b, "stream %" PRIu32 " does not compute", in->stream);
+    r = bind_task_layer(b, in, ret);
+    if (r < 0)
+        return r;
+    role_bytes(b, ret->layer, want);
+    for (uint32_t i = 0; i < in->n_operands; i++) {
+        const struct plan_operand *o = &b->from->operands[in->operand + i];
+        struct bound_operand *to = &b->to->operands[ret->operand + i];
+        r = bind_task_operand(b, o, want, &have, to);
+        if (r < 0)
+            return r;
+        if (to->role == ROLE_DW && in->kind == INSTR_BWD)
+            ret->accumulate = o->access == ACCESS_RW;
+    }
+
+    const uint32_t need = roles_needed(b, in->kind, have);
+    for (uint32_t role = 0; role < ROLE_COUNT; role++)
+        if (need & ~have & (1u << role) && want[role] > 0)
+            return bind_fail(b, "it has no %s", role_names[role]);
+    ret->bytes = want[ROLE_W];
+    b->to->needs_args = true;
+    return in->kind == INSTR_DECIDE ? check_ascending(b, in) : 0;
+}
+
+/* Moves. */
+
+/* The stream that must carry the move, for its bytes are counted there; UINT32_MAX when the ends are wrong.
+ */
+static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
+{
+    switch (kind) {
+    case INSTR_FETCH:
+        return src == PLAN_HOST && dst != PLAN_HOST ? plan_stream(dst, LANE_IN) : UINT32_MAX;
+    case INSTR_SPILL:
+        return src != PLAN_HOST && dst == PLAN_HOST ? plan_stream(src, LANE_OUT) : UINT32_MAX;
+    default:
+        return src != PLAN_HOST && dst != PLAN_HOST ? plan_stream(src, LANE_PEER) : UINT32_MAX;
+    }
+}
+
+static int bind_move(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    int r;
+
+    if (in->n_operands != 2)
+        return bind_fail(b, "a move has two operands, not %" PRIu32, in->n_operands);
+    const struct plan_operand *src = &b->from->operands[in->operand], *dst = src + 1;
+    struct bound_operand *to = &b->to->operands[ret->operand];
+    r = bind_place(b, src, &to[0]);
+    if (r == 0)
+        r = bind_place(b, dst, &to[1]);
+    if (r < 0)
+        return r;
+    if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
+        return bind_fail(b, "source and destination are not the same bytes of the same tensor");
+    if (in->stream != move_stream(in->kind, src->loc, dst->loc))
+        return bind_fail(b, "stream %" PRIu32 " cannot carry it", in->stream);
+    to[0].role = ROLE_SRC;
+    to[1].role = ROLE_DST;
+    ret->bytes = operand_bytes(src);
+    return 0;
+}
+
+/* Waits and events. */
+
+/* Nothing need be waited for at run time when the stream's order does it, or when exec_cycle does it: before
+ * it enqueues run r it has seen run r - PLAN_RING complete. */
+static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
+                            const struct plan_wait *w)
+{
+    return p->instrs[w->instr].stream == in->stream || w->distance >= PLAN_RING;
+}
+
+static int bind_waits(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    ret->wait = b->to->n_waits;
+    for (uint32_t i = 0; i < in->n_waits; i++) {
+        const struct plan_wait *w = &b->from->waits[in->wait + i];
+        if (w->instr >= b->from->n_instrs || (w->distance == 0 && w->instr >= b->at))
+            return bind_fail(b, "it waits for instruction %" PRIu32 ", which is not before it", w->instr);
+        if (w->distance > 0 && b->kind != PROGRAM_CYCLE)
+            return bind_fail(b, "it waits for an earlier run, which only the cycle has");
+        if (wait_is_implied(b->from, in, w))
+            continue;
+        struct bound_instr *target = &b->to->instrs[w->instr];
+        if (target->n_events < w->distance + 1)
+            target->n_events = w->distance + 1;
+        b->to->waits[b->to->n_waits++] = (struct bound_wait){w->instr, w->distance};
+        ret->n_waits++;
+    }
+    return 0;
+}
+
+/* After all waits are known. */
+static void number_events(struct bound_program *p)
+{
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        p->instrs[i].event = p->n_events;
+        p->n_events += p->instrs[i].n_events;
+    }
+}
+
+static void list_streams(const struct plan *plan, struct bound_program *p, struct arena *arena)
+{
+    const uint32_t n = plan_n_streams(plan);
+    bool used[DEVICE_MAX * LANE_COUNT + 1] = {false};
+
+    p->streams = arena_alloc_array(arena, n, sizeof *p->streams);
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        used[p->instrs[i].stream] = true;
+    for (uint32_t s = 0; s < n; s++)
+        if (used[s])
+            p->streams[p->n_streams++] = s;
+}
+
+/* The whole. */
+
+static int check_ranges(const struct binder *b, const struct plan_instr *in)
+{
+    const struct plan_program *p = b->from;
+
+    if ((uint32_t)in->kind >= INSTR_KIND_COUNT)
+        return bind_fail(b, "unknown kind %d", (int)in->kind);
+    if (in->stream >= plan_n_streams(b->plan))
+        return bind_fail(b, "stream %" PRIu32 " does not exist", in->stream);
+    if (b->kind == PROGRAM_CYCLE && in->step >= b->plan->steps)
+        return bind_fail(b, "step %" PRIu32 " is not within the cycle", in->step);
+    if (in->operand > p->n_operands || in->n_operands > p->n_operands - in->operand)
+        return bind_fail(b, "its operands lie outside the program's");
+    if (in->wait > p->n_waits || in->n_waits > p->n_waits - in->wait)
+        return bind_fail(b, "its waits lie outside the program's");
+    return 0;
+}
+
+static int bind_instr(const struct binder *b)
+{
+    const struct plan_instr *in = &b->from->instrs[b->at];
+    struct bound_instr *to = &b->to->instrs[b->at];
+    int r;
+
+    r = check_ranges(b, in);
+    if (r < 0)
+        return r;
+    to->kind = in->kind;
+    to->stream = in->stream;
+    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0; /* the others run with the args of one step */
+    if (in->kind == INSTR_DROP)
+        return 0;
+    to->operand = b->to->n_operands;
+    to->n_operands = in->n_operands;
+    b->to->n_operands += in->n_operands;
+    return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
+}
+
+/* Ranges of operands and waits may overlap in a plan; bound ones are packed anew, so count per instruction.
+ */
+static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
+{
+    uint64_t n_operands = 0, n_waits = 0;
+
+    for (uint32_t i = 0; i < from->n_instrs; i++) {
+        n_operands += from->instrs[i].n_operands <= from->n_operands ? from->instrs[i].n_operands : 0;
+        n_waits += from->instrs[i].n_waits <= from->n_waits ? from->instrs[i].n_waits : 0;
+    }
+    ret->instrs = arena_alloc_array(arena, from->n_instrs, sizeof *ret->instrs);
+    ret->n_instrs = from->n_instrs;
+    ret->operands = arena_alloc_array(arena, n_operands, sizeof *ret->operands);
+    ret->waits = arena_alloc_array(arena, n_waits, sizeof *ret->waits);
+}
+
+int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
+                 struct bound_program *ret, struct err *err)
+{
+    const struct plan_program *from = &config->plan->programs[kind];
+    struct binder b = {
+        .config = config, .plan = config->plan, .from = from, .kind = kind, .to = ret, .err = err};
+    int r;
+
+    *ret = (struct bound_program){0};
+    allocate(from, arena, ret);
+    for (b.at = 0; b.at < from->n_instrs; b.at++) {
+        r = bind_instr(&b);
+        if (r < 0)
+            return r;
+    }
+    for (b.at = 0; b.at < from->n_instrs; b.at++) {
+        r = bind_waits(&b, &from->instrs[b.at], &ret->instrs[b.at]);
+        if (r < 0)
+            return r;
+    }
+    number_events(ret);
+    list_streams(config->plan, ret, arena);
+    return 0;
+}

@@ -1,0 +1,807 @@
+/* spec: what is accepted and what it becomes; what is refused, where and in which words; schedule, due, hash.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "daemon/worker/spec.h"
+
+/* ------------------------------------------------------------------------------------------ helpers */
+
+#define MODEL         "{\"type\":\"mlp\",\"input\":[4,2],\"hidden\":[16,8],\"classes\":3}"
+#define DATA          "{\"format\":\"synthetic\",\"samples\":100,\"val_samples\":10}"
+#define TRAIN         "{\"epochs\":2,\"global_batch\":8}"
+#define OPTIMIZER     "{\"type\":\"adamw\",\"lr\":0.001}"
+#define CHAIN(layers) "{\"type\":\"chain\",\"input\":8,\"layers\":[" layers "]}"
+
+/* A whole spec; NULL takes the default of a section. `rest`: more members, each with a comma before it. */
+static const char *job(const char *model, const char *data, const char *train, const char *optimizer,
+                       const char *rest)
+{
+    static char text[8192];
+
+    snprintf(text, sizeof text,
+             "{\"schema\":\"job/v1\",\"model\":%s,\"data\":%s,\"train\":%s,\"optimizer\":%s%s}",
+             model ? model : MODEL, data ? data : DATA, train ? train : TRAIN,
+             optimizer ? optimizer : OPTIMIZER, rest ? rest : "");
+    return text;
+}
+
+static struct spec *parse(const char *text)
+{
+    struct spec *s = NULL;
+    struct err err;
+
+    if (spec_parse(text, strlen(text), "job.json", "/base", false, &s, &err) < 0)
+        fail_msg("%s: refused: %s: %s", text, err.path, err.msg);
+    return s;
+}
+
+static void check_refused(const char *text, int code, const char *path, const char *part)
+{
+    struct spec *s = (struct spec *)&s; /* must stay as it is */
+    struct err err = {0};
+    int r = spec_parse(text, strlen(text), "job.json", "/base", false, &s, &err);
+
+    if (r >= 0)
+        fail_msg("accepted: %s", text);
+    if (r != code || err.code != code || strcmp(err.path, path) != 0 || !strstr(err.msg, part))
+        fail_msg("%s: expected %d at \"%s\" with \"%s\", found %d at \"%s\": %s", text, code, path, part, r,
+                 err.path, err.msg);
+    assert_ptr_equal(s, &s);
+}
+
+static struct spec *resolved(const char *text, uint64_t samples)
+{
+    struct spec *s = parse(text);
+    struct err err;
+
+    if (spec_resolve(s, 0, samples, 0x1234, &err) < 0)
+        fail_msg("%s: %s: %s", text, err.path, err.msg);
+    return s;
+}
+
+/* ------------------------------------------------------------------------------------------ accepted */
+
+static void test_defaults_are_set(void **state)
+{
+    struct spec *s = parse(job(NULL, NULL, NULL, NULL, NULL));
+
+    (void)state;
+    assert_string_equal(s->name, "job");
+    assert_string_equal(s->output, "/base/runs/job");
+    assert_true(s->data.shuffle && !s->data.transpose);
+    assert_int_equal(s->train.micro_batch, 0);
+    assert_false(s->train.skip_nonfinite);
+    assert_true(s->optimizer.clip == 0);
+    assert_true(s->optimizer.beta1 == 0.9f && s->optimizer.beta2 == 0.999f && s->optimizer.eps == 1e-8f);
+    assert_true(s->optimizer.weight_decay == 0.01f);
+    assert_int_equal(s->schedule.type, SCHEDULE_CONSTANT);
+    assert_int_equal(s->checkpoint.keep, 2);
+    assert_int_equal(s->checkpoint.best, BEST_NONE);
+    assert_int_equal(s->eval.epochs + s->eval.steps + s->checkpoint.every.epochs + s->checkpoint.every.steps,
+                     0);
+    assert_int_equal(s->resources.devices_min, 1);
+    assert_int_equal(s->resources.devices_max, 0);
+    assert_int_equal(s->memory.policy, POLICY_auto);
+    assert_int_equal(s->memory.update, UPDATE_AUTO);
+    assert_true(spec_has_val(s));
+    spec_destroy(s);
+}
+
+static void test_example_of_the_formats_page_is_read(void **state)
+{
+    static const char text[] =
+        "{ \"schema\": \"job/v1\", \"name\": \"digits\", // a comment\n"
+        "  \"model\": {\"type\": \"mlp\", \"input\": [28,28], \"hidden\": [1024,1024,1024,1024], "
+        "\"classes\": 10,"
+        " \"activation\": \"gelu\", \"dropout\": 0.1},\n"
+        "  \"init\":  {\"seed\": 1337},\n"
+        "  \"data\":  {\"format\": \"idx\", \"train\": {\"images\": \"a.gz\", \"labels\": \"/abs/b.gz\"},\n"
+        "            \"val\": {\"images\": \"c\", \"labels\": \"d\"}, \"scale\": [-1,1], \"shuffle\": false,"
+        " \"transpose\": true},\n"
+        "  \"train\": {\"epochs\": 5, \"global_batch\": 256, \"micro_batch\": \"auto\", \"replicas\": "
+        "\"auto\","
+        " \"grad_clip\": 1.0, \"on_nonfinite\": \"skip\"},\n"
+        "  \"optimizer\": {\"type\": \"adamw\", \"lr\": 1e-3, \"betas\": [0.8,0.99], \"eps\": 1e-7,"
+        " \"weight_decay\": 0.1},\n"
+        "  \"schedule\": {\"type\": \"cosine\", \"warmup_steps\": 100, \"min_lr_ratio\": 0.1},\n"
+        "  \"precision\": \"fp32\", \"method\": {\"type\": \"backprop\"},\n"
+        "  \"eval\": {\"every\": {\"epochs\": 1}},\n"
+        "  \"checkpoint\": {\"every\": {\"steps\": 50}, \"keep\": 3, \"best\": \"val/accuracy\"},\n"
+        "  \"resources\": {\"devices\": {\"min\": 1, \"max\": 4}, \"device_memory\": \"9GB\","
+        " \"host_memory\": \"auto\"},\n"
+        "  \"memory\": {\"policy\": \"harmony-pp\", \"optimizer_on\": \"host\", \"recompute\": \"auto\"},\n"
+        "  \"queue\": {\"priority\": \"high\", \"time_limit\": \"1d12h\", \"preemptible\": false},\n"
+        "  \"output\": \"runs/x\" }";
+    struct spec *s = NULL;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(spec_parse(text, strlen(text), "job.json", "/base", true, &s, &err), 0);
+    assert_string_equal(s->name, "digits");
+    assert_string_equal(s->output, "/base/runs/x");
+    assert_int_equal(s->model.n_layers, 6);
+    assert_int_equal(s->features, 784);
+    assert_int_equal(s->classes, 10);
+    assert_int_equal(s->seed, 1337);
+    assert_string_equal(s->data.train.images, "/base/a.gz");
+    assert_string_equal(s->data.train.labels, "/abs/b.gz");
+    assert_string_equal(s->data.val.labels, "/base/d");
+    assert_true(s->data.scale_lo == -1 && s->data.scale_hi == 1 && s->data.transpose && !s->data.shuffle);
+    assert_true(s->train.skip_nonfinite && s->optimizer.clip == 1.0 && s->lr == 1e-3);
+    assert_true(s->optimizer.beta1 == 0.8f && s->optimizer.beta2 == 0.99f && s->optimizer.eps == 1e-7f);
+    assert_int_equal(s->schedule.type, SCHEDULE_COSINE);
+    assert_int_equal(s->eval.epochs, 1);
+    assert_int_equal(s->checkpoint.every.steps, 50);
+    assert_int_equal(s->checkpoint.keep, 3);
+    assert_int_equal(s->checkpoint.best, BEST_VAL_ACCURACY);
+    assert_int_equal(s->resources.devices_max, 4);
+    assert_int_equal(s->resources.device_bytes, 9000000000);
+    assert_int_equal(s->resources.host_bytes, 0);
+    assert_int_equal(s->memory.policy, POLICY_harmony_pp);
+    assert_int_equal(s->memory.update, UPDATE_HOST);
+    assert_int_equal(s->queue.priority, PRIORITY_HIGH);
+    assert_int_equal(s->queue.time_limit_s, 36 * 3600);
+    assert_false(s->queue.preemptible);
+    spec_destroy(s);
+}
+
+static void check_layer(const struct spec *s, uint32_t i, enum layer_kind kind, uint32_t in, uint32_t out,
+                        enum act act, float dropout)
+{
+    const struct layer *l = &s->model.layers[i];
+
+    assert_int_equal(l->id, i);
+    assert_int_equal(l->kind, kind);
+    assert_int_equal(l->in, in);
+    assert_int_equal(l->out, out);
+    assert_int_equal(l->act, act);
+    assert_true(l->dropout == dropout);
+}
+
+static void test_mlp_becomes_a_chain(void **state)
+{
+    struct spec *s = parse(job("{\"type\":\"mlp\",\"input\":[4,2],\"hidden\":[16],\"classes\":3,"
+                               "\"activation\":\"tanh\",\"dropout\":0.25,\"bias\":false,\"loss\":\"mse\"}",
+                               NULL, NULL, NULL, NULL));
+
+    (void)state;
+    assert_int_equal(s->model.n_layers, 3);
+    check_layer(s, 0, LAYER_dense, 8, 16, ACT_TANH, 0.25f);
+    check_layer(s, 1, LAYER_dense, 16, 3, ACT_NONE, 0);
+    check_layer(s, 2, LAYER_mse, 3, 0, ACT_NONE, 0);
+    assert_false(s->model.layers[0].bias || s->model.layers[1].bias);
+    assert_true(s->mse);
+    spec_destroy(s);
+}
+
+static void test_chain_is_expanded(void **state)
+{
+    struct spec *s = parse(job(CHAIN("{\"op\":\"linear\",\"out\":6,\"activation\":\"relu\",\"dropout\":0.5},"
+                                     "{\"repeat\":2,\"block\":[{\"op\":\"gelu\"},{\"repeat\":2,\"block\":"
+                                     "[{\"op\":\"dropout\",\"p\":0.125}]}]},{\"op\":\"linear\",\"out\":5,"
+                                     "\"bias\":false}"),
+                               NULL, NULL, NULL, NULL));
+
+    (void)state;
+    assert_int_equal(s->model.n_layers, 9);
+    check_layer(s, 0, LAYER_dense, 8, 6, ACT_RELU, 0.5f);
+    for (uint32_t i = 1; i < 7; i += 3) {
+        check_layer(s, i, LAYER_activation, 6, 6, ACT_GELU, 0);
+        check_layer(s, i + 1, LAYER_dropout, 6, 6, ACT_NONE, 0.125f);
+        check_layer(s, i + 2, LAYER_dropout, 6, 6, ACT_NONE, 0.125f);
+    }
+    check_layer(s, 7, LAYER_dense, 6, 5, ACT_NONE, 0);
+    check_layer(s, 8, LAYER_softmax_xent, 5, 0, ACT_NONE, 0);
+    assert_int_equal(s->classes, 5);
+    spec_destroy(s);
+}
+
+/* Registry-driven: a new name is covered on arrival. */
+static void test_every_name_of_the_tables_is_accepted(void **state)
+{
+    char text[256];
+    struct spec *s;
+
+    (void)state;
+    for (int i = 0; i < POLICY_COUNT; i++) {
+        snprintf(text, sizeof text, ",\"memory\":{\"policy\":\"%s\"}", policy_names[i]);
+        s = parse(job(NULL, NULL, NULL, NULL, text));
+        assert_int_equal(s->memory.policy, i);
+        spec_destroy(s);
+    }
+    for (int i = 0; i < UPDATE_PLACE_COUNT; i++) {
+        snprintf(text, sizeof text, ",\"memory\":{\"optimizer_on\":\"%s\"}", update_place_names[i]);
+        s = parse(job(NULL, NULL, NULL, NULL, text));
+        assert_int_equal(s->memory.update, i);
+        spec_destroy(s);
+    }
+    for (int i = 0; i < OPTIMIZER_COUNT; i++) {
+        snprintf(text, sizeof text, "{\"type\":\"%s\",\"lr\":1}", optimizer_names[i]);
+        s = parse(job(NULL, NULL, NULL, text, NULL));
+        assert_int_equal(s->optimizer.kind, i);
+        spec_destroy(s);
+    }
+    for (int i = 0; i < ACT_COUNT; i++) {
+        snprintf(text, sizeof text, CHAIN("{\"op\":\"linear\",\"out\":3,\"activation\":\"%s\"}"),
+                 act_names[i]);
+        s = parse(job(text, NULL, NULL, NULL, NULL));
+        assert_int_equal(s->model.layers[0].act, i);
+        spec_destroy(s);
+    }
+    for (int i = 0; i < SCHEDULE_COUNT; i++) {
+        snprintf(text, sizeof text, ",\"schedule\":{\"type\":\"%s\"}", spec_schedule_names[i]);
+        s = parse(job(NULL, NULL, NULL, NULL, text));
+        assert_int_equal(s->schedule.type, i);
+        spec_destroy(s);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ refused */
+
+struct wrong {
+    const char *model, *data, *train, *optimizer, *rest;
+    int code;
+    const char *path, *part;
+};
+
+static const struct wrong wrongs[] = {
+    /* typos */
+    {.rest = ",\"optimiser\":{}", .code = -EINVAL, .path = "optimiser", .part = "did you mean \"optimizer\""},
+    {.train = "{\"epochs\":1,\"globl_batch\":8}",
+     .code = -EINVAL,
+     .path = "train.globl_batch",
+     .part = "did you mean \"global_batch\""},
+    {.model = "{\"tpye\":\"mlp\"}", .code = -EINVAL, .path = "model.tpye", .part = "did you mean \"type\""},
+    {.model = "{\"type\":\"mpl\"}", .code = -EINVAL, .path = "model.type", .part = "did you mean \"mlp\""},
+    {.model = CHAIN("{\"op\":\"linaer\",\"out\":3}"),
+     .code = -EINVAL,
+     .path = "model.layers[0].op",
+     .part = "did you mean \"linear\""},
+    {.model = CHAIN("{\"op\":\"linear\",\"uot\":3}"),
+     .code = -EINVAL,
+     .path = "model.layers[0].uot",
+     .part = "did you mean \"out\""},
+    {.optimizer = "{\"type\":\"sgd\",\"lr\":1,\"betas\":[0,0]}",
+     .code = -EINVAL,
+     .path = "optimizer.betas",
+     .part = "unknown key"},
+    {.data = "{\"format\":\"synthetic\",\"samples\":1,\"scale\":[0,1]}",
+     .code = -EINVAL,
+     .path = "data.scale",
+     .part = "unknown key"},
+    {.rest = ",\"memory\":{\"policy\":\"streem\"}",
+     .code = -EINVAL,
+     .path = "memory.policy",
+     .part = "did you mean \"stream\""},
+
+    /* types */
+    {.train = "{\"epochs\":\"5\",\"global_batch\":8}",
+     .code = -EINVAL,
+     .path = "train.epochs",
+     .part = "remove the quotes"},
+    {.train = "[]", .code = -EINVAL, .path = "train", .part = "an object"},
+    {.model = "7", .code = -EINVAL, .path = "model", .part = "an object"},
+    {.model = "{\"type\":\"mlp\",\"input\":\"784\",\"hidden\":[],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.input",
+     .part = "a number"},
+    {.model = "{\"type\":\"mlp\",\"input\":[2,\"x\"],\"hidden\":[],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.input[1]",
+     .part = "a number"},
+    {.model = "{\"type\":\"mlp\",\"input\":2,\"hidden\":5,\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.hidden",
+     .part = "an array"},
+    {.model = "{\"type\":\"mlp\",\"input\":2,\"hidden\":[5,null],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.hidden[1]",
+     .part = "a number"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"micro_batch\":\"many\"}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "\"auto\" or a whole number"},
+    {.rest = ",\"precision\":32", .code = -EINVAL, .path = "precision", .part = "a string"},
+    {.rest = ",\"checkpoint\":{\"every\":5}",
+     .code = -EINVAL,
+     .path = "checkpoint.every",
+     .part = "an object"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1,\"betas\":[0.9]}",
+     .code = -EINVAL,
+     .path = "optimizer.betas",
+     .part = "two numbers"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1,\"betas\":[0.9,1]}",
+     .code = -EINVAL,
+     .path = "optimizer.betas[1]",
+     .part = "below 1"},
+
+    /* sizes: negative, zero, too large, overflowing */
+    {.train = "{\"epochs\":1,\"global_batch\":-8}",
+     .code = -EINVAL,
+     .path = "train.global_batch",
+     .part = "-8"},
+    {.train = "{\"epochs\":1,\"global_batch\":0}",
+     .code = -EINVAL,
+     .path = "train.global_batch",
+     .part = "from 1"},
+    {.train = "{\"epochs\":0,\"global_batch\":8}", .code = -EINVAL, .path = "train.epochs", .part = "from 1"},
+    {.train = "{\"epochs\":1.5,\"global_batch\":8}",
+     .code = -EINVAL,
+     .path = "train.epochs",
+     .part = "whole"},
+    {.train = "{\"epochs\":1,\"global_batch\":99999999999}",
+     .code = -EINVAL,
+     .path = "train.global_batch",
+     .part = "99999999999"},
+    {.train = "{\"epochs\":1,\"global_batch\":1e300}",
+     .code = -EINVAL,
+     .path = "train.global_batch",
+     .part = "2^53"},
+    {.model = "{\"type\":\"mlp\",\"input\":[65536,65536],\"hidden\":[],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.input[1]",
+     .part = "more than"},
+    {.model = "{\"type\":\"mlp\",\"input\":[0],\"hidden\":[],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.input",
+     .part = "from 1"},
+    {.model = "{\"type\":\"mlp\",\"input\":[],\"hidden\":[],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.input",
+     .part = "at least one"},
+    {.model = "{\"type\":\"mlp\",\"input\":1073741824,\"hidden\":[1073741824],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.hidden[0]",
+     .part = "2^50"},
+    {.model = "{\"type\":\"mlp\",\"input\":4,\"hidden\":[8,0],\"classes\":2}",
+     .code = -EINVAL,
+     .path = "model.hidden[1]",
+     .part = "from 1"},
+    {.model = "{\"type\":\"mlp\",\"input\":1073741824,\"hidden\":[],\"classes\":2}",
+     .train = "{\"epochs\":1,\"global_batch\":1000000}",
+     .code = -EINVAL,
+     .path = "train.global_batch",
+     .part = "activations"},
+    {.model = CHAIN("{\"repeat\":10000,\"block\":[{\"op\":\"relu\"},{\"op\":\"relu\"}]}"),
+     .code = -EINVAL,
+     .path = "model.layers[0].block[0]",
+     .part = "10000 layers"},
+    {.model = CHAIN("{\"repeat\":9999,\"block\":[{\"repeat\":9999,\"block\":[]}]}"),
+     .code = -EINVAL,
+     .path = "model.layers[0].block[0].block",
+     .part = "at least one layer"},
+    {.rest = ",\"resources\":{\"device_memory\":\"9XB\"}",
+     .code = -EINVAL,
+     .path = "resources.device_memory",
+     .part = "9GB"},
+    {.rest = ",\"resources\":{\"host_memory\":0}",
+     .code = -EINVAL,
+     .path = "resources.host_memory",
+     .part = "auto"},
+    {.rest = ",\"resources\":{\"devices\":65}", .code = -EINVAL, .path = "resources.devices", .part = "64"},
+    {.rest = ",\"resources\":{\"devices\":{\"min\":3,\"max\":2}}",
+     .code = -EINVAL,
+     .path = "resources.devices.max",
+     .part = "below min 3"},
+
+    /* numbers */
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":0}",
+     .code = -EINVAL,
+     .path = "optimizer.lr",
+     .part = "above 0"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1e39}",
+     .code = -EINVAL,
+     .path = "optimizer.lr",
+     .part = "1e+39"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1e-60}",
+     .code = -EINVAL,
+     .path = "optimizer.lr",
+     .part = "above 0"},
+    {.optimizer = "{\"type\":\"sgd\",\"lr\":1,\"momentum\":1}",
+     .code = -EINVAL,
+     .path = "optimizer.momentum",
+     .part = "below 1"},
+    {.optimizer = "{\"type\":\"sgd\",\"lr\":1,\"weight_decay\":-1}",
+     .code = -EINVAL,
+     .path = "optimizer.weight_decay",
+     .part = "0 or"},
+    {.model = CHAIN("{\"op\":\"linear\",\"out\":3},{\"op\":\"dropout\",\"p\":0.9999999999}"),
+     .code = -EINVAL,
+     .path = "model.layers[1].p",
+     .part = "below 1"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"grad_clip\":0}",
+     .code = -EINVAL,
+     .path = "train.grad_clip",
+     .part = "null"},
+    {.rest = ",\"schedule\":{\"type\":\"cosine\",\"min_lr_ratio\":2}",
+     .code = -EINVAL,
+     .path = "schedule.min_lr_ratio",
+     .part = "from 0 to 1"},
+    {.rest = ",\"schedule\":{\"type\":\"constant\",\"min_lr_ratio\":0.5}",
+     .code = -EINVAL,
+     .path = "schedule.min_lr_ratio",
+     .part = "remove it"},
+    {.data = "{\"format\":\"idx\",\"train\":{\"images\":\"a\",\"labels\":\"b\"},\"scale\":[1,1]}",
+     .code = -EINVAL,
+     .path = "data.scale",
+     .part = "equal"},
+
+    /* cross-checks */
+    {.train = "{\"epochs\":1,\"global_batch\":256,\"micro_batch\":48}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "the nearest that do are 32 and 64"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"micro_batch\":9}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "at most 8"},
+    {.train = "{\"epochs\":1,\"steps\":1,\"global_batch\":8}",
+     .code = -EINVAL,
+     .path = "train.steps",
+     .part = "keep one"},
+    {.train = "{\"global_batch\":8}", .code = -EINVAL, .path = "train", .part = "\"epochs\" or \"steps\""},
+    {.rest = ",\"eval\":{\"every\":{}}", .code = -EINVAL, .path = "eval.every", .part = "one of"},
+    {.rest = ",\"eval\":{\"every\":{\"steps\":1,\"epochs\":1}}",
+     .code = -EINVAL,
+     .path = "eval.every",
+     .part = "one of"},
+    {.data = "{\"format\":\"synthetic\",\"samples\":1}",
+     .rest = ",\"eval\":{\"every\":{\"steps\":1}}",
+     .code = -EINVAL,
+     .path = "eval",
+     .part = "data.val_samples"},
+    {.rest = ",\"checkpoint\":{\"best\":\"val/loss\"}",
+     .code = -EINVAL,
+     .path = "checkpoint.best",
+     .part = "\"eval\""},
+    {.model = "{\"type\":\"mlp\",\"input\":4,\"hidden\":[],\"classes\":2,\"loss\":\"mse\"}",
+     .rest = ",\"eval\":{\"every\":{\"steps\":1}},\"checkpoint\":{\"best\":\"val/accuracy\"}",
+     .code = -EINVAL,
+     .path = "checkpoint.best",
+     .part = "val/loss"},
+    {.model = "{\"type\":\"mlp\",\"input\":4,\"hidden\":[],\"classes\":1}",
+     .code = -EINVAL,
+     .path = "model.classes",
+     .part = "at least 2"},
+    {.model = CHAIN("{\"op\":\"relu\"}"),
+     .code = -EINVAL,
+     .path = "model.layers",
+     .part = "nothing to train"},
+    {.model = CHAIN(""), .code = -EINVAL, .path = "model.layers", .part = "at least one layer"},
+    {.rest = ",\"name\":\"../x\"", .code = -EINVAL, .path = "name", .part = "64"},
+    {.rest = ",\"output\":\"\"", .code = -EINVAL, .path = "output", .part = "empty"},
+    {.rest = ",\"queue\":{\"time_limit\":\"2 days\"}",
+     .code = -EINVAL,
+     .path = "queue.time_limit",
+     .part = "2d"},
+    {.rest = ",\"queue\":{\"priority\":\"urgent\"}",
+     .code = -EINVAL,
+     .path = "queue.priority",
+     .part = "normal"},
+    {.data = "{\"format\":\"idx\"}", .code = -EINVAL, .path = "data.train", .part = "missing"},
+    {.data = "{\"format\":\"idx\",\"train\":{\"images\":\"a\"}}",
+     .code = -EINVAL,
+     .path = "data.train.labels",
+     .part = "missing"},
+
+    /* known, not yet done */
+    {.model = "{\"type\":\"gpt2\"}", .code = -EOPNOTSUPP, .path = "model.type", .part = "\"mlp\", \"chain\""},
+    {.model = "{\"from\":\"dir\"}", .code = -EOPNOTSUPP, .path = "model.from", .part = "not supported yet"},
+    {.model = CHAIN("{\"op\":\"conv\",\"out\":64,\"k\":3}"),
+     .code = -EOPNOTSUPP,
+     .path = "model.layers[0].op",
+     .part = "\"linear\""},
+    {.model = CHAIN("{\"residual\":[]}"), .code = -EOPNOTSUPP, .path = "model.layers[0]", .part = "linear"},
+    {.data = "{\"format\":\"npy\"}",
+     .code = -EOPNOTSUPP,
+     .path = "data.format",
+     .part = "\"idx\", \"synthetic\""},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":2}",
+     .code = -EOPNOTSUPP,
+     .path = "train.replicas",
+     .part = "write 1"},
+    {.rest = ",\"precision\":\"bf16\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
+    {.rest = ",\"memory\":{\"policy\":\"lru\"}",
+     .code = -EOPNOTSUPP,
+     .path = "memory.policy",
+     .part = "\"stream\""},
+    {.rest = ",\"memory\":{\"recompute\":\"always\"}",
+     .code = -EOPNOTSUPP,
+     .path = "memory.recompute",
+     .part = "auto"},
+    {.rest = ",\"memory\":{\"file_tier\":\"/x\"}",
+     .code = -EOPNOTSUPP,
+     .path = "memory.file_tier",
+     .part = "not supported yet"},
+    {.rest = ",\"method\":{\"type\":\"local\"}",
+     .code = -EOPNOTSUPP,
+     .path = "method.type",
+     .part = "backprop"},
+    {.rest = ",\"prune\":{\"density\":0.1}",
+     .code = -EOPNOTSUPP,
+     .path = "prune",
+     .part = "not supported yet"},
+};
+
+static void test_wrong_specs_are_refused_with_path_and_advice(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
+        const struct wrong *w = &wrongs[i];
+        check_refused(job(w->model, w->data, w->train, w->optimizer, w->rest), w->code, w->path, w->part);
+    }
+}
+
+static void test_wrong_documents_are_refused(void **state)
+{
+    (void)state;
+    check_refused("", -EINVAL, "job.json:1:1", "");
+    check_refused("[]", -EINVAL, "", "an object");
+    check_refused("{}", -EINVAL, "schema", "missing");
+    check_refused("{\"schema\":\"job/v2\"}", -EINVAL, "schema", "job/v1");
+    check_refused("{\"schema\":\"job/v1\"}", -EINVAL, "model", "missing");
+    check_refused("{\"schema\":\"job/v1\",}", -EINVAL, "job.json:1:20", "");
+}
+
+static void test_truncated_and_mutated_specs_never_crash(void **state)
+{
+    char text[1024];
+    size_t n = strlen(job(NULL, NULL, NULL, NULL, ",\"eval\":{\"every\":{\"epochs\":1}}"));
+    struct rng r = {.seed = 1};
+    struct spec *s;
+
+    (void)state;
+    for (size_t i = 0; i < n; i++)
+        assert_true(spec_parse(job(NULL, NULL, NULL, NULL, ",\"eval\":{\"every\":{\"epochs\":1}}"), i, "x",
+                               NULL, false, &s, NULL) < 0);
+    for (int i = 0; i < 20000; i++) {
+        memcpy(text, job(NULL, NULL, NULL, NULL, ",\"eval\":{\"every\":{\"epochs\":1}}"), n);
+        for (int k = 0; k < 3; k++)
+            text[rng_below(&r, (uint32_t)n)] = "0123456789{}[]\",:x-e."[rng_below(&r, 21)];
+        if (spec_parse(text, n, "x", NULL, false, &s, NULL) == 0)
+            spec_destroy(s);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ loading */
+
+static void test_load_reads_comments_and_names_the_file(void **state)
+{
+    char path[] = "/tmp/test_spec_XXXXXX";
+    int fd = mkstemp(path);
+    struct spec *s = NULL;
+    struct err err;
+    FILE *f = fdopen(fd, "w");
+
+    (void)state;
+    fprintf(f, "// a job\n%s\n// end\n", job(NULL, NULL, NULL, NULL, NULL));
+    fclose(f);
+    assert_int_equal(spec_load(path, &s, &err), 0);
+    assert_string_equal(s->output, "./runs/job");
+    spec_destroy(s);
+    unlink(path);
+    assert_int_equal(spec_load(path, &s, &err), -ENOENT);
+    assert_string_equal(err.path, path);
+    assert_int_equal(spec_load("/tmp", &s, &err), -EISDIR);
+    assert_string_equal(err.path, "/tmp");
+}
+
+/* ------------------------------------------------------------------------------------------ resolution */
+
+static void test_epochs_become_steps(void **state)
+{
+    struct spec *s = resolved(job(NULL, NULL, NULL, NULL, NULL), 100);
+
+    (void)state;
+    assert_int_equal(s->resolved.total_steps, 25); /* 2 * 100 / 8 */
+    assert_int_equal(s->resolved.micro_batch, 8);
+    assert_int_equal(s->resolved.n_micro, 1);
+    assert_int_equal(spec_resolve(s, 2, 101, 0, NULL), 0);
+    assert_int_equal(s->resolved.total_steps, 26); /* 202 / 8 = 25.25 */
+    assert_int_equal(s->resolved.n_micro, 4);
+    spec_destroy(s);
+}
+
+static void test_resolution_is_checked(void **state)
+{
+    struct spec *s =
+        parse(job(NULL, NULL, "{\"epochs\":4294967295,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL));
+    struct err err;
+
+    (void)state;
+    assert_int_equal(spec_resolve(s, 2, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.micro_batch");
+    assert_int_equal(spec_resolve(s, 0, 1ull << 40, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.epochs");
+    assert_int_equal(spec_resolve(s, 0, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.epochs");
+    assert_int_equal(s->resolved.total_steps, 0);
+    spec_destroy(s);
+}
+
+static void test_nearest_divisors_are_found(void **state)
+{
+    uint32_t below, above;
+
+    (void)state;
+    for (uint32_t batch = 1; batch <= 60; batch++) {
+        for (uint32_t want = 1; want <= 70; want++) {
+            uint32_t b = 0, a = 0;
+            for (uint32_t d = 1; d <= batch; d++) {
+                if (batch % d == 0 && d <= want)
+                    b = d;
+                if (batch % d == 0 && d >= want && !a)
+                    a = d;
+            }
+            spec_nearest_divisors(batch, want, &below, &above);
+            assert_int_equal(below, b);
+            assert_int_equal(above, a);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ schedule */
+
+#define SCHEDULED(type)                                                                                      \
+    job(NULL, NULL, "{\"steps\":20,\"global_batch\":8}", "{\"type\":\"sgd\",\"lr\":0.5}",                    \
+        ",\"schedule\":{\"type\":\"" type "\",\"warmup_steps\":4,\"min_lr_ratio\":0.1}")
+
+static void test_lr_warms_up_and_goes_down(void **state)
+{
+    struct spec *s = resolved(SCHEDULED("cosine"), 100);
+
+    (void)state;
+    assert_float_equal(spec_lr(s, 0), 0.125, 1e-12);
+    assert_float_equal(spec_lr(s, 3), 0.5, 1e-12);
+    assert_float_equal(spec_lr(s, 4), 0.5, 1e-12);
+    assert_float_equal(spec_lr(s, 12), 0.5 * 0.55, 1e-12); /* halfway: (1 + 0.1) / 2 */
+    assert_float_equal(spec_lr(s, 20), 0.05, 1e-12);
+    assert_float_equal(spec_lr(s, 1000), 0.05, 1e-12);
+    for (uint64_t i = 4; i < 20; i++)
+        assert_true(spec_lr(s, i + 1) < spec_lr(s, i) && spec_lr(s, i) >= 0.05);
+    spec_destroy(s);
+    s = resolved(SCHEDULED("linear"), 100);
+    assert_float_equal(spec_lr(s, 8), 0.5 * (1 - 0.9 * 0.25), 1e-12);
+    assert_float_equal(spec_lr(s, 19), 0.5 * (1 - 0.9 * 15 / 16), 1e-12);
+    spec_destroy(s);
+    s = resolved(job(NULL, NULL, NULL, NULL, NULL), 100);
+    assert_true(spec_lr(s, 0) == 0.001 && spec_lr(s, 1000) == 0.001);
+    spec_destroy(s);
+}
+
+static void test_warmup_longer_than_the_run_never_divides_by_zero(void **state)
+{
+    struct spec *s = resolved(SCHEDULED("cosine"), 100);
+
+    (void)state;
+    s->resolved.total_steps = 4;
+    for (uint64_t i = 0; i < 10; i++)
+        assert_true(isfinite(spec_lr(s, i)));
+    s->resolved.total_steps = 2;
+    for (uint64_t i = 0; i < 10; i++)
+        assert_true(isfinite(spec_lr(s, i)));
+    spec_destroy(s);
+}
+
+static void test_due_counts_epochs_and_steps(void **state)
+{
+    struct spec *s =
+        resolved(job(NULL, NULL, NULL, NULL, NULL), 20); /* batches of 8: epochs end in steps 3, 5, 8, 10 */
+    struct spec_every epoch = {.epochs = 1}, two = {.epochs = 2}, steps = {.steps = 3}, never = {0};
+    struct spec_every huge = {.epochs = UINT64_MAX / 2};
+
+    (void)state;
+    for (uint64_t done = 0; done <= 10; done++) {
+        assert_int_equal(spec_due(s, &epoch, done), done == 3 || done == 5 || done == 8 || done == 10);
+        assert_int_equal(spec_due(s, &two, done), done == 5 || done == 10);
+        assert_int_equal(spec_due(s, &steps, done), done && done % 3 == 0);
+        assert_false(spec_due(s, &never, done) || spec_due(s, &huge, done));
+    }
+    spec_destroy(s);
+}
+
+/* ------------------------------------------------------------------------------------------ resolved text */
+
+static uint64_t hash_of(const char *text)
+{
+    struct spec *s = resolved(text, 100);
+    uint64_t h = spec_hash(s);
+
+    spec_destroy(s);
+    return h;
+}
+
+static void test_hash_changes_with_what_changes_bits_only(void **state)
+{
+    uint64_t h = hash_of(job(NULL, NULL, NULL, NULL, NULL));
+
+    (void)state;
+    /* places, names, resources and, for a constant schedule, the length do not matter */
+    assert_true(h == hash_of(job(NULL, NULL, NULL, NULL, ",\"name\":\"x\",\"output\":\"y\"")));
+    assert_true(h == hash_of(job(NULL, NULL, NULL, NULL,
+                                 ",\"resources\":{\"devices\":4,\"device_memory\":\"1GB\"}")));
+    assert_true(h == hash_of(job(NULL, NULL, NULL, NULL, ",\"memory\":{\"policy\":\"stream\"}")));
+    assert_true(h == hash_of(job(NULL, NULL, "{\"epochs\":9,\"global_batch\":8}", NULL, NULL)));
+    assert_true(h ==
+                hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":8}", NULL, NULL)));
+    /* these do */
+    assert_true(h !=
+                hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL)));
+    assert_true(h != hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":16}", NULL, NULL)));
+    assert_true(h != hash_of(job(NULL, NULL, NULL, NULL, ",\"init\":{\"seed\":1}")));
+    assert_true(h !=
+                hash_of(job(NULL, NULL, NULL, "{\"type\":\"adamw\",\"lr\":0.0010000000000000002}", NULL)));
+    assert_true(h != hash_of(job(NULL, NULL, NULL, "{\"type\":\"sgd\",\"lr\":0.001}", NULL)));
+    assert_true(h != hash_of(job(NULL, NULL, NULL, NULL, ",\"schedule\":{\"type\":\"cosine\"}")));
+    assert_true(h != hash_of(job(CHAIN("{\"op\":\"linear\",\"out\":3}"), NULL, NULL, NULL, NULL)));
+    assert_true(
+        h != hash_of(job(NULL, "{\"format\":\"synthetic\",\"samples\":100,\"seed\":1}", NULL, NULL, NULL)));
+}
+
+static void test_resolved_micro_batch_reads_back(void **state)
+{
+    struct spec *s =
+        resolved(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL), 100);
+    struct strbuf b = {0};
+    uint32_t micro = 0;
+
+    (void)state;
+    spec_resolved_json(s, &b);
+    assert_int_equal(spec_resolved_micro_batch(b.at, b.n, &micro, NULL), 0);
+    assert_int_equal(micro, 4);
+    assert_true(spec_resolved_micro_batch("{}", 2, &micro, NULL) < 0);
+    assert_true(spec_resolved_micro_batch("", 0, &micro, NULL) < 0);
+    strbuf_finish(&b);
+    spec_destroy(s);
+}
+
+static void test_largest_chain_is_built(void **state)
+{
+    struct spec *s = resolved(
+        job(CHAIN("{\"repeat\":9999,\"block\":[{\"op\":\"linear\",\"out\":8}]}"), NULL, NULL, NULL, NULL),
+        100);
+
+    (void)state;
+    assert_int_equal(s->model.n_layers, SPEC_MAX_LAYERS);
+    (void)spec_hash(s);
+    spec_destroy(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_set),
+        cmocka_unit_test(test_example_of_the_formats_page_is_read),
+        cmocka_unit_test(test_mlp_becomes_a_chain),
+        cmocka_unit_test(test_chain_is_expanded),
+        cmocka_unit_test(test_every_name_of_the_tables_is_accepted),
+        cmocka_unit_test(test_wrong_specs_are_refused_with_path_and_advice),
+        cmocka_unit_test(test_wrong_documents_are_refused),
+        cmocka_unit_test(test_truncated_and_mutated_specs_never_crash),
+        cmocka_unit_test(test_load_reads_comments_and_names_the_file),
+        cmocka_unit_test(test_epochs_become_steps),
+        cmocka_unit_test(test_resolution_is_checked),
+        cmocka_unit_test(test_nearest_divisors_are_found),
+        cmocka_unit_test(test_lr_warms_up_and_goes_down),
+        cmocka_unit_test(test_warmup_longer_than_the_run_never_divides_by_zero),
+        cmocka_unit_test(test_due_counts_epochs_and_steps),
+        cmocka_unit_test(test_hash_changes_with_what_changes_bits_only),
+        cmocka_unit_test(test_resolved_micro_batch_reads_back),
+        cmocka_unit_test(test_largest_chain_is_built),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
