@@ -21,11 +21,15 @@ const char *const policy_names[POLICY_COUNT + 1] = {
 const char *const update_place_names[UPDATE_PLACE_COUNT + 1] = {"auto", "host", "device", NULL};
 
 static const struct policy *const policies[POLICY_COUNT] = {
-    [POLICY_auto] = NULL, /* all the others */
+    [POLICY_auto] = NULL, /* the others, see preference */
     [POLICY_harmony_pp] = &policy_harmony_pp,
     [POLICY_resident] = &policy_resident,
     [POLICY_stream] = &policy_stream,
 };
+
+/* What `auto` tries, in this order. When everything fits, nothing needs to move: then no other policy is tried,
+ * whatever the simulator thinks of overlapping updates with compute. */
+static const enum policy_id preference[] = {POLICY_resident, POLICY_harmony_pp, POLICY_stream};
 
 #define SIM_RUNS 3 /* enough for the steady state to show */
 
@@ -99,20 +103,20 @@ static int policy_need(struct search *s, struct plan_need *ret)
     return r;
 }
 
-static bool included(const struct plan_request *request, int id)
+static bool included(const struct plan_request *request, enum policy_id id)
 {
-    return id != POLICY_auto && (request->policy == POLICY_auto || (int)request->policy == id);
+    return id != POLICY_auto && (request->policy == POLICY_auto || request->policy == id);
 }
 
 /* The least over the policies that the request allows: device bytes first. */
 static int least_need(struct search *s, const struct plan_request *request, struct plan_need *ret)
 {
     *ret = (struct plan_need){UINT64_MAX, UINT64_MAX};
-    for (int id = 0; id < POLICY_COUNT; id++) {
+    for (size_t i = 0; i < sizeof preference / sizeof preference[0]; i++) {
         struct plan_need need;
-        if (!included(request, id))
+        if (!included(request, preference[i]))
             continue;
-        use_policy(s, request, id);
+        use_policy(s, request, preference[i]);
         int r = policy_need(s, &need);
         if (r < 0)
             return r;
@@ -162,11 +166,13 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
     struct profile *prof = profile_analytic(request->train, request->machine);
     struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
     int r = 0;
-    for (int id = 0; id < POLICY_COUNT && r == 0; id++) {
-        if (!included(request, id))
+    for (size_t i = 0; i < sizeof preference / sizeof preference[0] && r == 0; i++) {
+        if (!included(request, preference[i]))
             continue;
-        use_policy(&s, request, id);
+        use_policy(&s, request, preference[i]);
         r = s.policy->search(&s.request, &s.trial);
+        if (s.best != NULL && preference[i] == POLICY_resident)
+            break;
     }
     if (r == 0 && s.best == NULL) {
         struct plan_need need;

@@ -121,7 +121,7 @@ static int write_state(int dirfd, const char *dir, const struct checkpoint_data 
 
     if (fd < 0)
         return fs_fail(err, fd, dir, STATE_FILE, "create");
-    state_print(&b, data, files);
+    checkpoint_state_print(&b, data, files);
     r = fs_write_all(fd, b.at, b.n);
     strbuf_finish(&b);
     if (r < 0) {
@@ -308,7 +308,7 @@ static int open_file(struct checkpoint *c, int i, int dirfd, const char *dir, st
 
 static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t step, struct err *err)
 {
-    int r = state_load(dirfd, dir, &c->state, err);
+    int r = checkpoint_state_load(dirfd, dir, &c->state, err);
 
     if (r == 0 && c->state.info.step != step)
         r = err_set_at(err, -EBADMSG, dir, "it is the checkpoint of step %" PRIu64 " under another name",
@@ -385,7 +385,7 @@ void checkpoint_close(struct checkpoint *c)
         if (c->fd[i] >= 0)
             close(c->fd[i]);
     }
-    state_finish(&c->state);
+    checkpoint_state_finish(&c->state);
     free(c);
 }
 

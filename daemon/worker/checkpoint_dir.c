@@ -199,12 +199,12 @@ static int look_at(int fd, const struct outdir *out, struct candidate *c)
     dir = fs_open_dir(fd, name);
     if (dir < 0)
         return dir;
-    r = state_load(dir, out->name, &s, NULL);
+    r = checkpoint_state_load(dir, out->name, &s, NULL);
     close(dir);
     if (r == 0) {
         c->sound = true;
         c->eval = s.info.eval;
-        state_finish(&s);
+        checkpoint_state_finish(&s);
     }
     return r == -EBADMSG ? 0 : r;
 }

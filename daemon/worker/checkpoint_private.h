@@ -25,12 +25,12 @@ struct state {
     struct arena *arena; /* the texts of info */
 };
 
-void state_print(struct strbuf *b, const struct checkpoint_data *data,
+void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                  const struct file_sum files[FILE_COUNT]);
 /* Reads state.json of an open checkpoint directory, whose name is `dir`, and checks its own checksum.
  * -EBADMSG for damage, a missing file included. */
-int state_load(int dirfd, const char *dir, struct state *ret, struct err *err);
-void state_finish(struct state *s); /* takes a zeroed one */
+int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err);
+void checkpoint_state_finish(struct state *s); /* takes a zeroed one */
 
 /* ---- the directory: checkpoint_dir.c ---- */
 

@@ -40,7 +40,7 @@ static void add_files(struct strbuf *b, const struct file_sum files[FILE_COUNT])
     strbuf_add(b, "]");
 }
 
-void state_print(struct strbuf *b, const struct checkpoint_data *data,
+void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                  const struct file_sum files[FILE_COUNT])
 {
     const struct spec *s = data->spec;
@@ -207,7 +207,7 @@ static int state_parse(const char *text, size_t bytes, const char *file, struct 
     return err_set_at(err, -EBADMSG, file, "not understood: %s: %s", inner.path, inner.msg);
 }
 
-int state_load(int dirfd, const char *dir, struct state *ret, struct err *err)
+int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err)
 {
     char file[FS_PATH_BYTES];
     char *text = NULL;
@@ -225,11 +225,11 @@ int state_load(int dirfd, const char *dir, struct state *ret, struct err *err)
         r = state_parse(text, bytes, file, ret, err);
     free(text);
     if (r < 0)
-        state_finish(ret);
+        checkpoint_state_finish(ret);
     return r;
 }
 
-void state_finish(struct state *s)
+void checkpoint_state_finish(struct state *s)
 {
     arena_destroy(s->arena);
     *s = (struct state){0};

@@ -117,7 +117,7 @@ static int parse_name(const char *text, const char *option, const char *const *n
 
 static int parse_u32(const char *text, const char *option, uint32_t most, uint32_t *ret, struct err *err)
 {
-    uint64_t v;
+    uint64_t v = 0;
     int r = parse_number(text, option, 1, most, &v, err);
     if (r == 0)
         *ret = (uint32_t)v;

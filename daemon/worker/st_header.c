@@ -245,7 +245,7 @@ static int entry_field(struct cursor *c, struct st_entry *e, unsigned *seen)
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
     uint64_t offsets[2];
-    uint32_t n;
+    uint32_t n = 0;
     unsigned k = 0;
     char *key;
 

@@ -366,7 +366,7 @@ static void train(const struct scenario *sc, uint64_t delay_seed)
 {
     struct job job;
 
-    print_message("           %s, delays %d\n", sc->name, (int)delay_seed);
+    print_message("# %s, delays %d\n", sc->name, (int)delay_seed);
     job_open(&job, sc, delay_seed);
     job_run(&job, PROGRAM_ENTRY, NULL);
     job_cycles(&job, 5);

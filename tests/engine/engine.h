@@ -1,0 +1,49 @@
+/* Runs a random chain on a machine through planner, verifier and interpreter, and keeps what must not depend on the
+ * machine: losses, evaluation, weights, optimizer state. Also runs it without any of them, task by task in the method's
+ * order on plain memory: the reference that all must equal, bit for bit. */
+#ifndef TESTS_ENGINE_H
+#define TESTS_ENGINE_H
+
+#include "kernels/device.h"
+#include "scheduler/graph.h"
+#include "scheduler/machine.h"
+#include "scheduler/policy.h"
+#include "tests/unit/random_chain.h"
+
+#define ENGINE_STEPS 5
+
+struct engine_case {
+    struct random_chain chain;
+    uint64_t seed;     /* of data, weights, dropout */
+    uint32_t nan_step; /* one input of this step is not a number; 0: none */
+};
+
+struct engine_machine {
+    uint32_t n_devices;
+    uint64_t capacity_bytes;
+    enum policy_id policy;
+    enum update_place update;
+    uint32_t threads;
+    uint64_t delay_seed;
+};
+
+struct engine_result {
+    double loss[ENGINE_STEPS], sumsq[ENGINE_STEPS];
+    double eval_loss, eval_correct;
+    uint64_t state_hash; /* W and K of all layers */
+    bool finite;         /* all of W is */
+    char policy[32];     /* of the plan */
+};
+
+/* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per device and
+ * direction, peak within capacity. Every program runs, in every order that is allowed. */
+void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret);
+
+void engine_reference(const struct engine_case *c, struct engine_result *ret);
+
+void engine_assert_equal(const struct engine_result *a, const struct engine_result *b, const char *what);
+
+/* Least capacity that the planner accepts for this case. */
+uint64_t engine_least_capacity(const struct engine_case *c, const struct engine_machine *m);
+
+#endif

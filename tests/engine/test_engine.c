@@ -1,0 +1,153 @@
+/* One problem, many machines: the same bits. The property that the whole engine exists for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/engine/engine.h"
+
+/* More on demand: TUTTI_CASES=1000 test_engine. */
+static uint32_t n_cases(uint32_t normal)
+{
+    const char *s = getenv("TUTTI_CASES");
+    return s != NULL ? (uint32_t)atoi(s) : normal;
+}
+
+static void random_case(struct engine_case *c, uint32_t seed)
+{
+    struct rng r = {.seed = seed};
+    random_chain(&c->chain, &r, 80);
+    c->seed = seed;
+}
+
+static void describe(char *buf, size_t size, uint32_t seed, const struct engine_machine *m)
+{
+    snprintf(buf, size, "seed %u, %u devices of %llu bytes, policy %s, update on %s, %u threads, delays %llu", seed,
+             m->n_devices, (unsigned long long)m->capacity_bytes, policy_names[m->policy],
+             update_place_names[m->update], m->threads, (unsigned long long)m->delay_seed);
+}
+
+static void check(const struct engine_case *c, const struct engine_machine *m, uint32_t seed,
+                  const struct engine_result *want)
+{
+    char what[256];
+    struct engine_result got;
+    describe(what, sizeof what, seed, m);
+    engine_run(c, m, &got);
+    engine_assert_equal(&got, want, what);
+}
+
+/* Every policy x place of update x 1..4 devices, at the least capacity and with plenty. */
+static void test_engine_every_machine_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed <= n_cases(6); seed++) {
+        struct engine_case c;
+        struct engine_result want;
+        random_case(&c, seed);
+        engine_reference(&c, &want);
+        for (int policy = 0; policy < POLICY_COUNT; policy++)
+            for (int update = UPDATE_HOST; update < UPDATE_PLACE_COUNT; update++)
+                for (uint32_t n = 1; n <= 4; n++) {
+                    struct engine_machine m = {n, 1ull << 30, policy, update, 1 + n % 2, 0};
+                    check(&c, &m, seed, &want);
+                    m.capacity_bytes = engine_least_capacity(&c, &m);
+                    m.threads = 2;
+                    check(&c, &m, seed, &want);
+                }
+    }
+}
+
+/* Random chains, batches, machines, capacities between the least and plenty, delays on every stream. */
+static void test_engine_random_machines_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 100; seed < 100 + n_cases(60); seed++) {
+        struct engine_case c;
+        struct engine_result want;
+        struct rng r = {.seed = seed, .at = 1000};
+        random_case(&c, seed);
+        engine_reference(&c, &want);
+        for (int k = 0; k < 4; k++) {
+            struct engine_machine m = {
+                .n_devices = 1 + rng_below(&r, 4),
+                .capacity_bytes = 1ull << 30,
+                .policy = rng_below(&r, POLICY_COUNT),
+                .update = rng_below(&r, UPDATE_PLACE_COUNT),
+                .threads = 1 + rng_below(&r, 2),
+                .delay_seed = k % 2 ? seed * 4 + (uint32_t)k : 0,
+            };
+            uint64_t least = engine_least_capacity(&c, &m);
+            m.capacity_bytes = least + (uint64_t)rng_below(&r, 40) * least / 20 / 256 * 256;
+            check(&c, &m, seed, &want);
+        }
+    }
+}
+
+/* The same for dropout and clipping on and off, on one chain large enough to have every kind of move. */
+static void test_engine_dropout_and_clipping_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t variant = 0; variant < 4; variant++) {
+        struct engine_case c = {.seed = 77 + variant};
+        struct engine_result want, other = {0};
+        uint32_t width[] = {50, 64, 31, 64, 64, 10};
+        for (uint32_t l = 0; l < 5; l++)
+            c.chain.layers[l] = (struct layer){.kind = LAYER_dense, .id = l, .in = width[l], .out = width[l + 1],
+                                               .bias = true, .act = l < 4 ? ACT_GELU : ACT_NONE,
+                                               .dropout = (variant & 1) && l < 4 ? 0.2f : 0};
+        c.chain.layers[5] = (struct layer){.kind = LAYER_softmax_xent, .id = 5, .in = 10};
+        c.chain.model = (struct model){c.chain.layers, 6};
+        c.chain.rows = 12;
+        c.chain.n_micro = 4;
+        c.chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
+                                               .weight_decay = 0.01f, .clip = variant & 2 ? 0.01 : 0};
+        engine_reference(&c, &want);
+        assert_memory_not_equal(&want, &other, sizeof want);
+        for (uint32_t n = 1; n <= 4; n++)
+            for (int policy = 0; policy < POLICY_COUNT; policy++) {
+                struct engine_machine m = {n, 1ull << 30, policy, UPDATE_AUTO, 2, 0};
+                uint64_t least = engine_least_capacity(&c, &m);
+                for (uint32_t f = 4; f <= 12; f += 4) { /* 1, 2 and 3 times the least */
+                    m.capacity_bytes = least * f / 4 / 256 * 256;
+                    m.delay_seed = f == 8 ? variant + 1 : 0;
+                    check(&c, &m, variant, &want);
+                }
+            }
+    }
+}
+
+/* A gradient that is not finite leaves W and K alone where steps are skipped, on every machine alike. */
+static void test_engine_skipped_step_same_bits(void **state)
+{
+    (void)state;
+    struct engine_case c;
+    struct engine_result want;
+    random_case(&c, 3);
+    c.nan_step = 2;
+    for (int skip = 0; skip < 2; skip++) { /* without skipping the weights must be ruined, or this tests nothing */
+        c.chain.skip_nonfinite = skip;
+        c.chain.optimizer.clip = 0;
+        engine_reference(&c, &want);
+        assert_int_equal(want.finite, skip);
+    }
+    for (int policy = 0; policy < POLICY_COUNT; policy++) {
+        struct engine_machine m = {2, 1ull << 30, policy, UPDATE_AUTO, 1, 5};
+        check(&c, &m, 3, &want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_every_machine_same_bits),
+        cmocka_unit_test(test_engine_random_machines_same_bits),
+        cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
+        cmocka_unit_test(test_engine_skipped_step_same_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,603 @@
+/* Every layer kind, driven by layers.def: a kind without configurations here does not compile.
+ *
+ * Forward passes are compared with the reference in double, backward passes with central differences of that
+ * reference. Blocks are allocated with exactly the bytes that sizes() says, so a sanitizer checks the sizes.
+ */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/layer.h"
+#include "reference.h"
+
+#define COUNT(array) ((uint32_t)(sizeof(array) / sizeof((array)[0])))
+#define FIRST_ROW    100
+
+static struct pool *pool;
+
+/* ---- a sink that runs launches at once ---- */
+
+struct sink_log {
+    uint32_t n;
+    enum op ops[16];
+    uint32_t fail_at; /* this launch fails; UINT32_MAX: none */
+};
+
+static int launch_now(void *ctx, const struct op_call *call)
+{
+    struct sink_log *log = ctx;
+    if (log->n == log->fail_at)
+        return -EIO;
+    log->ops[log->n++ % COUNT(log->ops)] = call->op;
+    cpu_ops[call->op](call, pool);
+    return 0;
+}
+
+/* ---- configurations ---- */
+
+#define DENSE(bias_, act_, dropout_)                                                                         \
+    {                                                                                                        \
+        .kind = LAYER_dense, .id = 3, .in = 7, .out = 5, .bias = bias_, .act = act_, .dropout = dropout_     \
+    }
+#define DENSE_ALL(act) DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
+
+static const struct layer dense_configs[] = {
+    DENSE_ALL(ACT_NONE),
+    DENSE_ALL(ACT_RELU),
+    DENSE_ALL(ACT_GELU),
+    DENSE_ALL(ACT_TANH),
+    {.kind = LAYER_dense, .in = 1, .out = 1, .bias = true},
+    {.kind = LAYER_dense, .id = 1, .in = 17, .out = 33, .bias = true, .act = ACT_GELU},
+};
+static const struct layer activation_configs[] = {
+    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_NONE},
+    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_RELU},
+    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_GELU},
+    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_TANH},
+};
+static const struct layer dropout_configs[] = {
+    {.kind = LAYER_dropout, .id = 6, .in = 11, .out = 11, .dropout = 0.5f},
+};
+static const struct layer mse_configs[] = {
+    {.kind = LAYER_mse, .in = 6},
+    {.kind = LAYER_mse, .in = 1},
+};
+static const struct layer softmax_xent_configs[] = {
+    {.kind = LAYER_softmax_xent, .in = 10},
+    {.kind = LAYER_softmax_xent, .in = 1},
+};
+
+static const struct {
+    const struct layer *at;
+    uint32_t n;
+} configs[LAYER_COUNT] = {
+#define LAYER(name) [LAYER_##name] = {name##_configs, COUNT(name##_configs)},
+#include "kernels/layers.def"
+#undef LAYER
+};
+
+/* ---- one layer with all its blocks ---- */
+
+struct rig {
+    const struct layer *l;
+    const struct layer_type *type;
+    struct layer_sizes sizes;
+    struct step_args step;
+    struct layer_io io;
+    float *w, *x, *dy;
+    struct sink_log log;
+    struct op_sink sink;
+};
+
+/* NULL where the layer has no such block; otherwise of exactly so many bytes, NaN inside. */
+static void *block(uint64_t bytes)
+{
+    if (bytes == 0)
+        return NULL;
+    void *p = malloc(bytes);
+    assert_non_null(p);
+    memset(p, 0xff, bytes);
+    return p;
+}
+
+static float *random_block(uint64_t bytes, uint32_t key, float scale)
+{
+    float *p = block(bytes);
+    if (p)
+        ref_fill(p, bytes / sizeof *p, key, scale);
+    return p;
+}
+
+static void *random_target(const struct layer *l, uint32_t rows, uint64_t bytes)
+{
+    if (l->kind != LAYER_softmax_xent)
+        return random_block(bytes, 4, 1);
+    int32_t *t = block(bytes);
+    for (uint32_t r = 0; r < rows; r++)
+        t[r] = (int32_t)(r * 3 % l->in);
+    return t;
+}
+
+static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
+{
+    *g = (struct rig){.l = l, .type = layer_type(l)};
+    g->type->sizes(l, rows, &g->sizes);
+    g->step = (struct step_args){.step = 9, .seed = 5, .grad_scale = 0.25f, .valid_rows = UINT32_MAX, .training = 1};
+    g->w = random_block(g->sizes.w, 1, 1);
+    g->x = random_block(g->sizes.x, 2, 2);
+    g->dy = random_block(g->sizes.y, 3, 1);
+    g->io = (struct layer_io){
+        .step = &g->step,
+        .rows = rows,
+        .first_row = FIRST_ROW,
+        .w = g->w,
+        .x = g->x,
+        .y = block(g->sizes.y),
+        .s = block(g->sizes.s),
+        .dw = block(g->sizes.w),
+        .dx = block(g->sizes.x),
+        .dy = g->dy,
+        .scratch = block(g->sizes.scratch_bwd),
+        .target = random_target(l, rows, g->sizes.target),
+        .result = block(g->sizes.result),
+    };
+    g->log.fail_at = UINT32_MAX;
+    g->sink = (struct op_sink){launch_now, &g->log};
+}
+
+static void rig_finish(struct rig *g)
+{
+    free(g->w);
+    free(g->x);
+    free(g->dy);
+    free(g->io.y);
+    free(g->io.s);
+    free(g->io.dw);
+    free(g->io.dx);
+    free(g->io.scratch);
+    free((void *)(uintptr_t)g->io.target);
+    free(g->io.result);
+}
+
+static void rig_fwd(struct rig *g)
+{
+    assert_int_equal(g->type->fwd(g->l, &g->io, &g->sink), 0);
+}
+
+static void rig_bwd(struct rig *g)
+{
+    assert_int_equal(g->type->bwd(g->l, &g->io, &g->sink), 0);
+}
+
+static void for_each_config(void (*fn)(const struct layer *l, uint32_t rows), enum layer_kind kind)
+{
+    static const uint32_t rows[] = {1, 3, 17};
+    for (uint32_t i = 0; i < configs[kind].n; i++)
+        for (uint32_t r = 0; r < COUNT(rows); r++)
+            fn(&configs[kind].at[i], rows[r]);
+}
+
+static enum layer_kind kind_of(void **state)
+{
+    return (enum layer_kind)(uintptr_t)*state;
+}
+
+/* ---- forward ---- */
+
+static void check_fwd(const struct layer *l, uint32_t rows)
+{
+    struct rig g;
+    rig_init(&g, l, rows);
+    rig_fwd(&g);
+
+    uint64_t n = g.type->is_loss ? 1 : g.sizes.y / sizeof(float);
+    double *w = ref_to_double(g.w, g.sizes.w / sizeof(float)), *x = ref_to_double(g.x, g.sizes.x / sizeof(float));
+    double *want = malloc(n * sizeof *want);
+    ref_layer_fwd(&(struct ref_layer){l, &g.step, rows, FIRST_ROW, w, x, g.io.target}, want);
+    for (uint64_t i = 0; i < n; i++) {
+        double got = g.type->is_loss ? g.io.result->loss : (double)g.io.y[i];
+        if (!(fabs(got - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
+            fail_msg("%s rows %u: [%lu] is %.9g, want %.9g", g.type->name, rows, (unsigned long)i, got, want[i]);
+    }
+    free(w);
+    free(x);
+    free(want);
+    rig_finish(&g);
+}
+
+static void test_layer_fwd_matches_reference(void **state)
+{
+    for_each_config(check_fwd, kind_of(state));
+}
+
+/* y with and without S, S with and without y: the same bits. */
+static void check_saved(const struct layer *l, uint32_t rows)
+{
+    struct rig g, without, only;
+    rig_init(&g, l, rows);
+    rig_init(&without, l, rows);
+    rig_init(&only, l, rows);
+    free(without.io.s);
+    without.io.s = NULL;
+    free(only.io.y);
+    only.io.y = NULL;
+
+    rig_fwd(&g);
+    rig_fwd(&without);
+    rig_fwd(&only);
+    if (g.sizes.y)
+        assert_memory_equal(g.io.y, without.io.y, g.sizes.y);
+    if (g.sizes.s)
+        assert_memory_equal(g.io.s, only.io.s, g.sizes.s);
+    if (g.sizes.result) {
+        assert_memory_equal(g.io.result, without.io.result, g.sizes.result);
+        assert_memory_equal(g.io.result, only.io.result, g.sizes.result);
+    }
+    rig_finish(&g);
+    rig_finish(&without);
+    rig_finish(&only);
+}
+
+static void test_layer_recompute_has_same_bits(void **state)
+{
+    for_each_config(check_saved, kind_of(state));
+}
+
+/* ---- backward ---- */
+
+/* What the backward pass differentiates: sum of dy * y, or the loss times grad_scale. */
+static double objective(const struct rig *g, const double *w, const double *x)
+{
+    uint64_t n = g->type->is_loss ? 1 : g->sizes.y / sizeof(float);
+    double *y = malloc(n * sizeof *y), sum = 0;
+
+    ref_layer_fwd(&(struct ref_layer){g->l, &g->step, g->io.rows, FIRST_ROW, w, x, g->io.target}, y);
+    for (uint64_t i = 0; i < n; i++)
+        sum += y[i] * (double)(g->type->is_loss ? g->step.grad_scale : g->dy[i]);
+    free(y);
+    return sum;
+}
+
+/* got[i] against d objective / d at[i]; `at` is w or x. */
+static void check_gradient(const struct rig *g, const double *w, const double *x, double *at, uint64_t n,
+                           const float *got, double times)
+{
+    const double h = 1e-6;
+    for (uint64_t i = 0; i < n; i++) {
+        double keep = at[i];
+        at[i] = keep + h;
+        double up = objective(g, w, x);
+        at[i] = keep - h;
+        double down = objective(g, w, x);
+        at[i] = keep;
+        double want = times * (up - down) / (2 * h);
+        if (!(fabs((double)got[i] - want) <= 2e-5 * (1 + fabs(want))))
+            fail_msg("%s rows %u: gradient [%lu] is %.9g, want %.9g", g->type->name, g->io.rows, (unsigned long)i,
+                     (double)got[i], want);
+    }
+}
+
+static void check_bwd(const struct layer *l, uint32_t rows)
+{
+    struct rig g;
+    rig_init(&g, l, rows);
+    uint64_t n_w = g.sizes.w / sizeof(float), n_x = g.sizes.x / sizeof(float);
+    double *w = ref_to_double(g.w, n_w), *x = ref_to_double(g.x, n_x);
+
+    rig_fwd(&g);
+    rig_bwd(&g);
+    check_gradient(&g, w, x, x, n_x, g.io.dx, 1);
+    check_gradient(&g, w, x, w, n_w, g.io.dw, 1);
+    g.io.accumulate = true;
+    rig_bwd(&g);
+    check_gradient(&g, w, x, x, n_x, g.io.dx, 1);
+    check_gradient(&g, w, x, w, n_w, g.io.dw, 2);
+    free(w);
+    free(x);
+    rig_finish(&g);
+}
+
+static void test_layer_bwd_matches_differences(void **state)
+{
+    for_each_config(check_bwd, kind_of(state));
+}
+
+static void check_bwd_without_dx(const struct layer *l, uint32_t rows)
+{
+    struct rig g, without;
+    rig_init(&g, l, rows);
+    rig_init(&without, l, rows);
+    free(without.io.dx);
+    without.io.dx = NULL;
+    rig_fwd(&g);
+    rig_fwd(&without);
+    rig_bwd(&g);
+    rig_bwd(&without);
+    if (g.sizes.w)
+        assert_memory_equal(g.io.dw, without.io.dw, g.sizes.w);
+    rig_finish(&g);
+    rig_finish(&without);
+}
+
+static void test_layer_bwd_without_dx_has_same_dw(void **state)
+{
+    for_each_config(check_bwd_without_dx, kind_of(state));
+}
+
+/* ---- everything else ---- */
+
+static void check_blocks(const struct layer *l, uint32_t rows)
+{
+    const struct layer_type *type = layer_type(l);
+    struct layer_param params[4];
+    struct layer_sizes s;
+    struct layer_cost cost;
+    uint64_t at = 0;
+
+    type->sizes(l, rows, &s);
+    type->cost(l, rows, &cost);
+    uint32_t n = type->params(l, params);
+    assert_true(n <= COUNT(params));
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t count = 1;
+        for (uint32_t d = 0; d < params[i].rank; d++)
+            count *= params[i].shape[d];
+        assert_int_equal(params[i].count, count);
+        assert_int_equal(params[i].offset, at);
+        at += count * sizeof(float);
+    }
+    assert_int_equal(s.w, at);
+    assert_int_equal(s.x, (uint64_t)rows * l->in * sizeof(float));
+    assert_int_equal(s.y, type->is_loss ? 0 : (uint64_t)rows * l->out * sizeof(float));
+    assert_true((s.target > 0) == type->is_loss && (s.result > 0) == type->is_loss);
+    assert_true(cost.fwd_flops > 0 && cost.bwd_flops > 0);
+    assert_true(cost.fwd_bytes >= s.w + s.x + s.y + s.target && cost.bwd_bytes >= 2 * s.w + s.x);
+}
+
+static void test_layer_blocks_agree_with_params(void **state)
+{
+    for_each_config(check_blocks, kind_of(state));
+}
+
+/* The first launch that fails ends the pass and is reported. */
+static void check_failure(const struct layer *l, uint32_t rows)
+{
+    struct rig g;
+    rig_init(&g, l, rows);
+    rig_fwd(&g);
+    uint32_t n_fwd = g.log.n;
+    rig_bwd(&g);
+    uint32_t n_bwd = g.log.n - n_fwd;
+
+    for (uint32_t i = 0; i < n_fwd + n_bwd; i++) {
+        g.log.n = i < n_fwd ? 0 : n_fwd;
+        g.log.fail_at = i;
+        assert_int_equal(i < n_fwd ? g.type->fwd(l, &g.io, &g.sink) : g.type->bwd(l, &g.io, &g.sink), -EIO);
+        assert_int_equal(g.log.n, i);
+    }
+    rig_finish(&g);
+}
+
+static void test_layer_reports_failed_launch(void **state)
+{
+    for_each_config(check_failure, kind_of(state));
+}
+
+static void test_dense_without_act_and_dropout_needs_no_scratch(void **state)
+{
+    struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true};
+    struct layer_sizes s;
+    (void)state;
+
+    layer_type(&l)->sizes(&l, 2, &s);
+    assert_int_equal(s.s, 0);
+    assert_int_equal(s.scratch_bwd, 0);
+    l.dropout = 0.1f;
+    layer_type(&l)->sizes(&l, 2, &s);
+    assert_int_equal(s.s, 0);
+    assert_int_equal(s.scratch_bwd, 32);
+    l.act = ACT_RELU;
+    layer_type(&l)->sizes(&l, 2, &s);
+    assert_int_equal(s.s, 32);
+    assert_int_equal(s.scratch_bwd, 32);
+}
+
+static void test_dense_launches_in_order(void **state)
+{
+    static const enum op want[] = {OP_linear_fwd, OP_bias_fwd, OP_act_fwd,           OP_dropout,        OP_dropout,
+                                   OP_act_bwd,    OP_bias_bwd, OP_linear_bwd_weight, OP_linear_bwd_data};
+    struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true, .act = ACT_TANH, .dropout = 0.5f};
+    struct rig g;
+    (void)state;
+
+    rig_init(&g, &l, 2);
+    rig_fwd(&g);
+    rig_bwd(&g);
+    assert_int_equal(g.log.n, COUNT(want));
+    assert_memory_equal(g.log.ops, want, sizeof want);
+    rig_finish(&g);
+}
+
+static void test_huge_layer_does_not_wrap(void **state)
+{
+    struct layer l = {.kind = LAYER_dense, .in = UINT32_MAX, .out = UINT32_MAX, .bias = true, .act = ACT_GELU};
+    struct layer_sizes s;
+    (void)state;
+
+    layer_type(&l)->sizes(&l, UINT32_MAX, &s);
+    assert_true(s.w >= UINT64_C(1) << 60 && s.x >= UINT64_C(1) << 60 && s.s >= UINT64_C(1) << 60);
+    assert_true(s.w + s.x + s.y + s.s + s.scratch_bwd > s.w);
+}
+
+static void test_eval_ignores_dropout(void **state)
+{
+    struct layer l = {.kind = LAYER_dense, .in = 5, .out = 6, .bias = true, .dropout = 0.9f}, plain = l;
+    struct rig g, p;
+    (void)state;
+
+    plain.dropout = 0;
+    rig_init(&g, &l, 4);
+    rig_init(&p, &plain, 4);
+    g.step.training = 0;
+    rig_fwd(&g);
+    rig_fwd(&p);
+    assert_memory_equal(g.io.y, p.io.y, g.sizes.y);
+    rig_finish(&g);
+    rig_finish(&p);
+}
+
+static void test_init_is_uniform_and_keyed(void **state)
+{
+    struct layer l = {.kind = LAYER_dense, .id = 2, .in = 100, .out = 33, .bias = true};
+    float w[3333], again[3333];
+    double sum = 0, squares = 0;
+    (void)state;
+
+    layer_init(&l, 42, w);
+    for (uint32_t i = 0; i < COUNT(w); i++) {
+        struct rng_block b = rng_philox(42, i / 4, 0, rng_word2(RNG_INIT, 2), 0);
+        assert_true(w[i] == (2 * rng_unit(b.v[i % 4]) - 1) * 0.1f);
+        assert_true(w[i] >= -0.1f && w[i] <= 0.1f);
+        sum += (double)w[i];
+        squares += (double)w[i] * (double)w[i];
+    }
+    assert_true(fabs(sum / COUNT(w)) < 0.005);
+    assert_true(fabs(squares / COUNT(w) - 0.01 / 3) < 2e-4);
+    layer_init(&l, 42, again);
+    assert_memory_equal(w, again, sizeof w);
+    layer_init(&l, 43, again);
+    assert_memory_not_equal(w, again, sizeof w);
+    l.id = 3;
+    layer_init(&l, 42, again);
+    assert_memory_not_equal(w, again, sizeof w);
+}
+
+/* ---- optimizers ---- */
+
+static void test_optimizer_state_bytes_fit_kind(void **state)
+{
+    (void)state;
+    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_ADAMW}, 40), 80);
+    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD}, 40), 0);
+    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 40), 40);
+}
+
+/* Five steps down f(w) = |w|^2 / 2: every optimizer must go down. */
+static void check_optimizer(const struct optimizer *o)
+{
+    float w[21], dw[21], k[42] = {0};
+    struct sink_log log = {.fail_at = UINT32_MAX};
+    struct op_sink sink = {launch_now, &log};
+    double last = INFINITY;
+
+    ref_fill(w, COUNT(w), 1, 1);
+    for (int t = 0; t < 5; t++) {
+        struct step_args step = {.step = (uint64_t)t,
+                                 .lr = 0.01f,
+                                 .bias_correct1 = (float)(1 / (1 - pow(0.9, t + 1))),
+                                 .bias_correct2 = (float)(1 / (1 - pow(0.999, t + 1)))};
+        double f = 0;
+        for (uint32_t i = 0; i < COUNT(w); i++)
+            f += (double)w[i] * (double)w[i];
+        assert_true(f < last);
+        last = f;
+        memcpy(dw, w, sizeof w);
+        assert_int_equal(optimizer_update(o, &step, w, dw, k, NULL, sizeof w, &sink), 0);
+    }
+    uint64_t used = optimizer_state_bytes(o, sizeof w) / sizeof(float);
+    for (uint32_t i = 0; i < COUNT(k); i++)
+        assert_true((k[i] != 0) == (i < used));
+}
+
+static void test_every_optimizer_descends(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < OPTIMIZER_COUNT; kind++) {
+        struct optimizer o = {.kind = (enum optimizer_kind)kind, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+        assert_non_null(optimizer_names[kind]);
+        check_optimizer(&o);
+        o.momentum = 0.9f;
+        o.weight_decay = 0.01f;
+        check_optimizer(&o);
+    }
+}
+
+static void test_optimizer_update_obeys_decision(void **state)
+{
+    struct optimizer o = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+    float w[3] = {1, 2, 3}, dw[3] = {1, 1, 1}, k[6] = {0};
+    struct step_decision no = {.scale = 1, .apply = 0};
+    struct step_args step = {.lr = 1, .bias_correct1 = 1, .bias_correct2 = 1};
+    struct sink_log log = {.fail_at = UINT32_MAX};
+    (void)state;
+
+    assert_int_equal(optimizer_update(&o, &step, w, dw, k, &no, sizeof w, &(struct op_sink){launch_now, &log}), 0);
+    assert_true(w[0] == 1 && w[1] == 2 && w[2] == 3 && k[0] == 0 && k[5] == 0);
+    log = (struct sink_log){.fail_at = 0};
+    assert_int_equal(optimizer_update(&o, &step, w, dw, k, NULL, sizeof w, &(struct op_sink){launch_now, &log}),
+                     -EIO);
+}
+
+static void test_names_are_complete(void **state)
+{
+    (void)state;
+    for (int i = 0; i < OP_COUNT; i++)
+        assert_non_null(op_names[i]);
+    for (int i = 0; i < ACT_COUNT; i++)
+        assert_non_null(act_names[i]);
+    for (int i = 0; i < LAYER_COUNT; i++)
+        assert_non_null(layer_types[i]->name);
+    assert_string_equal(op_names[OP_linear_fwd], "linear_fwd");
+    assert_string_equal(layer_types[LAYER_softmax_xent]->name, "softmax_xent");
+}
+
+static int open_pool(void **state)
+{
+    (void)state;
+    cpu_thread_init();
+    return pool_create(2, &pool);
+}
+
+static int close_pool(void **state)
+{
+    (void)state;
+    pool_destroy(pool);
+    return 0;
+}
+
+#define LAYER_TEST(layer, test)                                                                              \
+    {                                                                                                        \
+        "test_" #layer "_" #test, test_layer_##test, NULL, NULL, (void *)(uintptr_t)LAYER_##layer            \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define LAYER(name)                                                                                          \
+    LAYER_TEST(name, fwd_matches_reference), LAYER_TEST(name, recompute_has_same_bits),                      \
+        LAYER_TEST(name, bwd_matches_differences), LAYER_TEST(name, bwd_without_dx_has_same_dw),             \
+        LAYER_TEST(name, blocks_agree_with_params), LAYER_TEST(name, reports_failed_launch),
+#include "kernels/layers.def"
+#undef LAYER
+        cmocka_unit_test(test_dense_without_act_and_dropout_needs_no_scratch),
+        cmocka_unit_test(test_dense_launches_in_order),
+        cmocka_unit_test(test_huge_layer_does_not_wrap),
+        cmocka_unit_test(test_eval_ignores_dropout),
+        cmocka_unit_test(test_init_is_uniform_and_keyed),
+        cmocka_unit_test(test_optimizer_state_bytes_fit_kind),
+        cmocka_unit_test(test_every_optimizer_descends),
+        cmocka_unit_test(test_optimizer_update_obeys_decision),
+        cmocka_unit_test(test_names_are_complete),
+    };
+    return cmocka_run_group_tests(tests, open_pool, close_pool);
+}
