@@ -10,8 +10,8 @@ const struct layer_type *const layer_types[LAYER_COUNT] = {
 #undef LAYER
 };
 
-/* Word `at % 4` of the block at / 4: `at` counts the elements of the whole W block, so a parameter's numbers do not
- * depend on how many a call fills. */
+/* Word `at % 4` of the block at / 4: `at` counts the elements of the whole W block, so a parameter's numbers
+ * do not depend on how many a call fills. */
 static float init_unit(uint64_t seed, uint32_t layer, uint64_t at)
 {
     uint64_t block = at / 4;

@@ -17,15 +17,16 @@ static int activation_fwd(const struct layer *l, const struct layer_io *io, cons
 {
     if (!io->y)
         return 0;
-    return LAYER_LAUNCH(io, sink, act_fwd, .x = io->x, .y = io->y, .n = (uint64_t)io->rows * l->in, .act = l->act);
+    return LAYER_LAUNCH(io, sink, act_fwd, .x = io->x, .y = io->y, .n = (uint64_t)io->rows * l->in,
+                        .act = l->act);
 }
 
 static int activation_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     if (!io->dx)
         return 0;
-    return LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = io->dy, .dx = io->dx, .n = (uint64_t)io->rows * l->in,
-                        .act = l->act);
+    return LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = io->dy, .dx = io->dx,
+                        .n = (uint64_t)io->rows * l->in, .act = l->act);
 }
 
 const struct layer_type layer_activation = {

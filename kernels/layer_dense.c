@@ -1,8 +1,9 @@
 /* dense: y = dropout(act(x w^T + b)); bias, activation and dropout are optional.
  *
- * S is the pre-activation z where there is an activation, for its backward pass; without one nothing is saved. The
- * backward pass carries the gradient from y to z in scratch; where neither dropout nor activation changes it, dy is
- * already the gradient of z and there is no scratch. Calls only the sink: the thread is the caller's.
+ * S is the pre-activation z where there is an activation, for its backward pass; without one nothing is
+ * saved. The backward pass carries the gradient from y to z in scratch; where neither dropout nor activation
+ * changes it, dy is already the gradient of z and there is no scratch. Calls only the sink: the thread is the
+ * caller's.
  */
 #include "kernels/layer_impl.h"
 
@@ -89,7 +90,8 @@ static int fwd_linear(const struct layer *l, const struct layer_io *io, float *z
                          .out = l->out);
     if (r || !l->bias)
         return r;
-    return LAYER_LAUNCH(io, sink, bias_fwd, .y = z, .b = io->w + weight_count(l), .rows = io->rows, .n = l->out);
+    return LAYER_LAUNCH(io, sink, bias_fwd, .y = z, .b = io->w + weight_count(l), .rows = io->rows,
+                        .n = l->out);
 }
 
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -103,22 +105,24 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     if (r || !io->y)
         return r;
     if (has_act(l))
-        r = LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = io->y, .n = (uint64_t)io->rows * l->out, .act = l->act);
+        r = LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = io->y, .n = (uint64_t)io->rows * l->out,
+                         .act = l->act);
     if (!r && has_dropout(l))
-        r = LAYER_LAUNCH(io, sink, dropout, .x = io->y, .y = io->y, .rows = io->rows, .n = l->out, .layer = l->id,
-                         .first_row = io->first_row, .p = l->dropout);
+        r = LAYER_LAUNCH(io, sink, dropout, .x = io->y, .y = io->y, .rows = io->rows, .n = l->out,
+                         .layer = l->id, .first_row = io->first_row, .p = l->dropout);
     return r;
 }
 
 /* The gradient of z: in scratch, or dy itself. */
-static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink, const float **ret)
+static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
+                    const float **ret)
 {
     const float *d = io->dy;
     int r = 0;
 
     if (has_dropout(l)) {
-        r = LAYER_LAUNCH(io, sink, dropout, .x = d, .y = io->scratch, .rows = io->rows, .n = l->out, .layer = l->id,
-                         .first_row = io->first_row, .p = l->dropout);
+        r = LAYER_LAUNCH(io, sink, dropout, .x = d, .y = io->scratch, .rows = io->rows, .n = l->out,
+                         .layer = l->id, .first_row = io->first_row, .p = l->dropout);
         d = io->scratch;
     }
     if (!r && has_act(l)) {
@@ -136,8 +140,8 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
     int r = bwd_to_z(l, io, sink, &dz);
 
     if (!r && l->bias)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dz, .db = io->dw + weight_count(l), .rows = io->rows, .n = l->out,
-                         .accumulate = io->accumulate);
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dz, .db = io->dw + weight_count(l), .rows = io->rows,
+                         .n = l->out, .accumulate = io->accumulate);
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dz, .x = io->x, .dw = io->dw, .rows = io->rows,
                          .in = l->in, .out = l->out, .accumulate = io->accumulate);

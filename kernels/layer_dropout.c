@@ -1,5 +1,6 @@
-/* dropout: y = keep ? x / (1 - p) : 0, in = out. The mask is a function of (seed, step, layer, row, element), so the
- * backward pass is the same op on the gradient and nothing is saved. Calls only the sink: the thread is the caller's. */
+/* dropout: y = keep ? x / (1 - p) : 0, in = out. The mask is a function of (seed, step, layer, row, element),
+ * so the backward pass is the same op on the gradient and nothing is saved. Calls only the sink: the thread
+ * is the caller's. */
 #include "kernels/layer_impl.h"
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

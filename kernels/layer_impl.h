@@ -13,7 +13,8 @@
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Bytes of an array [a][b] of float. What overflows is so much that no machine has it, yet leaves room for sums. */
+/* Bytes of an array [a][b] of float. What overflows is so much that no machine has it, yet leaves room for
+ * sums. */
 static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;

@@ -1,5 +1,6 @@
-/* mse: the loss of regression, the mean over a row's outputs of (x - target)^2. The targets are [rows][in] floats.
- * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's. */
+/* mse: the loss of regression, the mean over a row's outputs of (x - target)^2. The targets are [rows][in]
+ * floats. The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the
+ * caller's. */
 #include "kernels/layer_impl.h"
 
 static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -25,8 +26,8 @@ static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *re
 
 static int mse_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->target, .result = io->result, .rows = io->rows,
-                        .n = l->in, .first_row = io->first_row);
+    return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->target, .result = io->result,
+                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
 }
 
 static int mse_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

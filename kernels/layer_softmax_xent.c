@@ -1,5 +1,6 @@
 /* softmax_xent: the loss of classification, cross entropy of softmax(x) against one class per row (int32).
- * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's. */
+ * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's.
+ */
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -25,16 +26,16 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, softmax_xent_fwd, .x = io->x, .target = io->target, .result = io->result, .rows = io->rows,
-                        .n = l->in, .first_row = io->first_row);
+    return LAYER_LAUNCH(io, sink, softmax_xent_fwd, .x = io->x, .target = io->target, .result = io->result,
+                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
 }
 
 static int softmax_xent_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     if (!io->dx)
         return 0;
-    return LAYER_LAUNCH(io, sink, softmax_xent_bwd, .x = io->x, .target = io->target, .dx = io->dx, .rows = io->rows,
-                        .n = l->in, .first_row = io->first_row);
+    return LAYER_LAUNCH(io, sink, softmax_xent_bwd, .x = io->x, .target = io->target, .dx = io->dx,
+                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
 }
 
 const struct layer_type layer_softmax_xent = {

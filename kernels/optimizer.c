@@ -28,8 +28,9 @@ uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 0;
 }
 
-int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw, float *k,
-                     const struct step_decision *decision, uint64_t w_bytes, const struct op_sink *sink)
+int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
+                     float *k, const struct step_decision *decision, uint64_t w_bytes,
+                     const struct op_sink *sink)
 {
     uint64_t n = w_bytes / sizeof *w;
     struct op_call call = {.step = step};

@@ -230,7 +230,7 @@ static void claim_extent(struct extent *e, void *ctx)
     struct verify *v = st->v;
     enum program_kind k = (enum program_kind)st->now.program;
     if (e->owner != NULL)
-        e->owner->clobbered = true;
+        e->owner->clobbered = cl->copy->clobbered = true;
     if (cl->quiet || (e->owner == NULL && event_ordered(st, &e->dropped)))
         return;
     if (e->owner != NULL)
@@ -275,7 +275,7 @@ static void release_extent(struct extent *e, void *ctx)
 
 static void release(struct state *st, struct copy *c, uint64_t begin, uint64_t end, struct event by)
 {
-    struct release r = {c, by};
+    struct release r = {c, c->clobbered ? NOBODY : by};
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         if (c->loc != PLAN_HOST)

@@ -1,15 +1,15 @@
 /* bench_gemm: GFLOP/s of our matrix products beside the library's own threading, for shapes of MLPs.
  *
- * Prints one line per shape and op: ours on 1 and on N threads, dnnl_sgemm on 1 and on N of its own, and the ratio on N
- * threads. Best of several repetitions of one run: compare columns of one run, not figures of two. Usage:
- * bench_gemm [threads], 2 unless told.
+ * Prints one line per shape and op: ours on 1 and on N threads, dnnl_sgemm on 1 and on N of its own, and the
+ * ratio on N threads. Best of several repetitions of one run: compare columns of one run, not figures of two.
+ * Usage: bench_gemm [threads], 2 unless told.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
@@ -27,7 +27,8 @@ static double now_ns(void)
 static void run_library(const struct gemm *g)
 {
     dnnl_sgemm(g->a_trans ? 'T' : 'N', g->b_trans ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
-               g->a_trans ? g->m : g->k, g->b, g->b_trans ? g->k : g->n, g->accumulate ? 1.0f : 0.0f, g->c, g->n);
+               g->a_trans ? g->m : g->k, g->b, g->b_trans ? g->k : g->n, g->accumulate ? 1.0f : 0.0f, g->c,
+               g->n);
 }
 
 static double once_ns(const struct gemm *g, struct pool *pool, int times)
@@ -72,12 +73,13 @@ static void bench(const char *what, struct gemm g, struct pool *one, struct pool
     double ours1 = gflops(&g, one, 1), theirs1 = gflops(&g, NULL, 1);
     double ours = gflops(&g, many, threads), theirs = gflops(&g, NULL, threads);
 
-    printf("%-11s %5u %5u %5u  %8.1f %8.1f  %8.1f %8.1f  %6.2f\n", what, g.m, g.n, g.k, ours1, theirs1, ours, theirs,
-           ours / theirs);
+    printf("%-11s %5u %5u %5u  %8.1f %8.1f  %8.1f %8.1f  %6.2f\n", what, g.m, g.n, g.k, ours1, theirs1, ours,
+           theirs, ours / theirs);
     fflush(stdout);
 }
 
-static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *one, struct pool *many, int threads)
+static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *one, struct pool *many,
+                        int threads)
 {
     float *x = random_floats((size_t)rows * in), *w = random_floats((size_t)out * in);
     float *y = random_floats((size_t)rows * out);
@@ -92,9 +94,10 @@ static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *o
 
 int main(int argc, char **argv)
 {
-    static const uint32_t shapes[][3] = {{32, 1024, 1024},  {64, 784, 1024},   {128, 784, 1024},  {128, 1024, 1024},
-                                         {512, 1024, 1024}, {256, 4096, 1024}, {512, 4096, 4096}, {32, 256, 256},
-                                         {128, 1024, 10},   {512, 1024, 10},   {8, 1024, 4096}};
+    static const uint32_t shapes[][3] = {{32, 1024, 1024},  {64, 784, 1024},   {128, 784, 1024},
+                                         {128, 1024, 1024}, {512, 1024, 1024}, {256, 4096, 1024},
+                                         {512, 4096, 4096}, {32, 256, 256},    {128, 1024, 10},
+                                         {512, 1024, 10},   {8, 1024, 4096}};
     int threads = argc > 1 ? atoi(argv[1]) : 2;
     struct pool *one, *many;
 
@@ -108,8 +111,8 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("# %s; GFLOP/s on 1 and on %d threads\n", cpu_numerics(), threads);
-    printf("%-11s %5s %5s %5s  %8s %8s  %8s %8s  %6s\n", "op", "m", "n", "k", "ours 1", "dnnl 1", "ours N", "dnnl N",
-           "ratio");
+    printf("%-11s %5s %5s %5s  %8s %8s  %8s %8s  %6s\n", "op", "m", "n", "k", "ours 1", "dnnl 1", "ours N",
+           "dnnl N", "ratio");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         bench_layer(shapes[i][0], shapes[i][1], shapes[i][2], one, many, threads);
     pool_destroy(many);

@@ -26,7 +26,7 @@ struct state {
 };
 
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
-                 const struct file_sum files[FILE_COUNT]);
+                            const struct file_sum files[FILE_COUNT]);
 /* Reads state.json of an open checkpoint directory, whose name is `dir`, and checks its own checksum.
  * -EBADMSG for damage, a missing file included. */
 int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err);

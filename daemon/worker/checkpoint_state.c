@@ -41,7 +41,7 @@ static void add_files(struct strbuf *b, const struct file_sum files[FILE_COUNT])
 }
 
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
-                 const struct file_sum files[FILE_COUNT])
+                            const struct file_sum files[FILE_COUNT])
 {
     const struct spec *s = data->spec;
     char crc[CRC_CHARS + 1];

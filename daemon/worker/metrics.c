@@ -2,8 +2,7 @@
  *
  * A resumed run does steps again that an earlier one had reported after its last checkpoint. Their lines
  * would be there twice, so metrics_open first rewrites the file without them, into a new file that replaces
- * the old one. A line counts when it has the form that this file writes; a line that a crash tore does not,
- * and is dropped.
+ * the old one. A line counts when it is whole and JSON; one that a crash tore is dropped.
  *
  * Each line is one write(2) to a descriptor opened with O_APPEND, so a reader that follows the file sees
  * whole lines.
@@ -21,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/strbuf.h"
 
 static const char file_name[] = "metrics.jsonl", tmp_name[] = "metrics.jsonl.tmp";
@@ -28,18 +28,24 @@ static const char line_begin[] = "{\"step\":";
 
 struct metrics {
     int fd;
-    char *dir; /* for messages */
+    char *dir;          /* for messages */
+    struct strbuf line; /* reused: a step allocates nothing */
 };
 
 /* ------------------------------------------------------------------------------------------ cutting back */
 
+/* Whole, JSON, and not after the checkpoint. */
 static bool keep_line(const char *line, size_t n, uint64_t resume_step)
 {
-    size_t begin = sizeof line_begin - 1;
+    struct json *doc;
+    uint64_t step = 0;
+    int r;
 
-    if (n < begin + 3 || strncmp(line, line_begin, begin) != 0 || strcmp(line + n - 2, "}\n") != 0)
+    if (line[n - 1] != '\n' || json_parse(line, n, file_name, false, &doc, NULL) < 0)
         return false;
-    return line[begin] >= '0' && line[begin] <= '9' && strtoull(line + begin, NULL, 10) <= resume_step;
+    r = json_u64(json_get(doc, "step"), "step", &step, NULL);
+    json_free(doc);
+    return r == 0 && step <= resume_step;
 }
 
 /* Copies the lines that stay; `to` NULL: only counts them. *ret_dropped: how many do not stay. */
@@ -154,6 +160,7 @@ void metrics_close(struct metrics *m)
         return;
     close(m->fd);
     free(m->dir);
+    strbuf_finish(&m->line);
     free(m);
 }
 
@@ -193,38 +200,39 @@ static void add_number(struct strbuf *b, const char *key, double v, const char *
     strbuf_addf(b, ",\"%s\":%s", key, text);
 }
 
-static int finish_line(struct metrics *m, struct strbuf *b, struct err *err)
+static struct strbuf *begin_line(struct metrics *m, uint64_t step)
 {
-    int r;
+    m->line.n = 0;
+    strbuf_addf(&m->line, "%s%" PRIu64, line_begin, step);
+    return &m->line;
+}
 
-    strbuf_add(b, "}\n");
-    r = append(m, b, err);
-    strbuf_finish(b);
-    return r;
+static int finish_line(struct metrics *m, struct err *err)
+{
+    strbuf_add(&m->line, "}\n");
+    return append(m, &m->line, err);
 }
 
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err)
 {
-    struct strbuf b = {0};
+    struct strbuf *b = begin_line(m, s->step);
 
-    strbuf_addf(&b, "%s%" PRIu64, line_begin, s->step);
-    add_number(&b, "loss", s->loss, "%.17g");
-    add_number(&b, "lr", s->lr, "%.17g");
+    add_number(b, "loss", s->loss, "%.17g");
+    add_number(b, "lr", s->lr, "%.17g");
     if (!isnan(s->grad_norm))
-        add_number(&b, "grad_norm", s->grad_norm, "%.17g");
-    add_number(&b, "samples_per_s", s->samples_per_s, "%.6g");
-    strbuf_addf(&b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64,
+        add_number(b, "grad_norm", s->grad_norm, "%.17g");
+    add_number(b, "samples_per_s", s->samples_per_s, "%.6g");
+    strbuf_addf(b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64,
                 s->in_bytes, s->out_bytes, s->peer_bytes);
-    add_number(&b, "stall_s", s->stall_s, "%.6g");
-    return finish_line(m, &b, err);
+    add_number(b, "stall_s", s->stall_s, "%.6g");
+    return finish_line(m, err);
 }
 
 int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, struct err *err)
 {
-    struct strbuf b = {0};
+    struct strbuf *b = begin_line(m, step);
 
-    strbuf_addf(&b, "%s%" PRIu64, line_begin, step);
-    add_number(&b, "val/loss", loss, "%.17g");
-    add_number(&b, "val/accuracy", accuracy, "%.17g");
-    return finish_line(m, &b, err);
+    add_number(b, "val/loss", loss, "%.17g");
+    add_number(b, "val/accuracy", accuracy, "%.17g");
+    return finish_line(m, err);
 }

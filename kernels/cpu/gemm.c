@@ -1,10 +1,11 @@
 /* Matrix products on oneDNN, and everything else that knows oneDNN.
  *
- * Why this way: the library's own threading picks its cuts of the work, K included, by the number of threads, and so
- * changes the bits. Here the output is cut into tiles by shape alone, the pool hands the tiles out, and every call
- * into the library is single-threaded. Per call K is at most GEMM_K_BLOCK or a multiple of it, and no tile is
- * narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that gemm.h defines, so there
- * even the choice of tiles does not show (tests/unit/test_ops.c checks against a scalar loop).
+ * Why this way: the library's own threading picks its cuts of the work, K included, by the number of threads,
+ * and so changes the bits. Here the output is cut into tiles by shape alone, the pool hands the tiles out,
+ * and every call into the library is single-threaded. Per call K is at most GEMM_K_BLOCK or a multiple of it,
+ * and no tile is narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that
+ * gemm.h defines, so there even the choice of tiles does not show (tests/unit/test_ops.c checks against a
+ * scalar loop).
  *
  * Any thread, after cpu_thread_init.
  */
@@ -13,15 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
-/* Tiles: no larger than TILE_M x TILE_N; halved until there are TILES_WANTED, but not below the least tile, where
- * copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a thread does.
- * Steps of TILE_STEP suit its kernels. Figures: tools/bench_gemm.c. */
+/* Tiles: no larger than TILE_M x TILE_N; halved until there are TILES_WANTED, but not below the least tile,
+ * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
+ * thread does. Steps of TILE_STEP suit its kernels. Figures: tools/bench_gemm.c. */
 #define TILE_M          512
 #define TILE_N          512
 #define TILE_M_LEAST    64
@@ -58,8 +59,8 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Where tile i of `tiles` begins: even shares, rounded down to the step. Shares of at least 2 * TILE_STEP (the least
- * tile is larger) leave no tile under GEMM_SMALL. */
+/* Where tile i of `tiles` begins: even shares, rounded down to the step. Shares of at least 2 * TILE_STEP
+ * (the least tile is larger) leave no tile under GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -104,7 +105,7 @@ void gemm_run(const struct gemm *g, struct pool *pool)
 {
     assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
     if (g->m < GEMM_SMALL || g->n < GEMM_SMALL) {
-        gemm_small_run(g, pool);
+        gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
     struct tiling t = {.g = g};

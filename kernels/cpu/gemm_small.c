@@ -1,15 +1,16 @@
 /* Matrix products with fewer than 16 rows or columns: the last layer of a classifier, batches of a few rows.
  *
- * Why this way: for such shapes the library changes its order of summation, and is slow. Here the narrow side of the
- * product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it lies. Where the wide
- * side is contiguous along k, the 16 lanes of a vector are the narrow side and the wide side is broadcast ("rows"
- * form); where it is contiguous along its own index, the lanes are the wide side and the panel is broadcast ("lanes"
- * form). No lane ever meets another, so every element is the chain of fused multiply-adds that gemm.h defines, on
- * every instruction set.
+ * Why this way: for such shapes the library changes its order of summation, and is slow. Here the narrow side
+ * of the product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it
+ * lies. Where the wide side is contiguous along k, the 16 lanes of a vector are the narrow side and the wide
+ * side is broadcast ("rows" form); where it is contiguous along its own index, the lanes are the wide side
+ * and the panel is broadcast ("lanes" form). No lane ever meets another, so every element is the chain of
+ * fused multiply-adds that gemm.h defines, on every instruction set.
  *
- * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats, and compiled for AVX512, AVX2 and
- * plain C. Compilers do not find this code by themselves: a fused multiply-add over a generic vector has no portable
- * spelling, and arrays of accumulators end up in memory. Without FMA in the processor plain C is correct and slow.
+ * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats, and compiled for AVX512,
+ * AVX2 and plain C. Compilers do not find this code by themselves: a fused multiply-add over a generic vector
+ * has no portable spelling, and arrays of accumulators end up in memory. Without FMA in the processor plain C
+ * is correct and slow.
  *
  * Any thread.
  */
@@ -19,35 +20,38 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
-#define LANES      16
-#define WIDE_PIECE 128 /* of the wide side per piece of the pool: enough to pay for its own copy of the panel */
-
-/* The product as seen from its two sides: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
-struct small {
-    const float *wide, *narrow;
-    float *c;
-    size_t wide_j, wide_k; /* strides; one of them is 1 */
-    size_t narrow_i, narrow_k;
-    size_t c_j, c_i;
-    uint32_t n_wide, n_narrow, k;
-    bool accumulate;
-};
+#define LANES 16
+#define WIDE_PIECE                                                                                           \
+    128 /* of the wide side per piece of the pool: enough to pay for its own copy of the panel */
 
 typedef float panel[GEMM_K_BLOCK][LANES];
 
 struct kernels {
     /* out[j][i] = chain over k < n of wide[j * ld + k] * p[k][i], for j < count */
-    void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n, float (*out)[LANES]);
+    void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
+                 float (*out)[LANES]);
     /* out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
+};
+
+/* The product as seen from its two sides: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
+struct small {
+    const float *wide, *narrow;
+    float *c;
+    size_t wide_j, wide_k;     /* strides; one of them is 1 */
+    size_t narrow_i, narrow_k; /* one of them is 1 */
+    size_t c_j, c_i;           /* one of them is 1 */
+    uint32_t n_wide, n_narrow, k;
+    bool accumulate;
+    const struct kernels *kernels;
 };
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 24")
 #endif
 
 #if defined(__x86_64__)
@@ -57,7 +61,7 @@ struct kernels {
 #define TARGET       __attribute__((target("avx512f")))
 #define VEC          __m512
 #define ROWS_AT_ONCE 8
-#define VECS_AT_ONCE 4
+#define ACCUMULATORS 24
 
 TARGET INLINE VEC NAME(vec_zero)(void)
 {
@@ -89,7 +93,7 @@ struct vec_avx2 {
 #define TARGET       __attribute__((target("avx2,fma")))
 #define VEC          struct vec_avx2
 #define ROWS_AT_ONCE 4
-#define VECS_AT_ONCE 1
+#define ACCUMULATORS 4
 
 TARGET INLINE VEC NAME(vec_zero)(void)
 {
@@ -124,7 +128,7 @@ struct vec_plain {
 #define TARGET
 #define VEC          struct vec_plain
 #define ROWS_AT_ONCE 1
-#define VECS_AT_ONCE 1
+#define ACCUMULATORS 4
 
 INLINE VEC NAME(vec_zero)(void)
 {
@@ -152,62 +156,92 @@ INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
 
 #include "kernels/cpu/gemm_small_kernel.h"
 
-static const struct kernels *choose_kernels(void)
+enum gemm_isa gemm_small_best(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
-        return &kernels_avx512;
+        return GEMM_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return GEMM_AVX2;
+#endif
+    return GEMM_PLAIN;
+}
+
+static const struct kernels *kernels_of(enum gemm_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa == GEMM_AVX512)
+        return &kernels_avx512;
+    if (isa == GEMM_AVX2)
         return &kernels_avx2;
 #endif
+    (void)isa;
     return &kernels_plain;
 }
 
+/* Copies walk along the array that is contiguous. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
 
     memset(p, 0, n * sizeof p[0]);
-    for (uint32_t i = 0; i < s->n_narrow; i++)
+    if (s->narrow_i == 1)
         for (uint32_t k = 0; k < n; k++)
-            p[k][i] = from[i * s->narrow_i + k * s->narrow_k];
+            memcpy(p[k], from + k * s->narrow_k, s->n_narrow * sizeof(float));
+    else
+        for (uint32_t i = 0; i < s->n_narrow; i++)
+            for (uint32_t k = 0; k < n; k++)
+                p[k][i] = from[i * s->narrow_i + k];
+}
+
+static void put_line(float *restrict c, const float *restrict out, size_t out_stride, uint32_t count,
+                     bool add)
+{
+    if (add)
+        for (uint32_t l = 0; l < count; l++)
+            c[l] = c[l] + out[l * out_stride];
+    else
+        for (uint32_t l = 0; l < count; l++)
+            c[l] = out[l * out_stride];
 }
 
 /* c(j0 + j, i) = or += out[j * out_j + i * out_i] */
-static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j, size_t out_i,
-                bool add)
+static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
+                size_t out_i, bool add)
 {
     float *c = s->c + j0 * s->c_j;
 
-    for (uint32_t j = 0; j < count; j++)
-        for (uint32_t i = 0; i < s->n_narrow; i++) {
-            float *to = c + j * s->c_j + i * s->c_i;
-            float v = out[j * out_j + i * out_i];
-            *to = add ? *to + v : v;
-        }
+    if (s->c_j == 1)
+        for (uint32_t i = 0; i < s->n_narrow; i++)
+            put_line(c + i * s->c_i, out + i * out_i, out_j, count, add);
+    else
+        for (uint32_t j = 0; j < count; j++)
+            put_line(c + j * s->c_j, out + j * out_j, out_i, s->n_narrow, add);
 }
 
-static void rows_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n, const panel p)
+static void rows_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n,
+                       const panel p)
 {
     float out[WIDE_PIECE][LANES];
 
-    choose_kernels()->rows(s->wide + j0 * s->wide_j + k0, s->wide_j, count, p, n, out);
+    s->kernels->rows(s->wide + j0 * s->wide_j + k0, s->wide_j, count, p, n, out);
     put(s, j0, count, out[0], LANES, 1, k0 > 0 || s->accumulate);
 }
 
-static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n, const panel p)
+static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n,
+                        const panel p)
 {
     float out[LANES][WIDE_PIECE];
     uint32_t whole = count - count % LANES, rest = count - whole;
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
-    choose_kernels()->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
+    s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
     if (rest > 0) { /* less than a vector: padded in a panel of its own */
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
         for (uint32_t k = 0; k < n; k++)
             memcpy(tail[k], wide + k * s->wide_k + whole, rest * sizeof(float));
-        choose_kernels()->lanes(tail[0], LANES, LANES, p, s->n_narrow, n, (float(*)[WIDE_PIECE])(out[0] + whole));
+        s->kernels->lanes(tail[0], LANES, LANES, p, s->n_narrow, n, (float(*)[WIDE_PIECE])(out[0] + whole));
     }
     put(s, j0, count, out[0], 1, WIDE_PIECE, k0 > 0 || s->accumulate);
 }
@@ -247,8 +281,9 @@ static struct small from_gemm(const struct gemm *g)
     return s;
 }
 
-void gemm_small_run(const struct gemm *g, struct pool *pool)
+void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool)
 {
     struct small s = from_gemm(g);
+    s.kernels = kernels_of(isa);
     pool_run(pool, run_piece, &s, s.n_wide / WIDE_PIECE + (s.n_wide % WIDE_PIECE != 0));
 }

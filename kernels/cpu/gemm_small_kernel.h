@@ -1,11 +1,13 @@
 /* The kernels of gemm_small.c, compiled once per instruction set: no include guard, on purpose.
  *
- * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load, vec_store,
- * vec_fma(scalar, vec, vec) as NAME(...), and the counts of accumulators that fit the registers:
- * ROWS_AT_ONCE (one vector each) and VECS_AT_ONCE (of 4 each).
+ * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load,
+ * vec_store, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers beside
+ * operands: 8 or 24) and ROWS_AT_ONCE (of the rows form). Loops over accumulators have constant bounds after
+ * inlining and are unrolled, so that the accumulators live in registers.
  */
 
-/* `rows` of the long side against the panel: rows accumulators, kept in registers since `rows` is a constant. */
+/* `rows` of the wide side against the panel.
+ */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {
@@ -36,44 +38,55 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* Four of the short side, from i on, against `vecs` vectors of the long side. */
+/* `rows` of the narrow side, from i on, against `vecs` vectors of the wide side. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
-                                     uint32_t vecs, float (*out)[WIDE_PIECE])
+                                     uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
-    VEC acc[4][VECS_AT_ONCE];
+    VEC acc[ACCUMULATORS];
 
     UNROLL
-    for (uint32_t r = 0; r < 4; r++)
-        UNROLL
-        for (uint32_t v = 0; v < vecs; v++)
-            acc[r][v] = NAME(vec_zero)();
+    for (uint32_t a = 0; a < rows * vecs; a++)
+        acc[a] = NAME(vec_zero)();
     for (uint32_t k = 0; k < n; k++)
         UNROLL
-        for (uint32_t v = 0; v < vecs; v++) {
-            VEC b = NAME(vec_load)(wide + k * ld + v * LANES);
-            UNROLL
-            for (uint32_t r = 0; r < 4; r++)
-                acc[r][v] = NAME(vec_fma)(p[k][i + r], b, acc[r][v]);
-        }
-    UNROLL
-    for (uint32_t r = 0; r < 4; r++)
+    for (uint32_t v = 0; v < vecs; v++) {
+        VEC b = NAME(vec_load)(wide + k * ld + v * LANES);
         UNROLL
-        for (uint32_t v = 0; v < vecs; v++)
-            NAME(vec_store)(out[i + r] + v * LANES, acc[r][v]);
+        for (uint32_t r = 0; r < rows; r++)
+            acc[r * vecs + v] = NAME(vec_fma)(p[k][i + r], b, acc[r * vecs + v]);
+    }
+    UNROLL
+    for (uint32_t a = 0; a < rows * vecs; a++)
+        NAME(vec_store)(out[i + a / vecs] + a % vecs * LANES, acc[a]);
 }
 
-/* `lanes` is a multiple of LANES here; `narrow` is rounded up to 4, the panel's padding is zero. */
-TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow,
-                                    uint32_t n, float (*out)[WIDE_PIECE])
+/* All of the wide side; what is left over one vector at a time. */
+TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
+                                     uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
     uint32_t l = 0;
 
-    for (; l + VECS_AT_ONCE * LANES <= lanes; l += VECS_AT_ONCE * LANES)
-        for (uint32_t i = 0; i < narrow; i += 4)
-            NAME(lanes_group)(wide + l, ld, p, i, n, VECS_AT_ONCE, (float(*)[WIDE_PIECE])(out[0] + l));
+    for (; l + vecs * LANES <= lanes; l += vecs * LANES)
+        NAME(lanes_group)(wide + l, ld, p, i, n, rows, vecs, (float(*)[WIDE_PIECE])(out[0] + l));
     for (; l < lanes; l += LANES)
+        NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
+}
+
+/* `lanes` is a multiple of LANES here; `narrow` is rounded up to 4, the panel's padding is zero. */
+TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
+                                    uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
+{
+    if (ACCUMULATORS < 24)
         for (uint32_t i = 0; i < narrow; i += 4)
-            NAME(lanes_group)(wide + l, ld, p, i, n, 1, (float(*)[WIDE_PIECE])(out[0] + l));
+            NAME(lanes_strip)(wide, ld, lanes, p, i, n, 4, ACCUMULATORS / 4, out);
+    else if (narrow <= 4)
+        NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 4, 4, out);
+    else if (narrow <= 8)
+        NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 8, 2, out);
+    else if (narrow <= 12)
+        NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 12, 2, out);
+    else
+        NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
 static const struct kernels NAME(kernels) = {NAME(rows_form), NAME(lanes_form)};
@@ -82,4 +95,4 @@ static const struct kernels NAME(kernels) = {NAME(rows_form), NAME(lanes_form)};
 #undef TARGET
 #undef VEC
 #undef ROWS_AT_ONCE
-#undef VECS_AT_ONCE
+#undef ACCUMULATORS

@@ -1,7 +1,8 @@
 /* Inside the cpu backend: the ops' functions, and what their loops share.
  *
- * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits on each:
- * no contraction, no reassociation, sums over an array of LANES partial sums that is folded in one fixed way.
+ * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits on
+ * each: no contraction, no reassociation, sums over an array of LANES partial sums that is folded in one
+ * fixed way.
  */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
@@ -24,7 +25,8 @@
 #define CPU_SANITIZED 1
 #endif
 
-/* The sanitizers instrument the resolver of a clone, which runs before they are ready; clang has no clones here. */
+/* The sanitizers instrument the resolver of a clone, which runs before they are ready; clang has no clones
+ * here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

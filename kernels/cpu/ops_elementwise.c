@@ -102,7 +102,8 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
 #define SPAN   (4 * BLOCKS)
 
 /* bits[4 * b + w] = word w of rng_philox(seed, block + b, q, c2, c3): rng.h, with the rounds outermost. */
-CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3, uint32_t bits[SPAN])
+CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
+                            uint32_t bits[SPAN])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t v0[BLOCKS], v1[BLOCKS], v2[BLOCKS], v3[BLOCKS];
@@ -164,8 +165,8 @@ static void dropout_piece(void *ctx, uint32_t i)
     uint32_t rows = o->rows - r0 < d->rows_per_piece ? o->rows - r0 : d->rows_per_piece;
 
     for (uint32_t r = r0; r < r0 + rows; r++)
-        dropout_row(o->x + (size_t)r * o->n, o->y + (size_t)r * o->n, o->n, o->p, d->step->seed, o->first_row + r,
-                    rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
+        dropout_row(o->x + (size_t)r * o->n, o->y + (size_t)r * o->n, o->n, o->p, d->step->seed,
+                    o->first_row + r, rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
 }
 
 void cpu_op_dropout(const struct op_call *call, struct pool *pool)

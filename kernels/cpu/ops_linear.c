@@ -1,8 +1,8 @@
 /* The linear ops: each is one matrix product (gemm.h says what its bits are), and the bias beside it.
  *
- * bias_bwd sums columns: a piece owns COLUMNS of them and walks all rows in ascending order, in chunks of CHUNK_ROWS
- * that are summed on their own and then added, so that neither threads nor shapes decide an order and long sums
- * lose less.
+ * bias_bwd sums columns: a piece owns COLUMNS of them and walks all rows in ascending order, in chunks of
+ * CHUNK_ROWS that are summed on their own and then added, so that neither threads nor shapes decide an order
+ * and long sums lose less.
  *
  * Any thread, after cpu_thread_init.
  */
@@ -17,8 +17,10 @@
 void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_linear_fwd *o = &call->linear_fwd;
-    gemm_run(&(struct gemm){.a = o->x, .b = o->w, .c = o->y, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true},
-             pool);
+    gemm_run(
+        &(struct gemm){
+            .a = o->x, .b = o->w, .c = o->y, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true},
+        pool);
 }
 
 void cpu_op_linear_bwd_data(const struct op_call *call, struct pool *pool)
@@ -64,8 +66,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* db[c] = or += the sum of column c, for `width` <= COLUMNS columns. */
-CPU_CLONES static void sum_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n, size_t width,
-                                   bool accumulate)
+CPU_CLONES static void sum_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
+                                   size_t width, bool accumulate)
 {
     float total[COLUMNS] = {0};
 

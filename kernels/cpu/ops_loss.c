@@ -1,8 +1,8 @@
 /* The losses, forward and backward.
  *
- * A row is computed by one thread: its maximum and its sum over LANES partial results that are folded in one fixed
- * way, whatever the vectors of the machine. The rows' losses are then added in double, in row order, by the caller:
- * they pass through an array of fixed size on its stack, a batch of rows at a time.
+ * A row is computed by one thread: its maximum and its sum over LANES partial results that are folded in one
+ * fixed way, whatever the vectors of the machine. The rows' losses are then added in double, in row order, by
+ * the caller: they pass through an array of fixed size on its stack, a batch of rows at a time.
  *
  * Rows at a position >= step->valid_rows are padding: no loss, gradient 0, their targets are not looked at.
  * NaN among the logits gives a NaN loss and gradient, and counts as wrong.
@@ -82,7 +82,8 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *resul
     *result = sum;
 }
 
-/* The last, partial group of a row, filled up with -infinity: no maximum, and e^-80 in a sum that is at least 1. */
+/* The last, partial group of a row, filled up with -infinity: no maximum, and e^-80 in a sum that is at
+ * least 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -234,8 +235,8 @@ void cpu_op_mse_fwd(const struct op_call *call, struct pool *pool)
     sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
 }
 
-CPU_CLONES static void scaled_difference(const float *restrict x, const float *restrict target, float *restrict dx,
-                                         size_t n, float factor)
+CPU_CLONES static void scaled_difference(const float *restrict x, const float *restrict target,
+                                         float *restrict dx, size_t n, float factor)
 {
     for (size_t i = 0; i < n; i++)
         dx[i] = (x[i] - target[i]) * factor;

@@ -1,5 +1,5 @@
-/* Updates, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of the
- * contract; each operation is rounded on its own, in float unless it says double, and nothing is fused:
+/* Updates, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of
+ * the contract; each operation is rounded on its own, in float unless it says double, and nothing is fused:
  *
  *   both:    g = dw * scale                          scale = decision ? decision->scale : 1
  *
@@ -12,8 +12,8 @@
  *            v' = beta2 * v + (c2 * g) * g
  *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
  *
- *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which is
- *            exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves (l += l + 8, then
+ *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which
+ * is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves (l += l + 8, then
  *            4, 2, 1); blocks are added to 0 in ascending order. All in double.
  *
  *   decide:  in double, scale rounded to float at the end.
@@ -24,10 +24,10 @@
 
 #include "kernels/cpu/ops.h"
 
-#define LANES           16
-#define BLOCK           4096u
-#define BLOCKS_AT_ONCE  2048u /* partial sums on the stack: 16 KiB, 8 Mi elements per pool_run */
-#define BLOCKS_A_PIECE  16u
+#define LANES          16
+#define BLOCK          4096u
+#define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, 8 Mi elements per pool_run */
+#define BLOCKS_A_PIECE 16u
 
 static float decided_scale(const struct step_decision *d)
 {
@@ -88,8 +88,8 @@ struct adamw_scalars {
     float scale, beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
 };
 
-CPU_CLONES static void adamw(float *restrict w, const float *restrict dw, float *restrict m, float *restrict v,
-                             size_t n, const struct adamw_scalars *from)
+CPU_CLONES static void adamw(float *restrict w, const float *restrict dw, float *restrict m,
+                             float *restrict v, size_t n, const struct adamw_scalars *from)
 {
     const struct adamw_scalars s = *from;
 

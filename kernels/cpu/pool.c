@@ -1,10 +1,10 @@
 /* The pool: threads that share the pieces of one op.
  *
  * Why this way: a run lives on its caller's stack and hangs in a list while pieces are left, so nothing is
- * allocated per run and several streams may run ops at once. Pieces are handed out one by one by an atomic counter:
- * a thread that shares its core with somebody else simply takes fewer. Who ran a piece never matters, because a
- * piece writes its own part of the output. Idle workers sleep on a condition variable; the caller always works on
- * its own run, so a run makes progress even when every worker is busy elsewhere.
+ * allocated per run and several streams may run ops at once. Pieces are handed out one by one by an atomic
+ * counter: a thread that shares its core with somebody else simply takes fewer. Who ran a piece never
+ * matters, because a piece writes its own part of the output. Idle workers sleep on a condition variable; the
+ * caller always works on its own run, so a run makes progress even when every worker is busy elsewhere.
  *
  * Threads: pool_create and pool_destroy from one thread; pool_run from any, also from inside a piece.
  */
@@ -29,11 +29,11 @@ struct run {
 
 struct pool {
     pthread_mutex_t mutex;
-    pthread_cond_t work;  /* a run was added, or stop was set */
-    pthread_cond_t done;  /* the last helper left some run */
-    struct run *runs;     /* with pieces left, oldest first; guarded by mutex */
-    bool stop;            /* guarded by mutex */
-    uint32_t n_workers;   /* constant once created */
+    pthread_cond_t work; /* a run was added, or stop was set */
+    pthread_cond_t done; /* the last helper left some run */
+    struct run *runs;    /* with pieces left, oldest first; guarded by mutex */
+    bool stop;           /* guarded by mutex */
+    uint32_t n_workers;  /* constant once created */
     pthread_t workers[];
 };
 

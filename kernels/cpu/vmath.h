@@ -1,9 +1,10 @@
 /* exp, tanh and what is made of them, as plain arithmetic that compilers turn into vector code.
  *
- * Only + - * / and selections, in a fixed order and without fused multiply-add: the same bits on every instruction
- * set, scalar or vector. (The C library's own vary with the machine, and a vector version of it with the position in
- * the array.) Arguments of exp are clamped to +-80, so that nothing on the way is a denormal. NaN in gives NaN out:
- * each clamp is written so that a failed comparison passes the value through. Errors: tests/unit/test_ops.c.
+ * Only + - * / and selections, in a fixed order and without fused multiply-add: the same bits on every
+ * instruction set, scalar or vector. (The C library's own vary with the machine, and a vector version of it
+ * with the position in the array.) Arguments of exp are clamped to +-80, so that nothing on the way is a
+ * denormal. NaN in gives NaN out: each clamp is written so that a failed comparison passes the value through.
+ * Errors: tests/unit/test_ops.c.
  */
 #ifndef KERNELS_CPU_VMATH_H
 #define KERNELS_CPU_VMATH_H
@@ -21,10 +22,12 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for e^r. */
+/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for
+ * e^r. */
 VMATH_INLINE float vmath_exp(float x)
 {
-    const float round_magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+    const float round_magic =
+        12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
 
     x = vmath_clamp(x, VMATH_EXP_MAX);
     float t = x * 1.44269504f + round_magic;
@@ -65,16 +68,17 @@ VMATH_INLINE float vmath_tanh(float x)
     return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-/* gelu in its tanh form is x * s(v), s the logistic function, v = 2 sqrt(2/pi) (x + 0.044715 x^3). Written so, it
- * has no cancellation at negative x. Beyond +-12 it is exactly 0 or x in float; clamping there keeps x^3 finite. */
+/* gelu in its tanh form is x * s(v), s the logistic function, v = 2 sqrt(2/pi) (x + 0.044715 x^3). Written
+ * so, it has no cancellation at negative x. Beyond +-12 it is exactly 0 or x in float; clamping there keeps
+ * x^3 finite. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
 struct vmath_gelu {
-    float x;  /* clamped */
+    float x; /* clamped */
     float x2;
-    float e;  /* exp(-v) */
-    float s;  /* 1 / (1 + e) */
+    float e; /* exp(-v) */
+    float s; /* 1 / (1 + e) */
 };
 
 VMATH_INLINE struct vmath_gelu vmath_gelu_parts(float x)

@@ -176,6 +176,51 @@ static inline void edit_wait(struct edit_program *p, uint32_t i, uint32_t on, ui
     vec_push(&p->at.at[i].waits, (struct plan_wait){on, distance});
 }
 
+/* The nearest other instruction of the same stream before (step -1) or after (1) `i`, going round the end; *ret_around
+ * when it did. PLAN_NONE when the stream has no other. */
+static inline uint32_t edit_neighbour(const struct edit_program *p, uint32_t i, int step, bool *ret_around)
+{
+    uint32_t n = (uint32_t)p->at.n, j = i;
+    *ret_around = false;
+    for (;;) {
+        *ret_around |= step < 0 ? j == 0 : j == n - 1;
+        j = step < 0 ? (j + n - 1) % n : (j + 1) % n;
+        if (j == i)
+            return PLAN_NONE;
+        if (p->at.at[j].in.stream == p->at.at[i].in.stream)
+            return j;
+    }
+}
+
+/* Adds the waits of `from`, over so many runs more, to those of `to`. */
+static inline void edit_inherit(struct edit_program *p, uint32_t to, uint32_t from, uint32_t distance)
+{
+    for (size_t j = 0, n = p->at.at[from].waits.n; j < n; j++)
+        edit_wait(p, to, p->at.at[from].waits.at[j].instr, p->at.at[from].waits.at[j].distance + distance);
+}
+
+/* Removes the instruction, but not the order it gave to others: who waited for it waits for what it waited for. */
+static inline void edit_vanish(struct edit *e, enum program_kind k, uint32_t i)
+{
+    struct edit_program *p = &e->programs[k];
+    bool cyclic = k == PROGRAM_CYCLE, around;
+    uint32_t prev = edit_neighbour(p, i, -1, &around);
+    bool prev_around = around;
+    uint32_t next = edit_neighbour(p, i, 1, &around);
+    if (next != PLAN_NONE && (cyclic || !around))
+        edit_inherit(p, next, i, around);
+    for (uint32_t j = 0; j < p->at.n; j++)
+        for (size_t w = 0, n = p->at.at[j].waits.n; j != i && w < n; w++) {
+            struct plan_wait wait = p->at.at[j].waits.at[w];
+            if (wait.instr != i)
+                continue;
+            edit_inherit(p, j, i, wait.distance);
+            if (prev != PLAN_NONE && (cyclic || !prev_around))
+                edit_wait(p, j, prev, wait.distance + prev_around);
+        }
+    edit_remove(p, i);
+}
+
 /* The nth instruction (from 0) of a kind that names the tensor; PLAN_NONE for any tensor. Aborts when there is none. */
 static inline uint32_t edit_find(const struct edit_program *p, enum instr_kind kind, tensor_id t, uint32_t nth)
 {

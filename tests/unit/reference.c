@@ -1,5 +1,5 @@
-/* References in double: see reference.h. Slow, plain, and independent of the kernels' code (they share only the
- * definition of the random numbers, base/rng.h). Any thread. */
+/* References in double: see reference.h. Slow, plain, and independent of the kernels' code (they share only
+ * the definition of the random numbers, base/rng.h). Any thread. */
 #include "reference.h"
 
 #include <math.h>
@@ -89,7 +89,8 @@ double ref_act_slope(enum act act, double x)
     abort();
 }
 
-bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element, float p)
+bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element,
+                       float p)
 {
     struct rng_block b =
         rng_philox(step->seed, element / 4, position, rng_word2(RNG_DROPOUT, layer), (uint32_t)step->step);

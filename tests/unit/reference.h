@@ -11,7 +11,8 @@
 void ref_fill(float *x, uint64_t n, uint32_t key, float scale);
 double *ref_to_double(const float *x, uint64_t n); /* malloc'ed */
 
-/* c[m][n] = op(a) op(b) as in gemm.h; size[m][n] (may be NULL) = the same of absolute values, for error bounds. */
+/* c[m][n] = op(a) op(b) as in gemm.h; size[m][n] (may be NULL) = the same of absolute values, for error
+ * bounds. */
 struct ref_matmul {
     const double *a, *b;
     uint32_t m, n, k;
@@ -22,13 +23,15 @@ void ref_matmul(const struct ref_matmul *p, double *c, double *size);
 double ref_act(enum act act, double x);
 double ref_act_slope(enum act act, double x);
 
-bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element, float p);
+bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element,
+                       float p);
 
 /* Of one row. */
 double ref_xent(const double *x, uint32_t n, uint32_t target);
 double ref_mse(const double *x, const double *target, uint32_t n);
 
-/* A layer's forward pass: y, or for a loss the sum over the valid rows. target: int32_t or float, as the layer has. */
+/* A layer's forward pass: y, or for a loss the sum over the valid rows. target: int32_t or float, as the
+ * layer has. */
 struct ref_layer {
     const struct layer *l;
     const struct step_args *step;

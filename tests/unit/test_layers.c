@@ -49,7 +49,8 @@ static int launch_now(void *ctx, const struct op_call *call)
     {                                                                                                        \
         .kind = LAYER_dense, .id = 3, .in = 7, .out = 5, .bias = bias_, .act = act_, .dropout = dropout_     \
     }
-#define DENSE_ALL(act) DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
+#define DENSE_ALL(act)                                                                                       \
+    DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
 
 static const struct layer dense_configs[] = {
     DENSE_ALL(ACT_NONE),
@@ -132,7 +133,8 @@ static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
 {
     *g = (struct rig){.l = l, .type = layer_type(l)};
     g->type->sizes(l, rows, &g->sizes);
-    g->step = (struct step_args){.step = 9, .seed = 5, .grad_scale = 0.25f, .valid_rows = UINT32_MAX, .training = 1};
+    g->step = (struct step_args){
+        .step = 9, .seed = 5, .grad_scale = 0.25f, .valid_rows = UINT32_MAX, .training = 1};
     g->w = random_block(g->sizes.w, 1, 1);
     g->x = random_block(g->sizes.x, 2, 2);
     g->dy = random_block(g->sizes.y, 3, 1);
@@ -201,13 +203,15 @@ static void check_fwd(const struct layer *l, uint32_t rows)
     rig_fwd(&g);
 
     uint64_t n = g.type->is_loss ? 1 : g.sizes.y / sizeof(float);
-    double *w = ref_to_double(g.w, g.sizes.w / sizeof(float)), *x = ref_to_double(g.x, g.sizes.x / sizeof(float));
+    double *w = ref_to_double(g.w, g.sizes.w / sizeof(float)),
+           *x = ref_to_double(g.x, g.sizes.x / sizeof(float));
     double *want = malloc(n * sizeof *want);
     ref_layer_fwd(&(struct ref_layer){l, &g.step, rows, FIRST_ROW, w, x, g.io.target}, want);
     for (uint64_t i = 0; i < n; i++) {
         double got = g.type->is_loss ? g.io.result->loss : (double)g.io.y[i];
         if (!(fabs(got - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
-            fail_msg("%s rows %u: [%lu] is %.9g, want %.9g", g.type->name, rows, (unsigned long)i, got, want[i]);
+            fail_msg("%s rows %u: [%lu] is %.9g, want %.9g", g.type->name, rows, (unsigned long)i, got,
+                     want[i]);
     }
     free(w);
     free(x);
@@ -282,8 +286,8 @@ static void check_gradient(const struct rig *g, const double *w, const double *x
         at[i] = keep;
         double want = times * (up - down) / (2 * h);
         if (!(fabs((double)got[i] - want) <= 2e-5 * (1 + fabs(want))))
-            fail_msg("%s rows %u: gradient [%lu] is %.9g, want %.9g", g->type->name, g->io.rows, (unsigned long)i,
-                     (double)got[i], want);
+            fail_msg("%s rows %u: gradient [%lu] is %.9g, want %.9g", g->type->name, g->io.rows,
+                     (unsigned long)i, (double)got[i], want);
     }
 }
 
@@ -414,8 +418,9 @@ static void test_dense_without_act_and_dropout_needs_no_scratch(void **state)
 
 static void test_dense_launches_in_order(void **state)
 {
-    static const enum op want[] = {OP_linear_fwd, OP_bias_fwd, OP_act_fwd,           OP_dropout,        OP_dropout,
-                                   OP_act_bwd,    OP_bias_bwd, OP_linear_bwd_weight, OP_linear_bwd_data};
+    static const enum op want[] = {OP_linear_fwd, OP_bias_fwd,          OP_act_fwd,
+                                   OP_dropout,    OP_dropout,           OP_act_bwd,
+                                   OP_bias_bwd,   OP_linear_bwd_weight, OP_linear_bwd_data};
     struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true, .act = ACT_TANH, .dropout = 0.5f};
     struct rig g;
     (void)state;
@@ -430,7 +435,8 @@ static void test_dense_launches_in_order(void **state)
 
 static void test_huge_layer_does_not_wrap(void **state)
 {
-    struct layer l = {.kind = LAYER_dense, .in = UINT32_MAX, .out = UINT32_MAX, .bias = true, .act = ACT_GELU};
+    struct layer l = {
+        .kind = LAYER_dense, .in = UINT32_MAX, .out = UINT32_MAX, .bias = true, .act = ACT_GELU};
     struct layer_sizes s;
     (void)state;
 
@@ -489,7 +495,8 @@ static void test_optimizer_state_bytes_fit_kind(void **state)
     (void)state;
     assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_ADAMW}, 40), 80);
     assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD}, 40), 0);
-    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 40), 40);
+    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 40),
+                     40);
 }
 
 /* Five steps down f(w) = |w|^2 / 2: every optimizer must go down. */
@@ -523,7 +530,8 @@ static void test_every_optimizer_descends(void **state)
 {
     (void)state;
     for (int kind = 0; kind < OPTIMIZER_COUNT; kind++) {
-        struct optimizer o = {.kind = (enum optimizer_kind)kind, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+        struct optimizer o = {
+            .kind = (enum optimizer_kind)kind, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
         assert_non_null(optimizer_names[kind]);
         check_optimizer(&o);
         o.momentum = 0.9f;
@@ -541,11 +549,12 @@ static void test_optimizer_update_obeys_decision(void **state)
     struct sink_log log = {.fail_at = UINT32_MAX};
     (void)state;
 
-    assert_int_equal(optimizer_update(&o, &step, w, dw, k, &no, sizeof w, &(struct op_sink){launch_now, &log}), 0);
+    assert_int_equal(
+        optimizer_update(&o, &step, w, dw, k, &no, sizeof w, &(struct op_sink){launch_now, &log}), 0);
     assert_true(w[0] == 1 && w[1] == 2 && w[2] == 3 && k[0] == 0 && k[5] == 0);
     log = (struct sink_log){.fail_at = 0};
-    assert_int_equal(optimizer_update(&o, &step, w, dw, k, NULL, sizeof w, &(struct op_sink){launch_now, &log}),
-                     -EIO);
+    assert_int_equal(
+        optimizer_update(&o, &step, w, dw, k, NULL, sizeof w, &(struct op_sink){launch_now, &log}), -EIO);
 }
 
 static void test_names_are_complete(void **state)

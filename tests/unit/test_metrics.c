@@ -62,7 +62,7 @@ static struct metrics_step step(uint64_t n)
 
 static char *content(void)
 {
-    char *text = NULL;
+    static char *text;
     size_t n;
 
     assert_int_equal(fs_read_text(out.fd, "metrics.jsonl", 1 << 20, &text, &n), 0);
@@ -168,7 +168,7 @@ static void test_torn_and_foreign_lines_are_dropped(void **state)
     check_after_open("{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":1}", 5, "{\"step\":1,\"loss\":1}\n");
     check_after_open(
         "{\"step\":1}\n{\"step\":2,\"lo{\"step\":3}\n{\"step\":}\n\n{\"step\":-1}\nx\n{\"step\":4}\n", 5,
-        "{\"step\":1}\n{\"step\":2,\"lo{\"step\":3}\n{\"step\":4}\n");
+        "{\"step\":1}\n{\"step\":4}\n");
 }
 
 static void test_every_torn_length_leaves_whole_lines(void **state)
@@ -253,9 +253,10 @@ static void test_full_disk_leaves_whole_lines(void **state)
     put("");
     for (size_t room = 0;; room++) {
         struct metrics *m = open_good(0);
-        struct metrics_step s = step(1), next = step(2);
+        struct metrics_step s = step(1), next = s;
         struct err err = {0};
         int r;
+        next.step = 2;
         assert_int_equal(metrics_train(m, &s, NULL), 0);
         before = content();
         line = strlen(before);

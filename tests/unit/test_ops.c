@@ -1,12 +1,13 @@
 /* Every op of the cpu backend, driven by ops.def: an op without a row here does not compile.
  *
- * An op's row builds calls (shapes and values are a function of the variant's number alone) and checks results against
- * double precision. From the same row every op is run again with 1, 2 and 3 threads, with every array shifted against
- * its alignment, and on two threads at once: the bits must be the same. Arrays are allocations of their own, with a
- * guard behind, so that a sanitizer or the guard sees a write too far.
+ * An op's row builds calls (shapes and values are a function of the variant's number alone) and checks
+ * results against double precision. From the same row every op is run again with 1, 2 and 3 threads, with
+ * every array shifted against its alignment, and on two threads at once: the bits must be the same. Arrays
+ * are allocations of their own, with a guard behind, so that a sanitizer or the guard sees a write too far.
  *
  * Ops whose bits are defined by their source alone are pinned by a hash over all their variants: compilers,
- * instruction sets and sanitizers must agree on it. The rest (golden 0) depends on oneDNN or on the C library's log.
+ * instruction sets and sanitizers must agree on it. The rest (golden 0) depends on oneDNN or on the C
+ * library's log.
  */
 #include <float.h>
 #include <math.h>
@@ -126,14 +127,16 @@ struct op_test {
 };
 
 static const uint64_t lengths[] = {1, 2, 3, 15, 16, 17, 63, 65, 383, 384, 385, 769, 32768, 70001};
-static const uint32_t matrices[][2] = {{1, 1},   {1, 65},  {2, 15},   {3, 16},   {17, 17}, {63, 3},  {16, 10},
-                                       {33, 10}, {65, 63}, {600, 10}, {513, 65}, {31, 769}, {97, 385}, {5, 8200}};
+static const uint32_t matrices[][2] = {{1, 1},    {1, 65},   {2, 15},   {3, 16},  {17, 17},
+                                       {63, 3},   {16, 10},  {33, 10},  {65, 63}, {600, 10},
+                                       {513, 65}, {31, 769}, {97, 385}, {5, 8200}};
 static const uint32_t products[][3] = {
     /* rows, in, out */
-    {1, 1, 1},      {1, 384, 1},    {2, 3, 15},    {3, 15, 2},     {15, 16, 17},   {16, 16, 16},  {17, 63, 16},
-    {63, 65, 10},   {65, 383, 10},  {10, 385, 65}, {1, 769, 65},   {15, 769, 63},  {16, 384, 17}, {17, 385, 383},
-    {383, 17, 65},  {384, 65, 16},  {385, 63, 63}, {769, 65, 17},  {65, 769, 63},  {17, 16, 769}, {130, 383, 129},
-    {33, 769, 385}, {300, 10, 200}, {385, 8, 200}, {130, 512, 300}};
+    {1, 1, 1},       {1, 384, 1},    {2, 3, 15},     {3, 15, 2},     {15, 16, 17},
+    {16, 16, 16},    {17, 63, 16},   {63, 65, 10},   {65, 383, 10},  {10, 385, 65},
+    {1, 769, 65},    {15, 769, 63},  {16, 384, 17},  {17, 385, 383}, {383, 17, 65},
+    {384, 65, 16},   {385, 63, 63},  {769, 65, 17},  {65, 769, 63},  {17, 16, 769},
+    {130, 383, 129}, {33, 769, 385}, {300, 10, 200}, {385, 8, 200},  {130, 512, 300}};
 
 static void assert_near(float got, double want, double tolerance)
 {
@@ -148,7 +151,8 @@ static void assert_bits(float got, float want)
 }
 
 /* Against the product in double: |error| <= (k + 2) eps * sum of |a b|, for any order of summation. */
-static void check_product(const float *a, const float *b, const float *before, const float *c, struct ref_matmul p)
+static void check_product(const float *a, const float *b, const float *before, const float *c,
+                          struct ref_matmul p)
 {
     size_t n = (size_t)p.m * p.n;
     double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
@@ -205,20 +209,22 @@ static void check_linear_bwd_data(const struct op_call *in, const struct op_call
                   (struct ref_matmul){.m = o->rows, .n = o->in, .k = o->out});
 }
 
-static const struct op_test linear_bwd_data_test = {COUNT(products), build_linear_bwd_data, check_linear_bwd_data};
+static const struct op_test linear_bwd_data_test = {COUNT(products), build_linear_bwd_data,
+                                                    check_linear_bwd_data};
 
 static void build_linear_bwd_weight(struct tape *t, uint32_t v, struct op_call *call)
 {
     uint32_t rows = products[v / 2][0], in = products[v / 2][1], out = products[v / 2][2];
     bool accumulate = v % 2;
     uint64_t n = (uint64_t)out * in;
-    call->linear_bwd_weight = (struct op_linear_bwd_weight){.dy = tape_floats(t, (uint64_t)rows * out, 1),
-                                                            .x = tape_floats(t, (uint64_t)rows * in, 1),
-                                                            .dw = accumulate ? tape_state(t, n, 1) : tape_result(t, n),
-                                                            .rows = rows,
-                                                            .in = in,
-                                                            .out = out,
-                                                            .accumulate = accumulate};
+    call->linear_bwd_weight =
+        (struct op_linear_bwd_weight){.dy = tape_floats(t, (uint64_t)rows * out, 1),
+                                      .x = tape_floats(t, (uint64_t)rows * in, 1),
+                                      .dw = accumulate ? tape_state(t, n, 1) : tape_result(t, n),
+                                      .rows = rows,
+                                      .in = in,
+                                      .out = out,
+                                      .accumulate = accumulate};
 }
 
 static void check_linear_bwd_weight(const struct op_call *in, const struct op_call *out)
@@ -245,7 +251,8 @@ static void check_bias_fwd(const struct op_call *in, const struct op_call *out)
         assert_bits(out->bias_fwd.y[i], o->y[i] + o->b[i % o->n]);
 }
 
-static const struct op_test bias_fwd_test = {COUNT(matrices), build_bias_fwd, check_bias_fwd, 1};
+static const struct op_test bias_fwd_test = {COUNT(matrices), build_bias_fwd, check_bias_fwd,
+                                             UINT64_C(0x538df3d113f4972f)};
 
 static void build_bias_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -272,7 +279,8 @@ static void check_bias_bwd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-static const struct op_test bias_bwd_test = {2 * COUNT(matrices), build_bias_bwd, check_bias_bwd, 1};
+static const struct op_test bias_bwd_test = {2 * COUNT(matrices), build_bias_bwd, check_bias_bwd,
+                                             UINT64_C(0x69e411ed03c9ff50)};
 
 /* Variants: every length x every activation x in place or not. */
 static uint64_t act_length(uint32_t v)
@@ -323,7 +331,8 @@ static void check_act_fwd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-static const struct op_test act_fwd_test = {2 * ACT_COUNT * COUNT(lengths), build_act_fwd, check_act_fwd, 1};
+static const struct op_test act_fwd_test = {2 * ACT_COUNT * COUNT(lengths), build_act_fwd, check_act_fwd,
+                                            UINT64_C(0xd1f40778f3292cb5)};
 
 static void build_act_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -357,12 +366,14 @@ static void check_act_bwd(const struct op_call *in, const struct op_call *out)
     const struct op_act_bwd *o = &in->act_bwd;
     for (uint64_t i = 0; i < o->n; i++) {
         double slope = ref_act_slope(o->act, (double)o->x[i]);
-        assert_near(out->act_bwd.dx[i], (double)o->dy[i] * slope, 5e-7 * (1 + fabs(slope)) * fabs((double)o->dy[i]));
+        assert_near(out->act_bwd.dx[i], (double)o->dy[i] * slope,
+                    5e-7 * (1 + fabs(slope)) * fabs((double)o->dy[i]));
         assert_bits(out->act_bwd.dx[i], plain_act_bwd(o->act, o->x[i], o->dy[i]));
     }
 }
 
-static const struct op_test act_bwd_test = {2 * ACT_COUNT * COUNT(lengths), build_act_bwd, check_act_bwd, 1};
+static const struct op_test act_bwd_test = {2 * ACT_COUNT * COUNT(lengths), build_act_bwd, check_act_bwd,
+                                            UINT64_C(0x615f7afc37606c43)};
 
 /* Variants: shapes x {training, in place, not training}. */
 static void build_dropout(struct tape *t, uint32_t v, struct op_call *call)
@@ -388,12 +399,14 @@ static void check_dropout(const struct op_call *in, const struct op_call *out)
         for (uint32_t e = 0; e < o->n; e++) {
             float x = o->x[(size_t)r * o->n + e], want = x;
             if (in->step->training)
-                want = ref_dropout_keeps(in->step, o->layer, o->first_row + r, e, o->p) ? x / (1.0f - o->p) : 0.0f;
+                want = ref_dropout_keeps(in->step, o->layer, o->first_row + r, e, o->p) ? x / (1.0f - o->p)
+                                                                                        : 0.0f;
             assert_bits(out->dropout.y[(size_t)r * o->n + e], want);
         }
 }
 
-static const struct op_test dropout_test = {3 * COUNT(matrices), build_dropout, check_dropout, 1};
+static const struct op_test dropout_test = {3 * COUNT(matrices), build_dropout, check_dropout,
+                                            UINT64_C(0xb5aaa15c0f8f7c9a)};
 
 /* Losses: rows past valid_rows hold NaN and impossible targets; odd variants have such rows. */
 #define LOSS_FIRST_ROW 7
@@ -505,7 +518,7 @@ static void check_softmax_xent_bwd(const struct op_call *in, const struct op_cal
 }
 
 static const struct op_test softmax_xent_bwd_test = {2 * COUNT(matrices), build_softmax_xent_bwd,
-                                                     check_softmax_xent_bwd, 1};
+                                                     check_softmax_xent_bwd, UINT64_C(0x5dce848bc5e7259a)};
 
 static void build_mse_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -522,7 +535,8 @@ static void check_mse_fwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_mse_fwd *o = &in->mse_fwd;
     uint32_t valid = in->step->valid_rows - o->first_row;
-    double *x = ref_to_double(o->x, (uint64_t)valid * o->n), *t = ref_to_double(o->target, (uint64_t)valid * o->n);
+    double *x = ref_to_double(o->x, (uint64_t)valid * o->n),
+           *t = ref_to_double(o->target, (uint64_t)valid * o->n);
     double loss = 0;
 
     for (uint32_t r = 0; r < valid; r++)
@@ -533,7 +547,8 @@ static void check_mse_fwd(const struct op_call *in, const struct op_call *out)
     free(t);
 }
 
-static const struct op_test mse_fwd_test = {2 * COUNT(matrices), build_mse_fwd, check_mse_fwd, 1};
+static const struct op_test mse_fwd_test = {2 * COUNT(matrices), build_mse_fwd, check_mse_fwd,
+                                            UINT64_C(0x0a283e4040d3cba4)};
 
 static void build_mse_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -561,7 +576,8 @@ static void check_mse_bwd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-static const struct op_test mse_bwd_test = {2 * COUNT(matrices), build_mse_bwd, check_mse_bwd, 1};
+static const struct op_test mse_bwd_test = {2 * COUNT(matrices), build_mse_bwd, check_mse_bwd,
+                                            UINT64_C(0x24ceb84044b3bcdd)};
 
 /* Updates: variants are lengths x {no decision, apply with a scale, do not apply}. */
 static const struct step_decision *tape_decision(struct tape *t, uint32_t kind)
@@ -611,7 +627,8 @@ static void check_sgd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-static const struct op_test sgd_test = {6 * COUNT(lengths), build_sgd, check_sgd, 1};
+static const struct op_test sgd_test = {6 * COUNT(lengths), build_sgd, check_sgd,
+                                        UINT64_C(0x7ed3446edc45d026)};
 
 static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -633,7 +650,8 @@ static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
 
 static double adamw_in_double(const struct op_adamw *o, const struct step_args *s, uint64_t i)
 {
-    double g = (double)o->dw[i] * (double)used_scale(o->decision), b1 = (double)o->beta1, b2 = (double)o->beta2;
+    double g = (double)o->dw[i] * (double)used_scale(o->decision), b1 = (double)o->beta1,
+           b2 = (double)o->beta2;
     double m = b1 * (double)o->m[i] + (1 - b1) * g, v = b2 * (double)o->v[i] + (1 - b2) * g * g;
     double w = (double)o->w[i] * (1 - (double)s->lr * (double)o->weight_decay);
     double denominator = sqrt(v * (double)s->bias_correct2) + (double)o->eps;
@@ -662,7 +680,8 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
     }
 }
 
-static const struct op_test adamw_test = {3 * COUNT(lengths), build_adamw, check_adamw, 1};
+static const struct op_test adamw_test = {3 * COUNT(lengths), build_adamw, check_adamw,
+                                          UINT64_C(0xca847f575a60cb5b)};
 
 static const uint64_t sumsq_lengths[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 70001, (8u << 20) + 5000};
 
@@ -707,7 +726,8 @@ static void check_sumsq(const struct op_call *in, const struct op_call *out)
     assert_true(*out->sumsq.sum == promised_sumsq(o->x, o->n));
 }
 
-static const struct op_test sumsq_test = {COUNT(sumsq_lengths), build_sumsq, check_sumsq, 1};
+static const struct op_test sumsq_test = {COUNT(sumsq_lengths), build_sumsq, check_sumsq,
+                                          UINT64_C(0x3a3892265d9e0d9e)};
 
 static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
 {
@@ -729,7 +749,7 @@ static void check_norm_add(const struct op_call *in, const struct op_call *out)
     assert_true(out->norm_add.decision->sumsq == want);
 }
 
-static const struct op_test norm_add_test = {2, build_norm_add, check_norm_add, 1};
+static const struct op_test norm_add_test = {2, build_norm_add, check_norm_add, UINT64_C(0x976881c6323cd82a)};
 
 static const struct decide_case {
     double sumsq, clip;
@@ -761,7 +781,8 @@ static void check_decide(const struct op_call *in, const struct op_call *out)
     assert_bits(out->decide.decision->scale, c->scale);
 }
 
-static const struct op_test decide_test = {COUNT(decide_cases), build_decide, check_decide, 1};
+static const struct op_test decide_test = {COUNT(decide_cases), build_decide, check_decide,
+                                           UINT64_C(0x27e780106d53752f)};
 
 static const struct op_test *const op_tests[OP_COUNT] = {
 #define OP(name) [OP_##name] = &name##_test,
@@ -773,11 +794,20 @@ static const struct op_test *const op_tests[OP_COUNT] = {
 
 static struct pool *pools[4]; /* pools[n]: of n threads */
 
+/* By name: a new op must not change the values, and so the hashes, of the others. */
+static uint32_t key_of(enum op op, uint32_t variant)
+{
+    uint32_t key = 0;
+    for (const char *c = op_names[op]; *c; c++)
+        key = key * 31 + (unsigned char)*c;
+    return key << 16 | variant << 6;
+}
+
 static void build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct op_call *call)
 {
     *t = (struct tape){
         .shift = shift,
-        .key = (uint32_t)op << 20 | variant << 8,
+        .key = key_of(op, variant),
         .step = {.step = (UINT64_C(3) << 32) + 12345,
                  .seed = UINT64_C(0x123456789abcdef),
                  .lr = 1e-2f,
@@ -791,7 +821,8 @@ static void build(enum op op, uint32_t variant, size_t shift, struct tape *t, st
     op_tests[op]->build(t, variant, call);
 }
 
-static void run(enum op op, uint32_t variant, size_t shift, struct pool *pool, struct tape *t, struct op_call *call)
+static void run(enum op op, uint32_t variant, size_t shift, struct pool *pool, struct tape *t,
+                struct op_call *call)
 {
     build(op, variant, shift, t, call);
     cpu_ops[op](call, pool);
@@ -932,8 +963,24 @@ static float chain_element(const struct gemm *g, uint32_t i, uint32_t j, float o
     return sum;
 }
 
-/* c must hold the definition's bits. Of large products a sample of elements: every row and column takes part. */
-static void check_chain(struct gemm g)
+static void run_best(const struct gemm *g)
+{
+    gemm_run(g, pools[2]);
+}
+
+static void run_small_plain(const struct gemm *g)
+{
+    gemm_small_run(g, GEMM_PLAIN, pools[2]);
+}
+
+static void run_small_avx2(const struct gemm *g)
+{
+    gemm_small_run(g, GEMM_AVX2, pools[2]);
+}
+
+/* c must hold the definition's bits. Of large products a sample of elements: every row and column takes part.
+ */
+static void check_chain(void (*run_gemm)(const struct gemm *g), struct gemm g)
 {
     size_t n = (size_t)g.m * g.n;
     float *a = malloc((size_t)g.m * g.k * sizeof *a), *b = malloc((size_t)g.k * g.n * sizeof *b);
@@ -946,39 +993,50 @@ static void check_chain(struct gemm g)
     g.a = a;
     g.b = b;
     g.c = c;
-    gemm_run(&g, pools[2]);
+    run_gemm(&g);
 
-    size_t step = n * g.k / 400000 + 1;
-    for (size_t at = 0; at < n; at += step)
-        if (memcmp(&c[at], &(float){chain_element(&g, (uint32_t)(at / g.n), (uint32_t)(at % g.n), old[at])}, 4) != 0)
+    size_t samples = 64 + 150000 / g.k;
+    for (size_t i = 0; i < n && i < samples; i++) {
+        size_t at = samples >= n ? i : rng_philox(3, (uint32_t)i, 0, rng_word2(RNG_TEST, 2), 0).v[0] % n;
+        float want = chain_element(&g, (uint32_t)(at / g.n), (uint32_t)(at % g.n), old[at]);
+        if (memcmp(&c[at], &want, sizeof want) != 0)
             fail_msg("m %u n %u k %u a_trans %d b_trans %d: element %zu is not the chain", g.m, g.n, g.k, g.a_trans,
                      g.b_trans, at);
+    }
     free(a);
     free(b);
     free(c);
     free(old);
 }
 
-static void check_chain_all_forms(uint32_t m, uint32_t n, uint32_t k)
+static void check_chain_all_forms(void (*run_gemm)(const struct gemm *g), uint32_t m, uint32_t n, uint32_t k)
 {
-    check_chain((struct gemm){.m = m, .n = n, .k = k, .b_trans = true});
-    check_chain((struct gemm){.m = m, .n = n, .k = k});
-    check_chain((struct gemm){.m = m, .n = n, .k = k, .a_trans = true});
-    check_chain((struct gemm){.m = m, .n = n, .k = k, .a_trans = true, .accumulate = true});
+    check_chain(run_gemm, (struct gemm){.m = m, .n = n, .k = k, .b_trans = true});
+    check_chain(run_gemm, (struct gemm){.m = m, .n = n, .k = k});
+    check_chain(run_gemm, (struct gemm){.m = m, .n = n, .k = k, .a_trans = true});
+    check_chain(run_gemm, (struct gemm){.m = m, .n = n, .k = k, .a_trans = true, .accumulate = true});
 }
 
-static void test_small_gemm_is_fma_chain(void **state)
+static void check_small_shapes(void (*run_gemm)(const struct gemm *g))
 {
-    (void)state;
     for (uint32_t i = 0; i < COUNT(products); i++) {
         const uint32_t *p = products[i];
         if (p[0] < GEMM_SMALL || p[2] < GEMM_SMALL)
-            check_chain_all_forms(p[0], p[2], p[1]);
+            check_chain_all_forms(run_gemm, p[0], p[2], p[1]);
     }
     for (uint32_t n = 1; n < GEMM_SMALL; n++) {
-        check_chain_all_forms(129 + n, n, 385);
-        check_chain_all_forms(n, 129 + n, 3 * n);
+        check_chain_all_forms(run_gemm, 129 + n, n, 385);
+        check_chain_all_forms(run_gemm, n, 129 + n, 3 * n);
     }
+}
+
+static void test_small_gemm_is_fma_chain_on_every_isa(void **state)
+{
+    (void)state;
+    check_small_shapes(run_best);
+    check_small_shapes(run_small_plain);
+    if (gemm_small_best() >= GEMM_AVX2)
+        check_small_shapes(run_small_avx2);
 }
 
 static void test_gemm_on_avx512_is_fma_chain(void **state)
@@ -991,10 +1049,11 @@ static void test_gemm_on_avx512_is_fma_chain(void **state)
         skip();
     }
     for (uint32_t i = 0; i < COUNT(products); i++)
-        check_chain_all_forms(products[i][0], products[i][2], products[i][1]);
+        check_chain_all_forms(run_best, products[i][0], products[i][2], products[i][1]);
     for (uint32_t i = 0; i < 60; i++) {
         r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
-        check_chain_all_forms(16 + r.v[0] % 500, 16 + r.v[1] % 900, 1 + r.v[2] % (i % 2 ? 1200 : 64));
+        check_chain_all_forms(run_best, 16 + r.v[0] % 500, 16 + r.v[1] % 900,
+                              1 + r.v[2] % (i % 2 ? 1200 : 64));
     }
 }
 
@@ -1045,9 +1104,10 @@ static void test_activations_pass_extreme_values(void **state)
         cpu_ops[OP_act_bwd](&bwd, pools[1]);
         assert_true(isnan(y[0]));
         for (uint32_t i = 1; i < COUNT(x); i++) {
-            assert_true(y[i] == (float)ref_act((enum act)act, (double)x[i]) || fabsf(y[i] - x[i] / 2) < 1e-40f);
-            assert_true(fabs((double)dx[i] - 2 * ref_act_slope((enum act)act, fmax(-99, fmin(99, (double)x[i])))) <
-                        1e-6);
+            assert_true(y[i] == (float)ref_act((enum act)act, (double)x[i]) ||
+                        fabsf(y[i] - x[i] / 2) < 1e-40f);
+            assert_true(fabs((double)dx[i] -
+                             2 * ref_act_slope((enum act)act, fmax(-99, fmin(99, (double)x[i])))) < 1e-6);
         }
     }
 }
@@ -1055,8 +1115,10 @@ static void test_activations_pass_extreme_values(void **state)
 static void run_xent(const float *x, uint32_t n, int32_t target, struct step_result *result, float *dx)
 {
     struct step_args step = {.grad_scale = 1, .valid_rows = 1};
-    struct op_call fwd = {.op = OP_softmax_xent_fwd, .step = &step, .softmax_xent_fwd = {x, &target, result, 1, n, 0}};
-    struct op_call bwd = {.op = OP_softmax_xent_bwd, .step = &step, .softmax_xent_bwd = {x, &target, dx, 1, n, 0}};
+    struct op_call fwd = {
+        .op = OP_softmax_xent_fwd, .step = &step, .softmax_xent_fwd = {x, &target, result, 1, n, 0}};
+    struct op_call bwd = {
+        .op = OP_softmax_xent_bwd, .step = &step, .softmax_xent_bwd = {x, &target, dx, 1, n, 0}};
     cpu_ops[OP_softmax_xent_fwd](&fwd, pools[1]);
     cpu_ops[OP_softmax_xent_bwd](&bwd, pools[1]);
 }
@@ -1154,13 +1216,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define OP(name)                                                                                             \
-    {"test_" #name "_matches_reference", test_op_matches_reference, NULL, NULL, (void *)(uintptr_t)OP_##name}, \
-        {"test_" #name "_has_same_bits", test_op_has_same_bits, NULL, NULL, (void *)(uintptr_t)OP_##name},     \
-        {"test_" #name "_has_golden_bits", test_op_has_golden_bits, NULL, NULL, (void *)(uintptr_t)OP_##name},
+    {"test_" #name "_matches_reference", test_op_matches_reference, NULL, NULL,                              \
+     (void *)(uintptr_t)OP_##name},                                                                          \
+        {"test_" #name "_has_same_bits", test_op_has_same_bits, NULL, NULL, (void *)(uintptr_t)OP_##name},   \
+        {"test_" #name "_has_golden_bits", test_op_has_golden_bits, NULL, NULL,                              \
+         (void *)(uintptr_t)OP_##name},
 #include "kernels/ops.def"
 #undef OP
         cmocka_unit_test(test_concurrent_ops_have_same_bits),
-        cmocka_unit_test(test_small_gemm_is_fma_chain),
+        cmocka_unit_test(test_small_gemm_is_fma_chain_on_every_isa),
         cmocka_unit_test(test_gemm_on_avx512_is_fma_chain),
         cmocka_unit_test(test_exp_is_within_1_5_ulp),
         cmocka_unit_test(test_tanh_is_within_3_ulp),

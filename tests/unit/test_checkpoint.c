@@ -1,0 +1,712 @@
+/* checkpoint: complete or absent, damage of any byte found, retention, what crashes and full disks leave. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "daemon/worker/checkpoint.h"
+
+/* ------------------------------------------------------------------------------------------ a tiny run */
+
+enum { MAX_LAYERS = 8, BLOCK = 256 };
+
+struct run {
+    struct spec *spec;
+    struct checkpoint_tensors tensors;
+    float w[MAX_LAYERS][BLOCK], k[MAX_LAYERS][2 * BLOCK];
+};
+
+static struct outdir out;
+static struct run *adamw, *sgd, *plain;
+
+static void *block(void *ctx, uint32_t layer, bool optimizer_state)
+{
+    struct run *r = ctx;
+
+    return optimizer_state ? r->k[layer] : r->w[layer];
+}
+
+static struct run *make_run(const char *optimizer)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct err err;
+    char text[1024];
+
+    snprintf(text, sizeof text,
+             "{\"schema\":\"job/"
+             "v1\",\"model\":{\"type\":\"chain\",\"input\":3,\"layers\":[{\"op\":\"linear\",\"out\":2},"
+             "{\"op\":\"relu\"},{\"op\":\"linear\",\"out\":2,\"bias\":false}]},\"init\":{\"seed\":9},"
+             "\"data\":{\"format\":\"synthetic\",\"samples\":10,\"val_samples\":4,\"seed\":5},"
+             "\"train\":{\"steps\":100,\"global_batch\":4},\"optimizer\":%s}",
+             optimizer);
+    if (spec_parse(text, strlen(text), "job", NULL, false, &r->spec, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    assert_int_equal(spec_resolve(r->spec, 2, 10, 0, NULL), 0);
+    checkpoint_tensors_init(&r->tensors, &r->spec->model, &r->spec->optimizer, block, r);
+    return r;
+}
+
+static void destroy_run(struct run *r)
+{
+    checkpoint_tensors_finish(&r->tensors);
+    spec_destroy(r->spec);
+    free(r);
+}
+
+static void fill(struct run *r, float value)
+{
+    for (int i = 0; i < MAX_LAYERS; i++) {
+        for (int j = 0; j < BLOCK; j++)
+            r->w[i][j] = value + (float)(i * 1000 + j);
+        for (int j = 0; j < 2 * BLOCK; j++)
+            r->k[i][j] = -value - (float)(i * 1000 + j);
+    }
+}
+
+static struct checkpoint_data data_of(struct run *r, uint64_t step)
+{
+    return (struct checkpoint_data){.step = step,
+                                    .data_position = step * 4,
+                                    .spec = r->spec,
+                                    .numerics = "cpu \"test\"",
+                                    .tensors = &r->tensors};
+}
+
+static int save(struct run *r, uint64_t step, struct err *err)
+{
+    struct checkpoint_data d = data_of(r, step);
+
+    fill(r, (float)step);
+    return checkpoint_save(&out, &d, err);
+}
+
+static void save_good(struct run *r, uint64_t step)
+{
+    struct err err;
+
+    if (save(r, step, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+}
+
+static void save_eval(struct run *r, uint64_t step, double loss, double accuracy)
+{
+    struct checkpoint_data d = data_of(r, step);
+
+    d.eval = (struct checkpoint_eval){.valid = true, .loss = loss, .accuracy = accuracy};
+    fill(r, (float)step);
+    assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
+}
+
+static struct checkpoint *open_good(uint64_t step)
+{
+    struct checkpoint *c = NULL;
+    struct err err;
+
+    if (checkpoint_open(&out, step, &c, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    return c;
+}
+
+/* Every tensor of a step is there, bit for bit. */
+static void check_loads(struct run *r, uint64_t step)
+{
+    struct checkpoint *c = open_good(step);
+    static struct run expected;
+
+    fill(r, -1);
+    assert_int_equal(checkpoint_read(c, &r->tensors, NULL), 0);
+    checkpoint_close(c);
+    fill(&expected, (float)step);
+    for (size_t i = 0; i < r->tensors.n_model + r->tensors.n_optimizer; i++) {
+        const struct st_tensor *t =
+            i < r->tensors.n_model ? &r->tensors.model[i] : &r->tensors.optimizer[i - r->tensors.n_model];
+        ptrdiff_t at = (char *)t->data - (char *)r->w;
+        size_t n = sizeof(float);
+        for (uint32_t k = 0; k < t->rank; k++)
+            n *= t->shape[k];
+        assert_memory_equal(t->data, (char *)expected.w + at, n);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ files */
+
+static int setup_test(void **state)
+{
+    static char dir[40];
+
+    (void)state;
+    strcpy(dir, "/tmp/test_checkpoint_XXXXXX");
+    if (!mkdtemp(dir))
+        return -1;
+    out.name = dir;
+    out.fd = open(dir, O_RDONLY | O_DIRECTORY);
+    return out.fd < 0;
+}
+
+static int teardown_test(void **state)
+{
+    (void)state;
+    close(out.fd);
+    return fs_remove_tree(AT_FDCWD, out.name);
+}
+
+/* Names in `checkpoints`, sorted, separated by spaces. */
+static const char *listing(void)
+{
+    static char text[512];
+    struct dirent **names;
+    char path[128];
+    int n;
+
+    snprintf(path, sizeof path, "%s/checkpoints", out.name);
+    n = scandir(path, &names, NULL, alphasort);
+    text[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        if (names[i]->d_name[0] != '.') {
+            strcat(text, text[0] ? " " : "");
+            strcat(text, names[i]->d_name);
+        }
+        free(names[i]);
+    }
+    if (n >= 0)
+        free(names);
+    return text;
+}
+
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+
+static char *get(const char *name, size_t *n)
+{
+    char *text;
+
+    assert_int_equal(fs_read_text(out.fd, name, 1 << 20, &text, n), 0);
+    return text;
+}
+
+static void put(const char *name, const char *text, size_t n)
+{
+    int fd = openat(out.fd, name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+
+    assert_true(fd >= 0);
+    assert_int_equal(fs_write_all(fd, text, n), 0);
+    close(fd);
+}
+
+static void check_damaged(uint64_t step, const char *file, const char *part)
+{
+    struct checkpoint *c = (struct checkpoint *)&c;
+    struct err err = {0};
+    int r = checkpoint_open(&out, step, &c, &err);
+
+    if (r >= 0)
+        fail_msg("damage of %s was not found", file);
+    if (r != -EBADMSG || !strstr(err.path, file) || !strstr(err.msg, part) || !strstr(err.msg, "remove"))
+        fail_msg("expected \"%s\" in \"%s\", found %d at \"%s\": %s", part, file, r, err.path, err.msg);
+    assert_ptr_equal(c, &c);
+}
+
+/* ------------------------------------------------------------------------------------------ save, load */
+
+static void test_what_is_saved_is_loaded(void **state)
+{
+    struct run *runs[] = {adamw, sgd, plain};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        save_good(runs[i], 10 + (uint64_t)i);
+        check_loads(runs[i], 10 + (uint64_t)i);
+    }
+    assert_string_equal(listing(), "step-10 step-11 step-12");
+}
+
+static void test_tensors_have_their_names(void **state)
+{
+    static const char *const names[] = {"layers.0.weight.exp_avg", "layers.0.weight.exp_avg_sq",
+                                        "layers.0.bias.exp_avg",   "layers.0.bias.exp_avg_sq",
+                                        "layers.2.weight.exp_avg", "layers.2.weight.exp_avg_sq"};
+
+    (void)state;
+    assert_int_equal(adamw->tensors.n_model, 3);
+    assert_string_equal(adamw->tensors.model[1].name, "layers.0.bias");
+    assert_int_equal(adamw->tensors.n_optimizer, 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(adamw->tensors.optimizer[i].name, names[i]);
+    assert_ptr_equal(adamw->tensors.optimizer[2].data,
+                     adamw->k[0] + 6); /* m of the bias, after 2 x 3 weights */
+    assert_ptr_equal(adamw->tensors.optimizer[3].data,
+                     adamw->k[0] + 8 + 6); /* v begins after the whole of m */
+    assert_int_equal(sgd->tensors.n_optimizer, 3);
+    assert_string_equal(sgd->tensors.optimizer[0].name, "layers.0.weight.momentum_buffer");
+    assert_int_equal(plain->tensors.n_optimizer, 0);
+}
+
+static void test_info_is_what_was_saved(void **state)
+{
+    const struct checkpoint_info *i;
+    struct checkpoint *c;
+    uint32_t micro = 0;
+
+    (void)state;
+    save_eval(adamw, 7, 0.1 + 0.2, 1.0 / 3);
+    c = open_good(7);
+    i = checkpoint_info(c);
+    assert_int_equal(i->step, 7);
+    assert_int_equal(i->data_position, 28);
+    assert_int_equal(i->seed, 9);
+    assert_int_equal(i->data_seed, 5);
+    assert_true(i->spec_hash == spec_hash(adamw->spec));
+    assert_string_equal(i->numerics, "cpu \"test\"");
+    assert_true(i->eval.valid && i->eval.loss == 0.1 + 0.2 && i->eval.accuracy == 1.0 / 3);
+    assert_int_equal(spec_resolved_micro_batch(i->resolved, strlen(i->resolved), &micro, NULL), 0);
+    assert_int_equal(micro, 2);
+    checkpoint_close(c);
+    save_eval(adamw, 8, NAN, INFINITY);
+    c = open_good(8);
+    assert_true(checkpoint_info(c)->eval.valid && isnan(checkpoint_info(c)->eval.loss));
+    checkpoint_close(c);
+    save_good(adamw, 9);
+    c = open_good(9);
+    assert_false(checkpoint_info(c)->eval.valid);
+    checkpoint_close(c);
+}
+
+static void test_other_tensors_are_refused(void **state)
+{
+    struct checkpoint *c;
+    struct err err;
+
+    (void)state;
+    save_good(adamw, 1);
+    c = open_good(1);
+    assert_int_equal(checkpoint_read(c, &sgd->tensors, &err), -EINVAL);
+    assert_non_null(strstr(err.path, "optimizer.safetensors"));
+    checkpoint_close(c);
+}
+
+static void test_latest_is_the_largest_number(void **state)
+{
+    uint64_t step = 77;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(checkpoint_latest(&out, &step, &err), -ENOENT);
+    assert_int_equal(checkpoint_clean(&out, &err), 0);
+    assert_int_equal(checkpoint_latest(&out, &step, &err), -ENOENT);
+    assert_int_equal(step, 77);
+    for (uint64_t s = 9; s <= 11; s++)
+        save_good(plain, s);
+    mkdirat(out.fd, "checkpoints/step-99.tmp", 0777);
+    mkdirat(out.fd, "checkpoints/step-099", 0777);
+    mkdirat(out.fd, "checkpoints/step-99x", 0777);
+    mkdirat(out.fd, "checkpoints/step-", 0777);
+    put("checkpoints/step-98", "", 0);
+    assert_int_equal(symlinkat("step-11", out.fd, "checkpoints/step-97"), 0);
+    assert_int_equal(checkpoint_latest(&out, &step, &err), 0);
+    assert_int_equal(step, 11);
+    assert_int_equal(checkpoint_open(&out, 12, &(struct checkpoint *){NULL}, &err), -ENOENT);
+    assert_true(checkpoint_open(&out, 97, &(struct checkpoint *){NULL}, &err) < 0);
+}
+
+/* ------------------------------------------------------------------------------------------ damage */
+
+/* Every byte, and every bit of it: state.json all, the others one in three. */
+static void test_every_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    save_good(adamw, 5);
+    for (int f = 0; f < 3; f++) {
+        char name[64], byte, bad;
+        struct stat st;
+        int fd;
+        snprintf(name, sizeof name, "checkpoints/step-5/%s", files[f]);
+        fd = openat(out.fd, name, O_RDWR);
+        assert_int_equal(fstat(fd, &st), 0);
+        for (off_t i = 0; i < st.st_size; i++) {
+            assert_int_equal(pread(fd, &byte, 1, i), 1);
+            for (int bit = f == 2 ? 0 : (int)(i % 3); bit < 8; bit += f == 2 ? 1 : 3) {
+                bad = (char)(byte ^ (1 << bit));
+                assert_int_equal(pwrite(fd, &bad, 1, i), 1);
+                check_damaged(5, files[f], "");
+            }
+            assert_int_equal(pwrite(fd, &byte, 1, i), 1);
+        }
+        close(fd);
+        check_loads(adamw, 5);
+    }
+}
+
+static void test_every_truncation_and_a_tail_are_found(void **state)
+{
+    (void)state;
+    save_good(adamw, 5);
+    for (int f = 0; f < 3; f++) {
+        char name[64], *text;
+        size_t n;
+        int fd;
+        snprintf(name, sizeof name, "checkpoints/step-5/%s", files[f]);
+        text = get(name, &n);
+        fd = openat(out.fd, name, O_RDWR);
+        assert_int_equal(ftruncate(fd, (off_t)n + 1), 0);
+        check_damaged(5, files[f], "");
+        for (size_t i = n; i-- > 0;) {
+            assert_int_equal(ftruncate(fd, (off_t)i), 0);
+            check_damaged(5, files[f], "");
+        }
+        close(fd);
+        unlinkat(out.fd, name, 0);
+        check_damaged(5, files[f], "missing");
+        put(name, text, n);
+        free(text);
+    }
+    check_loads(adamw, 5);
+}
+
+static void test_damage_is_reported_with_numbers_and_the_way_out(void **state)
+{
+    size_t n;
+    char *text;
+
+    (void)state;
+    save_good(adamw, 5);
+    text = get("checkpoints/step-5/model.safetensors", &n);
+    text[n - 1] ^= 1;
+    put("checkpoints/step-5/model.safetensors", text, n);
+    check_damaged(5, "step-5/model.safetensors", "should have the CRC-32C");
+    check_damaged(5, "step-5/model.safetensors", "to begin again");
+    save_good(adamw, 3);
+    check_damaged(5, "step-5/model.safetensors", "step-5 to resume from step 3");
+    put("checkpoints/step-5/model.safetensors", text, n - 2);
+    check_damaged(5, "step-5/model.safetensors", "bytes, but has");
+    free(text);
+}
+
+static void test_renamed_checkpoint_is_refused(void **state)
+{
+    (void)state;
+    save_good(adamw, 5);
+    assert_int_equal(renameat(out.fd, "checkpoints/step-5", out.fd, "checkpoints/step-6"), 0);
+    check_damaged(6, "step-6", "step 5");
+}
+
+static void test_links_in_a_checkpoint_are_not_followed(void **state)
+{
+    struct checkpoint *c;
+
+    (void)state;
+    save_good(adamw, 5);
+    assert_int_equal(renameat(out.fd, "checkpoints/step-5/model.safetensors", out.fd, "elsewhere"), 0);
+    assert_int_equal(symlinkat("../../elsewhere", out.fd, "checkpoints/step-5/model.safetensors"), 0);
+    assert_int_equal(checkpoint_open(&out, 5, &c, NULL), -ELOOP);
+}
+
+/* ------------------------------------------------------------------------------------------ saving again */
+
+static void test_sound_checkpoint_is_not_written_again(void **state)
+{
+    struct stat before, after;
+
+    (void)state;
+    save_good(adamw, 5);
+    fstatat(out.fd, "checkpoints/step-5/model.safetensors", &before, 0);
+    save_good(adamw, 5);
+    fstatat(out.fd, "checkpoints/step-5/model.safetensors", &after, 0);
+    assert_true(before.st_ino == after.st_ino);
+    assert_string_equal(listing(), "step-5");
+}
+
+static void test_checkpoint_of_another_spec_is_kept(void **state)
+{
+    struct err err;
+
+    (void)state;
+    save_good(adamw, 5);
+    assert_int_equal(save(sgd, 5, &err), -EEXIST);
+    check_loads(adamw, 5);
+    assert_string_equal(listing(), "step-5");
+}
+
+static void test_damaged_checkpoint_is_replaced(void **state)
+{
+    (void)state;
+    save_good(adamw, 5);
+    put("checkpoints/step-5/state.json", "x", 1);
+    save_good(adamw, 5);
+    check_loads(adamw, 5);
+    assert_string_equal(listing(), "step-5");
+}
+
+/* ------------------------------------------------------------------------------------------ crashes, full
+ * disks */
+
+static void test_leftovers_are_removed(void **state)
+{
+    uint64_t step;
+
+    (void)state;
+    save_good(adamw, 5);
+    mkdirat(out.fd, "checkpoints/step-6.tmp", 0777);
+    put("checkpoints/step-6.tmp/model.safetensors", "half", 4);
+    mkdirat(out.fd, "checkpoints/step-4.old.tmp", 0777);
+    put("checkpoints/step-4.old.tmp/state.json", "half", 4);
+    mkdirat(out.fd, "checkpoints/step-4.old.tmp/sub", 0777);
+    put("checkpoints/step-7.tmp", "a file", 6);
+    put("keep", "x", 1);
+    assert_int_equal(symlinkat("../../keep", out.fd, "checkpoints/step-4.old.tmp/link"), 0);
+    assert_int_equal(checkpoint_latest(&out, &step, NULL), 0);
+    assert_int_equal(step, 5);
+    assert_int_equal(checkpoint_clean(&out, NULL), 0);
+    assert_string_equal(listing(), "step-5");
+    assert_int_equal(faccessat(out.fd, "keep", F_OK, 0), 0);
+    mkdirat(out.fd, "checkpoints/step-6.tmp", 0777); /* and saving does not mind one */
+    save_good(adamw, 6);
+    assert_string_equal(listing(), "step-5 step-6");
+    check_loads(adamw, 6);
+}
+
+/* A limit on the size of files plays the full disk: at every length, the old one is intact and the new one
+ * absent. */
+static void test_full_disk_leaves_no_half_checkpoint(void **state)
+{
+    struct rlimit old, small;
+    struct err err = {0};
+    int refused = 0, r;
+
+    (void)state;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    save_good(adamw, 5);
+    for (rlim_t room = 0;; room += 41) {
+        small = old;
+        small.rlim_cur = room;
+        setrlimit(RLIMIT_FSIZE, &small);
+        r = save(adamw, 6, &err);
+        setrlimit(RLIMIT_FSIZE, &old);
+        if (r == 0)
+            break;
+        assert_int_equal(r, -EFBIG);
+        assert_non_null(strstr(err.path, "step-6.tmp/"));
+        assert_string_equal(listing(), "step-5");
+        refused++;
+    }
+    assert_true(refused > 20);
+    check_loads(adamw, 5);
+    check_loads(adamw, 6);
+}
+
+/* Without descriptors to spare, at every count. */
+static void test_no_descriptors_leaves_no_half_checkpoint(void **state)
+{
+    struct rlimit old, small;
+    struct err err;
+
+    (void)state;
+    getrlimit(RLIMIT_NOFILE, &old);
+    save_good(adamw, 5);
+    for (rlim_t n = (rlim_t)out.fd + 1;; n++) {
+        int r;
+        small = old;
+        small.rlim_cur = n;
+        setrlimit(RLIMIT_NOFILE, &small);
+        r = save(adamw, 6, &err);
+        if (r == 0)
+            r = checkpoint_prune(&out, 1, BEST_NONE, &err);
+        setrlimit(RLIMIT_NOFILE, &old);
+        assert_int_equal(checkpoint_clean(&out, NULL), 0);
+        if (r == 0)
+            break;
+        assert_int_equal(r, -EMFILE);
+    }
+    assert_string_equal(listing(), "step-6");
+    check_loads(adamw, 6);
+}
+
+/* A child is killed at some moment of a save, over and over: what is there afterwards is always sound. */
+static void test_killed_saves_leave_complete_checkpoints_only(void **state)
+{
+    uint64_t step = 0, begin = clock_now_ns(), one_ns;
+
+    (void)state;
+    for (uint64_t s = 1; s <= 4; s++)
+        save_good(adamw, s);
+    one_ns = (clock_now_ns() - begin) / 4;
+    for (int i = 0; i < 40; i++) {
+        pid_t pid = fork();
+        int status;
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            for (uint64_t s = step + 1; s < step + 1000; s++)
+                if (save(adamw, s, NULL) < 0 || checkpoint_prune(&out, 2, BEST_NONE, NULL) < 0)
+                    _exit(1);
+            _exit(0);
+        }
+        clock_sleep_ns(one_ns * (uint64_t)i / 13); /* up to three saves later */
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(checkpoint_clean(&out, NULL), 0);
+        if (checkpoint_latest(&out, &step, NULL) == 0)
+            check_loads(adamw, step);
+        assert_null(strstr(listing(), ".tmp"));
+    }
+    assert_true(step > 4);
+}
+
+static void test_missing_directory_is_an_error_with_its_name(void **state)
+{
+    struct outdir bad = {.fd = -1, .name = "/nowhere"};
+    struct checkpoint_data d = data_of(adamw, 1);
+    struct err err;
+
+    (void)state;
+    assert_int_equal(checkpoint_save(&bad, &d, &err), -EBADF);
+    assert_string_equal(err.path, "/nowhere/checkpoints");
+    assert_int_equal(checkpoint_clean(&bad, &err), -EBADF);
+    assert_int_equal(checkpoint_export_weights(&bad, "m", &d, &err), -EBADF);
+}
+
+/* ------------------------------------------------------------------------------------------ retention */
+
+static void test_last_ones_are_kept(void **state)
+{
+    (void)state;
+    for (uint64_t s = 8; s <= 12; s++)
+        save_good(plain, s);
+    assert_int_equal(checkpoint_prune(&out, 2, BEST_NONE, NULL), 0);
+    assert_string_equal(listing(), "step-11 step-12");
+    assert_int_equal(checkpoint_prune(&out, 2, BEST_NONE, NULL), 0);
+    assert_int_equal(checkpoint_prune(&out, 5, BEST_NONE, NULL), 0);
+    assert_string_equal(listing(), "step-11 step-12");
+}
+
+static void test_best_is_kept(void **state)
+{
+    (void)state;
+    save_eval(plain, 1, 0.5, 0.6);
+    save_eval(plain, 2, 0.9, 0.9); /* best by accuracy, and the first of two */
+    save_eval(plain, 3, 0.1, 0.9); /* best by loss */
+    save_eval(plain, 4, NAN, NAN);
+    save_good(plain, 5); /* not evaluated */
+    assert_int_equal(checkpoint_prune(&out, 4, BEST_VAL_ACCURACY, NULL), 0);
+    assert_string_equal(listing(), "step-2 step-3 step-4 step-5");
+    assert_int_equal(checkpoint_prune(&out, 1, BEST_VAL_ACCURACY, NULL), 0);
+    assert_string_equal(listing(), "step-2 step-5");
+    save_eval(plain, 6, 0.05, 0.95);
+    assert_int_equal(checkpoint_prune(&out, 1, BEST_VAL_ACCURACY, NULL), 0);
+    assert_string_equal(listing(), "step-6");
+}
+
+static void test_best_by_loss_is_the_smallest(void **state)
+{
+    (void)state;
+    save_eval(plain, 1, NAN, 0.6);
+    save_eval(plain, 2, 0.2, 0.1);
+    save_eval(plain, 3, 0.3, 0.9);
+    save_good(plain, 4);
+    assert_int_equal(checkpoint_prune(&out, 1, BEST_VAL_LOSS, NULL), 0);
+    assert_string_equal(listing(), "step-2 step-4");
+}
+
+static void test_damaged_ones_neither_count_nor_go(void **state)
+{
+    (void)state;
+    for (uint64_t s = 1; s <= 4; s++)
+        save_good(plain, s);
+    put("checkpoints/step-4/state.json", "x", 1);
+    assert_int_equal(checkpoint_prune(&out, 1, BEST_NONE, NULL), 0);
+    assert_string_equal(listing(), "step-3 step-4");
+}
+
+/* ------------------------------------------------------------------------------------------ weights */
+
+static void test_weights_are_exported(void **state)
+{
+    struct checkpoint_data d = data_of(adamw, 5);
+    struct safetensors *f = NULL;
+    struct err err;
+    uint64_t bytes;
+    int fd;
+
+    (void)state;
+    fill(adamw, 5);
+    put("model.safetensors", "old", 3);
+    put("model.safetensors.tmp", "stale", 5);
+    assert_int_equal(checkpoint_export_weights(&out, "model.safetensors", &d, &err), 0);
+    fd = fs_open_read(out.fd, "model.safetensors", &bytes);
+    assert_int_equal(safetensors_open(fd, "model.safetensors", &f, &err), 0);
+    assert_int_equal(safetensors_count(f), 3);
+    assert_string_equal(safetensors_meta(f, "format"), "pt");
+    assert_string_equal(safetensors_meta(f, "step"), "5");
+    assert_non_null(safetensors_find(f, "layers.2.weight"));
+    safetensors_close(f);
+    close(fd);
+    assert_int_equal(faccessat(out.fd, "model.safetensors.tmp", F_OK, 0), -1);
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+static int setup(void **state)
+{
+    (void)state;
+    adamw = make_run("{\"type\":\"adamw\",\"lr\":0.1}");
+    sgd = make_run("{\"type\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}");
+    plain = make_run("{\"type\":\"sgd\",\"lr\":0.1}");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    destroy_run(adamw);
+    destroy_run(sgd);
+    destroy_run(plain);
+    return 0;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup_test, teardown_test)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_what_is_saved_is_loaded),
+        TEST(test_tensors_have_their_names),
+        TEST(test_info_is_what_was_saved),
+        TEST(test_other_tensors_are_refused),
+        TEST(test_latest_is_the_largest_number),
+        TEST(test_every_flipped_bit_is_found),
+        TEST(test_every_truncation_and_a_tail_are_found),
+        TEST(test_damage_is_reported_with_numbers_and_the_way_out),
+        TEST(test_renamed_checkpoint_is_refused),
+        TEST(test_links_in_a_checkpoint_are_not_followed),
+        TEST(test_sound_checkpoint_is_not_written_again),
+        TEST(test_checkpoint_of_another_spec_is_kept),
+        TEST(test_damaged_checkpoint_is_replaced),
+        TEST(test_leftovers_are_removed),
+        TEST(test_full_disk_leaves_no_half_checkpoint),
+        TEST(test_no_descriptors_leaves_no_half_checkpoint),
+        TEST(test_killed_saves_leave_complete_checkpoints_only),
+        TEST(test_missing_directory_is_an_error_with_its_name),
+        TEST(test_last_ones_are_kept),
+        TEST(test_best_is_kept),
+        TEST(test_best_by_loss_is_the_smallest),
+        TEST(test_damaged_ones_neither_count_nor_go),
+        TEST(test_weights_are_exported),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
