@@ -87,7 +87,7 @@ struct op_softmax_xent_bwd { /* dx = (softmax(x) - onehot(target)) * step->grad_
     float *dx;
     uint32_t rows, n, first_row;
 };
-struct op_mse_fwd { /* result->loss += mean over the row's n outputs of (x - target)^2; correct = 0 */
+struct op_mse_fwd { /* result->loss = sum over the valid rows of mean((x - target)^2); correct = 0 */
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;

@@ -229,10 +229,12 @@ static void claim_extent(struct extent *e, void *ctx)
     struct state *st = cl->st;
     struct verify *v = st->v;
     enum program_kind k = (enum program_kind)st->now.program;
+    bool known = e->owner != NULL ? e->owner->clobbered : event_ordered(st, &e->dropped);
     if (e->owner != NULL)
-        e->owner->clobbered = cl->copy->clobbered = true;
-    if (cl->quiet || (e->owner == NULL && event_ordered(st, &e->dropped)))
+        e->owner->clobbered = true;
+    if (cl->quiet || known)
         return;
+    cl->copy->clobbered |= e->owner != NULL;
     if (e->owner != NULL)
         violate(v, INVARIANT_OVERLAP, k, st->now.instr, "%s puts %s at %s, where %s lives until %llu",
                 name_instr(v, k, st->now.instr).s, name_tensor(v, cl->copy->tensor).s,

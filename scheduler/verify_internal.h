@@ -122,7 +122,7 @@ struct copy {
     VEC(struct segment) segments; /* ascending, disjoint; bytes in none are not valid */
     struct copy *next;            /* of the same tensor, on another device */
     size_t index;                 /* in state->live */
-    bool clobbered;               /* reported to overlap another: no further reports for its being there */
+    bool clobbered;               /* its being there was reported: no further reports about that */
 };
 
 struct state { /* of one execution */

@@ -172,7 +172,8 @@ static struct copy *destination(struct run *r, const struct plan_operand *o)
     struct state *st = r->st;
     struct copy *c = copy_find(st, o->tensor, o->loc, step_of(r));
     if (c != NULL && o->loc != PLAN_HOST && c->base != base_of(o)) {
-        FOUND(r, INVARIANT_OVERLAP, "%s puts a second copy of %s at %s; the first lives at %s", here(r).s,
+        if (!c->clobbered)
+            FOUND(r, INVARIANT_OVERLAP, "%s puts a second copy of %s at %s; the first lives at %s", here(r).s,
               name_tensor(st->v, o->tensor).s, name_place(o->loc, o->addr).s,
               name_place(o->loc, c->base + o->begin).s);
         copy_forget(st, c, 0, UINT64_MAX);
@@ -352,55 +353,41 @@ static bool boundary_holds(struct state *st, const struct plan_copy *b)
     return c != NULL && c->base == b->addr - b->begin && copy_newest(st, c, b->begin, b->end);
 }
 
-static void repair_boundary(struct state *st, const struct plan_copy *copies, uint32_t n, const uint64_t *wanted)
+/* Repairs a boundary copy that does not hold: as it should be, unless it is somewhere else. */
+static void repair_copy(struct state *st, const struct plan_copy *b)
 {
-    for (size_t i = st->live.n; i-- > 0;) /* the last takes the place of one that goes: descending indices stay valid */
-        if (copy_bytes(st->live.at[i]) != wanted[i])
-            copy_forget(st, st->live.at[i], 0, UINT64_MAX);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct plan_copy *b = &copies[i];
-        if (boundary_holds(st, b))
-            continue;
-        struct copy *c = copy_find(st, b->tensor, b->device, 0);
-        if (c != NULL && c->base != b->addr - b->begin) {
-            copy_forget(st, c, 0, UINT64_MAX);
-            c = NULL;
-        }
-        if (c == NULL)
-            c = copy_create(st, b->tensor, b->device, b->addr - b->begin);
+    struct copy *c = copy_find(st, b->tensor, b->device, 0);
+    if (c == NULL)
+        c = copy_create(st, b->tensor, b->device, b->addr - b->begin);
+    if (c->base == b->addr - b->begin)
         copy_fill(st, c, b->begin, b->end, st->newest[b->tensor]);
-    }
 }
 
-/* The live copies are these and no others, each the newest. */
+/* The live copies are these and no others, each the newest. What is there and should not be stays, since either it or
+ * the list may be wrong, but is not reported again. */
 static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct state *st = r->st;
-    bool bad = false;
-    uint64_t *wanted = xcalloc(st->live.n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
+    uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
-        if (boundary_holds(st, b)) {
-            wanted[copy_find(st, b->tensor, b->device, 0)->index] += b->end - b->begin;
-            continue;
+        if (!boundary_holds(st, b)) {
+            violate_tensor(st->v, invariant, r->k, b->tensor,
+                           "after %s the newest %s should be at %s, as in the boundary", program_kind_names[r->k],
+                           name_range(st->v, b->tensor, b->begin, b->end).s, name_place(b->device, b->addr).s);
+            repair_copy(st, b);
         }
-        bad = true;
-        violate_tensor(st->v, invariant, r->k, b->tensor, "after %s the newest %s should be at %s, as in the boundary",
-                       program_kind_names[r->k], name_range(st->v, b->tensor, b->begin, b->end).s,
-                       name_place(b->device, b->addr).s);
+        wanted[copy_find(st, b->tensor, b->device, 0)->index] += b->end - b->begin;
     }
     for (size_t i = 0; i < st->live.n; i++) {
-        const struct copy *c = st->live.at[i];
-        if (copy_bytes(c) == wanted[i])
+        struct copy *c = st->live.at[i];
+        if (copy_bytes(c) == wanted[i] || c->clobbered)
             continue;
-        bad = true;
-        if (!c->clobbered)
-            violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
-                           program_kind_names[r->k], name_tensor(st->v, c->tensor).s,
-                           name_place(c->loc, c->base + c->segments.at[0].begin).s);
+        violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
+                       program_kind_names[r->k], name_tensor(st->v, c->tensor).s,
+                       name_place(c->loc, c->base + c->segments.at[0].begin).s);
+        c->clobbered = true;
     }
-    if (bad)
-        repair_boundary(st, copies, n, wanted);
     free(wanted);
 }
 

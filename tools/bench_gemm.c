@@ -14,8 +14,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
-#define REPEAT   7
-#define LEAST_NS 20000000.0 /* of one repetition */
+#define REPEAT   5
+#define LEAST_NS 10000000.0 /* of one repetition */
 
 static double now_ns(void)
 {

@@ -2,12 +2,11 @@
  *
  * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load,
  * vec_store, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers beside
- * operands: 8 or 24) and ROWS_AT_ONCE (of the rows form). Loops over accumulators have constant bounds after
+ * operands: 4 or 24) and ROWS_AT_ONCE (of the rows form). Loops over accumulators have constant bounds after
  * inlining and are unrolled, so that the accumulators live in registers.
  */
 
-/* `rows` of the wide side against the panel.
- */
+/* `rows` of the wide side against the panel. */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "tests/skip.h"
 #include "base/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "swap/exec.h"
@@ -438,7 +439,7 @@ static void test_nothing_is_allocated_while_training(void **state)
     (void)state;
 
     if (!COUNTS_ALLOCATIONS)
-        skip();
+        SKIP_TEST("the sanitizers bring their own allocator");
     job_open(&job, &scenarios[0], 0);
     const unsigned long before = allocations;
     assert_int_equal(exec_run(job.exec, PROGRAM_ENTRY, NULL), 0);

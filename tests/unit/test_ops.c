@@ -1000,8 +1000,8 @@ static void check_chain(void (*run_gemm)(const struct gemm *g), struct gemm g)
         size_t at = samples >= n ? i : rng_philox(3, (uint32_t)i, 0, rng_word2(RNG_TEST, 2), 0).v[0] % n;
         float want = chain_element(&g, (uint32_t)(at / g.n), (uint32_t)(at % g.n), old[at]);
         if (memcmp(&c[at], &want, sizeof want) != 0)
-            fail_msg("m %u n %u k %u a_trans %d b_trans %d: element %zu is not the chain", g.m, g.n, g.k, g.a_trans,
-                     g.b_trans, at);
+            fail_msg("m %u n %u k %u a_trans %d b_trans %d: element %zu is not the chain", g.m, g.n, g.k,
+                     g.a_trans, g.b_trans, at);
     }
     free(a);
     free(b);

@@ -109,6 +109,7 @@ static int free_specimens(void **state)
 
 #define NUMBER(i) (1u << (i))
 
+#define ROUNDS 60 /* of random damage, for each specimen */
 #define MAX_KEPT 12
 struct findings {
     struct violation kept[MAX_KEPT];
@@ -128,7 +129,7 @@ static unsigned verify_plan(const struct specimen *sp, const struct plan *p, str
     return f->set;
 }
 
-/* Found under one of `may`, and under no other number. */
+/* Found, and under no number that is not in `may`. */
 static void expect_found(const struct specimen *sp, const struct plan *p, unsigned may, const char *what,
                          enum program_kind k, uint32_t instr)
 {
@@ -399,14 +400,26 @@ static void for_each_life(life_fn *fn)
     }
 }
 
-/* Onto an operand of a task that runs while the copy lives: that operand lives then too. */
+/* An earlier copy of the same tensor is at the new place, and nothing orders the two. */
+static bool was_there(const struct plan *p, enum program_kind k, struct plan_operand moved, uint64_t addr)
+{
+    moved.addr = addr;
+    for (uint32_t i = 0; i < p->programs[k].n_operands; i++) {
+        const struct plan_operand *o = &p->programs[k].operands[i];
+        if (o->tensor == moved.tensor && overlap(o, &moved))
+            return true;
+    }
+    return false;
+}
+
+/* Onto an operand of an instruction that runs while the copy lives: that operand lives then too. */
 static void put_on_another(const struct specimen *sp, enum program_kind k, uint32_t i, const struct plan_operand *o,
                            uint32_t drop)
 {
     for (uint32_t n = i; n < drop; n++)
         for (uint32_t m = 0; m < sp->plan->programs[k].instrs[n].n_operands; m++) {
             const struct plan_operand *other = operand_of(sp->plan, k, n, m);
-            if (other->loc != o->loc || other->tensor == o->tensor ||
+            if (other->loc != o->loc || other->tensor == o->tensor || was_there(sp->plan, k, *o, other->addr) ||
                 other->addr + o->end > sp->plan->devices[o->loc].peak_bytes)
                 continue;
             struct edit e = edit_begin(sp->plan);
@@ -670,7 +683,8 @@ static void test_task_before_its_fetch_is_found(void **state)
             for (; user < cycle->n_instrs; user++) {
                 bool uses = false;
                 for (uint32_t j = 0; j < cycle->instrs[user].n_operands; j++)
-                    uses |= operand_of(sp->plan, PROGRAM_CYCLE, user, j)->tensor == o->tensor;
+                    uses |= operand_of(sp->plan, PROGRAM_CYCLE, user, j)->tensor == o->tensor &&
+                            operand_of(sp->plan, PROGRAM_CYCLE, user, j)->loc == o[1].loc;
                 if (uses)
                     break;
             }
@@ -708,7 +722,7 @@ static void test_another_boundary_is_found(void **state)
         e.boundary.at[i].end -= 4;
         expect_edit(sp, &e, NUMBER(7) | NUMBER(9), "boundary with less of", PROGRAM_CYCLE, i);
         e = edit_begin(sp->plan);
-        e.boundary.at[i].tensor = i == 0 ? 1 : e.boundary.at[0].tensor;
+        e.boundary.at[i].tensor = (e.boundary.at[i].tensor + 1) % sp->plan->n_tensors;
         expect_edit(sp, &e, NUMBER(7) | NUMBER(9) | NUMBER(10), "boundary with another", PROGRAM_CYCLE, i);
     }
 }
@@ -790,7 +804,7 @@ static void test_random_numbers_do_no_harm(void **state)
     (void)state;
     struct rng r = {.seed = 7};
     FOR_EACH_SPECIMEN(sp)
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 4 * ROUNDS; round++) {
         struct edit e = edit_begin(sp->plan);
         struct plan *p = edit_pack(&e);
         struct findings f;
@@ -802,6 +816,11 @@ static void test_random_numbers_do_no_harm(void **state)
     }
 }
 
+static bool retouchable(const struct edit_instr *in, uint32_t what)
+{
+    return what == 3 ? in->in.kind == INSTR_DROP : what == 5 ? in->waits.n > 0 : what == 6 ? in->in.kind >= INSTR_FETCH : true;
+}
+
 /* A change that keeps the form of the plan: order, streams of drops, waits, addresses. */
 static void retouch(struct edit *e, struct rng *r)
 {
@@ -811,8 +830,11 @@ static void retouch(struct edit *e, struct rng *r)
     if (n < 2)
         return;
     uint32_t i = rng_below(r, n), j = rng_below(r, n), near = i + rng_below(r, 5);
+    uint32_t what = rng_below(r, 8);
+    for (uint32_t m = 0; m < n && !retouchable(&p->at.at[i], what); m++)
+        i = (i + 1) % n;
     struct edit_instr *in = &p->at.at[i];
-    switch (rng_below(r, 8)) {
+    switch (what) {
     case 0:
     case 1:
         edit_move(p, i, near < n ? near : n - 1);
@@ -849,7 +871,7 @@ static void test_what_is_accepted_survives_any_order(void **state)
     struct rng r = {.seed = 11};
     uint32_t accepted = 0, found = 0, confirmed = 0;
     FOR_EACH_SPECIMEN(sp)
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         struct edit e = edit_begin(sp->plan);
         for (uint32_t n = 1 + rng_below(&r, 3); n > 0; n--)
             retouch(&e, &r);
@@ -857,7 +879,7 @@ static void test_what_is_accepted_survives_any_order(void **state)
         struct findings f;
         char why[256];
         bool holds = verify_plan(sp, p, &f) == 0, ill_formed = f.set & (NUMBER(3) | NUMBER(6) | NUMBER(8) | NUMBER(10));
-        for (uint64_t seed = 1; !ill_formed && seed <= (holds ? 5 : 1); seed++) {
+        for (uint64_t seed = 1; !ill_formed && seed <= (holds ? 4 : 1); seed++) {
             bool survives = plan_shake(p, sp->subject->train, sp->subject->eval, seed, why);
             if (holds && !survives)
                 fail_msg("%s, round %d: accepted, but fails with seed %llu: %s", sp->name, round,

@@ -1,0 +1,159 @@
+"""One resolved spec, one result: the bits do not depend on where and how a job runs."""
+import os
+import random
+
+from files import SMALL, check_checkpoint, job, outcome, read_json, same_outcome, write_job
+from harness import case, once
+
+POLICIES = ["auto", "harmony-pp", "resident", "stream"]
+PLENTY = 1 << 20
+
+CHAIN = {
+    "type": "chain",
+    "input": 40,
+    "layers": [
+        {"op": "linear", "out": 24},
+        {"op": "gelu"},
+        {"repeat": 2, "block": [{"op": "linear", "out": 24, "activation": "tanh"}, {"op": "dropout", "p": 0.2}]},
+        {"op": "linear", "out": 4, "bias": False},
+    ],
+}
+
+# What a job may have that could depend on the order of work.
+JOBS = {
+    "adamw": {},
+    "dropout and clipping": {"model.dropout": 0.3, "train.grad_clip": 0.2},
+    "dropout": {"model.dropout": 0.1, "train.micro_batch": 4},
+    "sgd with momentum, clipping": {"optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+                                    "train.grad_clip": 0.5, "train.micro_batch": 12},
+    "plain sgd, one micro-batch, no bias": {"optimizer": {"type": "sgd", "lr": 0.1}, "train.micro_batch": 24,
+                                            "model.bias": False},
+    "chain, cosine, skip": {"model": CHAIN, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr_ratio": 0.1},
+                            "train.on_nonfinite": "skip", "train.micro_batch": 6},
+    "mse, micro-batches of 1": {"model.loss": "mse", "train.global_batch": 5, "train.micro_batch": 1,
+                                "model.activation": "gelu", "train.steps": 4},
+}
+
+
+def spec_of(name):
+    return job(SMALL, JOBS[name])
+
+
+def reference(t, name):
+    """The outcome on one device where everything fits, with one thread."""
+
+    def make():
+        out = t.fresh("reference")
+        t.worker("--run", write_job(t, spec_of(name)), "--output", out, "--quiet", "--policy", "resident",
+                 "--devices", 1, "--threads", 1)
+        for step in (4,) if name != "mse, micro-batches of 1" else ():
+            check_checkpoint(out, step)
+        return outcome(out)
+
+    return once(("bits", name), make)
+
+
+def least_bytes(t, path, *options):
+    return t.worker("--check", path, "--json", *options).json()["least_device_bytes"]
+
+
+def run_and_compare(t, path, expected, what, *options):
+    out = t.fresh("out")
+    run = t.worker("--run", path, "--output", out, "--quiet", "--json", *options)
+    t.equal(run.json()["weights_hash"], expected["weights_hash"], f"{what}: weights_hash on standard output")
+    same_outcome(t, out, expected, what)
+    return run.json()
+
+
+@case(each=[(f"{name}; policy {policy}", name, policy) for name in JOBS for policy in POLICIES])
+def test_bits_same_on_any_devices_and_memory(t, value):
+    _, name, policy = value
+    expected, path = reference(t, name), write_job(t, spec_of(name))
+    rng = random.Random(f"{name} {policy}")
+    turn = list(JOBS).index(name)  # so that the jobs together cover every number of devices with both updates
+    for devices in (1, 2, 3, 4):
+        update = ("host", "device")[(devices + turn) % 2]
+        options = ["--policy", policy, "--devices", devices, "--optimizer-on", update]
+        least = least_bytes(t, path, *options)
+        for memory in (least, rng.randrange(least, 3 * least), PLENTY)[: 3 if devices == 1 + turn % 4 else 2]:
+            more = [*options, "--device-memory", memory, "--threads", rng.choice((1, 2))]
+            result = run_and_compare(t, path, expected, " ".join(map(str, more)), *more)
+            for device in result["devices"]:
+                t.check(device["peak_bytes"] <= device["capacity_bytes"] <= memory, f"peak: {result['devices']}")
+
+
+@case(each=list(JOBS))
+def test_bits_same_with_random_delays(t, name):
+    expected, path = reference(t, name), write_job(t, spec_of(name))
+    for seed in range(1, 4):
+        memory = least_bytes(t, path, "--devices", seed)
+        run_and_compare(t, path, expected, f"--delay-seed {seed}", "--delay-seed", seed, "--devices", seed,
+                        "--device-memory", memory, "--threads", 1 + seed % 2)
+
+
+@case
+def test_bits_same_with_paced_copies(t):
+    name = "dropout and clipping"
+    expected, path = reference(t, name), write_job(t, spec_of(name))
+    run_and_compare(t, path, expected, "paced", "--devices", 3, "--policy", "stream", "--device-memory", "64KiB",
+                    "--link", "30MB", "--peer", "10MB")
+
+
+@case
+def test_bits_differ_when_the_job_does(t):
+    """The comparison above can tell jobs apart."""
+    seen = {}
+    for name in JOBS:
+        seen.setdefault(reference(t, name)["weights_hash"], []).append(name)
+    seed = t.fresh("seed")
+    t.worker("--run", write_job(t, job(SMALL, {"init.seed": 8})), "--output", seed, "--quiet")
+    seen.setdefault(outcome(seed)["weights_hash"], []).append("another seed")
+    t.equal([names for names in seen.values() if len(names) > 1], [], "jobs with equal weights")
+
+
+@case
+def test_bits_same_as_from_memory_and_resources_sections(t):
+    """The spec says where to run in place of the command line."""
+    name = "dropout and clipping"
+    expected = reference(t, name)
+    for memory, resources in (
+        ({"policy": "stream", "optimizer_on": "device"}, {"devices": 3, "device_memory": "64KiB"}),
+        ({"policy": "harmony-pp", "optimizer_on": "host"}, {"devices": {"min": 1, "max": 2}, "device_memory": 65536,
+                                                            "host_memory": "1MB"}),
+        ({"policy": "auto"}, {"devices": "auto", "device_memory": "auto", "host_memory": "auto"}),
+    ):
+        path = write_job(t, job(spec_of(name), {"memory": memory, "resources": resources}))
+        result = run_and_compare(t, path, expected, f"{memory} {resources}")
+        if memory["policy"] != "auto":
+            t.equal(result["policy"], memory["policy"], "policy")
+            t.equal(len(result["devices"]), 3 if resources["devices"] == 3 else 2, "devices")
+
+
+@case(each=["resident", "stream", "harmony-pp", "auto"])
+def test_least_capacity_runs_and_less_does_not(t, policy):
+    name = "dropout and clipping"
+    path = write_job(t, spec_of(name))
+    for devices in (1, 2, 3):
+        options = ["--policy", policy, "--devices", devices]
+        least = least_bytes(t, path, *options)
+        run_and_compare(t, path, reference(t, name), f"{least} bytes", *options, "--device-memory", least)
+        out = t.fresh("less")
+        refused = t.worker("--run", path, "--output", out, *options, "--device-memory", least - 1, "--json", expect=5)
+        t.equal(refused.json()["least_device_bytes"], least, "least_device_bytes")
+        t.check(not os.path.exists(os.path.join(out, "metrics.jsonl")), "a job that does not fit began to train")
+
+
+@case
+def test_bytes_moved_are_those_of_the_plan(t):
+    path = write_job(t, job(SMALL, {"eval": {"every": {"steps": 100}}}))
+    for policy in POLICIES:
+        out = t.fresh("out")
+        r = t.worker("--run", path, "--output", out, "--json", "--quiet", "--policy", policy, "--devices", 2,
+                     "--device-memory", PLENTY).json()
+        with open(os.path.join(out, "metrics.jsonl")) as f:
+            first = f.readline()
+        for way in ("in", "out", "peer"):
+            t.contains(first, f'"{way}_bytes":{r["step_bytes"][way]},', what="metrics")
+            t.check(r["counted_bytes"][way] >= r["steps"] * r["step_bytes"][way],
+                    f"{policy}: fewer bytes {way} than the plan says: {r}")
+        t.equal(read_json(os.path.join(out, "result.json"))["step_bytes"], r["step_bytes"], "result.json")

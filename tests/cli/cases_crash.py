@@ -1,0 +1,164 @@
+"""Killed at any moment, a job goes on from its last checkpoint to the same bits."""
+import os
+import random
+import shutil
+
+import strace
+from files import (SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, same_outcome,
+                   steps_in_metrics, write_job)
+from harness import case, once
+
+
+def arguments(t, out):
+    return "--run", write_job(t, TINY), "--output", out, "--quiet", "--threads", 1, "--device-memory", "1MiB"
+
+
+def reference(t):
+    def make():
+        out = t.fresh("reference")
+        t.worker(*arguments(t, out))
+        return {**outcome(out), "steps": checkpoint_steps(out)}
+
+    return dict(once("crash", make))
+
+
+def places(t):
+    """Every call of an undisturbed run that touches the output."""
+    strace.need(t)
+
+    def make():
+        out = t.fresh("traced")
+        return [(name, number) for name, number, _ in strace.places(t, out, *arguments(t, out))]
+
+    return once("crash places", make)
+
+
+def sweep(t, all_places):
+    return all_places[:: 5 if strace.sanitized(t.program) else 1]
+
+
+def check_finished(t, out, what):
+    expected = reference(t)
+    steps = expected.pop("steps")
+    same_outcome(t, out, expected, what)
+    t.equal(checkpoint_steps(out), steps, f"{what}: checkpoints")
+    t.equal(leftovers(out), [], f"{what}: left behind")
+    check_output(out)
+
+
+def finish(t, out, what):
+    check_output(out)
+    t.worker(*arguments(t, out))
+    check_finished(t, out, what)
+
+
+@case
+def test_killing_covers_what_a_checkpoint_does(t):
+    """The sweeps below are worth something only while they see the calls that a checkpoint consists of."""
+    names = {name for name, _ in places(t)}
+    t.check({"write", "fsync", "fdatasync", "renameat", "mkdirat", "unlinkat", "openat"} <= names, f"seen: {names}")
+
+
+@case(each=["openat", "write", "fsync", "fdatasync", "renameat", "mkdir", "mkdirat", "unlinkat"])
+def test_killed_at_every_call_resumes_to_the_same_bits(t, name):
+    here = sweep(t, [p for p in places(t) if p[0] == name])
+    t.check(here, f"no {name} to kill at")
+    for _, number in here:
+        out, what = t.fresh("out"), f"killed at {name} #{number}"
+        t.check(strace.kill_at(t, name, number, *arguments(t, out)), f"{what}: it ran to the end")
+        finish(t, out, what)
+        t.log.clear()
+
+
+def interrupted(t):
+    """An output that has everything to clean up and cut back: a step-2.tmp, and metrics beyond the checkpoint."""
+
+    def make():
+        out, last = t.fresh("interrupted"), [p for p in places(t) if p[0] == "renameat"]
+        for name, number in last:
+            out = t.fresh("interrupted")
+            strace.kill_at(t, name, number, *arguments(t, out))
+            if leftovers(out) == ["step-2.tmp"] and checkpoint_steps(out) == [1] and steps_in_metrics(out) == 2:
+                kept = os.path.join(os.path.dirname(t.dir), "interrupted")
+                shutil.copytree(out, kept)
+                return kept
+        t.check(False, f"no rename of {last} leaves step-2.tmp")
+
+    return once("crash interrupted", make)
+
+
+@case(each=["openat", "write", "fsync", "renameat", "unlinkat"])
+def test_killed_at_every_call_of_a_resumed_run(t, name):
+    places(t)
+    start = interrupted(t)
+
+    def restart():
+        out = t.fresh("out")
+        shutil.copytree(start, out)
+        return out
+
+    out = restart()
+    calls = strace.places(t, out, *arguments(t, out))
+    check_finished(t, out, "resumed under strace")
+    here = [p for p in calls if p[0] == name]
+    if name != "openat":  # what the first sweep has not: cutting back and cleaning up
+        here = here[: 8]
+    for _, number, line in sweep(t, here):
+        out, what = restart(), f"killed again at {name} #{number}: {line}"
+        t.check(strace.kill_at(t, name, number, *arguments(t, out)), f"{what}: it ran to the end")
+        finish(t, out, what)
+        t.log.clear()
+
+
+@case(each=[1, 2, 3])
+def test_killed_again_and_again_resumes_to_the_same_bits(t, seed):
+    """Every run is killed at a random place, so that some make no progress, until one gets through."""
+    all_places, rng = places(t), random.Random(seed)
+    for turn in range(2):
+        out = t.fresh("out")
+        for kills in range(12):
+            name, number = rng.choice(all_places)
+            if not strace.kill_at(t, name, number, *arguments(t, out)):
+                break
+            check_output(out)
+        finish(t, out, f"seed {seed}, turn {turn}, {kills} kills")
+        t.log.clear()
+
+
+@case(each=[("resident", 1), ("stream", 2), ("harmony-pp", 3)])
+def test_killed_while_training_resumes_to_the_same_bits(t, value):
+    """No strace: SIGKILL from outside, when a random number of steps has been reported; another policy each time."""
+    policy, seed = value
+    rng, last = random.Random(seed), 40
+    path = write_job(t, job(SMALL, {"train.steps": last, "model.dropout": 0.1, "train.grad_clip": 1.0,
+                                    "checkpoint.every": {"steps": 3}, "eval.every": {"steps": 7}}))
+    common = ["--run", path, "--quiet", "--devices", 2, "--device-memory", "256KiB", "--policy", policy]
+    plain, out = t.fresh("plain"), t.fresh("out")
+    t.worker(*common, "--output", plain)
+    kills = 0
+    while steps_in_metrics(out) < last - 8:
+        goal = steps_in_metrics(out) + rng.randrange(1, 9)
+        live = t.start(*common, "--output", out, "--delay-seed", rng.randrange(1, 1000))
+        live.until(lambda: steps_in_metrics(out) >= goal, f"step {goal}")
+        kills += live.kill().code == -9
+        check_output(out)
+    t.worker(*common, "--output", out)
+    same_outcome(t, out, outcome(plain), f"after {kills} kills")
+    t.check(kills >= 2, f"only {kills} kills")
+
+
+@case
+def test_metrics_with_a_torn_line_are_cut_back(t):
+    """A crash of the machine, not of the program, can tear a line or leave one from the future."""
+    path = write_job(t, job(TINY, {"train.steps": 2}))
+    more = write_job(t, TINY, "more.json")
+    for tail in ('{"step":3,"loss":1.09', '{"step":3,"loss":1.0,"lr":0.003}\n', "\0" * 64, '\n\n{"step":2,"lo', "}\n"):
+        out = t.fresh("out")
+        t.worker("--run", path, "--output", out, "--quiet")
+        with open(os.path.join(out, "metrics.jsonl"), "a", encoding="utf-8") as f:
+            f.write(tail)
+        t.worker("--run", more, "--output", out, "--quiet")
+        expected = reference(t)
+        # The run of two steps evaluated at its end, which is where the other one does too.
+        t.equal(outcome(out)["metrics"], expected["metrics"], f"metrics after {tail!r}")
+        t.equal(outcome(out)["weights_hash"], expected["weights_hash"], f"weights after {tail!r}")
