@@ -1,13 +1,13 @@
 /* plan_verify: the order of the checks, the report and the names in it.
  *
- * Why so strict: nothing behind this looks again. The interpreter follows addresses and waits blindly, so a plan
- * that passes here and is wrong corrupts a training silently. Hence also nothing is shared with the builder, not
- * even a helper: two readers of the same header must agree.
+ * Why so strict: nothing behind this looks again. The interpreter follows addresses and waits blindly, so a
+ * plan that passes here and is wrong corrupts a training silently. Hence also nothing is shared with the
+ * builder, not even a helper: two readers of the same header must agree.
  *
  * Plans come from files too, so the first two checks trust nothing and everything after them indexes freely.
  * Sharpness is a goal of its own: one defect should give one number. So (a) what is refused statically is not
- * executed, where it would show up a second time in other words, and (b) after each report the state is repaired
- * to what the instruction would have needed.
+ * executed, where it would show up a second time in other words, and (b) after each report the state is
+ * repaired to what the instruction would have needed.
  */
 #include "scheduler/verify.h"
 
@@ -40,7 +40,8 @@ struct name name_range(const struct verify *v, tensor_id t, uint64_t begin, uint
     struct name n = name_tensor(v, t);
     size_t at = strlen(n.s);
     if (begin != 0 || end != v->plan->tensors[t].bytes)
-        snprintf(n.s + at, sizeof n.s - at, "[%llu..%llu)", (unsigned long long)begin, (unsigned long long)end);
+        snprintf(n.s + at, sizeof n.s - at, "[%llu..%llu)", (unsigned long long)begin,
+                 (unsigned long long)end);
     return n;
 }
 
@@ -80,8 +81,8 @@ struct name name_instr(const struct verify *v, enum program_kind k, uint32_t ins
 
 /* ---- reports ---- */
 
-static void add_violation(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt,
-                          va_list ap)
+static void add_violation(struct verify *v, int invariant, enum program_kind k, uint32_t instr,
+                          const char *fmt, va_list ap)
 {
     struct violation w = {.invariant = invariant, .program = k, .instr = instr};
     vsnprintf(w.text, sizeof w.text, fmt, ap);
@@ -161,8 +162,8 @@ static void verify_all(struct verify *v)
         verify_run(v);
 }
 
-int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval, const struct machine *m,
-                struct verify_report *report, struct err *err)
+int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
+                const struct machine *m, struct verify_report *report, struct err *err)
 {
     struct verify v = {.plan = p, .train = train, .eval = eval, .machine = m, .report = report, .err = err};
     if (report != NULL) {

@@ -1,7 +1,8 @@
 /* Invariants 10 and 3: what the plan says, against the graph, the leases and itself. Needs no execution.
  *
- * Numbers that are merely too large (host bytes, leases, peaks) are reported and the checks go on; an instruction
- * that is not what it claims to be is refused, since executing it would only repeat that in other words.
+ * Numbers that are merely too large (host bytes, leases, peaks) are reported and the checks go on; an
+ * instruction that is not what it claims to be is refused, since executing it would only repeat that in other
+ * words.
  */
 #include "base/checked.h"
 #include "scheduler/verify_internal.h"
@@ -17,12 +18,13 @@ static void agree_leases(struct verify *v)
         NOTE(v, "the host pool has %llu bytes, the lease is %llu", (unsigned long long)p->host_bytes,
              (unsigned long long)p->host_lease_bytes);
     if (p->host_lease_bytes > v->machine->host_bytes)
-        NOTE(v, "the host lease is %llu bytes, the machine gives %llu", (unsigned long long)p->host_lease_bytes,
-             (unsigned long long)v->machine->host_bytes);
+        NOTE(v, "the host lease is %llu bytes, the machine gives %llu",
+             (unsigned long long)p->host_lease_bytes, (unsigned long long)v->machine->host_bytes);
     for (uint32_t d = 0; d < p->n_devices; d++)
         if (p->devices[d].lease_bytes > v->machine->capacity_bytes[d])
             NOTE(v, "the lease of d%u is %llu bytes, the machine gives %llu", d,
-                 (unsigned long long)p->devices[d].lease_bytes, (unsigned long long)v->machine->capacity_bytes[d]);
+                 (unsigned long long)p->devices[d].lease_bytes,
+                 (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
 struct slot {
@@ -44,14 +46,16 @@ static bool agree_slot(struct verify *v, tensor_id t, struct slot *ret)
     bool none = pt->host_offset == PLAN_NO_HOST;
     uint64_t length, end;
     if (none != (pt->host_slots == 0))
-        NOTE(v, "%s has %u host slots and %s", name_tensor(v, t).s, pt->host_slots, none ? "no offset" : "an offset");
+        NOTE(v, "%s has %u host slots and %s", name_tensor(v, t).s, pt->host_slots,
+             none ? "no offset" : "an offset");
     else if (none && (gt->external || gt->persistent))
         NOTE(v, "%s must have a host slot", name_tensor(v, t).s);
     else if (!none && pt->host_slots != (gt->external ? PLAN_RING : 1))
         NOTE(v, "%s has %u host slots instead of %u", name_tensor(v, t).s, pt->host_slots,
              gt->external ? PLAN_RING : 1u);
     else if (!none && pt->host_offset % PLAN_ALIGN != 0)
-        NOTE(v, "%s has the unaligned host offset %llu", name_tensor(v, t).s, (unsigned long long)pt->host_offset);
+        NOTE(v, "%s has the unaligned host offset %llu", name_tensor(v, t).s,
+             (unsigned long long)pt->host_offset);
     else if (!none && (!checked_mul(round_up(pt->bytes, PLAN_ALIGN), pt->host_slots, &length) ||
                        !checked_add(pt->host_offset, length, &end) || end > v->plan->host_bytes))
         NOTE(v, "the host slot of %s at %llu does not fit in the pool of %llu bytes", name_tensor(v, t).s,
@@ -86,12 +90,14 @@ static void agree_boundary(struct verify *v)
         const struct plan_copy *a = &v->plan->boundary[i - 1], *b = a + 1;
         bool sorted = a->device < b->device || (a->device == b->device && a->addr < b->addr);
         if (!sorted)
-            refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE, "the boundary is not sorted: %s at %s is after %s at %s",
-                   name_tensor(v, b->tensor).s, name_place(b->device, b->addr).s, name_tensor(v, a->tensor).s,
+            refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE,
+                   "the boundary is not sorted: %s at %s is after %s at %s", name_tensor(v, b->tensor).s,
+                   name_place(b->device, b->addr).s, name_tensor(v, a->tensor).s,
                    name_place(a->device, a->addr).s);
         else if (a->device == b->device && b->addr - a->addr < a->end - a->begin)
             refuse(v, INVARIANT_OVERLAP, PROGRAM_CYCLE, PLAN_NONE, "%s and %s overlap in the boundary, at %s",
-                   name_tensor(v, a->tensor).s, name_tensor(v, b->tensor).s, name_place(b->device, b->addr).s);
+                   name_tensor(v, a->tensor).s, name_tensor(v, b->tensor).s,
+                   name_place(b->device, b->addr).s);
     }
 }
 
@@ -141,7 +147,8 @@ static void agree_copy_move(const struct at *a)
     const struct move_shape *s = &move_shapes[a->in->kind];
     const struct plan_operand *src = &a->ops[0], *dst = &a->ops[1];
     if (a->in->n_operands != 2 || src->access != ACCESS_READ || dst->access != ACCESS_WRITE ||
-        (src->loc == PLAN_HOST) != s->from_host || (dst->loc == PLAN_HOST) != s->to_host || src->loc == dst->loc)
+        (src->loc == PLAN_HOST) != s->from_host || (dst->loc == PLAN_HOST) != s->to_host ||
+        src->loc == dst->loc)
         BAD(a, "%s: its operands are not those of a move of this kind", here(a).s);
     else if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
         BAD(a, "%s: moves %s to %s", here(a).s, name_range(a->v, src->tensor, src->begin, src->end).s,
@@ -191,14 +198,16 @@ static bool agree_task_operand(const struct at *a, const struct plan_operand *o,
         BAD(a, "%s: names only %s; tasks use whole tensors", here(a).s,
             name_range(a->v, o->tensor, o->begin, o->end).s);
     else if (o->loc != loc)
-        BAD(a, "%s: its operand %s is on %s", here(a).s, name_tensor(a->v, o->tensor).s, name_place(o->loc, o->addr).s);
+        BAD(a, "%s: its operand %s is on %s", here(a).s, name_tensor(a->v, o->tensor).s,
+            name_place(o->loc, o->addr).s);
     else
         return true;
     return false;
 }
 
 /* The plan's operands are the graph's in the same order, less the writes that may be left out. */
-static void agree_task_operands(const struct at *a, const struct graph *g, const struct graph_task *task, uint32_t loc)
+static void agree_task_operands(const struct at *a, const struct graph *g, const struct graph_task *task,
+                                uint32_t loc)
 {
     bool rec = a->in->kind == INSTR_REC;
     uint32_t n = 0, writes = 0;
@@ -231,7 +240,8 @@ struct task_key {
 static int compare_keys(const void *a, const void *b)
 {
     const struct task_key *x = a, *y = b;
-    const uint32_t xs[4] = {x->kind, x->layer, x->micro, x->replica}, ys[4] = {y->kind, y->layer, y->micro, y->replica};
+    const uint32_t xs[4] = {x->kind, x->layer, x->micro, x->replica},
+                   ys[4] = {y->kind, y->layer, y->micro, y->replica};
     for (int i = 0; i < 4; i++)
         if (xs[i] != ys[i])
             return xs[i] < ys[i] ? -1 : 1;
@@ -298,7 +308,7 @@ void verify_agree(struct verify *v)
 static bool inside_lease(const struct plan *p, uint32_t d, uint64_t begin, uint64_t end, uint64_t addr,
                          const char **ret_why)
 {
-    *ret_why = (addr - begin) % PLAN_ALIGN != 0                  ? "is not aligned"
+    *ret_why = (addr - begin) % PLAN_ALIGN != 0                   ? "is not aligned"
                : addr + (end - begin) > p->devices[d].lease_bytes ? "is outside the lease"
                                                                   : NULL;
     return *ret_why == NULL;
@@ -324,8 +334,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Peaks are [10]: what the plan says of itself, against what its instructions use. Ranges that are outside anyway
- * do not count, so that they are reported once. */
+/* Peaks are [10]: what the plan says of itself, against what its instructions use. Ranges that are outside
+ * anyway do not count, so that they are reported once. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;
@@ -337,12 +347,15 @@ void verify_lease(struct verify *v)
         const struct plan_copy *c = &p->boundary[i];
         if (!inside_lease(p, c->device, c->begin, c->end, c->addr, &why))
             violate_tensor(v, INVARIANT_LEASE, PROGRAM_CYCLE, c->tensor, "%s at %s of the boundary %s",
-                           name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s, why);
+                           name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s,
+                           why);
     }
     for (uint32_t d = 0; d < p->n_devices; d++) {
         if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)
-            violate(v, INVARIANT_LEASE, PROGRAM_ENTRY, PLAN_NONE, "the peak of d%u is %llu bytes, its lease %llu", d,
-                    (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)p->devices[d].lease_bytes);
+            violate(v, INVARIANT_LEASE, PROGRAM_ENTRY, PLAN_NONE,
+                    "the peak of d%u is %llu bytes, its lease %llu", d,
+                    (unsigned long long)p->devices[d].peak_bytes,
+                    (unsigned long long)p->devices[d].lease_bytes);
         if (p->devices[d].peak_bytes < highest[d])
             NOTE(v, "the peak of d%u is given as %llu bytes, but %llu are used", d,
                  (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)highest[d]);

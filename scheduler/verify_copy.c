@@ -1,13 +1,14 @@
-/* Copies of tensors during the unrolled execution: which bytes of which version are where, and who touched them since.
+/* Copies of tensors during the unrolled execution: which bytes of which version are where, and who touched
+ * them since.
  *
- * Instructions are executed in issue order. That order is only one of those that can happen, but every other one
- * gives the same state as long as any two conflicting accesses are ordered by happens-before [4] and no address is
- * given to a copy before the drop of the one that was there [2]. Both are checked here at every access, so what the
- * execution finds out about versions holds in every order.
+ * Instructions are executed in issue order. That order is only one of those that can happen, but every other
+ * one gives the same state as long as any two conflicting accesses are ordered by happens-before [4] and no
+ * address is given to a copy before the drop of the one that was there [2]. Both are checked here at every
+ * access, so what the execution finds out about versions holds in every order.
  *
- * Happens-before is one vector clock per stream: an event (stream, seq) is known to be done when the current stream's
- * clock has reached seq at that stream. For a segment it is enough to remember its last writer and the readers since
- * that are not ordered before one another; for an address, who dropped the last copy there.
+ * Happens-before is one vector clock per stream: an event (stream, seq) is known to be done when the current
+ * stream's clock has reached seq at that stream. For a segment it is enough to remember its last writer and
+ * the readers since that are not ordered before one another; for an address, who dropped the last copy there.
  */
 #include <string.h>
 
@@ -109,7 +110,8 @@ void state_init(struct state *st, struct verify *v, const struct graph *g, uint3
     }
     st->home = xcalloc((size_t)st->n_home + 1, sizeof *st->home);
     for (tensor_id t = 0; t < g->n_tensors; t++)
-        for (uint32_t i = st->home_first[t]; i < (t + 1 < g->n_tensors ? st->home_first[t + 1] : st->n_home); i++) {
+        for (uint32_t i = st->home_first[t]; i < (t + 1 < g->n_tensors ? st->home_first[t + 1] : st->n_home);
+             i++) {
             st->home[i].tensor = t;
             st->home[i].loc = PLAN_HOST;
         }
@@ -184,8 +186,8 @@ static const char *which_run(const struct event *e, const struct event *now)
     return e->program == now->program && e->run != now->run ? " of an earlier cycle" : "";
 }
 
-static void report_race(struct state *st, const struct copy *c, const struct segment *s, const struct event *e,
-                        const char *now_does, const char *e_does)
+static void report_race(struct state *st, const struct copy *c, const struct segment *s,
+                        const struct event *e, const char *now_does, const char *e_does)
 {
     struct verify *v = st->v;
     violate(v, INVARIANT_ORDERED, (enum program_kind)st->now.program, st->now.instr,
@@ -195,7 +197,8 @@ static void report_race(struct state *st, const struct copy *c, const struct seg
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* A reader that is ordered before the new one needs no remembering: who is ordered after the new one is after both. */
+/* A reader that is ordered before the new one needs no remembering: who is ordered after the new one is after
+ * both. */
 static void add_reader(struct state *st, struct segment *s)
 {
     size_t kept = 0;
@@ -241,8 +244,9 @@ static void claim_extent(struct extent *e, void *ctx)
                 name_place(cl->copy->loc, e->lo).s, name_tensor(v, e->tensor).s, (unsigned long long)e->hi);
     else
         violate(v, e->tensor == cl->copy->tensor ? INVARIANT_ORDERED : INVARIANT_OVERLAP, k, st->now.instr,
-                "%s puts %s at %s; not ordered after %s%s, which leaves there", name_instr(v, k, st->now.instr).s,
-                name_tensor(v, cl->copy->tensor).s, name_place(cl->copy->loc, e->lo).s,
+                "%s puts %s at %s; not ordered after %s%s, which leaves there",
+                name_instr(v, k, st->now.instr).s, name_tensor(v, cl->copy->tensor).s,
+                name_place(cl->copy->loc, e->lo).s,
                 name_instr(v, (enum program_kind)e->dropped.program, e->dropped.instr).s,
                 which_run(&e->dropped, &st->now));
 }
@@ -281,8 +285,8 @@ static void release(struct state *st, struct copy *c, uint64_t begin, uint64_t e
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         if (c->loc != PLAN_HOST)
-            space_visit(&st->spaces[c->loc], c->base + c->segments.at[i].begin, c->base + c->segments.at[i].end,
-                        release_extent, &r);
+            space_visit(&st->spaces[c->loc], c->base + c->segments.at[i].begin,
+                        c->base + c->segments.at[i].end, release_extent, &r);
     remove_segments(c, first, last);
     if (c->segments.n == 0 && c->loc != PLAN_HOST)
         destroy_copy(st, c);

@@ -1,6 +1,7 @@
-/* First of the verifier's checks [10]: counts and pointers, then every number that anything later uses as an index
- * or adds to an address. A plan may come from a file that somebody edited; after these two functions the rest of
- * the verifier may index and add without looking. They also bound the work: no list may be used twice.
+/* First of the verifier's checks [10]: counts and pointers, then every number that anything later uses as an
+ * index or adds to an address. A plan may come from a file that somebody edited; after these two functions
+ * the rest of the verifier may index and add without looking. They also bound the work: no list may be used
+ * twice.
  */
 #include "base/checked.h"
 #include "scheduler/verify_internal.h"
@@ -22,8 +23,8 @@ static void header_program(struct verify *v, enum program_kind k)
         (prog->n_waits > 0 && prog->waits == NULL))
         refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s: a list is missing", program_kind_names[k]);
     if (prog->n_instrs > VERIFY_MAX_INSTRS)
-        refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s has %u instructions, more than %u", program_kind_names[k],
-               prog->n_instrs, VERIFY_MAX_INSTRS);
+        refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s has %u instructions, more than %u",
+               program_kind_names[k], prog->n_instrs, VERIFY_MAX_INSTRS);
 }
 
 void verify_header(struct verify *v)
@@ -134,7 +135,8 @@ static void index_program(struct verify *v, enum program_kind k, uint32_t most)
             index_operand(v, k, i, in->operand + j);
         waits += in->n_waits;
         if (waits > prog->n_waits) {
-            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of waits is another's too", program_kind_names[k], i);
+            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of waits is another's too",
+                   program_kind_names[k], i);
             return;
         }
         for (uint32_t j = 0; j < in->n_waits; j++)
@@ -150,7 +152,8 @@ static void index_boundary(struct verify *v)
         uint64_t end;
         if (c->tensor >= p->n_tensors || c->device >= p->n_devices || c->begin >= c->end ||
             c->end > v->train->tensors[c->tensor].bytes)
-            refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE, "boundary copy %u: no such tensor, device or range", i);
+            refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE,
+                   "boundary copy %u: no such tensor, device or range", i);
         else if (!checked_add(c->addr, c->end - c->begin, &end))
             refuse(v, INVARIANT_LEASE, PROGRAM_CYCLE, PLAN_NONE, "boundary copy %u is beyond any memory", i);
     }
@@ -164,10 +167,12 @@ static void index_tensors(struct verify *v, const struct graph *g, const char *n
         const struct graph_tensor *should = &g->tensors[t];
         if (is->kind != should->kind || is->layer != should->layer || is->micro != should->micro ||
             is->replica != should->replica)
-            BAD_HEADER(v, "tensor %u is not the one of the %s graph, a %s", t, name, tensor_kind_names[should->kind]);
+            BAD_HEADER(v, "tensor %u is not the one of the %s graph, a %s", t, name,
+                       tensor_kind_names[should->kind]);
         else if (is->bytes != should->bytes)
-            BAD_HEADER(v, "tensor %u (%s) has %llu bytes, in the %s graph %llu", t, tensor_kind_names[should->kind],
-                       (unsigned long long)is->bytes, name, (unsigned long long)should->bytes);
+            BAD_HEADER(v, "tensor %u (%s) has %llu bytes, in the %s graph %llu", t,
+                       tensor_kind_names[should->kind], (unsigned long long)is->bytes, name,
+                       (unsigned long long)should->bytes);
     }
 }
 

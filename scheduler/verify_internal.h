@@ -8,8 +8,8 @@
  *   verify_copy.c   [2] [4]   copies of tensors: bytes, versions, accesses and their order
  *   verify_run.c    [1] [5] [7] [9]  the unrolled execution
  *
- * The static files run first. What they refuse (v->stop) would make an execution meaningless or unsafe, so it is
- * not tried; everything in verify_copy.c and verify_run.c may rely on what they checked.
+ * The static files run first. What they refuse (v->stop) would make an execution meaningless or unsafe, so it
+ * is not tried; everything in verify_copy.c and verify_run.c may rely on what they checked.
  */
 #ifndef SCHEDULER_VERIFY_INTERNAL_H
 #define SCHEDULER_VERIFY_INTERNAL_H
@@ -20,7 +20,8 @@
 #include "scheduler/verify.h"
 
 #define VERIFY_MAX_DISTANCE 16         /* of a wait; more than the executor ever lets be in flight */
-#define VERIFY_MAX_INSTRS   (1u << 26) /* of a program: event numbers of the whole execution stay below 2^32 */
+#define VERIFY_MAX_INSTRS   (1u << 26) /* of a program: event numbers of the whole execution stay below 2^32 \
+                                        */
 
 struct verify {
     const struct plan *plan;
@@ -29,11 +30,11 @@ struct verify {
     struct verify_report *report; /* may be NULL */
     struct err *err;
     uint32_t total;
-    bool stop;                          /* something was refused: do not execute */
-    uint32_t max_distance;              /* of the cycle's waits */
-    uint32_t *task_of[PROGRAM_COUNT];   /* per instruction: index of its graph task; PLAN_NONE for moves */
-    uint16_t *reported[PROGRAM_COUNT];  /* per instruction: bit i: invariant i was reported */
-    uint64_t *reported_tensor;          /* per tensor: bit 11 * program + invariant */
+    bool stop;                         /* something was refused: do not execute */
+    uint32_t max_distance;             /* of the cycle's waits */
+    uint32_t *task_of[PROGRAM_COUNT];  /* per instruction: index of its graph task; PLAN_NONE for moves */
+    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: bit i: invariant i was reported */
+    uint64_t *reported_tensor;         /* per tensor: bit 11 * program + invariant */
 };
 
 /* The graph that a program's tasks come from; NULL for eval without an eval graph. */
@@ -65,10 +66,10 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 void verify_header(struct verify *v);  /* counts and pointers: refuses before anything is indexed */
 void verify_indices(struct verify *v); /* every id, range and number that is used as an index */
-void verify_agree(struct verify *v);   /* [10] tensors, host slots, leases, boundary, shapes of instructions */
-void verify_lease(struct verify *v);   /* [3] */
-void verify_waits(struct verify *v);   /* [8]; sets max_distance */
-void verify_tasks(struct verify *v);   /* [6] */
+void verify_agree(struct verify *v); /* [10] tensors, host slots, leases, boundary, shapes of instructions */
+void verify_lease(struct verify *v); /* [3] */
+void verify_waits(struct verify *v); /* [8]; sets max_distance */
+void verify_tasks(struct verify *v); /* [6] */
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
@@ -99,7 +100,8 @@ struct space {
 typedef void extent_fn(struct extent *e, void *ctx);
 
 void space_finish(struct space *s);
-/* Cuts extents at lo and hi and calls fn for those in between, in ascending order. fn may change all but lo, hi. */
+/* Cuts extents at lo and hi and calls fn for those in between, in ascending order. fn may change all but lo,
+ * hi. */
 void space_visit(struct space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 /* Replaces what is in lo..hi by one live extent. */
 void space_replace(struct space *s, uint64_t lo, uint64_t hi, struct copy *owner, tensor_id tensor);
@@ -117,8 +119,9 @@ struct segment { /* bytes of a copy with one version and one history */
 
 struct copy {
     tensor_id tensor;
-    uint32_t loc;    /* device, or PLAN_HOST */
-    uint64_t base;   /* on a device: address of the tensor's byte 0, modulo 2^64 (a share may lie below its begin) */
+    uint32_t loc; /* device, or PLAN_HOST */
+    uint64_t
+        base; /* on a device: address of the tensor's byte 0, modulo 2^64 (a share may lie below its begin) */
     VEC(struct segment) segments; /* ascending, disjoint; bytes in none are not valid */
     struct copy *next;            /* of the same tensor, on another device */
     size_t index;                 /* in state->live */
@@ -130,13 +133,14 @@ struct state { /* of one execution */
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams, steps;
-    uint32_t *clocks;      /* [stream][stream]: what each stream knows to be done */
-    uint32_t *clock;       /* row of the stream of `now` */
-    struct event now;      /* the instruction being executed */
-    uint64_t *newest;      /* per tensor: highest version that exists */
+    uint32_t *clocks;         /* [stream][stream]: what each stream knows to be done */
+    uint32_t *clock;          /* row of the stream of `now` */
+    struct event now;         /* the instruction being executed */
+    uint64_t *newest;         /* per tensor: highest version that exists */
     struct copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct copy *) live;  /* all device copies */
-    uint32_t *home_first;  /* per tensor: index in home; ring tensors have one copy for each step of the cycle */
+    uint32_t
+        *home_first; /* per tensor: index in home; ring tensors have one copy for each step of the cycle */
     struct copy *home;
     uint32_t n_home;
     struct space spaces[DEVICE_MAX];
@@ -157,7 +161,8 @@ struct copy *copy_create(struct state *st, tensor_id t, uint32_t device, uint64_
 size_t copy_seek(const struct copy *c, uint64_t at);
 /* The first range in begin..end that is not valid. */
 bool copy_gap(const struct copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin, uint64_t *ret_end);
-/* Makes segments begin and end there; returns the index of the first in the range, *ret_end that after the last. */
+/* Makes segments begin and end there; returns the index of the first in the range, *ret_end that after the
+ * last. */
 size_t copy_slice(struct copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 uint64_t copy_bytes(const struct copy *c);
 

@@ -1,15 +1,15 @@
 /* The unrolled execution: entry, max(distance) + 2 cycles, flush, one more cycle, exit; and eval on its own.
  *
- * So many cycles suffice: a path of happens-before goes from a run to the same or a later one, so how two runs are
- * ordered is decided by the waits between them, and in the last cycle before the flush no wait reaches back to
- * before the first.
+ * So many cycles suffice: a path of happens-before goes from a run to the same or a later one, so how two
+ * runs are ordered is decided by the waits between them, and in the last cycle before the flush no wait
+ * reaches back to before the first.
  *
- * Each instruction is executed on what verify_copy.c keeps: reads are compared with the version that the graph asks
- * for [1], writes make versions, moves carry them, drops must not lose the newest version of state [5]. Between
- * programs the state is compared with the boundary [7] [9] and with what must be at home [9].
+ * Each instruction is executed on what verify_copy.c keeps: reads are compared with the version that the
+ * graph asks for [1], writes make versions, moves carry them, drops must not lose the newest version of state
+ * [5]. Between programs the state is compared with the boundary [7] [9] and with what must be at home [9].
  *
- * Host copies of ring tensors are one for each step of the cycle, new in each run: that slots are reused only when
- * their step is done is the executor's contract with loader and trainer (swap/exec.h).
+ * Host copies of ring tensors are one for each step of the cycle, new in each run: that slots are reused only
+ * when their step is done is the executor's contract with loader and trainer (swap/exec.h).
  */
 #include <string.h>
 
@@ -141,8 +141,8 @@ static void check_versions(struct run *r, struct copy *c, const struct plan_oper
     }
 }
 
-/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired where it
- * was not as it should be; NULL when it is at another address. */
+/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired
+ * where it was not as it should be; NULL when it is at another address. */
 static struct copy *resident(struct run *r, const struct plan_operand *o, uint64_t version)
 {
     struct state *st = r->st;
@@ -157,8 +157,8 @@ static struct copy *resident(struct run *r, const struct plan_operand *o, uint64
     if (c == NULL)
         c = copy_create(st, o->tensor, o->loc, base_of(o));
     while (copy_gap(c, o->begin, o->end, &begin, &end)) {
-        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s, name_range(st->v, o->tensor, begin, end).s,
-              name_place(o->loc, o->addr + (begin - o->begin)).s);
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
+              name_range(st->v, o->tensor, begin, end).s, name_place(o->loc, o->addr + (begin - o->begin)).s);
         copy_fill(st, c, begin, end, repair);
     }
     if (version != ANY_VERSION)
@@ -174,8 +174,8 @@ static struct copy *destination(struct run *r, const struct plan_operand *o)
     if (c != NULL && o->loc != PLAN_HOST && c->base != base_of(o)) {
         if (!c->clobbered)
             FOUND(r, INVARIANT_OVERLAP, "%s puts a second copy of %s at %s; the first lives at %s", here(r).s,
-              name_tensor(st->v, o->tensor).s, name_place(o->loc, o->addr).s,
-              name_place(o->loc, c->base + o->begin).s);
+                  name_tensor(st->v, o->tensor).s, name_place(o->loc, o->addr).s,
+                  name_place(o->loc, c->base + o->begin).s);
         copy_forget(st, c, 0, UINT64_MAX);
         c = NULL;
     }
@@ -209,7 +209,8 @@ static void task_write(struct run *r, const struct plan_operand *o, const struct
 }
 
 /* All reads come before all writes. Operands correspond as verify_agree found. */
-static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_ops, const struct graph_task *task)
+static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_ops,
+                     const struct graph_task *task)
 {
     const struct graph_operand *gops = &r->st->graph->operands[task->operand];
     for (int pass = 0; pass < 2; pass++) {
@@ -363,18 +364,20 @@ static void repair_copy(struct state *st, const struct plan_copy *b)
         copy_fill(st, c, b->begin, b->end, st->newest[b->tensor]);
 }
 
-/* The live copies are these and no others, each the newest. What is there and should not be stays, since either it or
- * the list may be wrong, but is not reported again. */
+/* The live copies are these and no others, each the newest. What is there and should not be stays, since
+ * either it or the list may be wrong, but is not reported again. */
 static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct state *st = r->st;
-    uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
+    uint64_t *wanted =
+        xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
         if (!boundary_holds(st, b)) {
             violate_tensor(st->v, invariant, r->k, b->tensor,
-                           "after %s the newest %s should be at %s, as in the boundary", program_kind_names[r->k],
-                           name_range(st->v, b->tensor, b->begin, b->end).s, name_place(b->device, b->addr).s);
+                           "after %s the newest %s should be at %s, as in the boundary",
+                           program_kind_names[r->k], name_range(st->v, b->tensor, b->begin, b->end).s,
+                           name_place(b->device, b->addr).s);
             repair_copy(st, b);
         }
         wanted[copy_find(st, b->tensor, b->device, 0)->index] += b->end - b->begin;
@@ -399,7 +402,8 @@ static void check_home(struct run *r)
         uint64_t bytes = st->graph->tensors[t].bytes;
         if (!st->graph->tensors[t].persistent || copy_newest(st, c, 0, bytes))
             continue;
-        violate_tensor(st->v, INVARIANT_HOME, r->k, t, "after %s the host copy of %s is not the newest, version %llu",
+        violate_tensor(st->v, INVARIANT_HOME, r->k, t,
+                       "after %s the host copy of %s is not the newest, version %llu",
                        program_kind_names[r->k], name_tensor(st->v, t).s, (unsigned long long)st->newest[t]);
         copy_fill(st, c, 0, bytes, st->newest[t]);
     }
@@ -436,8 +440,9 @@ static void check_results(struct run *r, const bool *output)
             for (size_t i = 0; there && i < c->segments.n; i++)
                 there = c->segments.at[i].version == version;
             if (!there)
-                violate_tensor(st->v, INVARIANT_HOME, r->k, t, "after %s the %s of its step %u is not at the host",
-                               program_kind_names[r->k], name_tensor(st->v, t).s, s);
+                violate_tensor(st->v, INVARIANT_HOME, r->k, t,
+                               "after %s the %s of its step %u is not at the host", program_kind_names[r->k],
+                               name_tensor(st->v, t).s, s);
         }
     }
 }

@@ -1,9 +1,9 @@
-/* An ordered map of disjoint address ranges, for one device: which bytes belong to which live copy, and where the last
- * copy to be there was dropped by whom.
+/* An ordered map of disjoint address ranges, for one device: which bytes belong to which live copy, and where
+ * the last copy to be there was dropped by whom.
  *
- * A treap: a plan with everything resident keeps tens of thousands of ranges, created and dropped in any order, so a
- * sorted array would move too much, and a table of pages would be as large as the device. Priorities come from a
- * fixed sequence: the same plan always takes the same time.
+ * A treap: a plan with everything resident keeps tens of thousands of ranges, created and dropped in any
+ * order, so a sorted array would move too much, and a table of pages would be as large as the device.
+ * Priorities come from a fixed sequence: the same plan always takes the same time.
  */
 #include "base/arena.h"
 #include "scheduler/verify_internal.h"

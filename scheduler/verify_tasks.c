@@ -1,5 +1,5 @@
-/* Invariant 6: the program has the method's tasks, each once per step, and sums in the fixed order. Invariant 8: waits
- * point backwards. Needs no execution; relies on verify_agree for the task of each instruction.
+/* Invariant 6: the program has the method's tasks, each once per step, and sums in the fixed order. Invariant
+ * 8: waits point backwards. Needs no execution; relies on verify_agree for the task of each instruction.
  *
  * "In order" means issue order: that accesses to one tensor also happen in issue order is invariant 4.
  */
@@ -14,10 +14,12 @@ static void tasks_none(struct verify *v, enum program_kind k)
     const struct plan_program *prog = &v->plan->programs[k];
     for (uint32_t i = 0; i < prog->n_instrs; i++)
         if (prog->instrs[i].kind < INSTR_FETCH)
-            refuse(v, INVARIANT_TASKS, k, i, "%s: %s has no tasks", name_instr(v, k, i).s, program_kind_names[k]);
+            refuse(v, INVARIANT_TASKS, k, i, "%s: %s has no tasks", name_instr(v, k, i).s,
+                   program_kind_names[k]);
 }
 
-/* A REC may write what lives within the step only: nothing that survives it, nothing that anybody else sees. */
+/* A REC may write what lives within the step only: nothing that survives it, nothing that anybody else sees.
+ */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -49,7 +51,8 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) { /* also bounds the table below */
+    if ((uint64_t)g->n_tasks * steps >
+        (uint64_t)prog->n_instrs + g->n_tasks) { /* also bounds the table below */
         refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: %u instructions cannot be %u tasks in each of %u steps",
                program_kind_names[k], prog->n_instrs, g->n_tasks, steps);
         return;
@@ -126,7 +129,8 @@ void verify_waits(struct verify *v)
             for (uint32_t j = 0; j < prog->instrs[i].n_waits; j++) {
                 const struct plan_wait *w = &prog->waits[prog->instrs[i].wait + j];
                 if (w->distance == 0 && w->instr >= i)
-                    refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i, "%s waits for #%u, which is not before it",
+                    refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,
+                           "%s waits for #%u, which is not before it",
                            name_instr(v, (enum program_kind)k, i).s, w->instr);
                 else if (w->distance > 0 && k != PROGRAM_CYCLE)
                     refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,

@@ -31,7 +31,8 @@ def _environment():
 
 def _command(t, log, inject, options):
     trace = "trace=" + ",".join("?" + c for c in CALLS)
-    return ["strace", "-f", "--seccomp-bpf", "-y", "-o", log, "-e", trace, *inject, t.program, *map(str, options)]
+    return ["strace", "-f", "-y",  # no --seccomp-bpf: signals are not injected with it
+             "-o", log, "-e", trace, *inject, t.program, *map(str, options)]
 
 
 def places(t, out, *options):

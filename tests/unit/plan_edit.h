@@ -1,7 +1,8 @@
-/* Editing plans in tests: a plan is copied, changed and packed again, so that one good plan gives many bad ones.
+/* Editing plans in tests: a plan is copied, changed and packed again, so that one good plan gives many bad
+ * ones.
  *
- * In a `struct edit` every instruction has its own lists, and waits keep meaning the instruction they meant when
- * others are removed, inserted or moved. Where an instruction goes away, so do the waits for it.
+ * In a `struct edit` every instruction has its own lists, and waits keep meaning the instruction they meant
+ * when others are removed, inserted or moved. Where an instruction goes away, so do the waits for it.
  */
 #ifndef TESTS_PLAN_EDIT_H
 #define TESTS_PLAN_EDIT_H
@@ -109,7 +110,8 @@ static inline struct plan *edit_pack(const struct edit *e)
     p->n_tensors = (uint32_t)e->tensors.n;
     p->tensors = arena_memdup(a, e->tensors.at, e->tensors.n * sizeof *e->tensors.at);
     p->n_boundary = (uint32_t)e->boundary.n;
-    p->boundary = e->boundary.n ? arena_memdup(a, e->boundary.at, e->boundary.n * sizeof *e->boundary.at) : NULL;
+    p->boundary =
+        e->boundary.n ? arena_memdup(a, e->boundary.at, e->boundary.n * sizeof *e->boundary.at) : NULL;
     for (int k = 0; k < PROGRAM_COUNT; k++)
         edit_pack_program(a, &e->programs[k], &p->programs[k]);
     return p;
@@ -147,7 +149,7 @@ static inline void edit_move(struct edit_program *p, uint32_t from, uint32_t to)
 {
     uint32_t n = (uint32_t)p->at.n, *map = xcalloc(n, sizeof *map);
     for (uint32_t j = 0; j < n; j++)
-        map[j] = j == from                        ? to
+        map[j] = j == from                          ? to
                  : from < to && j > from && j <= to ? j - 1
                  : from > to && j < from && j >= to ? j + 1
                                                     : j;
@@ -176,8 +178,8 @@ static inline void edit_wait(struct edit_program *p, uint32_t i, uint32_t on, ui
     vec_push(&p->at.at[i].waits, (struct plan_wait){on, distance});
 }
 
-/* The nearest other instruction of the same stream before (step -1) or after (1) `i`, going round the end; *ret_around
- * when it did. PLAN_NONE when the stream has no other. */
+/* The nearest other instruction of the same stream before (step -1) or after (1) `i`, going round the end;
+ * *ret_around when it did. PLAN_NONE when the stream has no other. */
 static inline uint32_t edit_neighbour(const struct edit_program *p, uint32_t i, int step, bool *ret_around)
 {
     uint32_t n = (uint32_t)p->at.n, j = i;
@@ -199,7 +201,8 @@ static inline void edit_inherit(struct edit_program *p, uint32_t to, uint32_t fr
         edit_wait(p, to, p->at.at[from].waits.at[j].instr, p->at.at[from].waits.at[j].distance + distance);
 }
 
-/* Removes the instruction, but not the order it gave to others: who waited for it waits for what it waited for. */
+/* Removes the instruction, but not the order it gave to others: who waited for it waits for what it waited
+ * for. */
 static inline void edit_vanish(struct edit *e, enum program_kind k, uint32_t i)
 {
     struct edit_program *p = &e->programs[k];
@@ -221,8 +224,10 @@ static inline void edit_vanish(struct edit *e, enum program_kind k, uint32_t i)
     edit_remove(p, i);
 }
 
-/* The nth instruction (from 0) of a kind that names the tensor; PLAN_NONE for any tensor. Aborts when there is none. */
-static inline uint32_t edit_find(const struct edit_program *p, enum instr_kind kind, tensor_id t, uint32_t nth)
+/* The nth instruction (from 0) of a kind that names the tensor; PLAN_NONE for any tensor. Aborts when there
+ * is none. */
+static inline uint32_t edit_find(const struct edit_program *p, enum instr_kind kind, tensor_id t,
+                                 uint32_t nth)
 {
     for (uint32_t i = 0; i < p->at.n; i++) {
         const struct edit_instr *in = &p->at.at[i];

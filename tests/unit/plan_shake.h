@@ -1,10 +1,11 @@
-/* An oracle for the verifier that shares nothing with it: executes a plan on memory of tags, in a random order that
- * streams and waits allow, and looks at every byte that is read.
+/* An oracle for the verifier that shares nothing with it: executes a plan on memory of tags, in a random
+ * order that streams and waits allow, and looks at every byte that is read.
  *
- * Memory holds one tag per 8 bytes: a hash of (tensor, version, position), or garbage. An instruction starts and ends
- * at different moments. At its start what it reads is compared with the tags that the graph asks for, and what it
- * writes becomes garbage; at its end what it read must be unchanged, and its writes get their tags. Copies carry tags;
- * a drop leaves garbage. Some streams are lazy and some are eager, so that a missing wait shows soon.
+ * Memory holds one tag per 8 bytes: a hash of (tensor, version, position), or garbage. An instruction starts
+ * and ends at different moments. At its start what it reads is compared with the tags that the graph asks
+ * for, and what it writes becomes garbage; at its end what it read must be unchanged, and its writes get
+ * their tags. Copies carry tags; a drop leaves garbage. Some streams are lazy and some are eager, so that a
+ * missing wait shows soon.
  *
  * A plan that holds survives every seed. One that does not may survive some.
  */
@@ -35,7 +36,7 @@ struct shake {
     char why[256];
 };
 
-struct shake_lane { /* a stream during a batch */
+struct shake_lane {   /* a stream during a batch */
     uint32_t run, at; /* head: instruction `at` of run `run`; run == n_runs: at its end */
     bool busy;
     uint32_t weight;
@@ -74,7 +75,8 @@ static inline void shake_put(uint64_t *at, tensor_id t, uint64_t version, uint64
         at[i] = shake_tag(t, version, first + i);
 }
 
-static inline bool shake_same(const uint64_t *at, tensor_id t, uint64_t version, uint64_t first, uint64_t units)
+static inline bool shake_same(const uint64_t *at, tensor_id t, uint64_t version, uint64_t first,
+                              uint64_t units)
 {
     for (uint64_t i = 0; i < units; i++)
         if (at[i] != shake_tag(t, version, first + i))
@@ -130,8 +132,8 @@ static inline bool shake_do_move(struct shake *s, const struct plan_program *p, 
     return true;
 }
 
-static inline bool shake_do(struct shake *s, const struct plan_program *p, const struct plan_instr *in, uint64_t step,
-                            bool end, struct shake_lane *lane)
+static inline bool shake_do(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
+                            uint64_t step, bool end, struct shake_lane *lane)
 {
     if (in->kind == INSTR_DROP) {
         const struct plan_operand *o = &p->operands[in->operand];
@@ -207,7 +209,8 @@ static inline bool shake_results(struct shake *s, uint32_t run)
     return true;
 }
 
-/* Starts or ends the instruction of one stream, chosen at random; false when none can go or something is wrong. */
+/* Starts or ends the instruction of one stream, chosen at random; false when none can go or something is
+ * wrong. */
 static inline bool shake_step(struct shake *s, struct shake_batch *b)
 {
     uint32_t n = plan_n_streams(s->plan), total = 0, at = 0;
@@ -244,8 +247,13 @@ static inline bool shake_batch(struct shake *s, enum program_kind k, uint32_t n_
 {
     const struct plan_program *p = &s->plan->programs[k];
     uint32_t n = plan_n_streams(s->plan), closed = 0;
-    struct shake_batch b = {k, p, n_runs, 0, xcalloc((size_t)p->n_instrs * n_runs + 1, sizeof(bool)),
-                            xcalloc(n_runs, sizeof(uint32_t)), xcalloc(n, sizeof(struct shake_lane))};
+    struct shake_batch b = {k,
+                            p,
+                            n_runs,
+                            0,
+                            xcalloc((size_t)p->n_instrs * n_runs + 1, sizeof(bool)),
+                            xcalloc(n_runs, sizeof(uint32_t)),
+                            xcalloc(n, sizeof(struct shake_lane))};
     bool ok = true, steps = k == PROGRAM_CYCLE || k == PROGRAM_EVAL;
     for (uint32_t i = 0; i < n; i++) {
         b.lanes[i].weight = 1u << rng_below(&s->rng, 12);
@@ -298,7 +306,8 @@ static inline void shake_init(struct shake *s)
     for (uint32_t d = 0; d <= DEVICE_MAX; d++) {
         if (d >= s->plan->n_devices && d != DEVICE_MAX)
             continue;
-        uint64_t units = (d == DEVICE_MAX ? s->plan->host_bytes : s->plan->devices[d].peak_bytes) / SHAKE_UNIT + 32;
+        uint64_t units =
+            (d == DEVICE_MAX ? s->plan->host_bytes : s->plan->devices[d].peak_bytes) / SHAKE_UNIT + 32;
         s->mem[d] = xcalloc(units, sizeof *s->mem[d]);
         shake_spoil(s, s->mem[d], units);
     }
@@ -309,8 +318,8 @@ static inline void shake_init(struct shake *s)
 }
 
 /* Executes a plan that is at least well-formed (invariants 3, 6, 8, 10), with one step per cycle. */
-static inline bool plan_shake(const struct plan *p, const struct graph *train, const struct graph *eval, uint64_t seed,
-                              char why[256])
+static inline bool plan_shake(const struct plan *p, const struct graph *train, const struct graph *eval,
+                              uint64_t seed, char why[256])
 {
     bool ok = true;
     for (int pass = 0; ok && pass < (eval != NULL ? 2 : 1); pass++) {
@@ -318,8 +327,9 @@ static inline bool plan_shake(const struct plan *p, const struct graph *train, c
         shake_init(&s);
         if (pass == 0)
             ok = shake_batch(&s, PROGRAM_ENTRY, 1) && shake_batch(&s, PROGRAM_CYCLE, SHAKE_RUNS) &&
-                 shake_batch(&s, PROGRAM_FLUSH, 1) && shake_home(&s, "flush") && shake_batch(&s, PROGRAM_CYCLE, 2) &&
-                 shake_batch(&s, PROGRAM_EXIT, 1) && shake_home(&s, "exit");
+                 shake_batch(&s, PROGRAM_FLUSH, 1) && shake_home(&s, "flush") &&
+                 shake_batch(&s, PROGRAM_CYCLE, 2) && shake_batch(&s, PROGRAM_EXIT, 1) &&
+                 shake_home(&s, "exit");
         else
             ok = shake_batch(&s, PROGRAM_EVAL, 1);
         for (uint32_t d = 0; d <= DEVICE_MAX; d++)

@@ -1,13 +1,13 @@
-/* The verifier against a saboteur: good plans of every policy are damaged in one place, and the damage must be found
- * under its own number.
+/* The verifier against a saboteur: good plans of every policy are damaged in one place, and the damage must
+ * be found under its own number.
  *
- * Specimens are plans from plan_make over small models and machines. A damage is a drop (an instruction, an operand,
- * a wait), a shift (of addresses, of a range), a swap or a retiming, made so that it breaks one invariant, and where
- * it may break one of two the set is asserted. Removal of instructions keeps the order that they gave to others, so
- * that only what they did is missing.
+ * Specimens are plans from plan_make over small models and machines. A damage is a drop (an instruction, an
+ * operand, a wait), a shift (of addresses, of a range), a swap or a retiming, made so that it breaks one
+ * invariant, and where it may break one of two the set is asserted. Removal of instructions keeps the order
+ * that they gave to others, so that only what they did is missing.
  *
- * At the end random damage. There the verifier may find or not find something, but it must not crash, and what it
- * accepts must survive execution in random orders (plan_shake.h).
+ * At the end random damage. There the verifier may find or not find something, but it must not crash, and
+ * what it accepts must survive execution in random orders (plan_shake.h).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,8 +45,8 @@ static void make_subject(struct subject *s, uint32_t n_dense, uint32_t n_micro, 
 {
     struct layer layers[8] = {0};
     for (uint32_t i = 0; i < n_dense; i++)
-        layers[i] = (struct layer){.kind = LAYER_dense, .id = i, .in = 8 + 4 * i, .out = 12 + 4 * i, .bias = true,
-                                   .act = ACT_RELU};
+        layers[i] = (struct layer){
+            .kind = LAYER_dense, .id = i, .in = 8 + 4 * i, .out = 12 + 4 * i, .bias = true, .act = ACT_RELU};
     layers[n_dense] = (struct layer){.kind = LAYER_softmax_xent, .id = n_dense, .in = 8 + 4 * n_dense};
     struct model model = {layers, n_dense + 1};
     struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip};
@@ -57,8 +57,8 @@ static void make_subject(struct subject *s, uint32_t n_dense, uint32_t n_micro, 
     assert_int_equal(graph_build(&config, &s->eval, &err), 0);
 }
 
-static void add_specimen(const struct subject *s, enum policy_id policy, enum update_place update, uint32_t n_devices,
-                         bool tight)
+static void add_specimen(const struct subject *s, enum policy_id policy, enum update_place update,
+                         uint32_t n_devices, bool tight)
 {
     struct specimen sp = {.subject = s};
     struct plan_request request = {s->train, s->eval, &sp.machine, policy, update};
@@ -87,8 +87,8 @@ static int make_specimens(void **state)
                 for (int tight = 0; tight < 2; tight++)
                     if (policy != POLICY_auto) /* one of the others */
                         add_specimen(&subjects[s], (enum policy_id)policy,
-                                     (s + n_devices + (size_t)tight) % 2 ? UPDATE_HOST : UPDATE_DEVICE, n_devices,
-                                     tight);
+                                     (s + n_devices + (size_t)tight) % 2 ? UPDATE_HOST : UPDATE_DEVICE,
+                                     n_devices, tight);
     return 0;
 }
 
@@ -109,7 +109,7 @@ static int free_specimens(void **state)
 
 #define NUMBER(i) (1u << (i))
 
-#define ROUNDS 60 /* of random damage, for each specimen */
+#define ROUNDS   60 /* of random damage, for each specimen */
 #define MAX_KEPT 12
 struct findings {
     struct violation kept[MAX_KEPT];
@@ -143,8 +143,8 @@ static void expect_found(const struct specimen *sp, const struct plan *p, unsign
 }
 
 /* Consumes the edit. */
-static void expect_edit(const struct specimen *sp, struct edit *e, unsigned may, const char *what, enum program_kind k,
-                        uint32_t instr)
+static void expect_edit(const struct specimen *sp, struct edit *e, unsigned may, const char *what,
+                        enum program_kind k, uint32_t instr)
 {
     struct plan *p = edit_pack(e);
     expect_found(sp, p, may, what, k, instr);
@@ -153,12 +153,14 @@ static void expect_edit(const struct specimen *sp, struct edit *e, unsigned may,
 }
 
 /* Every instruction of every program of every specimen. */
-#define FOR_EACH_SPECIMEN(sp) for (const struct specimen *sp = specimens.at; sp < specimens.at + specimens.n; sp++)
-#define FOR_EACH_INSTR(p, k, i)                                                                                  \
-    for (enum program_kind k = 0; k < PROGRAM_COUNT; k++)                                                        \
+#define FOR_EACH_SPECIMEN(sp)                                                                                \
+    for (const struct specimen *sp = specimens.at; sp < specimens.at + specimens.n; sp++)
+#define FOR_EACH_INSTR(p, k, i)                                                                              \
+    for (enum program_kind k = 0; k < PROGRAM_COUNT; k++)                                                    \
         for (uint32_t i = 0; i < (p)->programs[k].n_instrs; i++)
 
-static const struct plan_operand *operand_of(const struct plan *p, enum program_kind k, uint32_t i, uint32_t j)
+static const struct plan_operand *operand_of(const struct plan *p, enum program_kind k, uint32_t i,
+                                             uint32_t j)
 {
     return &p->programs[k].operands[p->programs[k].instrs[i].operand + j];
 }
@@ -235,8 +237,8 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
     return a->loc == b->loc && a->addr < b->addr + operand_bytes(b) && b->addr < a->addr + operand_bytes(a);
 }
 
-/* What a missing drop leads to: something is put on what was not dropped [2], or it is left at the end [7] [9]. 0 when
- * the same tensor comes to the same place again, which does no harm. */
+/* What a missing drop leads to: something is put on what was not dropped [2], or it is left at the end [7]
+ * [9]. 0 when the same tensor comes to the same place again, which does no harm. */
 static unsigned missing_drop(const struct plan *p, enum program_kind k, uint32_t drop)
 {
     const struct plan_operand *dropped = operand_of(p, k, drop, 0);
@@ -348,8 +350,8 @@ static void test_repetition_of_a_drop_is_found(void **state)
 
 /* ---- shift: addresses ---- */
 
-/* The life of the copy that instruction i of the program creates as its operand j: up to its drop. false when it is
- * not created here (it was there before), or not dropped in this program. */
+/* The life of the copy that instruction i of the program creates as its operand j: up to its drop. false when
+ * it is not created here (it was there before), or not dropped in this program. */
 static bool life_of(const struct plan *p, enum program_kind k, uint32_t i, uint32_t j, uint32_t *ret_drop)
 {
     const struct plan_operand *o = operand_of(p, k, i, j);
@@ -375,8 +377,8 @@ static bool life_of(const struct plan *p, enum program_kind k, uint32_t i, uint3
 }
 
 /* Puts a whole life elsewhere. */
-static void move_life(struct edit *e, enum program_kind k, uint32_t i, uint32_t drop, tensor_id t, uint32_t device,
-                      uint64_t addr)
+static void move_life(struct edit *e, enum program_kind k, uint32_t i, uint32_t drop, tensor_id t,
+                      uint32_t device, uint64_t addr)
 {
     for (uint32_t n = i; n <= drop; n++)
         for (size_t m = 0; m < e->programs[k].at.at[n].ops.n; m++) {
@@ -413,13 +415,14 @@ static bool was_there(const struct plan *p, enum program_kind k, struct plan_ope
 }
 
 /* Onto an operand of an instruction that runs while the copy lives: that operand lives then too. */
-static void put_on_another(const struct specimen *sp, enum program_kind k, uint32_t i, const struct plan_operand *o,
-                           uint32_t drop)
+static void put_on_another(const struct specimen *sp, enum program_kind k, uint32_t i,
+                           const struct plan_operand *o, uint32_t drop)
 {
     for (uint32_t n = i; n < drop; n++)
         for (uint32_t m = 0; m < sp->plan->programs[k].instrs[n].n_operands; m++) {
             const struct plan_operand *other = operand_of(sp->plan, k, n, m);
-            if (other->loc != o->loc || other->tensor == o->tensor || was_there(sp->plan, k, *o, other->addr) ||
+            if (other->loc != o->loc || other->tensor == o->tensor ||
+                was_there(sp->plan, k, *o, other->addr) ||
                 other->addr + o->end > sp->plan->devices[o->loc].peak_bytes)
                 continue;
             struct edit e = edit_begin(sp->plan);
@@ -435,8 +438,8 @@ static void test_copy_on_another_is_found(void **state)
     for_each_life(put_on_another);
 }
 
-static void put_outside(const struct specimen *sp, enum program_kind k, uint32_t i, const struct plan_operand *o,
-                        uint32_t drop)
+static void put_outside(const struct specimen *sp, enum program_kind k, uint32_t i,
+                        const struct plan_operand *o, uint32_t drop)
 {
     uint64_t lease = sp->plan->devices[o->loc].lease_bytes;
     const uint64_t places[] = {lease, round_up(lease - o->end, PLAN_ALIGN) + PLAN_ALIGN, 1ull << 62};
@@ -454,12 +457,13 @@ static void test_copy_outside_the_lease_is_found(void **state)
     for_each_life(put_outside);
 }
 
-static void put_askew(const struct specimen *sp, enum program_kind k, uint32_t i, const struct plan_operand *o,
-                      uint32_t drop)
+static void put_askew(const struct specimen *sp, enum program_kind k, uint32_t i,
+                      const struct plan_operand *o, uint32_t drop)
 {
     struct specimen wider = *sp;
     struct edit e = edit_begin(sp->plan);
-    uint64_t old = sp->plan->devices[o->loc].lease_bytes, more = old + round_up(o->end, PLAN_ALIGN) + PLAN_ALIGN;
+    uint64_t old = sp->plan->devices[o->loc].lease_bytes,
+             more = old + round_up(o->end, PLAN_ALIGN) + PLAN_ALIGN;
     wider.machine.capacity_bytes[o->loc] = more;
     e.header.devices[o->loc] = (struct plan_device){more, more};
     move_life(&e, k, i, drop, o->tensor, o->loc, round_up(old, PLAN_ALIGN) + 4);
@@ -481,7 +485,8 @@ static void test_operand_beside_its_copy_is_found(void **state)
         const struct plan_operand *o = operand_of(sp->plan, k, i, j);
         struct edit e = edit_begin(sp->plan);
         e.programs[k].at.at[i].ops.at[j].addr += PLAN_ALIGN;
-        bool outside = o->loc != PLAN_HOST && o->addr + PLAN_ALIGN + operand_bytes(o) > e.header.devices[o->loc].peak_bytes;
+        bool outside = o->loc != PLAN_HOST &&
+                       o->addr + PLAN_ALIGN + operand_bytes(o) > e.header.devices[o->loc].peak_bytes;
         unsigned may = o->loc == PLAN_HOST ? NUMBER(10) : NUMBER(1);
         if (o->access == ACCESS_WRITE && o->loc != PLAN_HOST) /* its readers miss it, or it lies on another */
             may = NUMBER(1) | NUMBER(2) | NUMBER(4) | NUMBER(7) | NUMBER(9);
@@ -590,8 +595,11 @@ static void test_fetch_over_an_update_is_found(void **state)
         uint64_t home = sp->plan->tensors[to.tensor].host_offset;
         from = (struct plan_operand){to.tensor, PLAN_HOST, 0, to.end, home, ACCESS_READ};
         to.access = ACCESS_WRITE;
-        struct edit_instr fetch = {.in = {.kind = INSTR_FETCH, .stream = plan_stream(to.loc, LANE_IN),
-                                          .layer = PLAN_NONE, .micro = PLAN_NONE, .replica = PLAN_NONE}};
+        struct edit_instr fetch = {.in = {.kind = INSTR_FETCH,
+                                          .stream = plan_stream(to.loc, LANE_IN),
+                                          .layer = PLAN_NONE,
+                                          .micro = PLAN_NONE,
+                                          .replica = PLAN_NONE}};
         vec_push(&fetch.ops, from);
         vec_push(&fetch.ops, to);
         struct edit e = edit_begin(sp->plan);
@@ -667,8 +675,8 @@ static void test_another_stream_is_found(void **state)
     }
 }
 
-/* A read issued before the move that brings what it reads. Waits for what is now later are dropped: the fault is that
- * the operand is not there, not the order. */
+/* A read issued before the move that brings what it reads. Waits for what is now later are dropped: the fault
+ * is that the operand is not there, not the order. */
 static void test_task_before_its_fetch_is_found(void **state)
 {
     (void)state;
@@ -737,11 +745,15 @@ static void test_copy_missing_in_the_boundary_is_found(void **state)
         const struct plan_copy *c = &sp->plan->boundary[b];
         struct edit_program *p = &e.programs[PROGRAM_CYCLE];
         uint32_t n = (uint32_t)p->at.n;
-        struct edit_instr move = {.in = {.layer = PLAN_NONE, .micro = PLAN_NONE, .replica = PLAN_NONE,
+        struct edit_instr move = {.in = {.layer = PLAN_NONE,
+                                         .micro = PLAN_NONE,
+                                         .replica = PLAN_NONE,
                                          .stream = plan_stream(c->device, LANE_OUT)}};
-        vec_push(&move.ops, (struct plan_operand){c->tensor, c->device, c->begin, c->end, c->addr, ACCESS_READ});
-        vec_push(&move.ops, (struct plan_operand){c->tensor, PLAN_HOST, c->begin, c->end,
-                                                  sp->plan->tensors[c->tensor].host_offset + c->begin, ACCESS_WRITE});
+        vec_push(&move.ops,
+                 (struct plan_operand){c->tensor, c->device, c->begin, c->end, c->addr, ACCESS_READ});
+        vec_push(&move.ops,
+                 (struct plan_operand){c->tensor, PLAN_HOST, c->begin, c->end,
+                                       sp->plan->tensors[c->tensor].host_offset + c->begin, ACCESS_WRITE});
         move.in.kind = INSTR_SPILL;
         edit_insert(p, n, &move);
         move.in.kind = INSTR_DROP;
@@ -761,8 +773,22 @@ static void test_copy_missing_in_the_boundary_is_found(void **state)
 
 static uint64_t wild(struct rng *r)
 {
-    static const uint64_t values[] = {0, 1, 2, 3, 255, 256, 257, 4096, UINT32_MAX - 1, UINT32_MAX, 1ull << 32,
-                                      1ull << 53, INT64_MAX, UINT64_MAX - 255, UINT64_MAX - 1, UINT64_MAX};
+    static const uint64_t values[] = {0,
+                                      1,
+                                      2,
+                                      3,
+                                      255,
+                                      256,
+                                      257,
+                                      4096,
+                                      UINT32_MAX - 1,
+                                      UINT32_MAX,
+                                      1ull << 32,
+                                      1ull << 53,
+                                      INT64_MAX,
+                                      UINT64_MAX - 255,
+                                      UINT64_MAX - 1,
+                                      UINT64_MAX};
     uint32_t n = sizeof values / sizeof *values, i = rng_below(r, n + 8);
     return i < n ? values[i] : rng_below(r, 300);
 }
@@ -777,16 +803,37 @@ static void corrupt(struct plan *p, struct rng *r)
     struct plan_tensor *t = &p->tensors[rng_below(r, p->n_tensors)];
     struct plan_copy *c = p->n_boundary ? &p->boundary[rng_below(r, p->n_boundary)] : NULL;
     struct plan_device *d = &p->devices[rng_below(r, p->n_devices)];
-    uint64_t v = wild(r), *u64[] = {&p->host_bytes, &p->host_lease_bytes, &d->lease_bytes, &d->peak_bytes, &t->bytes,
-                                    &t->host_offset, o ? &o->begin : NULL, o ? &o->end : NULL, o ? &o->addr : NULL,
-                                    c ? &c->begin : NULL, c ? &c->end : NULL, c ? &c->addr : NULL};
-    uint32_t *u32[] = {&p->n_devices, &p->n_layers, &p->n_micro, &p->n_replicas, &p->rows, &p->steps, &t->layer,
-                       &t->micro, &t->replica, &t->host_slots, o ? &o->tensor : NULL, o ? &o->loc : NULL,
-                       w ? &w->instr : NULL, w ? &w->distance : NULL, c ? &c->tensor : NULL, c ? &c->device : NULL,
-                       in ? &in->stream : NULL, in ? &in->layer : NULL, in ? &in->micro : NULL, in ? &in->replica : NULL,
-                       in ? &in->step : NULL, in ? &in->operand : NULL, in ? &in->n_operands : NULL,
-                       in ? &in->wait : NULL, in ? &in->n_waits : NULL};
-    uint32_t n64 = sizeof u64 / sizeof *u64, n32 = sizeof u32 / sizeof *u32, pick = rng_below(r, n64 + n32 + 3);
+    uint64_t v = wild(r),
+             *u64[] = {&p->host_bytes,      &p->host_lease_bytes, &d->lease_bytes,      &d->peak_bytes,
+                       &t->bytes,           &t->host_offset,      o ? &o->begin : NULL, o ? &o->end : NULL,
+                       o ? &o->addr : NULL, c ? &c->begin : NULL, c ? &c->end : NULL,   c ? &c->addr : NULL};
+    uint32_t *u32[] = {&p->n_devices,
+                       &p->n_layers,
+                       &p->n_micro,
+                       &p->n_replicas,
+                       &p->rows,
+                       &p->steps,
+                       &t->layer,
+                       &t->micro,
+                       &t->replica,
+                       &t->host_slots,
+                       o ? &o->tensor : NULL,
+                       o ? &o->loc : NULL,
+                       w ? &w->instr : NULL,
+                       w ? &w->distance : NULL,
+                       c ? &c->tensor : NULL,
+                       c ? &c->device : NULL,
+                       in ? &in->stream : NULL,
+                       in ? &in->layer : NULL,
+                       in ? &in->micro : NULL,
+                       in ? &in->replica : NULL,
+                       in ? &in->step : NULL,
+                       in ? &in->operand : NULL,
+                       in ? &in->n_operands : NULL,
+                       in ? &in->wait : NULL,
+                       in ? &in->n_waits : NULL};
+    uint32_t n64 = sizeof u64 / sizeof *u64, n32 = sizeof u32 / sizeof *u32,
+             pick = rng_below(r, n64 + n32 + 3);
     if (pick < n64 && u64[pick] != NULL)
         *u64[pick] = v;
     else if (pick >= n64 && pick < n64 + n32 && u32[pick - n64] != NULL)
@@ -818,7 +865,10 @@ static void test_random_numbers_do_no_harm(void **state)
 
 static bool retouchable(const struct edit_instr *in, uint32_t what)
 {
-    return what == 3 ? in->in.kind == INSTR_DROP : what == 5 ? in->waits.n > 0 : what == 6 ? in->in.kind >= INSTR_FETCH : true;
+    return what == 3   ? in->in.kind == INSTR_DROP
+           : what == 5 ? in->waits.n > 0
+           : what == 6 ? in->in.kind >= INSTR_FETCH
+                       : true;
 }
 
 /* A change that keeps the form of the plan: order, streams of drops, waits, addresses. */
@@ -860,7 +910,8 @@ static void retouch(struct edit *e, struct rng *r)
     default: /* a tensor's addresses on a device, in this program */
         for (uint32_t m = 0, by = (rng_below(r, 9) - 4u) * PLAN_ALIGN; m < n; m++)
             for (size_t o = 0; o < p->at.at[m].ops.n; o++)
-                if (p->at.at[m].ops.at[o].tensor == in->ops.at[0].tensor && p->at.at[m].ops.at[o].loc != PLAN_HOST)
+                if (p->at.at[m].ops.at[o].tensor == in->ops.at[0].tensor &&
+                    p->at.at[m].ops.at[o].loc != PLAN_HOST)
                     p->at.at[m].ops.at[o].addr += (uint64_t)(int32_t)by;
     }
 }
@@ -878,7 +929,8 @@ static void test_what_is_accepted_survives_any_order(void **state)
         struct plan *p = edit_pack(&e);
         struct findings f;
         char why[256];
-        bool holds = verify_plan(sp, p, &f) == 0, ill_formed = f.set & (NUMBER(3) | NUMBER(6) | NUMBER(8) | NUMBER(10));
+        bool holds = verify_plan(sp, p, &f) == 0,
+             ill_formed = f.set & (NUMBER(3) | NUMBER(6) | NUMBER(8) | NUMBER(10));
         for (uint64_t seed = 1; !ill_formed && seed <= (holds ? 4 : 1); seed++) {
             bool survives = plan_shake(p, sp->subject->train, sp->subject->eval, seed, why);
             if (holds && !survives)

@@ -1,8 +1,9 @@
 /* The verifier on hand-made plans: two that are right, and each invariant broken in them by hand.
  *
- * The model is one layer with weights (0) and a loss (1), two micro-batches. Plan `one` keeps W on one device and
- * streams K through addresses that S uses before; plan `two` computes the layers on two devices, recomputes S and
- * updates on the host. Addresses and waits are written out, so that nothing here comes from the builder.
+ * The model is one layer with weights (0) and a loss (1), two micro-batches. Plan `one` keeps W on one device
+ * and streams K through addresses that S uses before; plan `two` computes the layers on two devices,
+ * recomputes S and updates on the host. Addresses and waits are written out, so that nothing here comes from
+ * the builder.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,10 +58,11 @@ static void set_tensors(void)
     }
 }
 
-static void begin_task(struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro, enum task_place place)
+static void begin_task(struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro,
+                       enum task_place place)
 {
-    g->tasks[g->n_tasks++] = (struct graph_task){kind, layer, micro, micro == PLAN_NONE ? PLAN_NONE : 0, place,
-                                                 g->n_operands, 0};
+    g->tasks[g->n_tasks++] =
+        (struct graph_task){kind, layer, micro, micro == PLAN_NONE ? PLAN_NONE : 0, place, g->n_operands, 0};
 }
 
 static void use(struct graph *g, tensor_id t, enum access access, uint32_t reads, uint32_t writes)
@@ -101,8 +103,14 @@ static void set_backward(struct graph *g, uint32_t j)
 static int set_graphs(void **state)
 {
     (void)state;
-    struct graph g = {.n_layers = 2, .n_micro = MICROS, .n_replicas = 1, .rows = 4, .tensors = tensors,
-                      .tasks = tasks, .operands = operands, .n_tensors = N_TENSORS};
+    struct graph g = {.n_layers = 2,
+                      .n_micro = MICROS,
+                      .n_replicas = 1,
+                      .rows = 4,
+                      .tensors = tensors,
+                      .tasks = tasks,
+                      .operands = operands,
+                      .n_tensors = N_TENSORS};
     set_tensors();
     for (uint32_t j = 0; j < MICROS; j++)
         set_forward(&g, j);
@@ -132,13 +140,20 @@ static struct machine machine = {.n_devices = 2, .capacity_bytes = {LEASE, LEASE
 
 static struct writer begin_plan(uint32_t n_devices)
 {
-    struct writer w = {.e.header = {.policy = "hand", .n_devices = n_devices, .n_layers = 2, .n_micro = MICROS,
-                                    .n_replicas = 1, .rows = 4, .steps = 1, .host_lease_bytes = 1 << 20}};
+    struct writer w = {.e.header = {.policy = "hand",
+                                    .n_devices = n_devices,
+                                    .n_layers = 2,
+                                    .n_micro = MICROS,
+                                    .n_replicas = 1,
+                                    .rows = 4,
+                                    .steps = 1,
+                                    .host_lease_bytes = 1 << 20}};
     uint64_t at = 0;
     for (tensor_id t = 0; t < N_TENSORS; t++) {
         const struct graph_tensor *g = &tensors[t];
         uint32_t slots = g->external ? PLAN_RING : 1;
-        vec_push(&w.e.tensors, (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->bytes, at, slots});
+        vec_push(&w.e.tensors,
+                 (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->bytes, at, slots});
         at += slots * 512;
     }
     w.e.header.host_bytes = at;
@@ -163,10 +178,11 @@ static struct plan_operand operand(struct writer *w, tensor_id t, uint32_t loc, 
     return (struct plan_operand){t, loc, 0, tensors[t].bytes, addr, access};
 }
 
-static void add_move(struct writer *w, enum instr_kind kind, uint32_t stream, tensor_id t, uint32_t from, uint32_t to)
+static void add_move(struct writer *w, enum instr_kind kind, uint32_t stream, tensor_id t, uint32_t from,
+                     uint32_t to)
 {
-    struct edit_instr i = {.in = {.kind = kind, .stream = stream, .layer = PLAN_NONE, .micro = PLAN_NONE,
-                                  .replica = PLAN_NONE}};
+    struct edit_instr i = {
+        .in = {.kind = kind, .stream = stream, .layer = PLAN_NONE, .micro = PLAN_NONE, .replica = PLAN_NONE}};
     vec_push(&i.ops, operand(w, t, from, kind == INSTR_DROP ? ACCESS_DROP : ACCESS_READ));
     if (kind != INSTR_DROP)
         vec_push(&i.ops, operand(w, t, to, ACCESS_WRITE));
@@ -195,7 +211,10 @@ static void task(struct writer *w, enum instr_kind kind, uint32_t layer, uint32_
                  tensor_id without, tensor_id without2)
 {
     uint32_t stream = loc == PLAN_HOST ? plan_host_stream(&w->e.header) : plan_stream(loc, LANE_COMPUTE);
-    struct edit_instr i = {.in = {.kind = kind, .stream = stream, .layer = layer, .micro = micro,
+    struct edit_instr i = {.in = {.kind = kind,
+                                  .stream = stream,
+                                  .layer = layer,
+                                  .micro = micro,
                                   .replica = micro == PLAN_NONE ? PLAN_NONE : 0}};
     for (uint32_t t = 0; t < train_graph.n_tasks; t++) {
         const struct graph_task *gt = &tasks[t];
@@ -224,8 +243,9 @@ static void keep(struct writer *w, tensor_id t, uint32_t d)
 /* ---- plan one: one device, W stays ---- */
 
 static const uint64_t addresses_one[N_TENSORS] = {
-    [W] = 0,       [K] = 512,     [S_0] = 512,   [S_1] = 768,  [DW] = 1024,  [X0_0] = 1536, [X0_1] = 1792, [X1_0] = 2048,
-    [X1_1] = 2304, [DX_0] = 2560, [DX_1] = 2560, [T_0] = 2816, [T_1] = 3072, [R_0] = 3328,  [R_1] = 3584,
+    [W] = 0,       [K] = 512,     [S_0] = 512,   [S_1] = 768,   [DW] = 1024,
+    [X0_0] = 1536, [X0_1] = 1792, [X1_0] = 2048, [X1_1] = 2304, [DX_0] = 2560,
+    [DX_1] = 2560, [T_0] = 2816,  [T_1] = 3072,  [R_0] = 3328,  [R_1] = 3584,
 };
 
 static void micro_one(struct writer *w, uint32_t j)
@@ -266,7 +286,8 @@ static void cycle_one(struct writer *w)
     drop(w, K, 0, LANE_OUT);
     drop(w, DW, 0, LANE_COMPUTE);
     /* S of the next cycle takes the place of K. */
-    edit_wait(program(w), edit_find(program(w), INSTR_FWD, S_0, 0), edit_find(program(w), INSTR_DROP, K, 0), 1);
+    edit_wait(program(w), edit_find(program(w), INSTR_FWD, S_0, 0), edit_find(program(w), INSTR_DROP, K, 0),
+              1);
 }
 
 static struct edit plan_one(void)
@@ -296,9 +317,24 @@ static struct edit plan_one(void)
 /* ---- plan two: two devices, recomputation, update on the host ---- */
 
 static const uint64_t addresses_two[2][N_TENSORS] = {
-    {[W] = 0, [DW] = 512, [X0_0] = 1024, [X0_1] = 1280, [X1_0] = 1536, [X1_1] = 1536, [S_0] = 1792, [S_1] = 1792,
-     [DX_0] = 2048, [DX_1] = 2304},
-    {[X1_0] = 0, [X1_1] = 256, [T_0] = 512, [T_1] = 768, [R_0] = 1024, [R_1] = 1280, [DX_0] = 1536, [DX_1] = 1792},
+    {[W] = 0,
+     [DW] = 512,
+     [X0_0] = 1024,
+     [X0_1] = 1280,
+     [X1_0] = 1536,
+     [X1_1] = 1536,
+     [S_0] = 1792,
+     [S_1] = 1792,
+     [DX_0] = 2048,
+     [DX_1] = 2304},
+    {[X1_0] = 0,
+     [X1_1] = 256,
+     [T_0] = 512,
+     [T_1] = 768,
+     [R_0] = 1024,
+     [R_1] = 1280,
+     [DX_0] = 1536,
+     [DX_1] = 1792},
 };
 
 static void forward_two(struct writer *w, uint32_t j)
@@ -353,10 +389,12 @@ static void cycle_two(struct writer *w)
     drop(w, DW, 0, LANE_OUT);
     task(w, INSTR_UPD, 0, PLAN_NONE, PLAN_HOST, PLAN_NONE, PLAN_NONE);
     after(w, INSTR_SPILL, DW);
-    /* The next cycle. On d0: everything that compute dropped, then the host's W; the host's dW goes out after UPD. */
+    /* The next cycle. On d0: everything that compute dropped, then the host's W; the host's dW goes out after
+     * UPD. */
     edit_wait(p, edit_find(p, INSTR_FETCH, W, 0), end, 1);
     edit_wait(p, edit_find(p, INSTR_FETCH, W, 0), edit_find(p, INSTR_UPD, DW, 0), 1);
-    /* X1 at 1536 was dropped on d0.peer, and dW on d0.out, before UPD's spill. On d1: T by compute, R by out. */
+    /* X1 at 1536 was dropped on d0.peer, and dW on d0.out, before UPD's spill. On d1: T by compute, R by out.
+     */
     edit_wait(p, edit_find(p, INSTR_FETCH, T_0, 0), edit_find(p, INSTR_DROP, T_1, 0), 1);
     edit_wait(p, edit_find(p, INSTR_FWD, R_0, 0), edit_find(p, INSTR_DROP, R_1, 0), 1);
     /* The sends to d1 write where compute dropped; dX there was dropped on d1.peer. */
@@ -715,7 +753,8 @@ static void test_every_wait_of_plan_one_is_needed(void **state)
                 struct verify_report r = {0};
                 unsigned got = numbers(p, &eval_graph, &r);
                 if (got == 0 || (got & ~(ONLY(2) | ONLY(4))) != 0)
-                    fail_msg("%s#%u without its wait for #%u: %x", program_kind_names[k], i, saved.instr, got);
+                    fail_msg("%s#%u without its wait for #%u: %x", program_kind_names[k], i, saved.instr,
+                             got);
                 in->n_waits++;
                 w[j] = saved;
             }
@@ -947,59 +986,6 @@ static void test_result_that_stays_away_breaks_9(void **state)
 
 typedef void edit_fn(struct edit *e);
 
-static void bad_devices(struct edit *e) { e->header.n_devices = 3; }
-static void no_devices(struct edit *e) { e->header.n_devices = 0; }
-static void many_devices(struct edit *e) { e->header.n_devices = UINT32_MAX; }
-static void bad_layers(struct edit *e) { e->header.n_layers = 3; }
-static void bad_micros(struct edit *e) { e->header.n_micro = 1; }
-static void bad_rows(struct edit *e) { e->header.rows++; }
-static void bad_replicas(struct edit *e) { e->header.n_replicas = 2; }
-static void no_steps(struct edit *e) { e->header.steps = 0; }
-static void fewer_tensors(struct edit *e) { e->tensors.n--; }
-static void bad_tensor_kind(struct edit *e) { e->tensors.at[W].kind = TENSOR_K; }
-static void wild_tensor_kind(struct edit *e) { e->tensors.at[W].kind = (enum tensor_kind)77; }
-static void bad_tensor_layer(struct edit *e) { e->tensors.at[W].layer = 1; }
-static void bad_tensor_bytes(struct edit *e) { e->tensors.at[W].bytes = UINT64_MAX; }
-static void unaligned_slot(struct edit *e)
-{
-    e->tensors.at[S_0].host_offset += 1; /* nobody uses it */
-}
-static void overlapping_slots(struct edit *e) { e->tensors.at[S_0].host_offset += 1024; }
-static void slots_missing(struct edit *e) { e->tensors.at[X0_0].host_slots = 1; }
-static void slots_too_many(struct edit *e) { e->tensors.at[W].host_slots = 2; }
-static void slots_wild(struct edit *e) { e->tensors.at[X0_0].host_slots = UINT32_MAX; }
-static void offset_without_slots(struct edit *e) { e->tensors.at[S_0].host_slots = 0; }
-static void slot_outside_pool(struct edit *e) { e->tensors.at[S_0].host_offset = e->header.host_bytes; }
-static void slot_wraps_around(struct edit *e) { e->tensors.at[S_0].host_offset = UINT64_MAX - 255; }
-static void pool_too_small(struct edit *e) { e->header.host_bytes -= 768; }
-static void pool_over_lease(struct edit *e) { e->header.host_lease_bytes = e->header.host_bytes - 1; }
-static void host_lease_over_machine(struct edit *e) { e->header.host_lease_bytes = machine.host_bytes + 1; }
-static void lease_over_machine(struct edit *e) { e->header.devices[0].lease_bytes = LEASE + 256; }
-static void peak_too_low(struct edit *e) { e->header.devices[0].peak_bytes = 3584; }
-static void boundary_tensor(struct edit *e) { e->boundary.at[0].tensor = N_TENSORS; }
-static void boundary_device(struct edit *e) { e->boundary.at[0].device = 1; }
-static void boundary_range(struct edit *e) { e->boundary.at[0].end++; }
-static void boundary_unsorted(struct edit *e) { vec_push(&e->boundary, e->boundary.at[0]); }
-static void wild_kind(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->in.kind = (enum instr_kind)99; }
-static void wild_stream(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->in.stream = 5; }
-static void wild_step(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->in.step = 1; }
-static void wild_tensor(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[0].tensor = N_TENSORS; }
-static void wild_loc(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[1].loc = 1; }
-static void wild_access(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[1].access = (enum access)7; }
-static void wild_range(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[1].end = UINT64_MAX; }
-static void backward_range(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[1].begin = 513; }
-static void wild_wait(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->waits.at[0].instr = 1000; }
-static void wild_distance(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->waits.at[0].distance = UINT32_MAX; }
-static void wrong_lane(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->in.stream = LANE_OUT; }
-static void task_on_copy_lane(struct edit *e) { cycle_instr(e, INSTR_UPD, K)->in.stream = LANE_OUT; }
-static void task_on_host(struct edit *e) { cycle_instr(e, INSTR_FWD, W)->in.stream = 4; }
-static void drop_on_host(struct edit *e) { cycle_instr(e, INSTR_DROP, K)->in.stream = 4; }
-static void move_with_layer(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->in.layer = 0; }
-static void wrong_layer(struct edit *e) { cycle_instr(e, INSTR_FWD, W)->in.layer = 7; }
-static void wrong_replica(struct edit *e) { cycle_instr(e, INSTR_FWD, W)->in.replica = 1; }
-static void fetch_of_two(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[1].tensor = W; }
-static void fetch_with_one(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.n = 1; }
-static void fetch_ranges_differ(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[0].end = 256; }
 static void fetch_backwards(struct edit *e)
 {
     struct edit_instr *in = cycle_instr(e, INSTR_FETCH, K);
@@ -1007,7 +993,7 @@ static void fetch_backwards(struct edit *e)
     in->ops.at[0] = in->ops.at[1];
     in->ops.at[1] = o;
 }
-static void wrong_host_address(struct edit *e) { cycle_instr(e, INSTR_FETCH, K)->ops.at[0].addr += 256; }
+
 static void no_host_slot(struct edit *e)
 {
     struct plan_tensor *t = &e->tensors.at[S_0];
@@ -1017,12 +1003,13 @@ static void no_host_slot(struct edit *e)
     in->ops.at[0].tensor = in->ops.at[1].tensor = S_0;
     in->ops.at[0].end = in->ops.at[1].end = 256;
 }
-static void operand_left_out(struct edit *e) { cycle_instr(e, INSTR_UPD, W)->ops.n--; }
+
 static void operand_too_many(struct edit *e)
 {
     struct edit_instr *in = cycle_instr(e, INSTR_FWD, R_0);
     vec_push(&in->ops, in->ops.at[0]);
 }
+
 static void operands_swapped(struct edit *e)
 {
     struct edit_instr *in = cycle_instr(e, INSTR_UPD, W);
@@ -1030,8 +1017,7 @@ static void operands_swapped(struct edit *e)
     in->ops.at[1] = in->ops.at[2];
     in->ops.at[2] = o;
 }
-static void operand_access(struct edit *e) { cycle_instr(e, INSTR_UPD, W)->ops.at[1].access = ACCESS_READ; }
-static void operand_partial(struct edit *e) { cycle_instr(e, INSTR_UPD, W)->ops.at[1].end = 256; }
+
 static void operand_on_host(struct edit *e)
 {
     struct plan_operand *o = &cycle_instr(e, INSTR_UPD, W)->ops.at[1];
@@ -1039,22 +1025,132 @@ static void operand_on_host(struct edit *e)
     o->addr = e->tensors.at[W].host_offset;
 }
 
+#define EDIT(name, ...)                                                                                      \
+    static void name(struct edit *e)                                                                         \
+    {                                                                                                        \
+        __VA_ARGS__;                                                                                         \
+    }
+
+/* clang-format off */
+EDIT(bad_devices, e->header.n_devices = 3)
+EDIT(no_devices, e->header.n_devices = 0)
+EDIT(many_devices, e->header.n_devices = UINT32_MAX)
+EDIT(bad_layers, e->header.n_layers = 3)
+EDIT(bad_micros, e->header.n_micro = 1)
+EDIT(bad_rows, e->header.rows++)
+EDIT(bad_replicas, e->header.n_replicas = 2)
+EDIT(no_steps, e->header.steps = 0)
+EDIT(fewer_tensors, e->tensors.n--)
+EDIT(bad_tensor_kind, e->tensors.at[W].kind = TENSOR_K)
+EDIT(wild_tensor_kind, e->tensors.at[W].kind = (enum tensor_kind)77)
+EDIT(bad_tensor_layer, e->tensors.at[W].layer = 1)
+EDIT(bad_tensor_bytes, e->tensors.at[W].bytes = UINT64_MAX)
+EDIT(unaligned_slot, e->tensors.at[S_0].host_offset += 1)
+EDIT(overlapping_slots, e->tensors.at[S_0].host_offset += 1024)
+EDIT(slots_missing, e->tensors.at[X0_0].host_slots = 1)
+EDIT(slots_too_many, e->tensors.at[W].host_slots = 2)
+EDIT(slots_wild, e->tensors.at[X0_0].host_slots = UINT32_MAX)
+EDIT(offset_without_slots, e->tensors.at[S_0].host_slots = 0)
+EDIT(slot_outside_pool, e->tensors.at[S_0].host_offset = e->header.host_bytes)
+EDIT(slot_wraps_around, e->tensors.at[S_0].host_offset = UINT64_MAX - 255)
+EDIT(pool_too_small, e->header.host_bytes -= 768)
+EDIT(pool_over_lease, e->header.host_lease_bytes = e->header.host_bytes - 1)
+EDIT(host_lease_over_machine, e->header.host_lease_bytes = machine.host_bytes + 1)
+EDIT(lease_over_machine, e->header.devices[0].lease_bytes = LEASE + 256)
+EDIT(peak_too_low, e->header.devices[0].peak_bytes = 3584)
+EDIT(boundary_tensor, e->boundary.at[0].tensor = N_TENSORS)
+EDIT(boundary_device, e->boundary.at[0].device = 1)
+EDIT(boundary_range, e->boundary.at[0].end++)
+EDIT(boundary_unsorted, vec_push(&e->boundary, e->boundary.at[0]))
+EDIT(wild_kind, cycle_instr(e, INSTR_FETCH, K)->in.kind = (enum instr_kind)99)
+EDIT(wild_stream, cycle_instr(e, INSTR_FETCH, K)->in.stream = 5)
+EDIT(wild_step, cycle_instr(e, INSTR_FETCH, K)->in.step = 1)
+EDIT(wild_tensor, cycle_instr(e, INSTR_FETCH, K)->ops.at[0].tensor = N_TENSORS)
+EDIT(wild_loc, cycle_instr(e, INSTR_FETCH, K)->ops.at[1].loc = 1)
+EDIT(wild_access, cycle_instr(e, INSTR_FETCH, K)->ops.at[1].access = (enum access)7)
+EDIT(wild_range, cycle_instr(e, INSTR_FETCH, K)->ops.at[1].end = UINT64_MAX)
+EDIT(backward_range, cycle_instr(e, INSTR_FETCH, K)->ops.at[1].begin = 513)
+EDIT(wild_wait, cycle_instr(e, INSTR_FETCH, K)->waits.at[0].instr = 1000)
+EDIT(wild_distance, cycle_instr(e, INSTR_FETCH, K)->waits.at[0].distance = UINT32_MAX)
+EDIT(wrong_lane, cycle_instr(e, INSTR_FETCH, K)->in.stream = LANE_OUT)
+EDIT(task_on_copy_lane, cycle_instr(e, INSTR_UPD, K)->in.stream = LANE_OUT)
+EDIT(task_on_host, cycle_instr(e, INSTR_FWD, W)->in.stream = 4)
+EDIT(drop_on_host, cycle_instr(e, INSTR_DROP, K)->in.stream = 4)
+EDIT(move_with_layer, cycle_instr(e, INSTR_FETCH, K)->in.layer = 0)
+EDIT(wrong_layer, cycle_instr(e, INSTR_FWD, W)->in.layer = 7)
+EDIT(wrong_replica, cycle_instr(e, INSTR_FWD, W)->in.replica = 1)
+EDIT(fetch_of_two, cycle_instr(e, INSTR_FETCH, K)->ops.at[1].tensor = W)
+EDIT(fetch_with_one, cycle_instr(e, INSTR_FETCH, K)->ops.n = 1)
+EDIT(fetch_ranges_differ, cycle_instr(e, INSTR_FETCH, K)->ops.at[0].end = 256)
+EDIT(wrong_host_address, cycle_instr(e, INSTR_FETCH, K)->ops.at[0].addr += 256)
+EDIT(operand_left_out, cycle_instr(e, INSTR_UPD, W)->ops.n--)
+EDIT(operand_access, cycle_instr(e, INSTR_UPD, W)->ops.at[1].access = ACCESS_READ)
+EDIT(operand_partial, cycle_instr(e, INSTR_UPD, W)->ops.at[1].end = 256)
+/* clang-format on */
+
 static void test_disagreement_breaks_10(void **state)
 {
     (void)state;
     static edit_fn *const edits[] = {
-        bad_devices,        no_devices,          many_devices,      bad_layers,         bad_micros,
-        bad_rows,           bad_replicas,        no_steps,          fewer_tensors,      bad_tensor_kind,
-        wild_tensor_kind,   bad_tensor_layer,    bad_tensor_bytes,  unaligned_slot,     overlapping_slots,
-        slots_missing,      slots_too_many,      slots_wild,        offset_without_slots, slot_outside_pool,
-        slot_wraps_around,  pool_too_small,      pool_over_lease,   host_lease_over_machine, lease_over_machine,
-        peak_too_low,       boundary_tensor,     boundary_device,   boundary_range,     boundary_unsorted,
-        wild_kind,          wild_stream,         wild_step,         wild_tensor,        wild_loc,
-        wild_access,        wild_range,          backward_range,    wild_wait,          wild_distance,
-        wrong_lane,         task_on_copy_lane,   task_on_host,      drop_on_host,       move_with_layer,
-        wrong_layer,        wrong_replica,       fetch_of_two,      fetch_with_one,     fetch_ranges_differ,
-        fetch_backwards,    wrong_host_address,  no_host_slot,      operand_left_out,   operand_too_many,
-        operands_swapped,   operand_access,      operand_partial,   operand_on_host,
+        bad_devices,
+        no_devices,
+        many_devices,
+        bad_layers,
+        bad_micros,
+        bad_rows,
+        bad_replicas,
+        no_steps,
+        fewer_tensors,
+        bad_tensor_kind,
+        wild_tensor_kind,
+        bad_tensor_layer,
+        bad_tensor_bytes,
+        unaligned_slot,
+        overlapping_slots,
+        slots_missing,
+        slots_too_many,
+        slots_wild,
+        offset_without_slots,
+        slot_outside_pool,
+        slot_wraps_around,
+        pool_too_small,
+        pool_over_lease,
+        host_lease_over_machine,
+        lease_over_machine,
+        peak_too_low,
+        boundary_tensor,
+        boundary_device,
+        boundary_range,
+        boundary_unsorted,
+        wild_kind,
+        wild_stream,
+        wild_step,
+        wild_tensor,
+        wild_loc,
+        wild_access,
+        wild_range,
+        backward_range,
+        wild_wait,
+        wild_distance,
+        wrong_lane,
+        task_on_copy_lane,
+        task_on_host,
+        drop_on_host,
+        move_with_layer,
+        wrong_layer,
+        wrong_replica,
+        fetch_of_two,
+        fetch_with_one,
+        fetch_ranges_differ,
+        fetch_backwards,
+        wrong_host_address,
+        no_host_slot,
+        operand_left_out,
+        operand_too_many,
+        operands_swapped,
+        operand_access,
+        operand_partial,
+        operand_on_host,
     };
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         struct edit e = plan_one();
