@@ -142,15 +142,22 @@ static const struct move_shape {
     [INSTR_SEND] = {false, false, LANE_PEER, 0},
 };
 
+static bool is_move_of(const struct move_shape *s, const struct plan_operand *src,
+                       const struct plan_operand *dst)
+{
+    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && src->loc != dst->loc &&
+           (src->loc == PLAN_HOST) == s->from_host && (dst->loc == PLAN_HOST) == s->to_host;
+}
+
 static void agree_copy_move(const struct at *a)
 {
     const struct move_shape *s = &move_shapes[a->in->kind];
-    const struct plan_operand *src = &a->ops[0], *dst = &a->ops[1];
-    if (a->in->n_operands != 2 || src->access != ACCESS_READ || dst->access != ACCESS_WRITE ||
-        (src->loc == PLAN_HOST) != s->from_host || (dst->loc == PLAN_HOST) != s->to_host ||
-        src->loc == dst->loc)
+    if (a->in->n_operands != 2 || !is_move_of(s, &a->ops[0], &a->ops[1])) {
         BAD(a, "%s: its operands are not those of a move of this kind", here(a).s);
-    else if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
+        return;
+    }
+    const struct plan_operand *src = &a->ops[0], *dst = &a->ops[1];
+    if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
         BAD(a, "%s: moves %s to %s", here(a).s, name_range(a->v, src->tensor, src->begin, src->end).s,
             name_range(a->v, dst->tensor, dst->begin, dst->end).s);
     else if (a->in->stream != plan_stream(a->ops[s->of].loc, s->lane))

@@ -41,8 +41,8 @@ void verify_header(struct verify *v)
         header_number(v, "n_tensors (against eval)", p->n_tensors, v->eval->n_tensors);
     else if (p->programs[PROGRAM_EVAL].n_instrs > 0)
         BAD_HEADER(v, "the plan has an eval program, but there is no eval graph");
-    if (p->steps == 0)
-        BAD_HEADER(v, "the plan has no steps in a cycle");
+    if (p->steps == 0 || p->steps > PLAN_RING) /* the loader fills all slots of a cycle before it starts */
+        BAD_HEADER(v, "a cycle of %u steps; it must have 1 to %u, the slots of a ring", p->steps, PLAN_RING);
     if ((p->n_tensors > 0 && p->tensors == NULL) || (p->n_boundary > 0 && p->boundary == NULL))
         BAD_HEADER(v, "tensors or boundary are missing");
     for (int k = 0; k < PROGRAM_COUNT; k++)

@@ -1,12 +1,12 @@
 /* Shared by the files of the verifier, and by nothing else.
  *
- *   verify.c        plan_verify; reports and names
- *   verify_indices.c [10]     what is used as an index
- *   verify_agree.c  [10] [3]  what the plan says, against graph, leases and itself
- *   verify_tasks.c  [6] [8]   which tasks there are, their order, where waits point
- *   verify_space.c            an ordered map of address ranges: who is or was there
- *   verify_copy.c   [2] [4]   copies of tensors: bytes, versions, accesses and their order
- *   verify_run.c    [1] [5] [7] [9]  the unrolled execution
+ *   verify.c          plan_verify; reports and names
+ *   verify_indices.c  [10]             every number that is used as an index
+ *   verify_agree.c    [10] [3]         what the plan says, against graph, leases and itself
+ *   verify_tasks.c    [6] [8]          which tasks there are, their order, where waits point
+ *   verify_space.c                     an ordered map of address ranges: who is or was there
+ *   verify_copy.c     [2] [4]          copies of tensors: bytes, versions, accesses and their order
+ *   verify_run.c      [1] [5] [7] [9]  the unrolled execution
  *
  * The static files run first. What they refuse (v->stop) would make an execution meaningless or unsafe, so it
  * is not tried; everything in verify_copy.c and verify_run.c may rely on what they checked.
@@ -19,9 +19,9 @@
 #include "base/vec.h"
 #include "scheduler/verify.h"
 
-#define VERIFY_MAX_DISTANCE 16         /* of a wait; more than the executor ever lets be in flight */
-#define VERIFY_MAX_INSTRS   (1u << 26) /* of a program: event numbers of the whole execution stay below 2^32 \
-                                        */
+/* More than the executor ever lets be in flight; and event numbers of the whole execution stay below 2^32. */
+#define VERIFY_MAX_DISTANCE 16
+#define VERIFY_MAX_INSTRS   (1u << 26)
 
 struct verify {
     const struct plan *plan;

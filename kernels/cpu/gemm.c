@@ -22,7 +22,7 @@
 
 /* Tiles: no larger than TILE_M x TILE_N; halved until there are TILES_WANTED, but not below the least tile,
  * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
- * thread does. Steps of TILE_STEP suit its kernels. Figures: tools/bench_gemm.c. */
+ * thread does. Steps of TILE_STEP suit its kernels. Figures: tools/bench.d/gemm.c. */
 #define TILE_M          512
 #define TILE_N          512
 #define TILE_M_LEAST    64

@@ -4,8 +4,8 @@ import random
 import shutil
 
 import strace
-from files import (SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, same_outcome,
-                   steps_in_metrics, write_job)
+from files import (SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
+                   same_outcome, steps_in_metrics, write_job)
 from harness import case, once
 
 
@@ -28,7 +28,7 @@ def places(t):
 
     def make():
         out = t.fresh("traced")
-        return [(name, number) for name, number, _ in strace.places(t, out, *arguments(t, out))]
+        return strace.places(t, out, *arguments(t, out))
 
     return once("crash places", make)
 
@@ -41,7 +41,7 @@ def check_finished(t, out, what):
     expected = reference(t)
     steps = expected.pop("steps")
     same_outcome(t, out, expected, what)
-    t.equal(checkpoint_steps(out), steps, f"{what}: checkpoints")
+    t.equal(checkpoint_steps(out)[-1:], steps, f"{what}: the newest checkpoint")  # for the others see below
     t.equal(leftovers(out), [], f"{what}: left behind")
     check_output(out)
 
@@ -55,7 +55,7 @@ def finish(t, out, what):
 @case
 def test_killing_covers_what_a_checkpoint_does(t):
     """The sweeps below are worth something only while they see the calls that a checkpoint consists of."""
-    names = {name for name, _ in places(t)}
+    names = {name for name, _, _ in places(t)}
     t.check({"write", "fsync", "fdatasync", "renameat", "mkdirat", "unlinkat", "openat"} <= names, f"seen: {names}")
 
 
@@ -63,7 +63,7 @@ def test_killing_covers_what_a_checkpoint_does(t):
 def test_killed_at_every_call_resumes_to_the_same_bits(t, name):
     here = sweep(t, [p for p in places(t) if p[0] == name])
     t.check(here, f"no {name} to kill at")
-    for _, number in here:
+    for _, number, _ in here:
         out, what = t.fresh("out"), f"killed at {name} #{number}"
         t.check(strace.kill_at(t, name, number, *arguments(t, out)), f"{what}: it ran to the end")
         finish(t, out, what)
@@ -75,7 +75,7 @@ def interrupted(t):
 
     def make():
         out, last = t.fresh("interrupted"), [p for p in places(t) if p[0] == "renameat"]
-        for name, number in last:
+        for name, number, _ in last:
             out = t.fresh("interrupted")
             strace.kill_at(t, name, number, *arguments(t, out))
             if leftovers(out) == ["step-2.tmp"] and checkpoint_steps(out) == [1] and steps_in_metrics(out) == 2:
@@ -110,6 +110,44 @@ def test_killed_at_every_call_of_a_resumed_run(t, name):
         t.log.clear()
 
 
+def killed_after_the_last_checkpoint(t):
+    """The output of a run that was killed when its last checkpoint was there and the one before not yet removed."""
+    last = [p for p in places(t) if p[0] == "renameat" and '"step-2.old.tmp"' in p[2] and "= 0" in p[2]]
+    t.equal(len(last), 1, "renames of step-2 to remove it")
+    out = t.fresh("out")
+    t.check(strace.kill_at(t, *last[0][:2], *arguments(t, out)), "it ran to the end")
+    t.equal(checkpoint_steps(out), [2, 3], "checkpoints after the kill")
+    return out
+
+
+@case(defect="a run that resumes at its last step does not remove the checkpoints that the killed one would have")
+def test_killed_after_the_last_checkpoint_keeps_no_more_than_asked(t):
+    out = killed_after_the_last_checkpoint(t)
+    t.worker(*arguments(t, out))
+    t.equal(checkpoint_steps(out), reference(t)["steps"], "checkpoints, with keep 1")
+
+
+@case(defect="a run that resumes at its last step writes result.json without the losses, though it has them")
+def test_killed_after_the_last_checkpoint_reports_the_same_result(t):
+    out = killed_after_the_last_checkpoint(t)
+    t.worker(*arguments(t, out))
+    found, plain = read_json(os.path.join(out, "result.json")), t.fresh("plain")
+    t.worker(*arguments(t, plain))
+    for key in ("steps", "loss", "val_loss", "val_accuracy"):
+        t.equal(found.get(key), read_json(os.path.join(plain, "result.json"))[key], f"result.json: {key}")
+
+
+@case(defect="running a finished job again replaces its result.json by one without the losses")
+def test_finished_job_run_again_keeps_its_result(t):
+    out = t.fresh("out")
+    t.worker(*arguments(t, out))
+    before = read_json(os.path.join(out, "result.json"))
+    t.worker(*arguments(t, out))
+    after = read_json(os.path.join(out, "result.json"))
+    for key in ("weights_hash", "steps", "loss", "val_loss", "val_accuracy"):
+        t.equal(after.get(key), before[key], f"result.json: {key}")
+
+
 @case(each=[1, 2, 3])
 def test_killed_again_and_again_resumes_to_the_same_bits(t, seed):
     """Every run is killed at a random place, so that some make no progress, until one gets through."""
@@ -118,7 +156,7 @@ def test_killed_again_and_again_resumes_to_the_same_bits(t, seed):
         out = t.fresh("out")
         kills = 0
         while kills < 8:
-            name, number = rng.choice(all_places)
+            name, number, _ = rng.choice(all_places)
             killed = strace.kill_at(t, name, number, *arguments(t, out))
             check_output(out)
             if not killed and kills > 0:

@@ -5,9 +5,17 @@ The cases are in cases_*.py, by what they are about; harness.py has how they are
 """
 import sys
 
+sys.dont_write_bytecode = True  # the source tree stays as it is
+
 import harness
 import cases_bits  # noqa: F401
 import cases_crash  # noqa: F401
+import cases_data  # noqa: F401
+import cases_checkpoint  # noqa: F401
+import cases_failures  # noqa: F401
+import cases_signals  # noqa: F401
+import cases_spec  # noqa: F401
+import cases_usage  # noqa: F401
 
 if __name__ == "__main__":
     sys.exit(harness.main(sys.argv))

@@ -27,6 +27,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/vmath.h"
 #include "reference.h"
+#include "tests/skip.h"
 
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof((array)[0])))
 #define EPS          (FLT_EPSILON / 2) /* relative error of one rounding */
@@ -858,7 +859,7 @@ static void test_op_has_golden_bits(void **state)
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
     if (op_tests[op]->golden == 0)
-        skip();
+        SKIP_TEST("its bits depend on a library");
     for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
         struct tape t;
         struct op_call call;
@@ -1044,10 +1045,8 @@ static void test_gemm_on_avx512_is_fma_chain(void **state)
     struct rng_block r;
     (void)state;
 
-    if (strncmp(cpu_numerics(), "avx512", 6) != 0) {
-        print_message("no AVX512 here (%s): the library's order of summation is its own\n", cpu_numerics());
-        skip();
-    }
+    if (strncmp(cpu_numerics(), "avx512", 6) != 0)
+        SKIP_TEST("no AVX512 here: the library's order of summation is its own");
     for (uint32_t i = 0; i < COUNT(products); i++)
         check_chain_all_forms(run_best, products[i][0], products[i][2], products[i][1]);
     for (uint32_t i = 0; i < 60; i++) {
@@ -1067,7 +1066,7 @@ static void test_exp_is_within_1_5_ulp(void **state)
         double e = ref_ulps(vmath_exp(x), exp((double)x));
         worst = e > worst ? e : worst;
     }
-    print_message("exp: %.2f ulp\n", worst);
+    print_message("# exp: %.2f ulp\n", worst);
     assert_true(worst <= 1.5);
     assert_true(vmath_exp(0) == 1);
     assert_true(vmath_exp(-1000) == vmath_exp(-80) && vmath_exp(-INFINITY) > FLT_MIN);
@@ -1084,7 +1083,7 @@ static void test_tanh_is_within_3_ulp(void **state)
         worst = e > worst ? e : worst;
         assert_true(vmath_tanh(-x) == -vmath_tanh(x));
     }
-    print_message("tanh: %.2f ulp\n", worst);
+    print_message("# tanh: %.2f ulp\n", worst);
     assert_true(worst <= 3);
     assert_true(vmath_tanh(INFINITY) == 1 && vmath_tanh(-INFINITY) == -1);
     assert_true(isnan(vmath_tanh(NAN)));
@@ -1186,10 +1185,25 @@ static void test_nan_gradient_leaves_weights(void **state)
     assert_true(m[0] == 0 && v[1] == 0);
 }
 
+static void test_dropout_keeps_number_equal_to_p(void **state)
+{
+    struct step_args step = {.step = 1, .seed = 2, .training = 1};
+    struct rng_block b = rng_philox(2, 0, 3, rng_word2(RNG_DROPOUT, 4), 1);
+    float x = 1, y = 0, p = rng_unit(b.v[0]);
+    struct op_call call = {
+        .op = OP_dropout,
+        .step = &step,
+        .dropout = {.x = &x, .y = &y, .rows = 1, .n = 1, .layer = 4, .first_row = 3, .p = p}};
+    (void)state;
+
+    cpu_ops[OP_dropout](&call, pools[1]);
+    assert_bits(y, 1.0f / (1.0f - p));
+}
+
 static void test_numerics_names_isa_and_library(void **state)
 {
     (void)state;
-    print_message("%s\n", cpu_numerics());
+    print_message("# %s\n", cpu_numerics());
     assert_non_null(strstr(cpu_numerics(), " oneDNN "));
     assert_ptr_equal(cpu_numerics(), cpu_numerics());
 }
@@ -1233,6 +1247,7 @@ int main(void)
         cmocka_unit_test(test_extreme_logits_give_finite_loss),
         cmocka_unit_test(test_equal_logits_count_the_first),
         cmocka_unit_test(test_nan_gradient_leaves_weights),
+        cmocka_unit_test(test_dropout_keeps_number_equal_to_p),
         cmocka_unit_test(test_numerics_names_isa_and_library),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);

@@ -943,7 +943,7 @@ static void test_what_is_accepted_survives_any_order(void **state)
         plan_destroy(p);
         edit_finish(&e);
     }
-    print_message("accepted %u; found %u of which one execution confirms %u\n", accepted, found, confirmed);
+    fprintf(stderr, "accepted %u; found %u of which one execution confirms %u\n", accepted, found, confirmed);
     assert_true(accepted > 0 && confirmed > 0);
 }
 

@@ -1,0 +1,330 @@
+"""Wrong jobs: each is refused before anything runs, with one line that says where, what and what to do."""
+import json
+import os
+
+from files import DELETE, SMALL, TINY, job, outcome, read_json, write_job
+from harness import case
+
+
+def refused(t, path, where, says, code=2, verb="--check", options=()):
+    """The same refusal as text and as JSON."""
+    run = t.worker(verb, path, *options, expect=code)
+    t.equal(run.out, "", "standard output")
+    lines = run.err.splitlines()
+    t.equal(len(lines), 1, "lines on standard error")
+    t.check(lines[0].startswith(f"tutti-worker: {where}: " if where else "tutti-worker: "), f"found {lines[0]!r}")
+    t.contains(lines[0], *says, what="the message")
+    run = t.worker(verb, path, *options, "--json", expect=code)
+    r = run.json()
+    t.equal((r["ok"], r["exit"], r["path"]), (False, code, where), "the JSON error")
+    t.equal(f"tutti-worker: {where}: {r['message']}" if where else f"tutti-worker: {r['message']}", lines[0],
+            "the message as JSON")
+    t.check(r["errno"].startswith("E"), f"errno is {r['errno']}")
+    t.equal(run.err, "", "standard error with --json")
+    return r
+
+
+# name, changes, JSON path, words of the message
+WRONG = [
+    ("typo in a key of train", {"train.global_bach": 3}, "train.global_bach", ['did you mean "global_batch"']),
+    ("typo in a section", {"optimiser": {}}, "optimiser", ['did you mean "optimizer"']),
+    ("typo in the model", {"model.hiden": [3]}, "model.hiden", ['did you mean "hidden"']),
+    ("key of another optimizer", {"optimizer.momentum": 0.9}, "optimizer.momentum", ["unknown key", '"betas"']),
+    ("no schema", {"schema": DELETE}, "schema", ["missing"]),
+    ("schema of another version", {"schema": "job/v9"}, "schema", ['"job/v1"']),
+    ("no model", {"model": DELETE}, "model", ["missing"]),
+    ("no batch", {"train.global_batch": DELETE}, "train.global_batch", ["missing"]),
+    ("no length", {"train.steps": DELETE}, "train", ['"epochs" or "steps"']),
+    ("two lengths", {"train.epochs": 2}, "train.steps", ["keep one"]),
+    ("number in quotes", {"train.global_batch": "24"}, "train.global_batch", ["expected a number", "quotes"]),
+    ("string for a number", {"optimizer.lr": "fast"}, "optimizer.lr", ["expected a number", '"fast"']),
+    ("number for a string", {"model.type": 3}, "model.type", ["3"]),
+    ("number for an array", {"model.hidden": 32}, "model.hidden", ["array"]),
+    ("array for an object", {"train": []}, "train", ["an object", "an array"]),
+    ("null for an object", {"optimizer": None}, "optimizer", ["an object"]),
+    ("fraction for a whole number", {"train.global_batch": 2.5}, "train.global_batch", ["whole number", "2.5"]),
+    ("negative batch", {"train.global_batch": -24}, "train.global_batch", ["-24"]),
+    ("batch of zero", {"train.global_batch": 0}, "train.global_batch", ["from 1"]),
+    ("negative width", {"model.hidden": [32, -1]}, "model.hidden[1]", ["-1"]),
+    ("width of zero", {"model.hidden": [0]}, "model.hidden[0]", ["from 1"]),
+    ("negative size", {"resources": {"device_memory": -5}}, "resources.device_memory", ["-5"]),
+    ("negative size as text", {"resources": {"device_memory": "-5GB"}}, "resources.device_memory", ['"-5GB"']),
+    ("size of zero", {"resources": {"host_memory": 0}}, "resources.host_memory", ['"auto"']),
+    ("size without a unit that is known", {"resources": {"host_memory": "5 apples"}}, "resources.host_memory",
+     ["GiB"]),
+    ("overflowing size as text", {"resources": {"device_memory": "99999999999999999999GB"}},
+     "resources.device_memory", ["99999999999999999999GB"]),
+    ("overflowing size", {"resources": {"device_memory": 1e30}}, "resources.device_memory", ["1e+30"]),
+    ("overflowing number", {"train.steps": 1e300}, "train.steps", ["1e+300"]),
+    ("overflowing weights", {"model.hidden": [1 << 30, 1 << 30]}, "model.hidden[1]", ["2^50"]),
+    ("overflowing input", {"model.input": [1 << 20, 1 << 20, 1 << 20]}, "model.input[1]", ["elements"]),
+    ("overflowing width", {"model.hidden": [1 << 40]}, "model.hidden[0]", [str(1 << 40)]),
+    ("too many steps", {"train.steps": 1 << 40}, "train.steps", ["from 1 to"]),
+    ("too many micro-batches", {"train.global_batch": 1 << 30, "train.micro_batch": 1}, "train", ["micro_batch"]),
+    ("micro-batch that does not divide", {"train.micro_batch": 7}, "train.micro_batch", ["6 and 8", '"auto"', "24"]),
+    ("micro-batch larger than the batch", {"train.micro_batch": 48}, "train.micro_batch", ["at most 24"]),
+    ("micro-batch of zero", {"train.micro_batch": 0}, "train.micro_batch", ["from 1"]),
+    ("micro-batch of a word", {"train.micro_batch": "some"}, "train.micro_batch", ['"auto"']),
+    ("replicas", {"train.replicas": 2}, "train.replicas", ["not supported yet"]),
+    ("unknown policy", {"memory": {"policy": "strem"}}, "memory.policy", ['did you mean "stream"']),
+    ("policy of a later version", {"memory": {"policy": "lru"}}, "memory.policy", ["not supported yet"]),
+    ("model of a later version", {"model": {"type": "gpt2"}}, "model.type", ["not supported yet"]),
+    ("unknown model", {"model.type": "mpl"}, "model.type", ['did you mean "mlp"']),
+    ("unknown activation", {"model.activation": "rellu"}, "model.activation", ['did you mean "relu"']),
+    ("dropout of one", {"model.dropout": 1}, "model.dropout", ["below 1"]),
+    ("one class", {"model.classes": 1}, "model.classes", ["at least 2"]),
+    ("rate of zero", {"optimizer.lr": 0}, "optimizer.lr", ["above 0"]),
+    ("negative rate", {"optimizer.lr": -1e-3}, "optimizer.lr", ["above 0"]),
+    ("betas of one", {"optimizer.betas": [0.9, 1]}, "optimizer.betas[1]", ["below 1"]),
+    ("negative clip", {"train.grad_clip": -1}, "train.grad_clip", ["above 0"]),
+    ("unknown best", {"checkpoint.best": "val/acuracy"}, "checkpoint.best", ['did you mean "val/accuracy"']),
+    ("best without evaluation", {"checkpoint.best": "val/loss", "eval": DELETE}, "checkpoint.best", ["eval"]),
+    ("evaluation without samples", {"data.val_samples": DELETE}, "eval", ["data.val_samples"]),
+    ("keep of zero", {"checkpoint.keep": 0}, "checkpoint.keep", ["from 1"]),
+    ("every of both", {"eval.every": {"steps": 1, "epochs": 1}}, "eval.every", ["one of"]),
+    ("least devices above most", {"resources": {"devices": {"min": 3, "max": 2}}}, "resources.devices.max", ["3"]),
+    ("name with a slash", {"name": "a/b"}, "name", ["'/'"]),
+    ("empty output", {"output": ""}, "output", ["empty"]),
+    ("unknown data format", {"data.format": "idy"}, "data.format", ['did you mean "idx"']),
+    ("no samples", {"data.samples": 0}, "data.samples", ["from 1"]),
+    ("precision of a later version", {"precision": "bf16"}, "precision", ["not supported yet"]),
+    ("empty chain", {"model": {"type": "chain", "input": 4, "layers": []}}, "model.layers", ["at least one"]),
+    ("chain without weights", {"model": {"type": "chain", "input": 4, "layers": [{"op": "relu"}]}}, "model.layers",
+     ["nothing to train"]),
+    ("endless repeats", {"model": {"type": "chain", "input": 4, "layers": [
+        {"repeat": 10000, "block": [{"repeat": 10000, "block": [{"op": "relu"}]}]}]}},
+     "model.layers[0].block[0].block[0]", ["10000 layers"]),
+]
+
+
+@case(each=[(name, changes, where, says) for name, changes, where, says in WRONG])
+def test_wrong_spec_is_refused(t, value):
+    _, changes, where, says = value
+    refused(t, write_job(t, job(SMALL, changes)), where, says)
+
+
+TEXT = json.dumps(TINY)
+
+
+@case(each=[
+    ("a word", b"hello", ":1:1", ["expected a value"]),
+    ("nothing", b"", ":1:1", ["empty"]),
+    ("bytes", b"\x00\xff\xfe", ":1:1", ["0x00"]),
+    ("not UTF-8", TEXT.replace("tiny", "t\xfcny").encode("latin-1"), None, ["UTF-8"]),
+    ("a tail", TEXT.encode() + b"\n  x", ":2:3", ["end of the document"]),
+    ("a comma too many", TEXT[:-1].encode() + b",}", None, ["comma"]),
+    ("an end too early", TEXT[:-1].encode(), None, ["ends too early"]),
+    ("an open string", b'{"schema', None, [""]),
+    ("NaN", TEXT.replace("0.003", "NaN").encode(), None, ["NaN"]),
+    ("a leading zero", TEXT.replace("0.003", "00.3").encode(), None, [""]),
+    ("nesting", b"[" * 100000, ":1:33", ["32 levels"]),
+    ("nested objects", b'{"a":' * 200 + b"1" + b"}" * 200, None, ["32 levels"]),
+])
+def test_not_json_is_refused_with_the_place(t, value):
+    _, data, where, says = value
+    path = t.path("job.json")
+    with open(path, "wb") as f:
+        f.write(data)
+    run = t.worker("--check", path, expect=2)
+    t.equal(run.out, "", "standard output")
+    t.equal(len(run.err.splitlines()), 1, "lines on standard error")
+    t.check(run.err.startswith(f"tutti-worker: {path}:1:" if where is None else f"tutti-worker: {path}{where}: "),
+            f"the place is not {where}: {run.err}")
+    t.contains(run.err, *says, what="the message")
+    r = t.worker("--check", path, "--json", expect=2).json()
+    t.check(r["path"].startswith(path), f"the path is {r['path']}")
+
+
+@case
+def test_duplicate_keys_are_refused(t):
+    path = t.path("job.json")
+    for text, where in ((TEXT[:-1] + ', "schema": "job/v1"}', "schema"),
+                        (TEXT.replace('"steps": 3', '"steps": 3, "steps": 3'), "train.steps")):
+        with open(path, "w") as f:
+            f.write(text)
+        refused(t, path, where, ["duplicate key", path])
+
+
+@case
+def test_job_that_is_no_object_is_refused(t):
+    for text in ("[]", "3", '"job"', "null"):
+        with open(t.path("job.json"), "w") as f:
+            f.write(text)
+        refused(t, t.path("job.json"), "", ["expected an object"])
+
+
+@case
+def test_job_file_that_cannot_be_read_is_refused(t):
+    refused(t, t.path("no.json"), t.path("no.json"), ["cannot open", "No such file"])
+    refused(t, t.dir, t.dir, ["Is a directory"])
+
+
+@case
+def test_huge_job_file_is_refused(t):
+    path = t.path("job.json")
+    with open(path, "w") as f:
+        f.write(TEXT + " " * (17 << 20))
+    refused(t, path, path, ["at most"])
+
+
+@case
+def test_every_verb_refuses_with_the_same_words(t):
+    path = write_job(t, job(SMALL, {"train.micro_batch": 7, "output": t.path("out")}))
+    for verb in ("--check", "--plan", "--run"):
+        refused(t, path, "train.micro_batch", ["6 and 8"], verb=verb)
+    t.check(not os.path.exists(t.path("out")), "a wrong job made its output directory")
+
+
+# ---- what does not fit ----
+
+@case(each=["--check", "--plan", "--run"])
+def test_misfit_names_the_least_that_would_do(t, verb):
+    path, out = write_job(t, SMALL), t.path("out")
+    for devices in (1, 3):
+        options = ["--devices", devices, "--output", out]
+        r = refused(t, path, "resources.device_memory", ["at least", "bytes", "8192"], code=5, verb=verb,
+                    options=[*options, "--device-memory", "8KiB"])
+        least = r["least_device_bytes"]
+        t.contains(r["message"], str(least), what="the message")
+        largest = 4 * (32 * 48 + 48)  # a layer's weights have to be there
+        t.check(least > largest, f"{least} bytes are less than the largest layer")
+        t.worker(verb, path, *options, "--device-memory", least)
+
+
+@case
+def test_misfit_in_the_spec_is_refused(t):
+    path = write_job(t, job(SMALL, {"resources": {"device_memory": "8KiB"}}))
+    refused(t, path, "resources.device_memory", ["8.00 KiB"], code=5)
+
+
+@case
+def test_misfit_of_a_policy_advises_auto(t):
+    options = ["--policy", "resident", "--device-memory", "64KiB"]
+    refused(t, write_job(t, SMALL), "resources.device_memory", ["policy resident", '"auto"'], code=5, options=options)
+
+
+@case
+def test_misfit_with_micro_batch_auto_names_what_would_do(t):
+    path = write_job(t, job(SMALL, {"train.micro_batch": "auto"}))
+    r = refused(t, path, "resources.device_memory", ["at least"], code=5, options=["--device-memory", "1KiB"])
+    found = t.worker("--check", path, "--json", "--device-memory", r["least_device_bytes"]).json()
+    t.equal(found["resolved"]["micro_batch"], 1, "micro_batch with the least memory")
+
+
+@case(defect="with micro_batch auto, --check says the least for the micro-batch it chose, not the least that would do")
+def test_check_with_micro_batch_auto_knows_the_least(t):
+    path = write_job(t, job(SMALL, {"train.micro_batch": "auto"}))
+    least = t.worker("--check", path, "--json").json()["least_device_bytes"]
+    t.worker("--check", path, "--device-memory", least - 256, expect=5)
+
+
+@case
+def test_misfit_in_host_memory_is_refused(t):
+    refused(t, write_job(t, SMALL), "resources.host_memory", ["host memory"], code=5, options=["--host-memory", "9KiB"])
+
+
+@case(defect="the host memory said to be needed is that of the leanest policy, not the least that would do")
+def test_misfit_in_host_memory_names_the_least(t):
+    path = write_job(t, SMALL)
+    needed = t.worker("--check", path, "--json").json()["host_bytes"]
+    t.worker("--check", path, "--host-memory", needed)
+    run = t.worker("--check", path, "--host-memory", needed - 1, expect=5)
+    t.contains(run.err, f"needs {needed} bytes", what="the message")
+
+
+@case(defect='the advice for policy auto reads "give at least that, a smaller train.micro_batch"')
+def test_misfit_advice_is_a_sentence(t):
+    run = t.worker("--check", write_job(t, SMALL), "--device-memory", "8KiB", expect=5)
+    t.contains(run.err, "or a smaller train.micro_batch", what="the message")
+
+
+# ---- outputs that cannot be used ----
+
+@case
+def test_output_that_is_a_file_is_refused(t):
+    path = write_job(t, TINY)
+    for out in (path, path + "/below"):
+        refused(t, path, out, ["Not a directory"], verb="--run", options=["--output", out])
+
+
+@case
+def test_output_that_may_not_be_written_is_refused(t):
+    os.mkdir(t.path("mine"), 0o555)
+    anyone = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # root may write everywhere
+    try:
+        t.worker("--version", **anyone)
+    except OSError as e:
+        t.skip(f"another user may not run the program: {e}")
+    for out in (t.path("mine", "out"), t.path("mine")):
+        run = t.worker("--run", write_job(t, TINY), "--output", out, expect=2, **anyone)
+        t.check(run.err.startswith(f"tutti-worker: {out}: "), "the directory is not named")
+        t.contains(run.err, "Permission denied", what="standard error")
+        t.equal(run.out, "", "standard output")
+
+
+@case
+def test_output_on_a_read_only_place_is_refused(t):
+    """For root too: nothing can be made in /proc."""
+    if not os.path.isdir("/proc/self"):
+        t.skip("there is no /proc")
+    refused(t, write_job(t, TINY), "/proc/tutti", ["cannot make the output directory"], verb="--run",
+            options=["--output", "/proc/tutti/out"])
+
+
+@case(each=[
+    ("another seed", {"init.seed": 5}),
+    ("another width", {"model.hidden": [6]}),
+    ("another batch", {"train.global_batch": 8}),
+    ("another rate", {"optimizer.lr": 1e-3}),
+    ("another optimizer", {"optimizer": {"type": "sgd", "lr": 3e-3}}),
+    ("other data", {"data.samples": 17}),
+    ("no clipping", {"train.grad_clip": DELETE}),
+    ("another schedule", {"schedule": {"type": "linear"}}),
+])
+def test_output_of_another_spec_is_refused(t, value):
+    _, changes = value
+    out = t.path("out")
+    t.worker("--run", write_job(t, TINY), "--quiet", "--output", out)
+    before = outcome(out)
+    refused(t, write_job(t, job(TINY, changes)), out, ["another spec", "choose another output"], verb="--run",
+            options=["--output", out])
+    t.equal(outcome(out), before, "the output that was refused")
+
+
+@case
+def test_output_of_the_same_bits_is_accepted(t):
+    """What does not change bits may change: name, where to run, how often to save; and a job may be prolonged."""
+    out, plain, paths = t.path("out"), t.path("plain"), []
+    for changes in ({"name": "other", "checkpoint.keep": 3, "resources": {"devices": 2}},
+                    {"train.on_nonfinite": "skip", "memory": {"policy": "stream"}, "checkpoint": DELETE},
+                    {"train.steps": 7, "queue": {"priority": "low"}}):
+        t.worker("--run", write_job(t, job(TINY, changes)), "--quiet", "--output", out)
+    t.worker("--run", write_job(t, job(TINY, {"train.steps": 7})), "--quiet", "--output", plain)
+    t.equal(outcome(out)["weights_hash"], outcome(plain)["weights_hash"], "weights after 3 and 4 more steps")
+    t.equal(read_json(os.path.join(out, "result.json"))["resumed_from"], 3, "resumed_from")
+
+
+# ---- two at once ----
+
+@case
+def test_second_worker_on_an_output_is_refused(t):
+    from files import steps_in_metrics
+
+    path, out = write_job(t, job(TINY, {"train.steps": 1_000_000, "checkpoint": DELETE})), t.path("out")
+    live = t.start("--run", path, "--output", out, "--quiet")
+    live.until(lambda: steps_in_metrics(out) >= 1, "a step")
+    refused(t, path, out, ["another worker"], verb="--run", options=["--output", out])
+    t.check(live.alive(), "the first worker ended")
+    live.kill()
+    shorter = write_job(t, job(TINY, {"train.steps": 2}))
+    t.worker("--run", shorter, "--output", out, "--quiet")  # a lock dies with its holder
+
+
+@case
+def test_race_of_workers_on_an_output_gives_one_result(t):
+    path, out, plain = write_job(t, TINY), t.path("out"), t.path("plain")
+    t.worker("--run", path, "--output", plain, "--quiet")
+    racers = [t.start("--run", path, "--output", out, "--quiet") for _ in range(8)]
+    codes = [racer.wait().code for racer in racers]
+    t.check(set(codes) <= {0, 2} and 0 in codes, f"exit codes {codes}")
+    t.equal(outcome(out), outcome(plain), "the outcome of the race")
