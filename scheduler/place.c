@@ -1,30 +1,51 @@
 /* Offline placement: every segment gets an address such that segments that live at the same time do not overlap.
  *
  * Largest first, each at the lowest gap that is free over its whole life: simple, and close to the sum of live bytes
- * for the few sizes that chains have. To find who lives at the same time without comparing all pairs, the issue order
- * is cut into blocks; a segment is listed in each block it touches, long-lived ones in one list of their own.
- * Placement does not depend on the capacity: whether the peak fits is decided by the caller.
+ * for the few sizes that chains have. Placement does not depend on the capacity: whether the peak fits is decided by
+ * the caller.
+ *
+ * Most of the work is to find who lives at the same time. The issue order is cut into blocks, at several levels of
+ * coarseness; a placed segment is listed in the few blocks that it touches at the level that suits its length, each list
+ * sorted by address. The lowest gap is then found by merging the lists of the blocks that the new segment touches, up to
+ * the first gap that is large enough.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "scheduler/build.h"
 
-#define BLOCK 64      /* positions */
-#define LONG_BLOCKS 16 /* a segment that touches more blocks goes to the long list */
+#define FINEST       64 /* positions per block at level 0 */
+#define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
+#define LEVELS       8
+#define MERGE_LISTS  24 /* with more lists than this, sorting their union is faster than merging */
 
-struct span {
-    uint64_t from, to; /* addresses */
+struct placed {
+    uint64_t from, to;   /* addresses */
+    uint32_t start, end; /* positions */
 };
 
-typedef VEC(uint32_t) id_list;
+typedef VEC(struct placed) placed_list; /* sorted by `from` */
+
+struct level {
+    placed_list *blocks;
+    uint32_t n_blocks;
+    uint64_t width; /* positions */
+};
+
+struct index { /* of one device */
+    struct level levels[LEVELS];
+};
+
+struct merge_head {
+    const struct placed *at, *end;
+};
 
 struct placer {
     struct draft *d;
-    id_list *blocks;
-    uint32_t n_blocks;
-    id_list longs;
-    VEC(struct span) taken; /* scratch: address ranges of those that live at the same time */
+    struct index *devices;
+    VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
+    placed_list taken;            /* scratch: their union */
 };
 
 static uint64_t segment_bytes(const struct draft *d, const struct segment *s)
@@ -32,59 +53,133 @@ static uint64_t segment_bytes(const struct draft *d, const struct segment *s)
     return round_up(d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
 }
 
-static bool overlap_in_time(const struct segment *a, const struct segment *b)
+static bool alive(const struct placed *p, const struct segment *s)
 {
-    return a->start <= b->end && b->start <= a->end;
+    return p->start <= s->end && s->start <= p->end;
 }
 
-static void collect(struct placer *p, const id_list *ids, const struct segment *s)
+/* ---- the index ---- */
+
+static void index_init(struct index *ix, size_t positions)
 {
-    for (size_t i = 0; i < ids->n; i++) {
-        const struct segment *o = &p->d->segments.at[ids->at[i]];
-        if (o->device == s->device && overlap_in_time(o, s))
-            vec_push(&p->taken, (struct span){o->addr, o->addr + segment_bytes(p->d, o)});
+    uint64_t width = FINEST;
+    for (int k = 0; k < LEVELS; k++, width *= LEVEL_FACTOR) {
+        ix->levels[k].width = width;
+        ix->levels[k].n_blocks = (uint32_t)(positions / width + 1);
+        ix->levels[k].blocks = xcalloc(ix->levels[k].n_blocks, sizeof *ix->levels[k].blocks);
     }
 }
 
-static int compare_spans(const void *pa, const void *pb)
+static void index_finish(struct index *ix)
 {
-    const struct span *a = pa, *b = pb;
+    for (int k = 0; k < LEVELS; k++) {
+        for (uint32_t b = 0; b < ix->levels[k].n_blocks; b++)
+            vec_free(&ix->levels[k].blocks[b]);
+        free(ix->levels[k].blocks);
+    }
+}
+
+static void list_insert(placed_list *list, const struct placed *p)
+{
+    size_t low = 0, high = list->n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (list->at[mid].from <= p->from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    vec_push(list, *p);
+    memmove(list->at + low + 1, list->at + low, (list->n - 1 - low) * sizeof *list->at);
+    list->at[low] = *p;
+}
+
+static void index_add(struct index *ix, const struct placed *p)
+{
+    int k = 0;
+    while (k < LEVELS - 1 && p->end / ix->levels[k].width - p->start / ix->levels[k].width >= LEVEL_FACTOR)
+        k++;
+    const struct level *lv = &ix->levels[k];
+    for (uint64_t b = p->start / lv->width; b <= p->end / lv->width; b++)
+        list_insert(&lv->blocks[b], p);
+}
+
+/* ---- the lowest gap ---- */
+
+static void touch_lists(struct placer *p, const struct segment *s)
+{
+    const struct index *ix = &p->devices[s->device];
+    p->heads.n = 0;
+    for (int k = 0; k < LEVELS; k++) {
+        const struct level *lv = &ix->levels[k];
+        for (uint64_t b = s->start / lv->width; b <= s->end / lv->width; b++)
+            if (lv->blocks[b].n > 0)
+                vec_push(&p->heads,
+                         (struct merge_head){lv->blocks[b].at, lv->blocks[b].at + lv->blocks[b].n});
+    }
+}
+
+/* True when what is at `q` leaves room below it; otherwise *at moves behind it. */
+static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
+{
+    if (q->from >= *at && q->from - *at >= bytes)
+        return true;
+    if (q->to > *at)
+        *at = q->to;
+    return false;
+}
+
+static uint64_t gap_by_merging(struct placer *p, const struct segment *s, uint64_t bytes)
+{
+    uint64_t at = 0;
+    while (p->heads.n > 0) {
+        size_t best = 0;
+        for (size_t i = 1; i < p->heads.n; i++)
+            if (p->heads.at[i].at->from < p->heads.at[best].at->from)
+                best = i;
+        struct merge_head *h = &p->heads.at[best];
+        if (alive(h->at, s) && gap_before(h->at, bytes, &at))
+            break;
+        if (++h->at == h->end)
+            *h = p->heads.at[--p->heads.n];
+    }
+    return at;
+}
+
+static int compare_placed(const void *pa, const void *pb)
+{
+    const struct placed *a = pa, *b = pb;
     return a->from < b->from ? -1 : a->from > b->from;
 }
 
-static uint64_t lowest_gap(struct placer *p, uint64_t bytes)
+static uint64_t gap_by_sorting(struct placer *p, const struct segment *s, uint64_t bytes)
 {
     uint64_t at = 0;
-    if (p->taken.n > 0)
-        qsort(p->taken.at, p->taken.n, sizeof *p->taken.at, compare_spans);
-    for (size_t i = 0; i < p->taken.n; i++) {
-        if (p->taken.at[i].from >= at && p->taken.at[i].from - at >= bytes)
+    p->taken.n = 0;
+    for (size_t i = 0; i < p->heads.n; i++)
+        for (const struct placed *q = p->heads.at[i].at; q < p->heads.at[i].end; q++)
+            if (alive(q, s))
+                vec_push(&p->taken, *q);
+    if (p->taken.n > 1)
+        qsort(p->taken.at, p->taken.n, sizeof *p->taken.at, compare_placed);
+    for (size_t i = 0; i < p->taken.n; i++)
+        if (gap_before(&p->taken.at[i], bytes, &at))
             break;
-        if (p->taken.at[i].to > at)
-            at = p->taken.at[i].to;
-    }
     return at;
 }
 
 static void place_segment(struct placer *p, uint32_t id)
 {
     struct segment *s = &p->d->segments.at[id];
-    uint32_t first = s->start / BLOCK, last = s->end / BLOCK;
-    p->taken.n = 0;
-    collect(p, &p->longs, s);
-    for (uint32_t b = first; b <= last; b++)
-        collect(p, &p->blocks[b], s);
     uint64_t bytes = segment_bytes(p->d, s);
-    s->addr = lowest_gap(p, bytes);
+    touch_lists(p, s);
+    s->addr = p->heads.n <= MERGE_LISTS ? gap_by_merging(p, s, bytes) : gap_by_sorting(p, s, bytes);
     if (s->addr + bytes > p->d->peak[s->device])
         p->d->peak[s->device] = s->addr + bytes;
-    if (last - first >= LONG_BLOCKS) {
-        vec_push(&p->longs, id);
-        return;
-    }
-    for (uint32_t b = first; b <= last; b++)
-        vec_push(&p->blocks[b], id);
+    index_add(&p->devices[s->device], &(struct placed){s->addr, s->addr + bytes, s->start, s->end});
 }
+
+/* ---- the order ---- */
 
 struct rank {
     uint64_t bytes;
@@ -106,8 +201,9 @@ static int compare_ranks(const void *pa, const void *pb)
 void draft_place(struct draft *d)
 {
     uint32_t n = (uint32_t)d->segments.n;
-    struct placer p = {.d = d, .n_blocks = (uint32_t)(d->instrs.n / BLOCK + 1)};
-    p.blocks = xcalloc(p.n_blocks, sizeof *p.blocks);
+    struct placer p = {.d = d, .devices = xcalloc(d->n_devices, sizeof *p.devices)};
+    for (uint32_t i = 0; i < d->n_devices; i++)
+        index_init(&p.devices[i], d->instrs.n);
     struct rank *ranks = xcalloc(n ? n : 1, sizeof *ranks);
     for (uint32_t i = 0; i < n; i++) {
         const struct segment *s = &d->segments.at[i];
@@ -117,9 +213,9 @@ void draft_place(struct draft *d)
     for (uint32_t i = 0; i < n; i++)
         place_segment(&p, ranks[i].id);
     free(ranks);
-    for (uint32_t b = 0; b < p.n_blocks; b++)
-        vec_free(&p.blocks[b]);
-    free(p.blocks);
-    vec_free(&p.longs);
+    for (uint32_t i = 0; i < d->n_devices; i++)
+        index_finish(&p.devices[i]);
+    free(p.devices);
+    vec_free(&p.heads);
     vec_free(&p.taken);
 }

@@ -6,7 +6,8 @@
  * inside from the stashed input of the pack. Updates follow the last backward of a layer at once. Activations go to
  * the next device directly; nothing is kept across iterations.
  *
- * The search takes, for each way of overlapping, the fewest packs that fit: first backward, then forward.
+ * The search takes the fewest packs that fit, first backward, then forward; and a way with less overlap only where it
+ * allows fewer packs than the ways with more.
  */
 #include <stdlib.h>
 
@@ -39,19 +40,22 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
 
 static int search(const struct plan_request *r, struct trial *t)
 {
-    for (size_t i = 0; i < N_VARIANTS; i++) {
+    uint32_t packs = r->train->n_layers + 1; /* fewest so far, plus: what the next variant must stay below */
+    for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;
         policy_harmony_pp.leanest(r, &c);
         c.knobs = variants[i];
+        c.packs_bwd = packs - 1;
         int e = t->run(t, &c);
         if (e == 0)
             continue;
         if (e > 0)
             e = fewest(t, &c, &c.packs_bwd, 1);
-        if (e == 0)
+        if (e == 0 && c.packs_bwd > 1) /* with one pack everything is in the fused task */
             e = fewest(t, &c, &c.packs_fwd, 1);
         if (e < 0)
             return e;
+        packs = c.packs_bwd;
     }
     return 0;
 }

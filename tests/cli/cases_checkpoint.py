@@ -1,9 +1,10 @@
 """Checkpoints: what is in them, which are kept, that a damaged one is refused, and that any machine can go on."""
 import os
 import random
+import re
 import shutil
 
-from files import (SMALL, check_checkpoint, checkpoint_steps, job, leftovers, outcome, read_json, read_metrics,
+from files import (SMALL, check_checkpoint, checkpoint_steps, crc32c, job, leftovers, outcome, read_json, read_metrics,
                    read_safetensors, same_outcome, separable, write_idx_pair, write_job)
 from harness import case, once
 
@@ -141,6 +142,22 @@ def test_resumed_from_any_checkpoint_gives_the_same_bits(t):
         os.remove(os.path.join(out, "model.safetensors"))
         t.worker("--run", write_job(t, WHOLE), "--quiet", "--output", out)
         same_outcome(t, out, outcome(whole), f"from step {step}")
+
+
+@case
+def test_resumed_with_other_numerics_says_that_bits_may_differ(t):
+    out = t.path("out")
+    t.worker("--run", write_job(t, FIRST), "--quiet", "--output", out)
+    path = os.path.join(out, "checkpoints", "step-4", "state.json")
+    with open(path, "rb") as f:
+        raw = f.read()
+    raw = re.sub(rb'"numerics":"[^"]*"', b'"numerics":"cuda sm_90"', raw)
+    raw = re.sub(rb'"self_crc32c":"\w+"', b'"self_crc32c":"00000000"', raw)
+    with open(path, "wb") as f:
+        f.write(raw.replace(b'"00000000"}', b'"%s"}' % crc32c(raw).encode()))
+    check_checkpoint(out, 4)
+    run = t.worker("--run", write_job(t, WHOLE), "--quiet", "--output", out)
+    t.contains(run.err, "other numerics", "bits may differ", what="standard error")
 
 
 @case

@@ -1,6 +1,7 @@
 """Killed at any moment, a job goes on from its last checkpoint to the same bits."""
 import os
 import random
+import re
 import shutil
 
 import strace
@@ -57,6 +58,60 @@ def test_killing_covers_what_a_checkpoint_does(t):
     """The sweeps below are worth something only while they see the calls that a checkpoint consists of."""
     names = {name for name, _, _ in places(t)}
     t.check({"write", "fsync", "fdatasync", "renameat", "mkdirat", "unlinkat", "openat"} <= names, f"seen: {names}")
+
+
+class Disk:
+    """What a power loss could take away: paths whose bytes, and directories whose names, are not synced yet."""
+
+    def __init__(self):
+        self.dirty = set()
+
+    def play(self, name, line):
+        """One line of strace -y. Returns what is wrong with it, or None."""
+        result = line.rsplit(" = ", 1)[-1]
+        if result.startswith("-1"):
+            return None
+        fds = re.findall(r"\d+<([^>]*)>", line)
+        names = re.findall(r'"([^"]*)"', line)
+        if name in ("write", "ftruncate"):
+            self.dirty.add(fds[0])
+        elif name in ("fsync", "fdatasync"):
+            self.dirty.discard(fds[0])
+        elif name == "openat" and "O_CREAT" in line:
+            self.dirty |= {os.path.join(fds[0], names[0]), fds[0]}
+        elif name == "mkdirat":
+            self.dirty |= {os.path.join(fds[0], names[0]), fds[0]}
+        elif name == "renameat":
+            source = os.path.join(fds[0], names[0])
+            unsafe = [p for p in self.dirty if p == source or p.startswith(source + "/")]
+            if unsafe and not names[1].endswith(".tmp"):
+                return f"{names[0]} becomes {names[1]} before {unsafe} is synced"
+            self.dirty = {p for p in self.dirty if p not in unsafe} | {fds[0]}
+        elif name == "unlinkat" and ".old.tmp" in fds[0] and os.path.dirname(fds[0]) in self.dirty:
+            return "an old checkpoint is removed before the new one is synced"
+        return None
+
+
+@case
+def test_everything_is_synced_before_it_counts(t):
+    """Power loss: a file gets its name when it is on the disk, and what it replaces goes when that is on the disk."""
+    disk = Disk()
+    for name, number, line in places(t):
+        problem = disk.play(name, line)
+        t.check(problem is None, f"{problem}: {name} #{number} {line}")
+        if '"metrics.jsonl"' in line:
+            disk.dirty = {p for p in disk.dirty if not p.endswith("/metrics.jsonl")}  # no bytes yet
+    t.equal([p for p in disk.dirty if not p.endswith("/lock")], [], "not synced at the end")
+
+
+@case(defect="the directory in which the output directory is made is never synced: power loss can take all of the output")
+def test_new_output_directory_is_synced_in_its_parent(t):
+    strace.need(t)
+    parent = t.path("parent")
+    os.mkdir(parent)
+    calls = strace.places(t, parent, *arguments(t, os.path.join(parent, "out")))
+    t.check(any(name == "mkdir" and line.startswith(f'"{parent}/out"') for name, _, line in calls), "no mkdir was seen")
+    t.check(any(name == "fsync" and f"<{parent}>" in line for name, _, line in calls), f"no fsync of {parent}")
 
 
 @case(each=["openat", "write", "fsync", "fdatasync", "renameat", "mkdir", "mkdirat", "unlinkat"])

@@ -2,8 +2,8 @@
 import os
 
 import strace
-from files import (DELETE, SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_metrics,
-                   read_safetensors, same_outcome, write_idx_pair, write_job)
+from files import (DELETE, SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
+                   read_metrics, read_safetensors, same_outcome, write_idx_pair, write_job)
 from harness import case, once
 
 # ---- not finite ----
@@ -93,6 +93,16 @@ def test_infinite_optimizer_state_is_not_saved(t):
         for name, (_, values) in state.items():
             bad = sum(not abs(v) < float("inf") for v in values)
             t.equal(bad, 0, f"elements of {name} in step-{step} that are not finite")
+
+
+@case(defect="a run that fails leaves the result.json of an earlier one, which says that all went well (DESIGN section 4)")
+def test_failure_leaves_no_result_of_success(t):
+    out = t.path("out")
+    t.worker("--run", write_job(t, job(poisoned(t), {"train.steps": 1})), "--quiet", "--output", out)
+    t.equal(read_json(os.path.join(out, "result.json"))["ok"], True, "result.json of the first run: ok")
+    t.worker("--run", write_job(t, poisoned(t)), "--quiet", "--output", out, expect=1)
+    path = os.path.join(out, "result.json")
+    t.check(not os.path.exists(path) or not read_json(path)["ok"], "result.json says ok after a failure")
 
 
 @case(defect='the message says "The last checkpoint is kept" when there is none')
