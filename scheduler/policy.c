@@ -1,6 +1,7 @@
 /* plan_make: tries a policy's candidates, keeps the fastest that fits, and when none fits says what would.
  *
- * "Fits" is never estimated: a candidate is built with addresses and compared with the leases. Time is the simulator's.
+ * "Fits" is never estimated: a candidate is built with addresses and compared with the leases. Time is the
+ * simulator's.
  */
 #include "scheduler/policy.h"
 
@@ -27,14 +28,14 @@ static const struct policy *const policies[POLICY_COUNT] = {
     [POLICY_stream] = &policy_stream,
 };
 
-/* What `auto` tries, in this order. When everything fits, nothing needs to move: then no other policy is tried,
- * whatever the simulator thinks of overlapping updates with compute. */
+/* What `auto` tries, in this order. When everything fits, nothing needs to move: then no other policy is
+ * tried, whatever the simulator thinks of overlapping updates with compute. */
 static const enum policy_id preference[] = {POLICY_resident, POLICY_harmony_pp, POLICY_stream};
 
 #define SIM_RUNS 3 /* enough for the steady state to show */
 
 struct search {
-    struct trial trial; /* first: a trial is a search */
+    struct trial trial;          /* first: a trial is a search */
     struct plan_request request; /* update resolved */
     const struct policy *policy;
     const struct profile *profile;
@@ -149,16 +150,18 @@ static int report_misfit(const struct plan_request *request, const struct plan_n
         return err_set_at(err, -ENOSPC, "resources.host_memory",
                           "policy %s needs %llu bytes (%s) of host memory, but the job may use %llu (%s); "
                           "raise resources.host_memory or use a smaller model or batch",
-                          policy, (unsigned long long)need->host_bytes, want, (unsigned long long)m->host_bytes, have);
+                          policy, (unsigned long long)need->host_bytes, want,
+                          (unsigned long long)m->host_bytes, have);
     }
     size_text(have, sizeof have, smallest);
     size_text(want, sizeof want, need->device_bytes);
-    return err_set_at(err, -ENOSPC, "resources.device_memory",
-                      "policy %s does not fit: it needs at least %llu bytes (%s) on each of %u device%s, but has %llu "
-                      "(%s); give at least that, a smaller train.micro_batch%s",
-                      policy, (unsigned long long)need->device_bytes, want, m->n_devices, m->n_devices == 1 ? "" : "s",
-                      (unsigned long long)smallest, have,
-                      request->policy == POLICY_auto ? "" : ", or memory.policy \"auto\"");
+    return err_set_at(
+        err, -ENOSPC, "resources.device_memory",
+        "policy %s does not fit: it needs at least %llu bytes (%s) on each of %u device%s, but has %llu "
+        "(%s); give at least that, or use a smaller train.micro_batch%s",
+        policy, (unsigned long long)need->device_bytes, want, m->n_devices, m->n_devices == 1 ? "" : "s",
+        (unsigned long long)smallest, have,
+        request->policy == POLICY_auto ? "" : " or memory.policy \"auto\"");
 }
 
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)

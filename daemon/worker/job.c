@@ -1,18 +1,21 @@
 /* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls.
  *
  * micro_batch "auto" is resolved here: the largest divisor of the global batch, up to AUTO_ROWS, with which a
- * plan fits. It changes bits, so the caller stores it and passes it in ever after.
+ * plan fits. It changes bits, so --run stores it in the output (resolved.json), and from then on that value
+ * counts.
  */
 #include "daemon/worker/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/checked.h"
 #include "scheduler/verify.h"
 
-#define AUTO_ROWS 128 /* more rows bring no more speed to a GEMM of a cpu device */
+#define RESOLVED_MAX (64u << 20)
+#define AUTO_ROWS    128 /* more rows bring no more speed to a GEMM of a cpu device */
 
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
@@ -122,17 +125,43 @@ static int plan_auto(const struct job_options *o, struct job *j, struct err *err
     return r;
 }
 
-int job_prepare(const struct job_options *o, uint32_t micro_batch, struct job *j, struct err *err)
+int job_read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
 {
+    *ret = NULL;
+    int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, ret_bytes);
+    if (r == -ENOENT)
+        return 0;
+    return r < 0 ? fs_fail(err, r, out->name, JOB_RESOLVED, "read") : 0;
+}
+
+/* What "auto" meant when the job was first run; 0 when it never was. */
+static int earlier_micro_batch(const struct job *j, uint32_t *ret, struct err *err)
+{
+    *ret = 0;
+    struct outdir out = {open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
+    if (out.fd < 0)
+        return 0; /* none yet, or --run will say what is wrong with it */
+    char *text;
+    size_t bytes;
+    int r = job_read_resolved(&out, &text, &bytes, err);
+    if (r == 0 && text != NULL)
+        r = spec_resolved_micro_batch(text, bytes, ret, err);
+    free(text);
+    close(out.fd);
+    return r;
+}
+
+int job_prepare(const struct job_options *o, struct job *j, struct err *err)
+{
+    uint32_t micro_batch = j->spec->train.micro_batch;
     int r = open_data(j, err);
     if (r == 0)
         r = choose_machine(o, j, err);
+    if (r == 0 && micro_batch == 0)
+        r = earlier_micro_batch(j, &micro_batch, err);
     if (r < 0)
         return r;
-    if (micro_batch == 0 && j->spec->train.micro_batch == 0)
-        r = plan_auto(o, j, err);
-    else
-        r = plan_with(o, j, micro_batch, err);
+    r = micro_batch == 0 ? plan_auto(o, j, err) : plan_with(o, j, micro_batch, err);
     if (r < 0)
         return r;
     return plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "daemon/worker/data.h"
+#include "daemon/worker/fsutil.h"
 #include "daemon/worker/spec.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
@@ -39,12 +40,18 @@ struct job {
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
 };
 
-/* The spec alone: enough to know where the output is, and so what an earlier run resolved. */
+/* The spec alone. */
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
 
-/* The rest. `micro_batch`: what "auto" meant when the job was first planned, 0 when it never was.
- * -ENOSPC: no plan fits (j->least_bytes). After a failure job_finish is still due. */
-int job_prepare(const struct job_options *o, uint32_t micro_batch, struct job *j, struct err *err);
+/* The rest. Where micro_batch is "auto" and an earlier run left a resolved.json in the output, its value
+ * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
+ * failure job_finish is still due. */
+int job_prepare(const struct job_options *o, struct job *j, struct err *err);
 void job_finish(struct job *j); /* takes a zeroed one */
+
+#define JOB_RESOLVED "resolved.json"
+
+/* The text of resolved.json in an output directory, malloc'ed; NULL when there is none. */
+int job_read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err);
 
 #endif

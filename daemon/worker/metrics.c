@@ -222,8 +222,8 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     if (!isnan(s->grad_norm))
         add_number(b, "grad_norm", s->grad_norm, "%.17g");
     add_number(b, "samples_per_s", s->samples_per_s, "%.6g");
-    strbuf_addf(b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64,
-                s->in_bytes, s->out_bytes, s->peer_bytes);
+    strbuf_addf(b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64, s->in_bytes,
+                s->out_bytes, s->peer_bytes);
     add_number(b, "stall_s", s->stall_s, "%.6g");
     return finish_line(m, err);
 }

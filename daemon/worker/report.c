@@ -23,9 +23,9 @@ void print_buffer(struct strbuf *b)
 
 static int exit_code(int code, bool early)
 {
-    if (code == -ENOSPC && early)
-        return EXIT_MISFIT;
-    return early ? EXIT_INVALID : EXIT_FAILED;
+    if (early)
+        return code == -ENOSPC ? EXIT_MISFIT : EXIT_INVALID;
+    return code == -EEXIST ? EXIT_INVALID : EXIT_FAILED; /* the output belongs to another spec */
 }
 
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
@@ -222,7 +222,10 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
                 r->steps_done, r->total_steps);
     if (r->resumed_from > 0)
         strbuf_addf(b, " (resumed from %" PRIu64 ")", r->resumed_from);
-    strbuf_addf(b, "\n  loss      %.6f", r->loss);
+    if (isfinite(r->loss))
+        strbuf_addf(b, "\n  loss      %.6f", r->loss);
+    else
+        strbuf_add(b, "\n  loss      no step made by this run");
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
     strbuf_addf(

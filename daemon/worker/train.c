@@ -386,6 +386,9 @@ static int restore(struct trainer *t, struct err *err)
         t->report->numerics_changed = strcmp(info->numerics, devset_numerics(t->devices)) != 0;
         t->eval = info->eval;
         t->eval_step = info->step;
+        t->report->evaluated = info->eval.valid;
+        t->report->val_loss = info->eval.loss;
+        t->report->val_accuracy = info->eval.accuracy;
     }
     checkpoint_close(c);
     return r;

@@ -23,7 +23,7 @@ int verb_check(const struct verb_options *o)
     uint64_t least = 0;
     int r = job_load_spec(&o->job, &j, &err), code = EXIT_DONE;
     if (r == 0)
-        r = job_prepare(&o->job, 0, &j, &err);
+        r = job_prepare(&o->job, &j, &err);
     if (r == 0)
         r = least_capacity(o, &j, &least, &err);
     if (r < 0)

@@ -61,7 +61,7 @@ int verb_plan(const struct verb_options *o)
     struct err err = {0};
     int r = job_load_spec(&o->job, &j, &err), code = EXIT_DONE;
     if (r == 0)
-        r = job_prepare(&o->job, 0, &j, &err);
+        r = job_prepare(&o->job, &j, &err);
     if (r < 0) {
         code = report_error(o, r, &err, j.least_bytes, true);
         job_finish(&j);

@@ -17,8 +17,6 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define RESOLVED_MAX (64u << 20)
-
 static volatile sig_atomic_t caught;
 
 /* The first signal asks for a checkpoint; a second one ends the process at once, as if there were no handler.
@@ -80,16 +78,6 @@ static void close_output(const struct outdir *out, int lock)
         close(out->fd);
 }
 
-/* What an earlier run resolved, or NULL. */
-static int read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
-{
-    *ret = NULL;
-    int r = fs_read_text(out->fd, "resolved.json", RESOLVED_MAX, ret, ret_bytes);
-    if (r == -ENOENT)
-        return 0;
-    return r < 0 ? fs_fail(err, r, out->name, "resolved.json", "read") : 0;
-}
-
 /* A file that appears whole or not at all. */
 static int write_atomically(const struct outdir *out, const char *file, const struct strbuf *b,
                             struct err *err)
@@ -111,27 +99,35 @@ static int write_atomically(const struct outdir *out, const char *file, const st
 }
 
 /* The resolved spec is written once; a later run must resolve to the same. */
-static int settle_resolved(const struct outdir *out, const struct spec *s, const char *before,
-                           struct err *err)
+static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
     struct strbuf b = {0};
-    int r = 0;
+    char *before;
+    size_t bytes;
+    int r = job_read_resolved(out, &before, &bytes, err);
+    if (r < 0)
+        return r;
     spec_resolved_json(s, &b);
     strbuf_add(&b, "\n");
     if (before == NULL)
-        r = write_atomically(out, "resolved.json", &b, err);
+        r = write_atomically(out, JOB_RESOLVED, &b, err);
     else if (strcmp(before, b.at) != 0)
         r = err_set_at(
             err, -EEXIST, out->name,
-            "the output belongs to a job with another spec (see resolved.json there); choose another output, "
-            "or remove that directory to start afresh");
+            "the output belongs to a job with another spec (see %s there); choose another output, or remove "
+            "that directory to start afresh",
+            JOB_RESOLVED);
     strbuf_finish(&b);
+    free(before);
     return r;
 }
 
+/* A run that found nothing left to do keeps the report of the one that did it. */
 static int write_result(const struct outdir *out, const struct job *j, const struct train_report *rep,
                         struct err *err)
 {
+    if (rep->steps_done == rep->resumed_from && faccessat(out->fd, "result.json", F_OK, 0) == 0)
+        return 0;
     struct strbuf b = {0};
     report_json(j, rep, &b);
     int r = write_atomically(out, "result.json", &b, err);
@@ -177,48 +173,40 @@ static int train(const struct verb_options *o, struct job *j, const struct outdi
     return r;
 }
 
-/* Everything before training. */
-static int prepare(const struct verb_options *o, struct job *j, struct outdir *out, int *lock,
-                   struct err *err)
+/* Everything that needs the output directory. */
+static int run_in_output(const struct verb_options *o, struct job *j, struct train_report *rep,
+                         struct err *err)
 {
-    char *before = NULL;
-    size_t bytes = 0;
-    uint32_t micro_batch = 0;
-    int r = job_load_spec(&o->job, j, err);
+    struct outdir out = {.fd = -1};
+    int lock = -1;
+    int r = open_output(j->output, &out, &lock, err);
     if (r == 0)
-        r = open_output(j->output, out, lock, err);
+        r = settle_resolved(&out, j->spec, err);
     if (r == 0)
-        r = read_resolved(out, &before, &bytes, err);
-    if (r == 0 && before != NULL && j->spec->train.micro_batch == 0)
-        r = spec_resolved_micro_batch(before, bytes, &micro_batch, err);
-    if (r == 0)
-        r = job_prepare(&o->job, micro_batch, j, err);
-    if (r == 0)
-        r = settle_resolved(out, j->spec, before, err);
-    free(before);
+        r = train(o, j, &out, rep, err);
+    close_output(&out, lock);
     return r;
 }
 
 int verb_run(const struct verb_options *o)
 {
-    struct job j = {0};
-    struct outdir out = {.fd = -1};
-    int lock = -1, code = EXIT_DONE;
+    struct job j;
+    int code = EXIT_DONE;
     struct err err = {0};
     struct train_report rep;
-    int r = prepare(o, &j, &out, &lock, &err);
+    int r = job_load_spec(&o->job, &j, &err);
+    if (r == 0)
+        r = job_prepare(&o->job, &j, &err);
+    bool early = r < 0; /* a job that is refused leaves no trace */
+    if (r == 0)
+        r = run_in_output(o, &j, &rep, &err);
     if (r < 0) {
-        code = report_error(o, r, &err, j.least_bytes, true);
+        code = report_error(o, r, &err, j.least_bytes, early);
     } else {
-        r = train(o, &j, &out, &rep, &err);
-        if (r < 0)
-            code = report_error(o, r, &err, 0, false);
-        else
-            print_result(o, &j, &rep);
-        if (r == 0 && rep.stopped)
+        print_result(o, &j, &rep);
+        if (rep.stopped)
             code = 128 + caught;
     }
     job_finish(&j);
-    close_output(&out, lock);
     return code;
 }

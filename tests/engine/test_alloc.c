@@ -81,7 +81,7 @@ static void run(enum policy_id policy, struct samples *s)
     struct job j;
     struct err err = {0};
     struct train_report report;
-    if (job_load_spec(&o, &j, &err) < 0 || job_prepare(&o, 0, &j, &err) < 0)
+    if (job_load_spec(&o, &j, &err) < 0 || job_prepare(&o, &j, &err) < 0)
         fail_msg("%s", err.msg);
     struct outdir out = {open(dir, O_RDONLY | O_DIRECTORY), dir};
     struct train_options t = {.progress = sample, .ctx = s};
