@@ -86,10 +86,139 @@ static void test_build_random_chains_verify(void **state)
     }
 }
 
+/* A chain of equal layers, for which traffic and peaks can be said in closed form. */
+struct even {
+    struct layer layers[40];
+    struct model model;
+    struct optimizer optimizer;
+    struct graph *train, *eval;
+    struct machine machine;
+    struct plan_request request;
+    uint64_t w; /* bytes of all weights */
+};
+
+#define EVEN_MICRO 3
+
+static void even_init(struct even *e, uint32_t depth, double clip, enum policy_id policy, enum update_place update)
+{
+    *e = (struct even){.optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip}};
+    for (uint32_t l = 0; l < depth; l++)
+        e->layers[l] =
+            (struct layer){.kind = LAYER_dense, .id = l, .in = 64, .out = 64, .bias = true, .act = ACT_RELU};
+    e->layers[depth] = (struct layer){.kind = LAYER_softmax_xent, .id = depth, .in = 64};
+    e->model = (struct model){e->layers, depth + 1};
+    struct graph_config c = {
+        .model = &e->model, .optimizer = &e->optimizer, .rows = 8, .n_micro = EVEN_MICRO, .training = true};
+    assert_int_equal(graph_build(&c, &e->train, NULL), 0);
+    c.training = false;
+    assert_int_equal(graph_build(&c, &e->eval, NULL), 0);
+    machine_init_cpu(&e->machine, 1, 1ull << 40, 1ull << 40);
+    e->request = (struct plan_request){e->train, e->eval, &e->machine, policy, update};
+    e->w = (uint64_t)depth * (64 * 64 + 64) * sizeof(float);
+}
+
+static void even_finish(struct even *e)
+{
+    graph_destroy(e->train);
+    graph_destroy(e->eval);
+}
+
+static struct plan_bytes even_bytes(struct even *e, uint64_t capacity)
+{
+    struct plan *p;
+    struct plan_bytes b;
+    e->machine.capacity_bytes[0] = capacity;
+    assert_int_equal(plan_make(&e->request, &p, NULL, NULL), 0);
+    plan_count_bytes(p, PROGRAM_CYCLE, &b);
+    plan_destroy(p);
+    return b;
+}
+
+static uint64_t even_least(struct even *e)
+{
+    uint64_t least;
+    assert_int_equal(plan_least_capacity(&e->request, &least, NULL), 0);
+    return least;
+}
+
+static void test_build_resident_moves_no_state(void **state)
+{
+    (void)state;
+    struct even e;
+    even_init(&e, 6, 0, POLICY_resident, UPDATE_DEVICE);
+    struct plan_bytes b = even_bytes(&e, 1ull << 40);
+    assert_int_equal(b.state_in + b.state_out + b.stash_in + b.stash_out, 0);
+    even_finish(&e);
+}
+
+/* Everything in one fused pack: W once in, dW once out, nothing stashed. Layer by layer: W twice in, but that of
+ * the last layer, which shares the fused pack with the loss. */
+static void test_build_harmony_moves_w_once_per_pass(void **state)
+{
+    (void)state;
+    struct even e;
+    even_init(&e, 6, 0, POLICY_harmony_pp, UPDATE_HOST);
+    struct plan_bytes b = even_bytes(&e, 1ull << 40);
+    assert_int_equal(b.state_in, e.w);
+    assert_int_equal(b.state_out, e.w);
+    assert_int_equal(b.stash_in + b.stash_out, 0);
+    b = even_bytes(&e, even_least(&e));
+    assert_int_equal(b.state_in, 2 * e.w - e.w / 6);
+    assert_int_equal(b.state_out, e.w);
+    even_finish(&e);
+}
+
+/* With the update on the device K (twice W) comes in and goes out once, and W goes out instead of dW. */
+static void test_build_harmony_device_update_moves_k(void **state)
+{
+    (void)state;
+    struct even e;
+    even_init(&e, 6, 0, POLICY_harmony_pp, UPDATE_DEVICE);
+    struct plan_bytes b = even_bytes(&e, 1ull << 40);
+    assert_int_equal(b.state_in, 3 * e.w);
+    assert_int_equal(b.state_out, 3 * e.w);
+    even_finish(&e);
+}
+
+/* Micro-batch by micro-batch: W for every pass of each, the unfinished sums out each time and in again. */
+static void test_build_stream_moves_w_per_micro_batch(void **state)
+{
+    (void)state;
+    struct even e;
+    even_init(&e, 6, 0, POLICY_stream, UPDATE_HOST);
+    struct plan_bytes b = even_bytes(&e, even_least(&e));
+    assert_int_equal(b.state_in, 2 * EVEN_MICRO * e.w + (EVEN_MICRO - 1) * e.w);
+    assert_int_equal(b.state_out, EVEN_MICRO * e.w);
+    even_finish(&e);
+}
+
+/* Doubling the depth does not change the peak of a streamed plan. */
+static void test_build_streamed_peak_independent_of_depth(void **state)
+{
+    (void)state;
+    const enum policy_id policies[] = {POLICY_stream, POLICY_harmony_pp};
+    for (int i = 0; i < 2; i++) {
+        uint64_t least[3];
+        for (uint32_t k = 0; k < 3; k++) {
+            struct even e;
+            even_init(&e, 8u << k, i, policies[i], UPDATE_HOST);
+            least[k] = even_least(&e);
+            even_finish(&e);
+        }
+        assert_int_equal(least[0], least[1]);
+        assert_int_equal(least[0], least[2]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_build_random_chains_verify),
+        cmocka_unit_test(test_build_resident_moves_no_state),
+        cmocka_unit_test(test_build_harmony_moves_w_once_per_pass),
+        cmocka_unit_test(test_build_harmony_device_update_moves_k),
+        cmocka_unit_test(test_build_stream_moves_w_per_micro_batch),
+        cmocka_unit_test(test_build_streamed_peak_independent_of_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
