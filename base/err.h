@@ -14,7 +14,8 @@ struct err {
     char msg[768];  /* what happened and what to do about it */
 };
 
-/* Each records the failure and returns `code`, so that a caller can write `return err_set(err, -EINVAL, ...)`. */
+/* Each records the failure and returns `code`, so that a caller can write `return err_set(err, -EINVAL,
+ * ...)`. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -1,16 +1,17 @@
 /* Strict JSON over cJSON: the only place that knows cJSON.
  *
- * Reading: json_parse refuses what JSON does not allow, duplicate keys, nesting over JSON_MAX_DEPTH and documents
- * over JSON_MAX_BYTES, with line and column; also what cJSON or a C string cannot carry: \u0000 in text, numbers
- * beyond a double or longer than 63 characters. Then a reader walks an object with `struct json_obj`: each
- * json_take_* names a key that may occur, and json_obj_end reports any key that nobody took, with the nearest
- * name that was offered ("did you mean"). Errors carry the JSON path, e.g. "model.layers[2].out".
+ * Reading: json_parse refuses what JSON does not allow, duplicate keys, nesting over JSON_MAX_DEPTH and
+ * documents over JSON_MAX_BYTES, with line and column; also what cJSON or a C string cannot carry: \u0000 in
+ * text, numbers beyond a double or longer than 63 characters. Then a reader walks an object with `struct
+ * json_obj`: each json_take_* names a key that may occur, and json_obj_end reports any key that nobody took,
+ * with the nearest name that was offered ("did you mean"). Errors carry the JSON path, e.g.
+ * "model.layers[2].out".
  *
  *     struct json_obj o;
  *     json_obj_begin(&o, node, "train", err);
  *     json_take_u64(&o, "global_batch", JSON_REQUIRED, &batch);      // failures accumulate in the object:
- *     json_take_string(&o, "type", JSON_OPTIONAL, &type);            // the first one wins, the rest do nothing
- *     r = json_obj_end(&o);
+ *     json_take_string(&o, "type", JSON_OPTIONAL, &type);            // the first one wins, the rest do
+ * nothing r = json_obj_end(&o);
  *
  * An optional key that is absent leaves *ret as it was, so defaults are set before.
  */
@@ -26,11 +27,13 @@
 #define JSON_MAX_DEPTH 32
 #define JSON_MAX_BYTES (64u << 20)
 
-struct json;  /* a document or a node of it */
+struct json; /* a document or a node of it */
 
 /* The document must be freed with json_free; nodes inside belong to it. `name` stands for the document in
- * messages ("job.json"). `comments`: accept // comments to the end of the line (files people write, not the wire). */
-int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret, struct err *err);
+ * messages ("job.json"). `comments`: accept // comments to the end of the line (files people write, not the
+ * wire). */
+int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
+               struct err *err);
 void json_free(struct json *doc);
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
@@ -82,12 +85,15 @@ bool json_take_double(struct json_obj *o, const char *key, enum json_need need, 
 bool json_take_bool(struct json_obj *o, const char *key, enum json_need need, bool *ret);
 bool json_take_bytes(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 /* One of `names` (NULL-terminated); *ret is its index. A miss lists them and suggests the nearest. */
-bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, const char *const *names, int *ret);
+bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
+                    int *ret);
 
 /* Records a failure at o->path + "." + key, for checks of the caller's own; returns the code. */
-int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
-/* "train" + "micro_batch" -> "train.micro_batch"; "" + key -> key. Index form: "layers[3]". Truncates safely. */
+/* "train" + "micro_batch" -> "train.micro_batch"; "" + key -> key. Index form: "layers[3]". Truncates safely.
+ */
 void json_path_key(char *buf, size_t size, const char *base, const char *key);
 void json_path_index(char *buf, size_t size, const char *base, size_t i);
 

@@ -1,5 +1,5 @@
-/* Counter-based random numbers (Philox4x32-10): a value is a pure function of its key and counter, so any step
- * of any job can be recomputed in any order, on any device, by any number of threads.
+/* Counter-based random numbers (Philox4x32-10): a value is a pure function of its key and counter, so any
+ * step of any job can be recomputed in any order, on any device, by any number of threads.
  *
  * Counter words: {element / 4, row position in the global batch, purpose << 24 | layer, step}.
  */

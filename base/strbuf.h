@@ -1,4 +1,5 @@
-/* A growing string, for dumps and reports. Zero-initialize; strbuf_finish frees. Aborts when memory runs out. */
+/* A growing string, for dumps and reports. Zero-initialize; strbuf_finish frees. Aborts when memory runs out.
+ */
 #ifndef BASE_STRBUF_H
 #define BASE_STRBUF_H
 

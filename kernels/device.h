@@ -1,16 +1,16 @@
-/* Devices: arenas, streams, events, copies and launches behind one interface. A backend is one folder and one row
- * in the table of device.c; it is chosen at run time by name.
+/* Devices: arenas, streams, events, copies and launches behind one interface. A backend is one folder and one
+ * row in the table of device.c; it is chosen at run time by name.
  *
- * A `devset` is the devices of one job together with the host's compute stream. Streams are numbered as in plans:
- * device d has four (compute, in, out, peer) at 4*d + lane, the host's is 4*n_devices.
+ * A `devset` is the devices of one job together with the host's compute stream. Streams are numbered as in
+ * plans: device d has four (compute, in, out, peer) at 4*d + lane, the host's is 4*n_devices.
  *
- * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, event_record, event_wait) from ONE
- * thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing returns at once unless
- * the stream's queue is full; then it sleeps until there is room. A stream runs its commands in order; across
- * streams order comes from events alone. Nothing is allocated after devset_open and event_create.
+ * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, event_record, event_wait) from
+ * ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing returns at once
+ * unless the stream's queue is full; then it sleeps until there is room. A stream runs its commands in order;
+ * across streams order comes from events alone. Nothing is allocated after devset_open and event_create.
  *
- * Events are as in CUDA: event_wait makes the stream wait for the most recent event_record of that event enqueued
- * before the wait; an event never recorded does not block.
+ * Events are as in CUDA: event_wait makes the stream wait for the most recent event_record of that event
+ * enqueued before the wait; an event never recorded does not block.
  */
 #ifndef KERNELS_DEVICE_H
 #define KERNELS_DEVICE_H
@@ -24,7 +24,7 @@
 enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
-#define DEVICE_MAX 64
+#define DEVICE_MAX   64
 #define DEVICE_ALIGN 256 /* of arenas and of every address in a plan */
 
 struct devset;
@@ -35,12 +35,13 @@ struct devset_config {
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena of each device; multiples of DEVICE_ALIGN */
     uint32_t threads;                    /* cpu: that work on one op, at least 1; never changes the bits */
-    uint64_t link_bytes_per_s;           /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
-    uint64_t peer_bytes_per_s;           /* cpu: pace of peer copies; 0: unpaced */
-    uint64_t delay_seed;                 /* cpu: non-zero: sleep at random before commands, to shake out races */
+    uint64_t link_bytes_per_s; /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
+    uint64_t peer_bytes_per_s; /* cpu: pace of peer copies; 0: unpaced */
+    uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
 };
 
-/* Bytes that copies have really moved, counted at the copy, per device; and where streams spent their time. */
+/* Bytes that copies have really moved, counted at the copy, per device; and where streams spent their time.
+ */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* peer: counted at the sender */
     uint64_t compute_busy_ns;                 /* compute stream: running ops */
@@ -59,8 +60,8 @@ void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
-/* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream says
- * how it is counted and paced. */
+/* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream
+ * says how it is counted and paced. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
 
 int event_create(struct devset *ds, struct event **ret);

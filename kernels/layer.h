@@ -1,5 +1,5 @@
-/* Layers: links of the model's chain, made of ops. A layer knows its sizes, its parameters, its cost, and how its
- * forward and backward pass become launches. It knows no device and no plan: blocks come in as pointers.
+/* Layers: links of the model's chain, made of ops. A layer knows its sizes, its parameters, its cost, and how
+ * its forward and backward pass become launches. It knows no device and no plan: blocks come in as pointers.
  *
  * A new layer is one file in kernels/ and one row in layers.def.
  *
@@ -39,13 +39,13 @@ struct model {
 
 /* Bytes per block, for `rows` rows where a block has rows. 0: the layer has no such block. */
 struct layer_sizes {
-    uint64_t w;       /* W and dW */
-    uint64_t x;       /* input; its gradient likewise */
-    uint64_t y;       /* output (the next layer's input); 0 for the loss */
+    uint64_t w; /* W and dW */
+    uint64_t x; /* input; its gradient likewise */
+    uint64_t y; /* output (the next layer's input); 0 for the loss */
     uint64_t s;
     uint64_t scratch_bwd;
-    uint64_t target;  /* loss layers */
-    uint64_t result;  /* loss layers */
+    uint64_t target; /* loss layers */
+    uint64_t result; /* loss layers */
 };
 
 struct layer_cost { /* of one micro-batch of `rows` rows */
@@ -59,8 +59,8 @@ struct layer_param {
     const char *name; /* "weight", "bias" */
     uint32_t rank;
     uint64_t shape[4];
-    uint64_t offset;  /* bytes from the start of W */
-    uint64_t count;   /* elements */
+    uint64_t offset; /* bytes from the start of W */
+    uint64_t count;  /* elements */
     enum param_init init;
     uint32_t fan_in;
 };
@@ -72,9 +72,9 @@ struct layer_io {
     uint32_t first_row; /* position of row 0 in the global batch */
     bool accumulate;    /* bwd: add to dw (micro-batches after the first) */
     const float *w, *x;
-    float *y;           /* fwd: NULL when only S is wanted (recompute of a pack's last layer) */
-    float *s;           /* fwd: NULL when nothing is saved; bwd: read */
-    float *dw, *dx;     /* dx NULL: not wanted (first layer) */
+    float *y;       /* fwd: NULL when only S is wanted (recompute of a pack's last layer) */
+    float *s;       /* fwd: NULL when nothing is saved; bwd: read */
+    float *dw, *dx; /* dx NULL: not wanted (first layer) */
     const float *dy;
     float *scratch;
     const void *target;
@@ -109,13 +109,14 @@ struct optimizer {
     float beta1, beta2, eps; /* adamw */
     float momentum;          /* sgd */
     float weight_decay;
-    double clip;             /* global norm; 0: none */
+    double clip; /* global norm; 0: none */
 };
 
 /* Bytes of K for a W block of w_bytes: adamw m then v; sgd v, or nothing without momentum. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 /* One launch that updates a W block. decision may be NULL. */
-int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw, float *k,
-                     const struct step_decision *decision, uint64_t w_bytes, const struct op_sink *sink);
+int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
+                     float *k, const struct step_decision *decision, uint64_t w_bytes,
+                     const struct op_sink *sink);
 
 #endif

@@ -1,9 +1,9 @@
 /* Ops: the mathematics, one struct of arguments each. Layers are made of ops; backends implement them.
  *
- * Contract of every op (DESIGN section 5): the bits of its result depend on its arguments' values and shapes only,
- * never on the number of threads, the alignment of an address or what else runs. All matrices are row-major,
- * dense, float32; pointers are 4-byte aligned at least (8 for double) and outputs do not overlap inputs unless
- * the op says so. An op never allocates memory that a model's size decides.
+ * Contract of every op (DESIGN section 5): the bits of its result depend on its arguments' values and shapes
+ * only, never on the number of threads, the alignment of an address or what else runs. All matrices are
+ * row-major, dense, float32; pointers are 4-byte aligned at least (8 for double) and outputs do not overlap
+ * inputs unless the op says so. An op never allocates memory that a model's size decides.
  */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
@@ -64,8 +64,8 @@ struct op_act_bwd { /* dx = dy * act'(x), x the input of the forward; dx may be 
     uint64_t n;
     enum act act;
 };
-struct op_dropout { /* y = keep ? x / (1 - p) : 0, forward and backward alike; y may be x. Identity when the step
-                     * does not train. Element e of the row at position q of the global batch is kept iff
+struct op_dropout { /* y = keep ? x / (1 - p) : 0, forward and backward alike; y may be x. Identity when the
+                     * step does not train. Element e of the row at position q of the global batch is kept iff
                      * rng_unit(word e % 4 of rng_philox(step->seed, e / 4, q,
                      *          rng_word2(RNG_DROPOUT, layer), (uint32_t)step->step)) >= p. */
     const float *x;
@@ -87,7 +87,7 @@ struct op_softmax_xent_bwd { /* dx = (softmax(x) - onehot(target)) * step->grad_
     float *dx;
     uint32_t rows, n, first_row;
 };
-struct op_mse_fwd { /* result->loss = sum over the valid rows of mean((x - target)^2); correct = 0 */
+struct op_mse_fwd {          /* result->loss = sum over the valid rows of mean((x - target)^2); correct = 0 */
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
@@ -97,7 +97,8 @@ struct op_mse_bwd { /* dx = 2 (x - target) / n * step->grad_scale; 0 in padded r
     float *dx;
     uint32_t rows, n, first_row;
 };
-struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. v NULL: no momentum */
+struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. v NULL: no momentum
+                 */
     float *w;
     const float *dw;
     float *v;
@@ -105,7 +106,8 @@ struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w 
     uint64_t n;
     float momentum, weight_decay;
 };
-struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v; w -= lr * (m*bc1) / (sqrt(v*bc2)+eps) */
+struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v; w -= lr * (m*bc1) /
+                     (sqrt(v*bc2)+eps) */
     float *w;
     const float *dw;
     float *m, *v;

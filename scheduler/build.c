@@ -1,5 +1,6 @@
-/* Assembles a plan from a policy's task order: the cycle and the eval program by the stages of build.h, the other three
- * from the boundary state alone (entry fetches it, flush spills what is dirty, exit spills and drops).
+/* Assembles a plan from a policy's task order: the cycle and the eval program by the stages of build.h, the
+ * other three from the boundary state alone (entry fetches it, flush spills what is dirty, exit spills and
+ * drops).
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,14 +21,15 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Every tensor that is ever on the host has a place of its own there. State comes first in the graph, so it has the
- * same offsets in every plan of a model. */
+/* Every tensor that is ever on the host has a place of its own there. State comes first in the graph, so it
+ * has the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
-        tensors[t] = (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->bytes, PLAN_NO_HOST, 0};
+        tensors[t] =
+            (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->bytes, PLAN_NO_HOST, 0};
         if (!gt->persistent && !gt->external && !used[t])
             continue;
         tensors[t].host_offset = at;
@@ -83,7 +85,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
                             .micro = PLAN_NONE,
                             .replica = PLAN_NONE,
                             .operand = (uint32_t)d->operands.n};
-    struct draft_operand device = {s->tensor, segment, ACCESS_READ}, host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE};
+    struct draft_operand device = {s->tensor, segment, ACCESS_READ},
+                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE};
     if (kind == INSTR_FETCH) {
         device.access = ACCESS_WRITE;
         host.access = ACCESS_READ;
@@ -101,7 +104,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
 /* Entry, flush and exit run between drains, and each touches a copy on one stream only: no waits. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
-    struct draft entry = {.segments = cycle->segments}, flush = entry, leave = entry; /* segments are borrowed */
+    struct draft entry = {.segments = cycle->segments}, flush = entry,
+                 leave = entry; /* segments are borrowed */
     VEC(const struct segment *) kept = {0};
     for (size_t i = 0; i < cycle->segments.n; i++)
         if (cycle->segments.at[i].boundary)
@@ -151,8 +155,8 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
     return e;
 }
 
-static struct plan *assemble(const struct plan_request *r, const char *policy, struct draft *cycle, struct draft *eval,
-                             const struct plan_tensor *tensors, uint64_t host_bytes)
+static struct plan *assemble(const struct plan_request *r, const char *policy, struct draft *cycle,
+                             struct draft *eval, const struct plan_tensor *tensors, uint64_t host_bytes)
 {
     struct arena *arena = arena_create();
     struct plan *p = arena_alloc(arena, sizeof *p);
@@ -196,8 +200,9 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok;
 }
 
-int plan_build(const struct plan_request *request, const char *policy, struct order *cycle, const struct knobs *knobs,
-               const struct profile *prof, struct plan **ret, struct plan_need *ret_need, struct err *err)
+int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
+               const struct knobs *knobs, const struct profile *prof, struct plan **ret,
+               struct plan_need *ret_need, struct err *err)
 {
     struct draft dc, de;
     *ret = NULL;

@@ -7,10 +7,11 @@
  *   waits     -> draft waits       from data dependence and address reuse, transitively reduced
  *   build     -> struct plan       cycle and eval drafts, entry, flush, exit from the boundary, host offsets
  *
- * The idea that keeps the stages simple: everything is a position in ONE issue order. A copy lives from the position
- * that creates it to the position that drops it; two copies may share an address iff these ranges are disjoint; and
- * an instruction waits only for earlier positions (or for the cycle before). Overlap of copies with compute is a
- * matter of where a fetch or drop stands in that order: `lead` units before its first use, `lead` after its last.
+ * The idea that keeps the stages simple: everything is a position in ONE issue order. A copy lives from the
+ * position that creates it to the position that drops it; two copies may share an address iff these ranges
+ * are disjoint; and an instruction waits only for earlier positions (or for the cycle before). Overlap of
+ * copies with compute is a matter of where a fetch or drop stands in that order: `lead` units before its
+ * first use, `lead` after its last.
  */
 #ifndef SCHEDULER_BUILD_H
 #define SCHEDULER_BUILD_H
@@ -23,12 +24,13 @@
 
 /* ---- what a policy decides ---- */
 
-/* One task, to be done by one location. Units are numbered per location, ascending in its order: a span is a pack's
- * task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations stay). */
+/* One task, to be done by one location. Units are numbered per location, ascending in its order: a span is a
+ * pack's task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations
+ * stay). */
 struct todo {
     enum instr_kind kind;
     uint32_t layer, micro;
-    uint32_t loc;  /* device or PLAN_HOST */
+    uint32_t loc; /* device or PLAN_HOST */
     uint32_t span, item;
     bool save;     /* FWD, REC: S is wanted */
     bool output;   /* FWD, REC: the output is wanted */
@@ -46,7 +48,8 @@ void order_finish(struct order *o);
 void order_add(struct order *o, struct todo t);
 /* The forward tasks alone, for the eval program: nothing is saved. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Interleaves the locations by list scheduling against the profile. -EINVAL if their orders contradict each other. */
+/* Interleaves the locations by list scheduling against the profile. -EINVAL if their orders contradict each
+ * other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 enum keep_rule {
@@ -68,9 +71,10 @@ struct knobs {
 struct segment {
     tensor_id tensor;
     uint32_t device;
-    uint32_t start, end; /* positions in the program: created, dropped. A segment that lives across cycles: 0, n-1 */
-    bool boundary;       /* lives across cycles */
-    bool dirty;          /* boundary only: the cycle writes it */
+    uint32_t start,
+        end; /* positions in the program: created, dropped. A segment that lives across cycles: 0, n-1 */
+    bool boundary; /* lives across cycles */
+    bool dirty;    /* boundary only: the cycle writes it */
     uint64_t addr;
 };
 
@@ -95,20 +99,22 @@ void draft_finish(struct draft *d);
 
 /* Tasks in, tasks with moves and drops out. `o` is merged. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic);
-/* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the caller's. */
+/* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the
+ * caller's. */
 void draft_place(struct draft *d);
 void draft_waits(struct draft *d);
 
 /* ---- plans ---- */
 
-/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the machine; when
- * it does not, *ret is NULL and ret_need has what it would take. */
+/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the
+ * machine; when it does not, *ret is NULL and ret_need has what it would take. */
 struct plan_need {
     uint64_t device_bytes; /* highest address over devices and programs */
     uint64_t host_bytes;
 };
-int plan_build(const struct plan_request *request, const char *policy, struct order *cycle, const struct knobs *knobs,
-               const struct profile *prof, struct plan **ret, struct plan_need *ret_need, struct err *err);
+int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
+               const struct knobs *knobs, const struct profile *prof, struct plan **ret,
+               struct plan_need *ret_need, struct err *err);
 
 /* ---- policies ---- */
 
@@ -118,7 +124,8 @@ struct candidate {
     struct knobs knobs;
 };
 
-/* Tries a candidate and remembers it if it is the best so far. 1: it fits, 0: it does not, negative: error. */
+/* Tries a candidate and remembers it if it is the best so far. 1: it fits, 0: it does not, negative: error.
+ */
 struct trial {
     int (*run)(struct trial *t, const struct candidate *c);
 };
@@ -136,18 +143,19 @@ struct policy {
 
 extern const struct policy policy_harmony_pp, policy_resident, policy_stream;
 
-/* Exact min-max partition of layers [first, last) into `count` runs by fwd+bwd time: starts[0..count], starts[count]
- * = last. count is at most last - first. */
-void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count, uint32_t *starts);
+/* Exact min-max partition of layers [first, last) into `count` runs by fwd+bwd time: starts[0..count],
+ * starts[count] = last. count is at most last - first. */
+void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count,
+                      uint32_t *starts);
 
-/* The update part of an order, the same in every policy: without a decision updates follow their gradients at once;
- * with one, norms do, and all updates come last, in ascending layer order so that the next cycle can start early.
- * A policy calls order_gradients_done after the last backward pass of layers [first, last), with the item of that pass,
- * which is advanced (each update on a device is an item of its own, so that K comes just in time), and order_updates
- * once at the end. */
+/* The update part of an order, the same in every policy: without a decision updates follow their gradients at
+ * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can
+ * start early. A policy calls order_gradients_done after the last backward pass of layers [first, last), with
+ * the item of that pass, which is advanced (each update on a device is an item of its own, so that K comes
+ * just in time), and order_updates once at the end. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t device, uint32_t span, uint32_t *item);
-void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device, uint32_t *next_span,
-                   uint32_t *next_item);
+void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
+                   uint32_t *next_span, uint32_t *next_item);
 
 #endif

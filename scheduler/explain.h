@@ -1,4 +1,5 @@
-/* A plan for people and for other programs: text, JSON both ways, Chrome trace. Pure: strings in, strings out. */
+/* A plan for people and for other programs: text, JSON both ways, Chrome trace. Pure: strings in, strings
+ * out. */
 #ifndef SCHEDULER_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_H
 
@@ -8,25 +9,27 @@
 #include "scheduler/graph.h"
 #include "scheduler/simulate.h"
 
-/* The whole program as text, one line per instruction, stable across runs: for diffs, golden files and the curious.
- *   12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
+/* The whole program as text, one line per instruction, stable across runs: for diffs, golden files and the
+ * curious. 12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* The page that `tutti-worker --plan` prints: what a person wants to know before running. Machine, policy, packs
- * (which layers which device computes), what stays resident, bytes per iteration by kind (state, stash, data) and
- * direction, peak against capacity per device, predicted time split in compute and stall. */
-void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle, struct strbuf *out);
+/* The page that `tutti-worker --plan` prints: what a person wants to know before running. Machine, policy,
+ * packs (which layers which device computes), what stays resident, bytes per iteration by kind (state, stash,
+ * data) and direction, peak against capacity per device, predicted time split in compute and stall. */
+void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
+                  struct strbuf *out);
 
-/* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out of
- * bounds, counts sane), not meaning: that is plan_verify's. */
+/* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out
+ * of bounds, counts sane), not meaning: that is plan_verify's. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
 /* Field-by-field equality. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* Chrome/Perfetto trace of a simulated run: one process per device, tracks compute, in, out, peer; the host last. */
+/* Chrome/Perfetto trace of a simulated run: one process per device, tracks compute, in, out, peer; the host
+ * last. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct sim_result *sim, struct strbuf *out);
 
 #endif

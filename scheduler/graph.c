@@ -1,8 +1,8 @@
-/* Builds the task graph of backpropagation over a chain: which tasks a step has, in the method's sequential order,
- * and which version of which tensor each of them reads and writes. graph.h explains versions.
+/* Builds the task graph of backpropagation over a chain: which tasks a step has, in the method's sequential
+ * order, and which version of which tensor each of them reads and writes. graph.h explains versions.
  *
- * The graph knows nothing of machines. Everything is allocated in one arena; sizes that a user chose are checked for
- * overflow here once, so that the stages behind may add and multiply freely.
+ * The graph knows nothing of machines. Everything is allocated in one arena; sizes that a user chose are
+ * checked for overflow here once, so that the stages behind may add and multiply freely.
  */
 #include "scheduler/graph.h"
 
@@ -42,8 +42,8 @@ static tensor_id *first_slot(struct graph *g, enum tensor_kind kind, uint32_t la
 }
 
 /* A per-layer tensor, or one for each micro-batch when `per_micro`; nothing when it has no bytes. */
-static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, bool per_micro, uint64_t bytes,
-                       uint32_t writes)
+static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, bool per_micro,
+                       uint64_t bytes, uint32_t writes)
 {
     struct graph *g = b->g;
     if (bytes == 0)
@@ -97,8 +97,8 @@ static void add_tensors(struct builder *b, bool decision)
 
 /* ---- tasks ---- */
 
-static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro, enum access access,
-                        uint32_t read_version, uint32_t write_version, bool optional)
+static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro,
+                        enum access access, uint32_t read_version, uint32_t write_version, bool optional)
 {
     tensor_id t = graph_tensor_find(b->g, kind, layer, micro);
     if (t == PLAN_NONE)
@@ -107,7 +107,8 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
-static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro, uint32_t version)
+static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro,
+                     uint32_t version)
 {
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
@@ -117,7 +118,8 @@ static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, 
     add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, kind == TENSOR_S);
 }
 
-static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro, enum task_place place)
+static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro,
+                       enum task_place place)
 {
     struct graph *g = b->g;
     uint32_t *first = &g->task_first[(size_t)kind * g->n_layers + (layer == PLAN_NONE ? 0 : layer)];
@@ -216,14 +218,17 @@ static int check_chain(const struct graph_config *c, struct err *err)
         return err_set_at(err, -EINVAL, "train", "a step needs at least one row and one micro-batch");
     for (uint32_t l = 0; l < m->n_layers; l++) {
         if (layer_type(&m->layers[l])->is_loss != (l == m->n_layers - 1))
-            return err_set_at(err, -EINVAL, "model", "layer %u: the loss must be the last layer, and only it", l);
+            return err_set_at(err, -EINVAL, "model", "layer %u: the loss must be the last layer, and only it",
+                              l);
         if (l > 0 && m->layers[l].in != m->layers[l - 1].out)
-            return err_set_at(err, -EINVAL, "model", "layer %u takes %u inputs but layer %u gives %u outputs", l,
-                              m->layers[l].in, l - 1, m->layers[l - 1].out);
+            return err_set_at(err, -EINVAL, "model", "layer %u takes %u inputs but layer %u gives %u outputs",
+                              l, m->layers[l].in, l - 1, m->layers[l - 1].out);
     }
     if ((uint64_t)m->n_layers * 2 * c->n_micro > GRAPH_MAX_TASKS)
-        return err_set_at(err, -EINVAL, "train", "%u layers x %u micro-batches are more tasks than a plan can hold; "
-                          "use a larger train.micro_batch", m->n_layers, c->n_micro);
+        return err_set_at(err, -EINVAL, "train",
+                          "%u layers x %u micro-batches are more tasks than a plan can hold; "
+                          "use a larger train.micro_batch",
+                          m->n_layers, c->n_micro);
     return 0;
 }
 
@@ -234,7 +239,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     bool ok = checked_mul(l->in, l->out ? l->out : 1, &v) && checked_mul(v, 16, &v) && v <= GRAPH_MAX_BYTES &&
               checked_mul(widest, rows, &v) && checked_mul(v, 16, &v) && v <= GRAPH_MAX_BYTES;
     if (!ok)
-        return err_set_at(err, -EOVERFLOW, "model", "layer %u (%u x %u) is too large to address", l->id, l->in, l->out);
+        return err_set_at(err, -EOVERFLOW, "model", "layer %u (%u x %u) is too large to address", l->id,
+                          l->in, l->out);
     return 0;
 }
 
@@ -252,9 +258,11 @@ static int describe_layers(struct graph *g, const struct graph_config *c, struct
         layer_type(layer)->cost(layer, c->rows, &gl->cost);
         gl->k_bytes = optimizer_state_bytes(c->optimizer, gl->size.w);
         uint64_t per_micro = 2 * gl->size.x + gl->size.s + gl->size.scratch_bwd + gl->size.target, all;
-        if (!checked_mul(per_micro, c->n_micro, &all) || !checked_add(all, 2 * gl->size.w + gl->k_bytes, &all) ||
-            !checked_add(total, all, &total) || total > GRAPH_MAX_BYTES)
-            return err_set_at(err, -EOVERFLOW, "model", "the model's tensors exceed 2^53 bytes at layer %u", l);
+        if (!checked_mul(per_micro, c->n_micro, &all) ||
+            !checked_add(all, 2 * gl->size.w + gl->k_bytes, &all) || !checked_add(total, all, &total) ||
+            total > GRAPH_MAX_BYTES)
+            return err_set_at(err, -EOVERFLOW, "model", "the model's tensors exceed 2^53 bytes at layer %u",
+                              l);
         if (gl->size.w > 0 && g->first_trained == g->n_layers)
             g->first_trained = l;
     }
@@ -279,7 +287,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
         .training = config->training,
         .decision = config->training && decision,
         .layers = arena_alloc_array(arena, n_layers, sizeof *g->layers),
-        .tensor_first = arena_alloc_array(arena, (size_t)TENSOR_KIND_COUNT * n_layers, sizeof *g->tensor_first),
+        .tensor_first =
+            arena_alloc_array(arena, (size_t)TENSOR_KIND_COUNT * n_layers, sizeof *g->tensor_first),
         .task_first = arena_alloc_array(arena, (size_t)INSTR_KIND_COUNT * n_layers, sizeof *g->task_first),
         .arena = arena,
     };

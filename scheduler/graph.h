@@ -1,17 +1,19 @@
-/* The graph: what must be computed, and on which tensors, whatever machine does it. It is the method's task graph
- * (invariant 6) and the measure of every operand list (invariant 10). Builder and verifier both take it as input.
+/* The graph: what must be computed, and on which tensors, whatever machine does it. It is the method's task
+ * graph (invariant 6) and the measure of every operand list (invariant 10). Builder and verifier both take it
+ * as input.
  *
- * Tasks stand in the method's sequential order: FWD of all layers and BWD in reverse for micro-batch 0, then for
- * micro-batch 1, ...; then NORM per layer and DECIDE (where there is a decision), then UPD per layer. Any plan
- * computes what this order computes.
+ * Tasks stand in the method's sequential order: FWD of all layers and BWD in reverse for micro-batch 0, then
+ * for micro-batch 1, ...; then NORM per layer and DECIDE (where there is a decision), then UPD per layer. Any
+ * plan computes what this order computes.
  *
- * Versions. Within a step, the value of a tensor is identified by how many of the step's writes it has seen: a
- * tensor with n writes per step has, at step s, the versions s*n .. s*n + n. An operand that reads names the count
- * it must see, one that writes the count it produces. So FWD of step s reads W version s*1 + 0, UPD turns it into
- * s*1 + 1, which is the next step's 0; BWD of micro-batch j adds to dW version s*m + j and makes it s*m + j + 1
- * (for j = 0 it writes without reading). A tensor that is not persistent has no value before its first write of
- * the step. External inputs (X of layer 0, TARGET) count one write per step, by the loader, to their host copy,
- * before the step starts. A REC does its FWD task again: it reads the same versions and writes the same versions.
+ * Versions. Within a step, the value of a tensor is identified by how many of the step's writes it has seen:
+ * a tensor with n writes per step has, at step s, the versions s*n .. s*n + n. An operand that reads names
+ * the count it must see, one that writes the count it produces. So FWD of step s reads W version s*1 + 0, UPD
+ * turns it into s*1 + 1, which is the next step's 0; BWD of micro-batch j adds to dW version s*m + j and
+ * makes it s*m + j + 1 (for j = 0 it writes without reading). A tensor that is not persistent has no value
+ * before its first write of the step. External inputs (X of layer 0, TARGET) count one write per step, by the
+ * loader, to their host copy, before the step starts. A REC does its FWD task again: it reads the same
+ * versions and writes the same versions.
  */
 #ifndef SCHEDULER_GRAPH_H
 #define SCHEDULER_GRAPH_H
@@ -25,8 +27,8 @@ struct graph_tensor {
     uint64_t bytes;
     uint32_t writes_per_step;
     bool persistent; /* W, K: survives the step; its home is the host */
-    bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on the
-                      * host after the step. These have PLAN_RING host slots. */
+    bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
+                      * the   host after the step. These have PLAN_RING host slots. */
 };
 
 struct graph_operand {
@@ -63,7 +65,8 @@ struct graph {
     struct graph_task *tasks;
     struct graph_operand *operands;
     uint32_t n_tensors, n_tasks, n_operands;
-    tensor_id *tensor_first; /* [kind][layer]: the layer's tensor, or that of micro-batch 0; for the find functions */
+    tensor_id *tensor_first; /* [kind][layer]: the layer's tensor, or that of micro-batch 0; for the find
+                                functions */
     uint32_t *task_first;    /* [kind][layer], likewise; task_stride tasks on stands the next micro-batch's */
     uint32_t task_stride;
     struct arena *arena;
@@ -78,8 +81,8 @@ struct graph_config {
     bool skip_nonfinite; /* a step whose gradient is not finite is skipped: needs the decision too */
 };
 
-/* Tensors have the same ids in the training and the evaluation graph of one model; the evaluation graph merely has
- * fewer tasks. -EINVAL for an empty or ill-formed chain, -EOVERFLOW for sizes beyond 2^53. */
+/* Tensors have the same ids in the training and the evaluation graph of one model; the evaluation graph
+ * merely has fewer tasks. -EINVAL for an empty or ill-formed chain, -EOVERFLOW for sizes beyond 2^53. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 void graph_destroy(struct graph *g);
 

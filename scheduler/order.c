@@ -1,9 +1,9 @@
-/* Task orders: what policies share when they say who computes what when, and how the locations' own orders become
- * one issue order.
+/* Task orders: what policies share when they say who computes what when, and how the locations' own orders
+ * become one issue order.
  *
- * The merge is list scheduling: at each step, of the next tasks of all locations that are ready, the one that could
- * start earliest goes first. The issue order decides only what the planner assumes to be concurrent (lifetimes,
- * addresses), never correctness: that comes from the waits.
+ * The merge is list scheduling: at each step, of the next tasks of all locations that are ready, the one that
+ * could start earliest goes first. The issue order decides only what the planner assumes to be concurrent
+ * (lifetimes, addresses), never correctness: that comes from the waits.
  */
 #include <assert.h>
 #include <errno.h>
@@ -48,9 +48,11 @@ static bool on_device(const struct plan_request *r)
     return r->update == UPDATE_DEVICE;
 }
 
-static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t loc, uint32_t span, uint32_t item)
+static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t loc, uint32_t span,
+                               uint32_t item)
 {
-    return (struct todo){.kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
+    return (struct todo){
+        .kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
 }
 
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
@@ -68,8 +70,8 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device, uint32_t *next_span,
-                   uint32_t *next_item)
+void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
+                   uint32_t *next_span, uint32_t *next_item)
 {
     if (!o->graph->decision)
         return;
@@ -92,9 +94,10 @@ static uint64_t layer_time(const struct profile *p, uint32_t l)
     return p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
 }
 
-/* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs do. */
-static bool partition_within(const struct profile *p, uint32_t first, uint32_t last, uint32_t count, uint64_t limit,
-                             uint32_t *starts)
+/* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs
+ * do. */
+static bool partition_within(const struct profile *p, uint32_t first, uint32_t last, uint32_t count,
+                             uint64_t limit, uint32_t *starts)
 {
     uint32_t l = first;
     for (uint32_t run = 0; run < count; run++) {
@@ -110,7 +113,8 @@ static bool partition_within(const struct profile *p, uint32_t first, uint32_t l
     return l == last;
 }
 
-void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count, uint32_t *starts)
+void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count,
+                      uint32_t *starts)
 {
     assert(count >= 1 && count <= last - first);
     uint64_t low = 0, high = 0;
@@ -132,9 +136,9 @@ void partition_layers(const struct profile *prof, uint32_t first, uint32_t last,
 
 struct merger {
     const struct graph *g;
-    uint32_t *written;   /* per tensor: writes of the step so far */
-    uint64_t *ready_ns;  /* per tensor: when its newest value is there */
-    uint64_t *free_ns;   /* per location, the host last */
+    uint32_t *written;  /* per tensor: writes of the step so far */
+    uint64_t *ready_ns; /* per tensor: when its newest value is there */
+    uint64_t *free_ns;  /* per location, the host last */
     uint32_t n_locations;
 };
 
@@ -222,8 +226,9 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
             }
         }
         if (best == PLAN_NONE) {
-            r = err_set(err, -EINVAL, "internal: the policy's task order has no schedule (%zu of %zu tasks placed)",
-                        done, n);
+            r = err_set(err, -EINVAL,
+                        "internal: the policy's task order has no schedule (%zu of %zu tasks placed)", done,
+                        n);
             break;
         }
         merged[done] = o->todos.at[head[best]];

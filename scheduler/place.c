@@ -1,13 +1,14 @@
-/* Offline placement: every segment gets an address such that segments that live at the same time do not overlap.
+/* Offline placement: every segment gets an address such that segments that live at the same time do not
+ * overlap.
  *
- * Largest first, each at the lowest gap that is free over its whole life: simple, and close to the sum of live bytes
- * for the few sizes that chains have. Placement does not depend on the capacity: whether the peak fits is decided by
- * the caller.
+ * Largest first, each at the lowest gap that is free over its whole life: simple, and close to the sum of
+ * live bytes for the few sizes that chains have. Placement does not depend on the capacity: whether the peak
+ * fits is decided by the caller.
  *
- * Most of the work is to find who lives at the same time. The issue order is cut into blocks, at several levels of
- * coarseness; a placed segment is listed in the few blocks that it touches at the level that suits its length, each list
- * sorted by address. The lowest gap is then found by merging the lists of the blocks that the new segment touches, up to
- * the first gap that is large enough.
+ * Most of the work is to find who lives at the same time. The issue order is cut into blocks, at several
+ * levels of coarseness; a placed segment is listed in the few blocks that it touches at the level that suits
+ * its length, each list sorted by address. The lowest gap is then found by merging the lists of the blocks
+ * that the new segment touches, up to the first gap that is large enough.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,18 +1,18 @@
 /* The plan: a program per device stream, compiled before training starts, verified, then only interpreted.
  *
- * This is the one header of scheduler/ that swap/ may include, so everything here is plain data with no pointers
- * into the planner. Ids, not pointers, inside: a plan can be dumped, diffed, stored, loaded and replayed.
- * docs/plan.md explains the format and the ten invariants with a worked example.
+ * This is the one header of scheduler/ that swap/ may include, so everything here is plain data with no
+ * pointers into the planner. Ids, not pointers, inside: a plan can be dumped, diffed, stored, loaded and
+ * replayed. docs/plan.md explains the format and the ten invariants with a worked example.
  *
- * A plan has five programs. A program is one list of instructions in ISSUE ORDER; the stream of each instruction
- * is a field of it, and a stream is the subsequence of its instructions. An instruction starts when the one before
- * it in its stream is done and all its waits are done. A wait names an instruction of the same program and a
- * distance: 0 is this run of the program, d >= 1 the d-th run before (cycle only; runs before the first count as
- * done). Waits of distance 0 point backwards in issue order, which is what makes a deadlock impossible
- * (invariant 8) and lets one thread enqueue a whole program without ever looking ahead.
+ * A plan has five programs. A program is one list of instructions in ISSUE ORDER; the stream of each
+ * instruction is a field of it, and a stream is the subsequence of its instructions. An instruction starts
+ * when the one before it in its stream is done and all its waits are done. A wait names an instruction of the
+ * same program and a distance: 0 is this run of the program, d >= 1 the d-th run before (cycle only; runs
+ * before the first count as done). Waits of distance 0 point backwards in issue order, which is what makes a
+ * deadlock impossible (invariant 8) and lets one thread enqueue a whole program without ever looking ahead.
  *
- * Runs of the cycle follow each other without draining. Entry, flush, exit and eval drain all streams before and
- * after. The order of programs is: entry (cycle | flush)* exit eval*, then entry again.
+ * Runs of the cycle follow each other without draining. Entry, flush, exit and eval drain all streams before
+ * and after. The order of programs is: entry (cycle | flush)* exit eval*, then entry again.
  */
 #ifndef SCHEDULER_PLAN_H
 #define SCHEDULER_PLAN_H
@@ -24,11 +24,11 @@
 
 typedef uint32_t tensor_id;
 
-#define PLAN_NONE UINT32_MAX      /* no layer, no micro-batch, no tensor */
-#define PLAN_HOST UINT32_MAX      /* as a location: host memory */
+#define PLAN_NONE    UINT32_MAX   /* no layer, no micro-batch, no tensor */
+#define PLAN_HOST    UINT32_MAX   /* as a location: host memory */
 #define PLAN_NO_HOST UINT64_MAX   /* host_offset of a tensor that never has a host copy */
-#define PLAN_RING 2               /* slots of tensors that loader or trainer share with the executor */
-#define PLAN_ALIGN DEVICE_ALIGN   /* of every address, on devices and in host memory */
+#define PLAN_RING    2            /* slots of tensors that loader or trainer share with the executor */
+#define PLAN_ALIGN   DEVICE_ALIGN /* of every address, on devices and in host memory */
 
 enum tensor_kind {
     TENSOR_W,        /* per layer: weights */
@@ -51,7 +51,8 @@ struct plan_tensor {
     uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
     uint64_t bytes;
     uint64_t host_offset; /* in the host pool, or PLAN_NO_HOST */
-    uint32_t host_slots;  /* slot of step s: s % host_slots, each round_up(bytes, PLAN_ALIGN) long; 0: no host copy */
+    uint32_t host_slots;  /* slot of step s: s % host_slots, each round_up(bytes, PLAN_ALIGN) long; 0: no host
+                             copy */
 };
 
 enum instr_kind {
@@ -75,8 +76,8 @@ struct plan_operand {
     tensor_id tensor;
     uint32_t loc;        /* device, or PLAN_HOST */
     uint64_t begin, end; /* byte range of the tensor; 0..bytes for the whole */
-    uint64_t addr;       /* where byte `begin` is: offset in the device's arena; on the host: host_offset + begin
-                          * (of slot 0; the interpreter adds the step's slot) */
+    uint64_t addr; /* where byte `begin` is: offset in the device's arena; on the host: host_offset + begin
+                    * (of slot 0; the interpreter adds the step's slot) */
     enum access access;
 };
 
@@ -85,8 +86,9 @@ struct plan_wait {
     uint32_t distance; /* runs of the program back */
 };
 
-/* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves: FETCH {host READ, device
- * WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE}; DROP {device DROP}. */
+/* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves: FETCH {host READ,
+ * device WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE}; DROP {device DROP}.
+ */
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */
@@ -120,8 +122,8 @@ struct plan_device {
 struct plan {
     char policy[32];
     uint32_t n_devices, n_layers, n_micro, n_replicas;
-    uint32_t rows;  /* of a micro-batch */
-    uint32_t steps; /* training steps per cycle */
+    uint32_t rows;                         /* of a micro-batch */
+    uint32_t steps;                        /* training steps per cycle */
     uint64_t host_lease_bytes, host_bytes; /* allowed, used by the host pool */
     struct plan_device devices[DEVICE_MAX];
     struct plan_tensor *tensors;
@@ -132,9 +134,9 @@ struct plan {
     struct arena *arena; /* owns all arrays, and this struct */
 };
 
-extern const char *const tensor_kind_names[TENSOR_KIND_COUNT];  /* "W", "dW", "K", ... */
-extern const char *const instr_kind_names[INSTR_KIND_COUNT];    /* "FWD", "BWD", ... */
-extern const char *const program_kind_names[PROGRAM_COUNT];     /* "entry", "cycle", ... */
+extern const char *const tensor_kind_names[TENSOR_KIND_COUNT]; /* "W", "dW", "K", ... */
+extern const char *const instr_kind_names[INSTR_KIND_COUNT];   /* "FWD", "BWD", ... */
+extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycle", ... */
 
 void plan_destroy(struct plan *p); /* takes NULL */
 
@@ -161,13 +163,14 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
 
 /* Bytes that one run of a program moves: exactly what the devices' counters will show. */
 struct plan_bytes {
-    uint64_t in, out, peer;                     /* totals */
-    uint64_t state_in, state_out;               /* of in and out: W, dW, K, B, SUMSQ, DECISION */
-    uint64_t stash_in, stash_out;               /* X, dX, S of layers after the first */
-    uint64_t data_in, data_out;                 /* inputs, targets, results */
+    uint64_t in, out, peer;       /* totals */
+    uint64_t state_in, state_out; /* of in and out: W, dW, K, B, SUMSQ, DECISION */
+    uint64_t stash_in, stash_out; /* X, dX, S of layers after the first */
+    uint64_t data_in, data_out;   /* inputs, targets, results */
 };
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
 /* The same for one device (the sender's, for peer copies). */
-void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device, struct plan_bytes *ret);
+void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
+                             struct plan_bytes *ret);
 
 #endif

@@ -1,6 +1,6 @@
-/* Planning: a graph and a machine become a plan under a policy. A policy decides the task order and what is kept;
- * everything after that (residency, addresses, waits, the other programs) is common. A new policy is one file and
- * one row in policies.def.
+/* Planning: a graph and a machine become a plan under a policy. A policy decides the task order and what is
+ * kept; everything after that (residency, addresses, waits, the other programs) is common. A new policy is
+ * one file and one row in policies.def.
  */
 #ifndef SCHEDULER_POLICY_H
 #define SCHEDULER_POLICY_H
@@ -24,16 +24,17 @@ extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 struct plan_request {
     const struct graph *train, *eval; /* eval may be NULL: no eval program */
     const struct machine *machine;
-    enum policy_id policy;            /* POLICY_auto: the best of the others that fits */
+    enum policy_id policy; /* POLICY_auto: the best of the others that fits */
     enum update_place update;
 };
 
-/* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least capacity per
- * device that would do, and *ret_least (where given) has it, or the least host memory when that is what lacks. */
+/* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
+ * capacity per device that would do, and *ret_least (where given) has it, or the least host memory when that
+ * is what lacks. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
-/* The least capacity (the same for each device) that plan_make accepts for this request; machine->capacity_bytes is
- * ignored. */
+/* The least capacity (the same for each device) that plan_make accepts for this request;
+ * machine->capacity_bytes is ignored. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
 #endif

@@ -1,13 +1,13 @@
 /* Policy `harmony-pp`: Harmony's wrap-around pipeline (Li et al., VLDB'22) on one device or N.
  *
- * The chain is cut into forward and backward packs. A task runs all micro-batches through its pack before the next
- * task of its device starts, so W comes in once per pass. Forward pack i runs on device i mod N. The last backward
- * pack has no separate forward: forward, loss and backward run together per micro-batch. The others recompute their
- * inside from the stashed input of the pack. Updates follow the last backward of a layer at once. Activations go to
- * the next device directly; nothing is kept across iterations.
+ * The chain is cut into forward and backward packs. A task runs all micro-batches through its pack before the
+ * next task of its device starts, so W comes in once per pass. Forward pack i runs on device i mod N. The
+ * last backward pack has no separate forward: forward, loss and backward run together per micro-batch. The
+ * others recompute their inside from the stashed input of the pack. Updates follow the last backward of a
+ * layer at once. Activations go to the next device directly; nothing is kept across iterations.
  *
- * The search takes the fewest packs that fit, first backward, then forward; and a way with less overlap only where it
- * allows fewer packs than the ways with more.
+ * The search takes the fewest packs that fit, first backward, then forward; and a way with less overlap only
+ * where it allows fewer packs than the ways with more.
  */
 #include <stdlib.h>
 
@@ -62,9 +62,8 @@ static int search(const struct plan_request *r, struct trial *t)
 
 static void leanest(const struct plan_request *r, struct candidate *ret)
 {
-    *ret = (struct candidate){.packs_fwd = r->train->n_layers,
-                              .packs_bwd = r->train->n_layers,
-                              .knobs = variants[N_VARIANTS - 1]};
+    *ret = (struct candidate){
+        .packs_fwd = r->train->n_layers, .packs_bwd = r->train->n_layers, .knobs = variants[N_VARIANTS - 1]};
 }
 
 struct cursor {
@@ -74,8 +73,8 @@ struct cursor {
     uint32_t *bwd_device;
 };
 
-static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device, bool save,
-                bool output)
+static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
+                bool save, bool output)
 {
     order_add(c->o, (struct todo){.kind = kind,
                                   .layer = layer,
@@ -124,7 +123,8 @@ static void backward_task(struct cursor *c, uint32_t first, uint32_t last, uint3
             add(c, INSTR_BWD, l, j, device, false, false);
         }
         if (j == g->n_micro - 1)
-            order_gradients_done(c->o, c->r, first, last, device, c->next_span[device], &c->next_item[device]);
+            order_gradients_done(c->o, c->r, first, last, device, c->next_span[device],
+                                 &c->next_item[device]);
         c->next_item[device]++;
     }
     c->next_span[device]++;

@@ -1,8 +1,9 @@
-/* Policy `resident`: everything fits. The chain is cut into one stage per device, balanced by time; state stays on its
- * device for good, activations from forward to backward.
+/* Policy `resident`: everything fits. The chain is cut into one stage per device, balanced by time; state
+ * stays on its device for good, activations from forward to backward.
  *
- * Each stage runs one-forward-one-backward: as many forwards ahead as there are stages behind it, then backward and
- * forward in turn. That keeps a pipeline full with the fewest activations held; on one device it is depth first.
+ * Each stage runs one-forward-one-backward: as many forwards ahead as there are stages behind it, then
+ * backward and forward in turn. That keeps a pipeline full with the fewest activations held; on one device it
+ * is depth first.
  */
 #include <stdlib.h>
 

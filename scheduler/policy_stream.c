@@ -1,7 +1,7 @@
-/* Policy `stream`: one layer at a time, micro-batch by micro-batch, like ZeRO-3 with offload. W comes in for every
- * pass of every micro-batch, unfinished gradients travel out and back between micro-batches, every layer's input is
- * stashed on the host and the inside recomputed. Layer l runs on device l mod N. The least memory of all policies,
- * and the most traffic: a floor to compare with.
+/* Policy `stream`: one layer at a time, micro-batch by micro-batch, like ZeRO-3 with offload. W comes in for
+ * every pass of every micro-batch, unfinished gradients travel out and back between micro-batches, every
+ * layer's input is stashed on the host and the inside recomputed. Layer l runs on device l mod N. The least
+ * memory of all policies, and the most traffic: a floor to compare with.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* The profile: how long each task of the graph takes. Analytic for now: the larger of FLOPs over the device's rate
- * and bytes over its memory bandwidth, plus the launch cost. */
+/* The profile: how long each task of the graph takes. Analytic for now: the larger of FLOPs over the device's
+ * rate and bytes over its memory bandwidth, plus the launch cost. */
 #ifndef SCHEDULER_PROFILE_H
 #define SCHEDULER_PROFILE_H
 
@@ -22,7 +22,8 @@ struct profile {
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 void profile_destroy(struct profile *p);
 
-/* Duration of a task instruction; on_host where it runs on the host's stream. Moves are the machine's business. */
+/* Duration of a task instruction; on_host where it runs on the host's stream. Moves are the machine's
+ * business. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 
 #endif

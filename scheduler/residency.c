@@ -1,12 +1,13 @@
 /* Residency: which device copies exist when, and the moves between them.
  *
- * Each tensor is looked at alone, over its uses in issue order. A use on a device continues the copy that is there
- * (the policy's keep rule), or begins a new one: created by the task itself, sent by the device that has it, or
- * fetched from the host, to which its producer then spills it once. Copies end with a drop. Where moves and drops
- * stand in the issue order is a number, the slot: 3p is just before task p, 3p+1 the task, 3p+2 just after it.
+ * Each tensor is looked at alone, over its uses in issue order. A use on a device continues the copy that is
+ * there (the policy's keep rule), or begins a new one: created by the task itself, sent by the device that
+ * has it, or fetched from the host, to which its producer then spills it once. Copies end with a drop. Where
+ * moves and drops stand in the issue order is a number, the slot: 3p is just before task p, 3p+1 the task,
+ * 3p+2 just after it.
  *
- * Values: a write makes a new value and every other copy stale; a REC writes the value that exists already, so it
- * only adds a copy.
+ * Values: a write makes a new value and every other copy stale; a REC writes the value that exists already,
+ * so it only adds a copy.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -70,11 +71,11 @@ struct residency {
 /* The tensor under way. */
 struct value {
     tensor_id tensor;
-    uint32_t producer;     /* segment, or SEGMENT_NONE: the host */
-    uint32_t produced;     /* position of the write; PLAN_NONE: before the program */
+    uint32_t producer; /* segment, or SEGMENT_NONE: the host */
+    uint32_t produced; /* position of the write; PLAN_NONE: before the program */
     bool at_host;
-    bool read; /* by anyone since it was produced */
-    uint32_t current[DEVICE_MAX]; /* segment with the newest value, or SEGMENT_NONE */
+    bool read;                     /* by anyone since it was produced */
+    uint32_t current[DEVICE_MAX];  /* segment with the newest value, or SEGMENT_NONE */
     uint32_t previous[DEVICE_MAX]; /* last segment, whatever its value, or SEGMENT_NONE */
 };
 
@@ -94,7 +95,8 @@ static bool by_span(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Renumbers densely, so that "the unit before" exists also when only the forward tasks of an order are left. */
+/* Renumbers densely, so that "the unit before" exists also when only the forward tasks of an order are left.
+ */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t *first = arena_alloc_array(r->arena, r->n + 1, sizeof *first);
@@ -141,7 +143,8 @@ static uint32_t fetch_slot(const struct residency *r, tensor_id tensor, uint32_t
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* A copy whose value leaves by a move is held `lead` units longer, so that the next task need not wait for the move. */
+/* A copy whose value leaves by a move is held `lead` units longer, so that the next task need not wait for
+ * the move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -228,7 +231,8 @@ static void bring_home(struct residency *r, struct value *v)
     if (v->at_host)
         return;
     assert(v->producer != SEGMENT_NONE);
-    vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SPILL, v->tensor, v->producer, SEGMENT_NONE});
+    vec_push(&r->entries,
+             (struct entry){slot_after(v->produced), ENTRY_SPILL, v->tensor, v->producer, SEGMENT_NONE});
     mark_leaving(r, v);
     r->lives.at[v->producer].spilled = true;
     v->at_host = true;
@@ -259,8 +263,8 @@ static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t p
     vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg});
 }
 
-/* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a producer
- * that runs ahead never fills the receiver's memory. */
+/* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a
+ * producer that runs ahead never fills the receiver's memory. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     const struct graph_tensor *t = &r->g->tensors[v->tensor];
@@ -294,8 +298,8 @@ static void send(struct residency *r, struct value *v, uint32_t seg, uint32_t de
     r->lives.at[v->producer].sent = true;
 }
 
-/* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before it is
- * dropped. */
+/* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before
+ * it is dropped. */
 static bool keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -447,7 +451,8 @@ static void put_task(struct residency *r, uint32_t pos)
     struct draft *d = r->d;
     const struct todo *t = &r->todos[pos];
     uint32_t index = (uint32_t)d->instrs.n;
-    put_instr(d, t->kind, t->loc == PLAN_HOST ? d->n_devices * LANE_COUNT : plan_stream(t->loc, LANE_COMPUTE));
+    put_instr(d, t->kind,
+              t->loc == PLAN_HOST ? d->n_devices * LANE_COUNT : plan_stream(t->loc, LANE_COMPUTE));
     struct plan_instr *in = &d->instrs.at[index];
     in->layer = t->layer;
     in->micro = t->micro;
@@ -492,7 +497,9 @@ static void put_move(struct residency *r, const struct entry *e)
         /* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
         life = &r->lives.at[e->from];
         put_instr(d, INSTR_DROP,
-                  plan_stream(from->device, life->spilled ? LANE_OUT : life->sent ? LANE_PEER : LANE_COMPUTE));
+                  plan_stream(from->device, life->spilled ? LANE_OUT
+                                            : life->sent  ? LANE_PEER
+                                                          : LANE_COMPUTE));
         put_operand(d, from->tensor, e->from, ACCESS_DROP);
         from->end = index;
         break;

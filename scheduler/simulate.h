@@ -1,9 +1,9 @@
-/* The simulator: runs a plan against a profile and a machine, and predicts. Bytes are exact (they are the plan's);
- * times are as good as the profile. Deterministic, whole nanoseconds.
+/* The simulator: runs a plan against a profile and a machine, and predicts. Bytes are exact (they are the
+ * plan's); times are as good as the profile. Deterministic, whole nanoseconds.
  *
- * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says; a move
- * ceil(bytes * 1e9 / bandwidth) + machine.launch_ns; a drop nothing. Each device has its own host link, full speed in
- * each direction, and sends at full peer speed. (Fair sharing of links: not yet.)
+ * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says; a
+ * move ceil(bytes * 1e9 / bandwidth) + machine.launch_ns; a drop nothing. Each device has its own host link,
+ * full speed in each direction, and sends at full peer speed. (Fair sharing of links: not yet.)
  */
 #ifndef SCHEDULER_SIMULATE_H
 #define SCHEDULER_SIMULATE_H
@@ -29,8 +29,8 @@ struct sim_result {
 };
 
 /* Runs program `k` `runs` times back to back (more than one only for the cycle). */
-struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs, const struct profile *prof,
-                                 const struct machine *m);
+struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
+                                 const struct profile *prof, const struct machine *m);
 void sim_destroy(struct sim_result *r);
 
 #endif

@@ -1,15 +1,15 @@
 /* Waits: from data dependence and address reuse, transitively reduced.
  *
- * The program is walked in issue order (a cyclic one twice, the second walk in the state that the first left), with
- * per place the last writer and the readers since. What an instruction must come after are its dependences; those
- * that its stream and its other waits imply already are left out, by vector clocks: clock[i][s] is the position, in
- * the unrolled order, behind which stream s is known to be done when instruction i is done. Dependences are taken
- * newest first, and none can imply a newer one, so the result has no redundant wait: removing any breaks an order
- * that something relies on.
+ * The program is walked in issue order (a cyclic one twice, the second walk in the state that the first
+ * left), with per place the last writer and the readers since. What an instruction must come after are its
+ * dependences; those that its stream and its other waits imply already are left out, by vector clocks:
+ * clock[i][s] is the position, in the unrolled order, behind which stream s is known to be done when
+ * instruction i is done. Dependences are taken newest first, and none can imply a newer one, so the result
+ * has no redundant wait: removing any breaks an order that something relies on.
  *
- * Places are segments and host copies. A segment is created, used and dropped; its bytes are free for the next one
- * at the same addresses when the drop is done, so creation depends on the drops of whatever was there.
- * Ring copies on the host differ from step to step and cause no dependence between cycles.
+ * Places are segments and host copies. A segment is created, used and dropped; its bytes are free for the
+ * next one at the same addresses when the drop is done, so creation depends on the drops of whatever was
+ * there. Ring copies on the host differ from step to step and cause no dependence between cycles.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,8 @@ struct read {
     uint32_t at, next;
 };
 
-/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint and sorted. */
+/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint and
+ * sorted. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;

@@ -1,5 +1,5 @@
-/* The plan interpreter: enqueues instructions of a verified plan on the streams of a devset, and nothing more. It
- * takes no decision: addresses, moves and waits are the plan's.
+/* The plan interpreter: enqueues instructions of a verified plan on the streams of a devset, and nothing
+ * more. It takes no decision: addresses, moves and waits are the plan's.
  *
  * Order of calls, all from one thread:
  *     exec_create
@@ -9,12 +9,13 @@
  *     exec_run(EXIT), exec_run(EVAL)*, exec_run(ENTRY)     evaluation
  *     exec_run(EXIT)
  *     exec_destroy
- * exec_run drains all streams before and after; exec_cycle only enqueues. Calls out of this order fail with -EPROTO.
+ * exec_run drains all streams before and after; exec_cycle only enqueues. Calls out of this order fail with
+ * -EPROTO.
  *
- * Ring slots: exec_cycle for step s first waits until the run of step s - PLAN_RING is complete, so the loader may
- * fill the slot of step s (X of layer 0, TARGET) only after exec_wait(s - PLAN_RING) returned, and must have filled
- * it before exec_cycle(s) is called; the trainer reads RESULT and DECISION of step s between exec_wait(s) and
- * exec_cycle(s + PLAN_RING).
+ * Ring slots: exec_cycle for step s first waits until the run of step s - PLAN_RING is complete, so the
+ * loader may fill the slot of step s (X of layer 0, TARGET) only after exec_wait(s - PLAN_RING) returned, and
+ * must have filled it before exec_cycle(s) is called; the trainer reads RESULT and DECISION of step s between
+ * exec_wait(s) and exec_cycle(s + PLAN_RING).
  *
  * No heap allocation after exec_create.
  */
@@ -39,14 +40,16 @@ struct exec_config {
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
 void exec_destroy(struct exec *e); /* drains; takes NULL */
 
-/* Entry, flush, exit or eval. `args` may be NULL except for eval (training = 0, valid_rows set); it is copied. */
+/* Entry, flush, exit or eval. `args` may be NULL except for eval (training = 0, valid_rows set); it is
+ * copied. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle. plan->steps entries of args (copied); args[0].step is the first step of the run
- * and must follow the last run's. */
+/* Enqueues one run of the cycle. plan->steps entries of args (copied); args[0].step is the first step of the
+ * run and must follow the last run's. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Blocks until the run that contains training step `step` is complete. Steps before the last entry return at once. */
+/* Blocks until the run that contains training step `step` is complete. Steps before the last entry return at
+ * once. */
 int exec_wait(struct exec *e, uint64_t step);
 
 #endif

@@ -1,8 +1,8 @@
-/* The host store: one pool of host memory (pinned where the backend needs it) that holds the home copy of every
- * tensor, at the offsets that the plan assigned. It decides nothing and frees nothing piecemeal.
+/* The host store: one pool of host memory (pinned where the backend needs it) that holds the home copy of
+ * every tensor, at the offsets that the plan assigned. It decides nothing and frees nothing piecemeal.
  *
- * Threads: the pointers are shared by loader, trainer and streams; who may touch which bytes when follows from the
- * plan's waits and from exec.h's contract on ring slots.
+ * Threads: the pointers are shared by loader, trainer and streams; who may touch which bytes when follows
+ * from the plan's waits and from exec.h's contract on ring slots.
  */
 #ifndef SWAP_STORE_H
 #define SWAP_STORE_H
@@ -16,7 +16,8 @@ struct store;
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
 void store_destroy(struct store *s); /* takes NULL; devices must be drained */
 
-/* The host copy of a tensor, as it is used by step `step` (matters for ring tensors only). NULL without one. */
+/* The host copy of a tensor, as it is used by step `step` (matters for ring tensors only). NULL without one.
+ */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step);
 
 /* The tensor of that kind, layer and micro-batch (PLAN_NONE where it does not apply), or PLAN_NONE. */

@@ -1,7 +1,7 @@
 /* Inside the cpu backend: the ops' table, and the pool of threads that share one op's work.
  *
- * A pool never chooses an order of summation: an op cuts its work into pieces by shape alone, and each piece writes
- * its own part of the output.
+ * A pool never chooses an order of summation: an op cuts its work into pieces by shape alone, and each piece
+ * writes its own part of the output.
  */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
@@ -15,8 +15,8 @@ struct pool;
 /* `threads` work on one pool_run, the caller included; 1: the caller alone. */
 int pool_create(uint32_t threads, struct pool **ret);
 void pool_destroy(struct pool *p); /* takes NULL; no pool_run may be under way */
-/* fn(ctx, i) for every i < n, each once, in any order, on any of the threads; returns when all are done. Several
- * threads may call at the same time. Sleeps when idle; allocates nothing. */
+/* fn(ctx, i) for every i < n, each once, in any order, on any of the threads; returns when all are done.
+ * Several threads may call at the same time. Sleeps when idle; allocates nothing. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
 
 /* First thing in every thread that may call an op: keeps the libraries' own threading off. */

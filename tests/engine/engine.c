@@ -83,7 +83,8 @@ void engine_assert_equal(const struct engine_result *a, const struct engine_resu
         if (memcmp(&a->loss[s], &b->loss[s], sizeof a->loss[s]) != 0)
             fail_msg("%s: loss of step %d is %.17g, reference %.17g", what, s, a->loss[s], b->loss[s]);
         if (memcmp(&a->sumsq[s], &b->sumsq[s], sizeof a->sumsq[s]) != 0)
-            fail_msg("%s: squared norm of step %d is %.17g, reference %.17g", what, s, a->sumsq[s], b->sumsq[s]);
+            fail_msg("%s: squared norm of step %d is %.17g, reference %.17g", what, s, a->sumsq[s],
+                     b->sumsq[s]);
     }
     if (memcmp(&a->eval_loss, &b->eval_loss, sizeof a->eval_loss) != 0 || a->eval_correct != b->eval_correct)
         fail_msg("%s: evaluation gives %.17g, reference %.17g", what, a->eval_loss, b->eval_loss);
@@ -138,7 +139,8 @@ static void *host(struct runner *r, enum tensor_kind k, uint32_t layer, uint32_t
 static void fill_slots(struct runner *r, uint64_t data_step, uint64_t step)
 {
     for (uint32_t j = 0; j < r->plan->n_micro; j++)
-        fill_input(r->c, data_step, j, host(r, TENSOR_X, 0, j, step), host(r, TENSOR_TARGET, PLAN_NONE, j, step));
+        fill_input(r->c, data_step, j, host(r, TENSOR_X, 0, j, step),
+                   host(r, TENSOR_TARGET, PLAN_NONE, j, step));
 }
 
 static struct step_result results(struct runner *r, uint64_t step)
@@ -171,7 +173,8 @@ static uint64_t hash_state(struct runner *r)
     return h;
 }
 
-/* Steps 0 and 1 overlap, a flush stands before step 2, an evaluation before step 4: every order of programs. */
+/* Steps 0 and 1 overlap, a flush stands before step 2, an evaluation before step 4: every order of programs.
+ */
 static void train(struct runner *r, struct engine_result *ret)
 {
     struct device_counters before[DEVICE_MAX];
@@ -254,13 +257,12 @@ void engine_run(const struct engine_case *c, const struct engine_machine *m, str
         plan_verify(r.plan, pl.graph, pl.eval, &pl.machine, NULL, &err) < 0)
         fail_msg("%s", err.msg);
     snprintf(ret->policy, sizeof ret->policy, "%s", r.plan->policy);
-    struct devset_config config = {.backend = "cpu",
-                                   .n_devices = m->n_devices,
-                                   .threads = m->threads,
-                                   .delay_seed = m->delay_seed};
+    struct devset_config config = {
+        .backend = "cpu", .n_devices = m->n_devices, .threads = m->threads, .delay_seed = m->delay_seed};
     for (uint32_t d = 0; d < m->n_devices; d++) {
         /* The arena is no larger than the plan's peak: one byte further faults. */
-        config.capacity_bytes[d] = r.plan->devices[d].peak_bytes > 0 ? r.plan->devices[d].peak_bytes : DEVICE_ALIGN;
+        config.capacity_bytes[d] =
+            r.plan->devices[d].peak_bytes > 0 ? r.plan->devices[d].peak_bytes : DEVICE_ALIGN;
         assert_true(r.plan->devices[d].peak_bytes <= m->capacity_bytes);
     }
     assert_int_equal(devset_open(&config, &r.ds, &err), 0);

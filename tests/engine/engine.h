@@ -1,6 +1,6 @@
-/* Runs a random chain on a machine through planner, verifier and interpreter, and keeps what must not depend on the
- * machine: losses, evaluation, weights, optimizer state. Also runs it without any of them, task by task in the method's
- * order on plain memory: the reference that all must equal, bit for bit. */
+/* Runs a random chain on a machine through planner, verifier and interpreter, and keeps what must not depend
+ * on the machine: losses, evaluation, weights, optimizer state. Also runs it without any of them, task by
+ * task in the method's order on plain memory: the reference that all must equal, bit for bit. */
 #ifndef TESTS_ENGINE_H
 #define TESTS_ENGINE_H
 
@@ -35,8 +35,8 @@ struct engine_result {
     char policy[32];     /* of the plan */
 };
 
-/* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per device and
- * direction, peak within capacity. Every program runs, in every order that is allowed. */
+/* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per
+ * device and direction, peak within capacity. Every program runs, in every order that is allowed. */
 void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret);
 
 void engine_reference(const struct engine_case *c, struct engine_result *ret);

@@ -1,6 +1,6 @@
-/* Training allocates nothing per step: counts the heap allocations of the thread that drives the loop, and of all
- * streams, while whole jobs run. oneDNN allocates inside its GEMM, so of the streams only what happens outside a call
- * into the library would count; the driving thread must not allocate at all. */
+/* Training allocates nothing per step: counts the heap allocations of the thread that drives the loop, and of
+ * all streams, while whole jobs run. oneDNN allocates inside its GEMM, so of the streams only what happens
+ * outside a call into the library would count; the driving thread must not allocate at all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,9 +14,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "tests/skip.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/train.h"
+#include "tests/skip.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTING 1
@@ -46,10 +46,11 @@ void *realloc(void *p, size_t n)
 static uint64_t allocations;
 #endif
 
-static const char spec[] = "{\"schema\":\"job/v1\",\"model\":{\"type\":\"mlp\",\"input\":20,\"hidden\":[64,48],"
-                           "\"classes\":5,\"dropout\":0.1},\"data\":{\"format\":\"synthetic\",\"samples\":100},"
-                           "\"train\":{\"steps\":12,\"global_batch\":16,\"micro_batch\":4,\"grad_clip\":1.0},"
-                           "\"optimizer\":{\"type\":\"adamw\",\"lr\":0.001},\"output\":\"out\"}";
+static const char spec[] =
+    "{\"schema\":\"job/v1\",\"model\":{\"type\":\"mlp\",\"input\":20,\"hidden\":[64,48],"
+    "\"classes\":5,\"dropout\":0.1},\"data\":{\"format\":\"synthetic\",\"samples\":100},"
+    "\"train\":{\"steps\":12,\"global_batch\":16,\"micro_batch\":4,\"grad_clip\":1.0},"
+    "\"optimizer\":{\"type\":\"adamw\",\"lr\":0.001},\"output\":\"out\"}";
 
 #define WARM_UP 3
 struct samples {

@@ -26,8 +26,8 @@ static void random_case(struct engine_case *c, uint32_t seed)
 
 static void describe(char *buf, size_t size, uint32_t seed, const struct engine_machine *m)
 {
-    snprintf(buf, size, "seed %u, %u devices of %llu bytes, policy %s, update on %s, %u threads, delays %llu", seed,
-             m->n_devices, (unsigned long long)m->capacity_bytes, policy_names[m->policy],
+    snprintf(buf, size, "seed %u, %u devices of %llu bytes, policy %s, update on %s, %u threads, delays %llu",
+             seed, m->n_devices, (unsigned long long)m->capacity_bytes, policy_names[m->policy],
              update_place_names[m->update], m->threads, (unsigned long long)m->delay_seed);
 }
 
@@ -97,15 +97,23 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
         struct engine_result want, other = {0};
         uint32_t width[] = {50, 64, 31, 64, 64, 10};
         for (uint32_t l = 0; l < 5; l++)
-            c.chain.layers[l] = (struct layer){.kind = LAYER_dense, .id = l, .in = width[l], .out = width[l + 1],
-                                               .bias = true, .act = l < 4 ? ACT_GELU : ACT_NONE,
+            c.chain.layers[l] = (struct layer){.kind = LAYER_dense,
+                                               .id = l,
+                                               .in = width[l],
+                                               .out = width[l + 1],
+                                               .bias = true,
+                                               .act = l < 4 ? ACT_GELU : ACT_NONE,
                                                .dropout = (variant & 1) && l < 4 ? 0.2f : 0};
         c.chain.layers[5] = (struct layer){.kind = LAYER_softmax_xent, .id = 5, .in = 10};
         c.chain.model = (struct model){c.chain.layers, 6};
         c.chain.rows = 12;
         c.chain.n_micro = 4;
-        c.chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
-                                               .weight_decay = 0.01f, .clip = variant & 2 ? 0.01 : 0};
+        c.chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW,
+                                               .beta1 = 0.9f,
+                                               .beta2 = 0.999f,
+                                               .eps = 1e-8f,
+                                               .weight_decay = 0.01f,
+                                               .clip = variant & 2 ? 0.01 : 0};
         engine_reference(&c, &want);
         assert_memory_not_equal(&want, &other, sizeof want);
         for (uint32_t n = 1; n <= 4; n++)
@@ -129,7 +137,8 @@ static void test_engine_skipped_step_same_bits(void **state)
     struct engine_result want;
     random_case(&c, 3);
     c.nan_step = 2;
-    for (int skip = 0; skip < 2; skip++) { /* without skipping the weights must be ruined, or this tests nothing */
+    for (int skip = 0; skip < 2;
+         skip++) { /* without skipping the weights must be ruined, or this tests nothing */
         c.chain.skip_nonfinite = skip;
         c.chain.optimizer.clip = 0;
         engine_reference(&c, &want);

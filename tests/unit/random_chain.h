@@ -49,7 +49,8 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         c->layers[i] = random_layer(r, i, width, max_width);
         if (i == n - 1 && !trained)
-            c->layers[i] = (struct layer){.kind = LAYER_dense, .id = i, .in = width, .out = 1 + rng_below(r, max_width)};
+            c->layers[i] =
+                (struct layer){.kind = LAYER_dense, .id = i, .in = width, .out = 1 + rng_below(r, max_width)};
         trained |= c->layers[i].kind == LAYER_dense;
         width = c->layers[i].out;
     }

@@ -1,5 +1,5 @@
-/* The planner as a whole: for random chains and machines, every policy that fits makes a plan that plan_verify accepts,
- * and the least capacity that it names is exact. */
+/* The planner as a whole: for random chains and machines, every policy that fits makes a plan that
+ * plan_verify accepts, and the least capacity that it names is exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,8 @@ static void show(const struct plan *p, uint32_t seed, const struct err *err)
 {
     struct strbuf b = {0};
     plan_dump(p, &b);
-    fprintf(stderr, "seed %u, policy %s: %s\n%s\n", seed, p->policy, err->msg, getenv("TUTTI_DUMP") ? b.at : "");
+    fprintf(stderr, "seed %u, policy %s: %s\n%s\n", seed, p->policy, err->msg,
+            getenv("TUTTI_DUMP") ? b.at : "");
     strbuf_finish(&b);
 }
 
@@ -41,7 +42,8 @@ static void check_plan(const struct plan_request *r, uint32_t seed, uint64_t cap
     plan_destroy(p);
 }
 
-/* At the least capacity, a little above it and with plenty the plan holds; one granule below there is none. */
+/* At the least capacity, a little above it and with plenty the plan holds; one granule below there is none.
+ */
 static void check_policy(struct plan_request *r, struct machine *m, uint32_t seed)
 {
     uint64_t least, told = 0;
@@ -99,7 +101,8 @@ struct even {
 
 #define EVEN_MICRO 3
 
-static void even_init(struct even *e, uint32_t depth, double clip, enum policy_id policy, enum update_place update)
+static void even_init(struct even *e, uint32_t depth, double clip, enum policy_id policy,
+                      enum update_place update)
 {
     *e = (struct even){.optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip}};
     for (uint32_t l = 0; l < depth; l++)
@@ -151,8 +154,8 @@ static void test_build_resident_moves_no_state(void **state)
     even_finish(&e);
 }
 
-/* Everything in one fused pack: W once in, dW once out, nothing stashed. Layer by layer: W twice in, but that of
- * the last layer, which shares the fused pack with the loss. */
+/* Everything in one fused pack: W once in, dW once out, nothing stashed. Layer by layer: W twice in, but that
+ * of the last layer, which shares the fused pack with the loss. */
 static void test_build_harmony_moves_w_once_per_pass(void **state)
 {
     (void)state;

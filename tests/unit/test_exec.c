@@ -17,10 +17,10 @@
 
 #include <cmocka.h>
 
-#include "tests/skip.h"
 #include "base/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "swap/exec.h"
+#include "tests/skip.h"
 #include "tests/unit/handmade_chain.h"
 
 /* ---- allocations of this thread ---- */

@@ -1,5 +1,6 @@
-/* Golden plans: the dump of one small chain under every policy, on one and two devices, compared with the text in
- * tests/golden. A change of the planner shows as a diff that can be read. TUTTI_UPDATE_GOLDEN=1 rewrites the files. */
+/* Golden plans: the dump of one small chain under every policy, on one and two devices, compared with the
+ * text in tests/golden. A change of the planner shows as a diff that can be read. TUTTI_UPDATE_GOLDEN=1
+ * rewrites the files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +55,8 @@ static void compare(const char *name, const struct strbuf *got)
     for (; want[i] != '\0' && want[i] == got->at[i]; i++)
         line += want[i] == '\n';
     if (want[i] != got->at[i])
-        fail_msg("%s:%zu: the plan differs; read the diff after TUTTI_UPDATE_GOLDEN=1 tools/test golden", path, line);
+        fail_msg("%s:%zu: the plan differs; read the diff after TUTTI_UPDATE_GOLDEN=1 tools/test golden",
+                 path, line);
     free(want);
 }
 
