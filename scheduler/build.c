@@ -190,14 +190,15 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
 static bool fits(const struct machine *m, const struct draft *cycle, const struct draft *eval,
                  struct plan_need *need)
 {
-    bool ok = need->host_bytes <= m->host_bytes;
+    bool ok = true;
     for (uint32_t i = 0; i < m->n_devices; i++) {
         uint64_t peak = cycle->peak[i] > eval->peak[i] ? cycle->peak[i] : eval->peak[i];
         ok &= peak <= m->capacity_bytes[i];
         if (peak > need->device_bytes)
             need->device_bytes = peak;
     }
-    return ok;
+    need->devices_fit = ok;
+    return ok && need->host_bytes <= m->host_bytes;
 }
 
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,

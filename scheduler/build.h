@@ -111,6 +111,7 @@ void draft_waits(struct draft *d);
 struct plan_need {
     uint64_t device_bytes; /* highest address over devices and programs */
     uint64_t host_bytes;
+    bool devices_fit; /* if there is no plan, then for lack of host memory */
 };
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
@@ -124,8 +125,8 @@ struct candidate {
     struct knobs knobs;
 };
 
-/* Tries a candidate and remembers it if it is the best so far. 1: it fits, 0: it does not, negative: error.
- */
+/* Tries a candidate and remembers it if it fits and is the best so far. 1: it fits the devices (whether it
+ * fits the host says nothing about candidates with fewer packs), 0: it does not, negative: error. */
 struct trial {
     int (*run)(struct trial *t, const struct candidate *c);
 };

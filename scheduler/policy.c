@@ -42,6 +42,7 @@ struct search {
     struct err *err;
     struct plan *best;
     uint64_t best_ns, best_bytes;
+    uint64_t least_host_bytes; /* of the candidates that fit the devices; UINT64_MAX: none does */
 };
 
 static int build_candidate(const struct search *s, const struct candidate *c, struct plan **ret,
@@ -62,8 +63,10 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     int r = build_candidate(s, c, &p, &need);
     if (r < 0)
         return r;
+    if (need.devices_fit && need.host_bytes < s->least_host_bytes)
+        s->least_host_bytes = need.host_bytes;
     if (p == NULL)
-        return 0;
+        return need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->profile, s->request.machine);
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
     sim_destroy(sim);
@@ -135,7 +138,20 @@ static void size_text(char *buf, size_t size, uint64_t bytes)
     strbuf_finish(&b);
 }
 
-static int report_misfit(const struct plan_request *request, const struct plan_need *need, struct err *err)
+static int report_host_misfit(const struct plan_request *request, uint64_t need, struct err *err)
+{
+    const struct machine *m = request->machine;
+    char have[32], want[32];
+    size_text(have, sizeof have, m->host_bytes);
+    size_text(want, sizeof want, need);
+    return err_set_at(err, -ENOSPC, "resources.host_memory",
+                      "policy %s needs %llu bytes (%s) of host memory, but the job may use %llu (%s); raise "
+                      "resources.host_memory or use a smaller model or batch",
+                      policy_names[request->policy], (unsigned long long)need, want,
+                      (unsigned long long)m->host_bytes, have);
+}
+
+static int report_misfit(const struct plan_request *request, uint64_t need, struct err *err)
 {
     const struct machine *m = request->machine;
     uint64_t smallest = m->capacity_bytes[0];
@@ -143,31 +159,22 @@ static int report_misfit(const struct plan_request *request, const struct plan_n
         if (m->capacity_bytes[i] < smallest)
             smallest = m->capacity_bytes[i];
     char have[32], want[32];
-    const char *policy = policy_names[request->policy];
-    if (smallest >= need->device_bytes && need->host_bytes > m->host_bytes) {
-        size_text(have, sizeof have, m->host_bytes);
-        size_text(want, sizeof want, need->host_bytes);
-        return err_set_at(err, -ENOSPC, "resources.host_memory",
-                          "policy %s needs %llu bytes (%s) of host memory, but the job may use %llu (%s); "
-                          "raise resources.host_memory or use a smaller model or batch",
-                          policy, (unsigned long long)need->host_bytes, want,
-                          (unsigned long long)m->host_bytes, have);
-    }
     size_text(have, sizeof have, smallest);
-    size_text(want, sizeof want, need->device_bytes);
+    size_text(want, sizeof want, need);
     return err_set_at(
         err, -ENOSPC, "resources.device_memory",
         "policy %s does not fit: it needs at least %llu bytes (%s) on each of %u device%s, but has %llu "
         "(%s); give at least that, or use a smaller train.micro_batch%s",
-        policy, (unsigned long long)need->device_bytes, want, m->n_devices, m->n_devices == 1 ? "" : "s",
-        (unsigned long long)smallest, have,
+        policy_names[request->policy], (unsigned long long)need, want, m->n_devices,
+        m->n_devices == 1 ? "" : "s", (unsigned long long)smallest, have,
         request->policy == POLICY_auto ? "" : " or memory.policy \"auto\"");
 }
 
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)
 {
     struct profile *prof = profile_analytic(request->train, request->machine);
-    struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
+    struct search s = {
+        .trial.run = try_candidate, .profile = prof, .err = err, .least_host_bytes = UINT64_MAX};
     int r = 0;
     for (size_t i = 0; i < sizeof preference / sizeof preference[0] && r == 0; i++) {
         if (!included(request, preference[i]))
@@ -180,10 +187,12 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
     if (r == 0 && s.best == NULL) {
         struct plan_need need;
         r = least_need(&s, request, &need);
-        if (r == 0) {
+        if (r == 0 && s.least_host_bytes < UINT64_MAX) {
+            r = report_host_misfit(request, s.least_host_bytes, err);
+        } else if (r == 0) {
             if (ret_least != NULL)
                 *ret_least = need.device_bytes;
-            r = report_misfit(request, &need, err);
+            r = report_misfit(request, need.device_bytes, err);
         }
     }
     profile_destroy(prof);

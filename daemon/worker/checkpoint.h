@@ -45,6 +45,8 @@ struct checkpoint_data {
     uint64_t data_position;  /* samples of the stream consumed */
     const struct spec *spec; /* resolved */
     const char *numerics;    /* devset_numerics */
+    double loss;             /* of the last step */
+    uint64_t skipped_steps;  /* so far, because their gradient was not finite */
     struct checkpoint_eval eval;
     const struct checkpoint_tensors *tensors;
 };
@@ -69,6 +71,8 @@ struct checkpoint_info {
     uint64_t spec_hash;
     const char *resolved; /* JSON, as written by spec_resolved_json */
     const char *numerics;
+    double loss; /* NaN when it was not finite */
+    uint64_t skipped_steps;
     struct checkpoint_eval eval;
 };
 

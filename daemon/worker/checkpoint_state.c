@@ -53,6 +53,9 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
     spec_resolved_json(s, b);
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, data->numerics);
+    strbuf_add(b, ",");
+    add_metric(b, "loss", data->loss);
+    strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
     if (data->eval.valid) {
         strbuf_add(b, ",\"metrics\":{");
         add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
@@ -175,6 +178,8 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     take_hex(&o, "spec_hash", 16, &s->info.spec_hash);
     json_take(&o, "resolved", JSON_REQUIRED, &resolved);
     json_take_string(&o, "numerics", JSON_REQUIRED, &numerics);
+    take_metric(&o, "loss", &s->info.loss);
+    json_take_u64(&o, "skipped_steps", JSON_REQUIRED, &s->info.skipped_steps);
     json_take(&o, "metrics", JSON_OPTIONAL, &metrics);
     json_take(&o, "files", JSON_REQUIRED, &files);
     json_take(&o, "self_crc32c", JSON_REQUIRED, &crc);

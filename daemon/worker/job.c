@@ -71,22 +71,18 @@ static int choose_machine(const struct job_options *o, struct job *j, struct err
     return 0;
 }
 
-static int build_graphs(struct job *j, struct err *err)
+static int build_graph(const struct spec *s, uint32_t micro_batch, bool training, struct graph **ret,
+                       struct err *err)
 {
-    const struct spec *s = j->spec;
-    struct graph_config c = {
+    const struct graph_config c = {
         .model = &s->model,
         .optimizer = &s->optimizer,
-        .rows = s->resolved.micro_batch,
-        .n_micro = s->resolved.n_micro,
-        .training = true,
+        .rows = micro_batch,
+        .n_micro = s->train.global_batch / micro_batch,
+        .training = training,
         .skip_nonfinite = s->train.skip_nonfinite,
     };
-    int r = graph_build(&c, &j->graph, err);
-    if (r < 0)
-        return r;
-    c.training = false;
-    return graph_build(&c, &j->eval_graph, err);
+    return graph_build(&c, ret, err);
 }
 
 static void drop_graphs(struct job *j)
@@ -96,22 +92,29 @@ static void drop_graphs(struct job *j)
     j->graph = j->eval_graph = NULL;
 }
 
-/* Resolves with this micro-batch and plans. */
-static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+static struct plan_request request_of(const struct job_options *o, const struct job *j)
 {
-    drop_graphs(j);
-    int r = spec_resolve(j->spec, micro_batch, j->train->n_samples, j->train->crc, err);
-    if (r == 0)
-        r = build_graphs(j, err);
-    if (r < 0)
-        return r;
-    struct plan_request request = {
+    return (struct plan_request){
         .train = j->graph,
         .eval = j->eval_graph,
         .machine = &j->machine,
         .policy = o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy,
         .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
     };
+}
+
+/* Resolves with this micro-batch and plans. */
+static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+{
+    drop_graphs(j);
+    int r = spec_resolve(j->spec, micro_batch, j->train->n_samples, j->train->crc, err);
+    if (r == 0)
+        r = build_graph(j->spec, micro_batch, true, &j->graph, err);
+    if (r == 0)
+        r = build_graph(j->spec, micro_batch, false, &j->eval_graph, err);
+    if (r < 0)
+        return r;
+    struct plan_request request = request_of(o, j);
     return plan_make(&request, &j->plan, &j->least_bytes, err);
 }
 
@@ -161,10 +164,27 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
         r = earlier_micro_batch(j, &micro_batch, err);
     if (r < 0)
         return r;
+    j->resolved_now = micro_batch == 0;
     r = micro_batch == 0 ? plan_auto(o, j, err) : plan_with(o, j, micro_batch, err);
     if (r < 0)
         return r;
     return plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);
+}
+
+int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
+{
+    struct job leanest = *j; /* borrows all but the graphs */
+    uint32_t rows = j->resolved_now ? 1 : j->spec->resolved.micro_batch;
+    leanest.graph = leanest.eval_graph = NULL;
+    int r = build_graph(j->spec, rows, true, &leanest.graph, err);
+    if (r == 0)
+        r = build_graph(j->spec, rows, false, &leanest.eval_graph, err);
+    if (r == 0) {
+        struct plan_request request = request_of(o, &leanest);
+        r = plan_least_capacity(&request, ret_bytes, err);
+    }
+    drop_graphs(&leanest);
+    return r;
 }
 
 void job_finish(struct job *j)

@@ -37,6 +37,7 @@ struct job {
     struct machine machine;
     struct plan *plan; /* verified */
     uint32_t threads;
+    bool resolved_now;    /* micro_batch was "auto", and this is the first time that it is resolved */
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
 };
 
@@ -47,6 +48,10 @@ int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */
 int job_prepare(const struct job_options *o, struct job *j, struct err *err);
+/* The least memory per device with which the prepared job could be planned; with micro_batch "auto" not yet
+ * resolved by a run that is the least over all it could be. */
+int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes,
+                       struct err *err);
 void job_finish(struct job *j); /* takes a zeroed one */
 
 #define JOB_RESOLVED "resolved.json"

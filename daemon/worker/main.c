@@ -1,12 +1,15 @@
 /* tutti-worker: trains one job in the foreground. Parses the command line and calls one verb. */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 #include "scheduler/policy.h"
 
@@ -124,6 +127,17 @@ static int parse_u32(const char *text, const char *option, uint32_t most, uint32
     return r;
 }
 
+static int parse_size(const char *text, const char *option, uint64_t *ret, struct err *err)
+{
+    uint64_t v = 0;
+    int r = json_parse_bytes(text, option, &v, err);
+    if (r == 0 && v == 0)
+        r = err_set_at(err, -EINVAL, option, "must be more than 0; leave it out for the spec's");
+    if (r == 0)
+        *ret = v;
+    return r;
+}
+
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
@@ -148,13 +162,13 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_DELAY_SEED:
         return parse_number(arg, "--delay-seed", 0, UINT64_MAX, &j->delay_seed, err);
     case OPT_DEVICE_MEMORY:
-        return json_parse_bytes(arg, "--device-memory", &j->device_bytes, err);
+        return parse_size(arg, "--device-memory", &j->device_bytes, err);
     case OPT_HOST_MEMORY:
-        return json_parse_bytes(arg, "--host-memory", &j->host_bytes, err);
+        return parse_size(arg, "--host-memory", &j->host_bytes, err);
     case OPT_LINK:
-        return json_parse_bytes(arg, "--link", &j->link_bytes_per_s, err);
+        return parse_size(arg, "--link", &j->link_bytes_per_s, err);
     case OPT_PEER:
-        return json_parse_bytes(arg, "--peer", &j->peer_bytes_per_s, err);
+        return parse_size(arg, "--peer", &j->peer_bytes_per_s, err);
     case OPT_POLICY:
         return parse_name(arg, "--policy", policy_names, &j->policy, err);
     case OPT_OPTIMIZER_ON:
@@ -181,20 +195,70 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     return err_set(err, -EINVAL, "see tutti-worker --help");
 }
 
-static int fail(const struct err *err)
+/* What getopt could not make sense of: an unknown option, or one without its value. */
+static int refuse_option(int id, char **argv, struct err *err)
 {
-    char text[1100];
-    fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
-    return EXIT_INVALID;
+    const char *word = argv[optind - 1], *names[sizeof options / sizeof options[0]], *near;
+    int n = 0;
+    if (id == ':')
+        return err_set(err, -EINVAL, "%s needs a value; see tutti-worker --help", word);
+    for (; options[n].name != NULL; n++)
+        names[n] = options[n].name;
+    near = strncmp(word, "--", 2) == 0 ? json_did_you_mean(word + 2, names, n) : NULL;
+    return err_set(err, -EINVAL, "unknown option %s%s%s%s; see tutti-worker --help", word,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+}
+
+static int fail(const struct command *c, int code, const struct err *err)
+{
+    return report_error(&c->o, code, err, 0, true);
+}
+
+/* A file that gets the number 0, 1 or 2 would be written to by whoever prints. */
+static void open_standard_descriptors(void)
+{
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* How mistakes are reported must be known before the first one is met. */
+static bool asks_for_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    return false;
+}
+
+static int run_verb(const struct command *c)
+{
+    struct err err = {0};
+    switch (c->verb) {
+    case OPT_CHECK:
+        return verb_check(&c->o);
+    case OPT_PLAN:
+        return verb_plan(&c->o);
+    case OPT_RUN:
+        return verb_run(&c->o);
+    }
+    return fail(c,
+                err_set(&err, -EINVAL, "one of --check, --plan and --run is needed; see tutti-worker --help"),
+                &err);
 }
 
 int main(int argc, char **argv)
 {
-    struct command c = {.o.job = {.policy = -1, .update = -1}};
+    struct command c = {.o.job = {.policy = -1, .update = -1}, .o.json = asks_for_json(argc, argv)};
     struct err err = {0};
     int id;
+    open_standard_descriptors();
     log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
-    while ((id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    opterr = 0;
+    while ((id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (id == OPT_HELP) {
             fputs(usage, stdout);
             return EXIT_DONE;
@@ -203,21 +267,13 @@ int main(int argc, char **argv)
             puts("tutti-worker " TUTTI_VERSION);
             return EXIT_DONE;
         }
-        if (parse_option(&c, id, optarg, &err) < 0)
-            return fail(&err);
+        int r = id == '?' || id == ':' ? refuse_option(id, argv, &err) : parse_option(&c, id, optarg, &err);
+        if (r < 0)
+            return fail(&c, r, &err);
     }
-    if (optind < argc) {
-        err_set(&err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", argv[optind]);
-        return fail(&err);
-    }
-    switch (c.verb) {
-    case OPT_CHECK:
-        return verb_check(&c.o);
-    case OPT_PLAN:
-        return verb_plan(&c.o);
-    case OPT_RUN:
-        return verb_run(&c.o);
-    }
-    fputs(usage, stderr);
-    return EXIT_INVALID;
+    if (optind < argc)
+        return fail(
+            &c, err_set(&err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", argv[optind]),
+            &err);
+    return run_verb(&c);
 }

@@ -8,6 +8,7 @@
 #ifndef WORKER_METRICS_H
 #define WORKER_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -22,6 +23,7 @@ struct metrics_step {
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* of this step */
     double stall_s;
+    bool skipped; /* the update was skipped: a gradient was not finite */
 };
 
 /* Drops what comes after `resume_step` (0: a fresh run), and a last line that a crash tore: into a new file

@@ -14,11 +14,14 @@
 #define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
 #define LOG_EVERY_NS      2000000000ull /* elsewhere */
 
-void print_buffer(struct strbuf *b)
+int print_buffer(struct strbuf *b)
 {
-    fputs(b->at != NULL ? b->at : "", stdout);
-    fflush(stdout);
+    bool ok = fputs(b->at != NULL ? b->at : "", stdout) >= 0 && fflush(stdout) == 0;
     strbuf_finish(b);
+    if (ok)
+        return EXIT_DONE;
+    fprintf(stderr, "tutti-worker: cannot write the result to standard output: %s\n", strerror(errno));
+    return EXIT_FAILED;
 }
 
 static int exit_code(int code, bool early)
@@ -70,7 +73,7 @@ static uint64_t state_bytes(const struct job *j)
     return n;
 }
 
-void report_check(const struct job *j, uint64_t least_bytes, bool json)
+int report_check(const struct job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
     const struct plan *p = j->plan;
@@ -86,8 +89,7 @@ void report_check(const struct job *j, uint64_t least_bytes, bool json)
                     total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples,
                     s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
                     j->machine.capacity_bytes[0], least_bytes, p->host_bytes);
-        print_buffer(&b);
-        return;
+        return print_buffer(&b);
     }
     strbuf_addf(&b, "%s is valid and fits: %" PRIu64 " parameters, ", s->name, total_params(j));
     strbuf_add_bytes(&b, state_bytes(j));
@@ -106,7 +108,7 @@ void report_check(const struct job *j, uint64_t least_bytes, bool json)
     strbuf_add(&b, "), ");
     strbuf_add_bytes(&b, p->host_bytes);
     strbuf_add(&b, " of host memory\n");
-    print_buffer(&b);
+    return print_buffer(&b);
 }
 
 /* ---- progress ---- */
@@ -150,6 +152,10 @@ void progress_event(void *ctx, const struct train_progress *e)
     struct progress *p = ctx;
     switch (e->event) {
     case PROGRESS_STEP:
+        if (e->skipped) {
+            end_line(p);
+            fprintf(stderr, "step %" PRIu64 "  skipped: its gradient is not finite\n", e->step);
+        }
         print_step(p, e);
         break;
     case PROGRESS_EVAL:
@@ -188,6 +194,7 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
                 ",\"stopped\":%s,\"steps\":%" PRIu64 ",\"total_steps\":%" PRIu64 ",\"resumed_from\":%" PRIu64,
                 r->stopped ? "true" : "false", r->steps_done, r->total_steps, r->resumed_from);
     add_number(b, "loss", r->loss);
+    strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, r->skipped_steps);
     if (r->evaluated) {
         add_number(b, "val_loss", r->val_loss);
         add_number(b, "val_accuracy", r->val_accuracy);
@@ -222,10 +229,7 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
                 r->steps_done, r->total_steps);
     if (r->resumed_from > 0)
         strbuf_addf(b, " (resumed from %" PRIu64 ")", r->resumed_from);
-    if (isfinite(r->loss))
-        strbuf_addf(b, "\n  loss      %.6f", r->loss);
-    else
-        strbuf_add(b, "\n  loss      no step made by this run");
+    strbuf_addf(b, "\n  loss      %.6f", r->loss);
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
     strbuf_addf(

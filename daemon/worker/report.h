@@ -13,7 +13,8 @@
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
                  bool early);
 
-void report_check(const struct job *j, uint64_t least_bytes, bool json);
+/* These print on stdout; EXIT_DONE, or EXIT_FAILED when that cannot be written. */
+int report_check(const struct job *j, uint64_t least_bytes, bool json);
 
 /* Progress on stderr: one line that renews itself on a terminal, a line now and then elsewhere. */
 struct progress {
@@ -27,6 +28,6 @@ void progress_end(struct progress *p);
 void report_text(const struct job *j, const struct train_report *r, struct strbuf *b);
 void report_json(const struct job *j, const struct train_report *r, struct strbuf *b);
 
-void print_buffer(struct strbuf *b); /* to stdout; frees it */
+int print_buffer(struct strbuf *b); /* frees it; returns as report_check */
 
 #endif

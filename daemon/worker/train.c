@@ -42,6 +42,7 @@ struct trainer {
     uint64_t last_wait_ns;
     struct checkpoint_eval eval; /* the last evaluation; valid only for the step it was made at */
     uint64_t eval_step;
+    bool has_checkpoint;
     struct train_report *report;
 };
 
@@ -168,17 +169,22 @@ static double grad_norm(const struct trainer *t, uint64_t step, bool *ret_skippe
     return sqrt(d->sumsq);
 }
 
+static const char *what_is_kept(const struct trainer *t)
+{
+    return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
+}
+
 static int check_finite(const struct trainer *t, double loss, bool skipped, struct err *err)
 {
     bool skip = t->spec->train.skip_nonfinite;
     if ((isfinite(loss) && !skipped) || (skip && skipped))
         return 0;
-    return err_set(err, -EDOM,
-                   "%s at step %" PRIu64
-                   ": training has diverged. The last checkpoint is kept; lower optimizer.lr, "
-                   "set train.grad_clip%s",
-                   isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1,
-                   skip ? "" : ", or skip such steps with train.on_nonfinite \"skip\"");
+    return err_set(
+        err, -EDOM, "%s at step %" PRIu64 ": training has diverged. %s; %s",
+        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1, what_is_kept(t),
+        skip ? "lower optimizer.lr or set train.grad_clip"
+             : "lower optimizer.lr, set train.grad_clip, or skip such steps with train.on_nonfinite "
+               "\"skip\"");
 }
 
 static void tell(const struct trainer *t, const struct train_progress *p)
@@ -213,18 +219,21 @@ static int read_step(struct trainer *t, struct err *err)
         .out_bytes = t->report->cycle.out,
         .peer_bytes = t->report->cycle.peer,
         .stall_s = (double)(c.compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices,
+        .skipped = skipped,
     };
     t->last_ns = now;
     t->last_wait_ns = c.compute_wait_ns;
     t->known++;
     t->report->loss = loss;
+    t->report->skipped_steps += skipped;
     r = metrics_train(t->metrics, &m, err);
     tell(t, &(struct train_progress){.event = PROGRESS_STEP,
                                      .step = t->known,
                                      .total_steps = t->spec->resolved.total_steps,
                                      .loss = loss,
                                      .lr = m.lr,
-                                     .samples_per_s = m.samples_per_s});
+                                     .samples_per_s = m.samples_per_s,
+                                     .skipped = skipped});
     return r;
 }
 
@@ -289,19 +298,29 @@ static void *state_block(void *ctx, uint32_t layer, bool optimizer_state)
                      0);
 }
 
-/* A loss is finite one step longer than the weights: look before the last good checkpoint is replaced. */
-static int check_weights(struct trainer *t, struct err *err)
+static bool all_finite(const float *v, uint64_t n)
+{
+    bool ok = true;
+    for (uint64_t i = 0; i < n; i++)
+        ok &= isfinite(v[i]) != 0;
+    return ok;
+}
+
+/* A loss can be finite when the state no longer is: look before the last good checkpoint is replaced. */
+static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
-        uint64_t n = t->job->graph->layers[l].size.w / sizeof(float);
-        const float *w = n > 0 ? state_block(t, l, false) : NULL;
-        for (uint64_t i = 0; i < n; i++)
-            if (!isfinite(w[i]))
-                return err_set(err, -EDOM,
-                               "weights of layer %u are not finite after step %" PRIu64
-                               ": training has diverged. The "
-                               "last checkpoint is kept; lower optimizer.lr or set train.grad_clip",
-                               l, t->step);
+        const struct graph_layer *g = &t->job->graph->layers[l];
+        const char *what = NULL;
+        if (g->size.w > 0 && !all_finite(state_block(t, l, false), g->size.w / sizeof(float)))
+            what = "weights";
+        else if (g->k_bytes > 0 && !all_finite(state_block(t, l, true), g->k_bytes / sizeof(float)))
+            what = "optimizer moments";
+        if (what != NULL)
+            return err_set(err, -EDOM,
+                           "%s of layer %u are not finite after step %" PRIu64
+                           ": training has diverged. %s; lower optimizer.lr or set train.grad_clip",
+                           what, l, t->step, what_is_kept(t));
     }
     return 0;
 }
@@ -313,6 +332,8 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
         .data_position = t->step * t->spec->train.global_batch,
         .spec = t->spec,
         .numerics = devset_numerics(t->devices),
+        .loss = t->report->loss,
+        .skipped_steps = t->report->skipped_steps,
         .eval = t->eval_step == t->step ? t->eval : (struct checkpoint_eval){0},
         .tensors = &t->tensors,
     };
@@ -323,13 +344,14 @@ static int checkpoint(struct trainer *t, struct err *err)
 {
     int r = run_program(t, PROGRAM_FLUSH, NULL, err);
     if (r == 0)
-        r = check_weights(t, err);
+        r = check_state(t, err);
     if (r == 0)
         r = metrics_sync(t->metrics, err);
     if (r < 0)
         return r;
     struct checkpoint_data data = checkpoint_of(t);
     r = checkpoint_save(t->out, &data, err);
+    t->has_checkpoint |= r == 0;
     if (r == 0)
         r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
     if (r == 0)
@@ -382,7 +404,10 @@ static int restore(struct trainer *t, struct err *err)
     if (r == 0) {
         const struct checkpoint_info *info = checkpoint_info(c);
         t->step = t->known = info->step;
+        t->has_checkpoint = true;
         t->report->resumed_from = info->step;
+        t->report->loss = info->loss;
+        t->report->skipped_steps = info->skipped_steps;
         t->report->numerics_changed = strcmp(info->numerics, devset_numerics(t->devices)) != 0;
         t->eval = info->eval;
         t->eval_step = info->step;
@@ -392,6 +417,13 @@ static int restore(struct trainer *t, struct err *err)
     }
     checkpoint_close(c);
     return r;
+}
+
+/* A result is that of the run that ended the job. While there are steps to make there is none. */
+static int forget_result(const struct trainer *t, struct err *err)
+{
+    int r = fs_remove_tree(t->out->fd, TRAIN_RESULT);
+    return r < 0 ? fs_fail(err, r, t->out->name, TRAIN_RESULT, "remove") : 0;
 }
 
 static int open_devices(struct trainer *t, struct err *err)
@@ -425,6 +457,8 @@ static int start(struct trainer *t, struct err *err)
     if (t->indices == NULL)
         return err_set(err, -ENOMEM, "no memory for a batch of %u", t->spec->train.global_batch);
     r = restore(t, err);
+    if (r == 0 && t->step < t->spec->resolved.total_steps)
+        r = forget_result(t, err);
     if (r == 0)
         r = metrics_open(t->out, t->step, &t->metrics, err);
     if (r == 0)
@@ -455,6 +489,10 @@ static int end(struct trainer *t, struct err *err)
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;
+    /* Again, for a run that was killed between its last checkpoint and this. */
+    r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
+    if (r < 0)
+        return r;
     struct checkpoint_data data = checkpoint_of(t);
     return checkpoint_export_weights(t->out, "model.safetensors", &data, err);
 }

@@ -12,11 +12,14 @@
 #include "daemon/worker/fsutil.h"
 #include "daemon/worker/job.h"
 
+#define TRAIN_RESULT "result.json" /* in the output; written by the caller when train_run is done */
+
 struct train_report {
     uint64_t steps_done, total_steps;
-    uint64_t resumed_from; /* steps done when this run started */
-    bool stopped;          /* by train_request_stop, before the end */
-    double loss;           /* of the last step; NaN when this run made none */
+    uint64_t resumed_from;  /* steps done when this run started */
+    bool stopped;           /* by train_request_stop, before the end */
+    double loss;            /* of the last step, this run's or the checkpoint's */
+    uint64_t skipped_steps; /* of the job so far, because their gradient was not finite */
     bool evaluated;
     double val_loss, val_accuracy; /* of the last evaluation */
     double seconds;                /* of training in this run, evaluation and checkpoints included */
@@ -33,6 +36,7 @@ struct train_progress {
     enum { PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done */
     double loss, lr, samples_per_s; /* STEP */
+    bool skipped;                   /* STEP: the update was skipped */
     double val_loss, val_accuracy;  /* EVAL */
 };
 

@@ -41,7 +41,7 @@ static int write_files(const struct verb_options *o, const struct job *j, const 
     return r;
 }
 
-static void print_plan(const struct verb_options *o, const struct job *j, const struct sim_result *sim)
+static int print_plan(const struct verb_options *o, const struct job *j, const struct sim_result *sim)
 {
     struct strbuf b = {0};
     if (o->json) {
@@ -52,7 +52,7 @@ static void print_plan(const struct verb_options *o, const struct job *j, const 
         if (o->dump)
             plan_dump(j->plan, &b);
     }
-    print_buffer(&b);
+    return print_buffer(&b);
 }
 
 int verb_plan(const struct verb_options *o)
@@ -73,7 +73,7 @@ int verb_plan(const struct verb_options *o)
     if (r < 0)
         code = report_error(o, r, &err, 0, false);
     else
-        print_plan(o, &j, sim);
+        code = print_plan(o, &j, sim);
     sim_destroy(sim);
     profile_destroy(prof);
     job_finish(&j);

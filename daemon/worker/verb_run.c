@@ -5,6 +5,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +30,18 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL);
 }
 
+static int sync_parent(const char *path)
+{
+    char buf[PATH_MAX];
+    snprintf(buf, sizeof buf, "%s", path);
+    int fd = open(dirname(buf), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fs_sync_close(fd);
+}
+
+/* mkdir -p, durable. */
 static int make_dirs(const char *path, struct err *err)
 {
-    char buf[4096];
+    char buf[PATH_MAX];
     if ((size_t)snprintf(buf, sizeof buf, "%s", path) >= sizeof buf)
         return err_set_at(err, -ENAMETOOLONG, "output", "the path is too long");
     for (char *p = buf + 1;; p++) {
@@ -38,8 +49,9 @@ static int make_dirs(const char *path, struct err *err)
         if (*p != '/' && !end)
             continue;
         *p = '\0';
-        if (mkdir(buf, 0777) < 0 && errno != EEXIST)
-            return err_set_at(err, -errno, buf, "cannot make the output directory: %s", strerror(errno));
+        int r = mkdir(buf, 0777) < 0 ? -errno : sync_parent(buf);
+        if (r < 0 && r != -EEXIST)
+            return err_set_at(err, r, buf, "cannot make the output directory: %s", strerror(-r));
         if (end)
             return 0;
         *p = '/';
@@ -126,23 +138,23 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 static int write_result(const struct outdir *out, const struct job *j, const struct train_report *rep,
                         struct err *err)
 {
-    if (rep->steps_done == rep->resumed_from && faccessat(out->fd, "result.json", F_OK, 0) == 0)
+    if (rep->steps_done == rep->resumed_from && faccessat(out->fd, TRAIN_RESULT, F_OK, 0) == 0)
         return 0;
     struct strbuf b = {0};
     report_json(j, rep, &b);
-    int r = write_atomically(out, "result.json", &b, err);
+    int r = write_atomically(out, TRAIN_RESULT, &b, err);
     strbuf_finish(&b);
     return r;
 }
 
-static void print_result(const struct verb_options *o, const struct job *j, const struct train_report *rep)
+static int print_result(const struct verb_options *o, const struct job *j, const struct train_report *rep)
 {
     struct strbuf b = {0};
     if (o->json)
         report_json(j, rep, &b);
     else
         report_text(j, rep, &b);
-    print_buffer(&b);
+    int code = print_buffer(&b);
     if (rep->numerics_changed)
         log_warning(
             "the checkpoint was written with other numerics than this machine's (%s): the bits may differ",
@@ -150,6 +162,7 @@ static void print_result(const struct verb_options *o, const struct job *j, cons
     if (rep->stopped)
         log_info("stopped after a checkpoint at step %llu; run the same command again to go on",
                  (unsigned long long)rep->steps_done);
+    return rep->stopped ? 128 + caught : code;
 }
 
 static int train(const struct verb_options *o, struct job *j, const struct outdir *out,
@@ -203,9 +216,7 @@ int verb_run(const struct verb_options *o)
     if (r < 0) {
         code = report_error(o, r, &err, j.least_bytes, early);
     } else {
-        print_result(o, &j, &rep);
-        if (rep.stopped)
-            code = 128 + caught;
+        code = print_result(o, &j, &rep);
     }
     job_finish(&j);
     return code;

@@ -98,8 +98,8 @@ def test_last_step_is_kept_without_a_checkpoint_section(t):
 
 # ---- going on elsewhere ----
 
-FIRST = job(SMALL, {"train.steps": 4, "model.dropout": 0.2, "train.grad_clip": 0.5, "checkpoint": {"every": {"steps": 2},
-                                                                                                  "keep": 9}})
+FIRST = job(SMALL, {"train.steps": 4, "model.dropout": 0.2, "train.grad_clip": 0.5,
+                    "checkpoint": {"every": {"steps": 2}, "keep": 9}})
 WHOLE = job(FIRST, {"train.steps": 9})
 MACHINES = {
     "1 device, resident": ["--devices", 1, "--policy", "resident"],
@@ -183,12 +183,14 @@ def test_auto_micro_batch_is_resolved_once(t):
     t.contains(run.err, "resources.device_memory", "at least", what="the message")
 
 
-@case(defect="--plan and --check ignore what the output's resolved.json says, so they describe another run than --run's")
+@case
 def test_plan_knows_what_auto_meant(t):
     auto = job(FIRST, {"train.micro_batch": "auto", "output": t.path("out")})
     r = t.worker("--run", write_job(t, auto), "--quiet", "--json", "--device-memory", "23KiB").json()
     plan = t.worker("--plan", write_job(t, auto), "--json").json()
     t.equal(plan["rows"], r["micro_batch"], "rows of a micro-batch in the plan")
+    check = t.worker("--check", write_job(t, auto), "--json").json()
+    t.equal(check["resolved"]["micro_batch"], r["micro_batch"], "micro_batch of --check")
 
 
 # ---- damage ----

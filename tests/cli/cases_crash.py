@@ -11,7 +11,8 @@ from harness import case, once
 
 
 def arguments(t, out):
-    return "--run", write_job(t, TINY, "tiny.json"), "--output", out, "--quiet", "--threads", 1, "--device-memory", "1MiB"
+    path = write_job(t, TINY, "tiny.json")
+    return "--run", path, "--output", out, "--quiet", "--threads", 1, "--device-memory", "1MiB"
 
 
 def reference(t):
@@ -104,7 +105,7 @@ def test_everything_is_synced_before_it_counts(t):
     t.equal([p for p in disk.dirty if not p.endswith("/lock")], [], "not synced at the end")
 
 
-@case(defect="the directory in which the output directory is made is never synced: power loss can take all of the output")
+@case(defect="the directory in which the output is made is never synced: power loss can take all of the output")
 def test_new_output_directory_is_synced_in_its_parent(t):
     strace.need(t)
     parent = t.path("parent")
@@ -192,7 +193,27 @@ def test_killed_after_the_last_checkpoint_reports_the_same_result(t):
         t.equal(found.get(key), read_json(os.path.join(plain, "result.json"))[key], f"result.json: {key}")
 
 
-@case(defect="running a finished job again replaces its result.json by one without the losses")
+@case(defect="result.json of an earlier run is kept when the run that ended the job was killed before it wrote its own")
+def test_killed_before_its_result_replaces_that_of_an_earlier_run(t):
+    out, shorter = t.fresh("out"), write_job(t, job(TINY, {"train.steps": 2}), "shorter.json")
+
+    def begin():
+        shutil.rmtree(out, ignore_errors=True)
+        t.worker("--run", shorter, "--output", out, "--quiet")
+
+    strace.need(t)
+    begin()
+    calls = strace.places(t, out, *arguments(t, out))
+    last = [p for p in calls if p[0] == "renameat" and '"result.json"' in p[2]]
+    t.equal(len(last), 1, "renames to result.json")
+    begin()
+    t.check(strace.kill_at(t, *last[0][:2], *arguments(t, out)), "it ran to the end")
+    t.worker(*arguments(t, out))
+    r = read_json(os.path.join(out, "result.json"))
+    t.equal((r["steps"], r["total_steps"]), (3, 3), "steps in result.json")
+
+
+@case
 def test_finished_job_run_again_keeps_its_result(t):
     out = t.fresh("out")
     t.worker(*arguments(t, out))

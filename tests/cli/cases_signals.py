@@ -8,8 +8,8 @@ from files import (SMALL, check_checkpoint, check_output, checkpoint_steps, job,
 from harness import case
 
 ENDLESS = 1_000_000  # steps; a constant schedule may be shortened afterwards
-SPEC = job(SMALL, {"train.steps": ENDLESS, "model.dropout": 0.1, "train.grad_clip": 1.0, "eval": {"every": {"steps": 6}},
-                   "checkpoint": {"every": {"steps": ENDLESS}, "keep": 2}})
+SPEC = job(SMALL, {"train.steps": ENDLESS, "model.dropout": 0.1, "train.grad_clip": 1.0,
+                   "eval": {"every": {"steps": 6}}, "checkpoint": {"every": {"steps": ENDLESS}, "keep": 2}})
 WHERE = ["--devices", 2, "--policy", "stream", "--device-memory", "256KiB"]
 
 

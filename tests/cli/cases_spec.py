@@ -2,13 +2,15 @@
 import json
 import os
 
-from files import DELETE, SMALL, TINY, job, outcome, read_json, write_job
+from files import DELETE, SMALL, TINY, job, outcome, read_json, steps_in_metrics, write_job
 from harness import case
 
 
 def refused(t, path, where, says, code=2, verb="--check", options=()):
-    """The same refusal as text and as JSON."""
+    """The same refusal as text and as JSON. `code` None: because of the output, so that 1 and 2 are both right."""
     run = t.worker(verb, path, *options, expect=code)
+    t.check(run.code in (1, 2, 5), f"exit code {run.code}")
+    code = run.code
     t.equal(run.out, "", "standard output")
     lines = run.err.splitlines()
     t.equal(len(lines), 1, "lines on standard error")
@@ -184,11 +186,13 @@ def test_misfit_names_the_least_that_would_do(t, verb):
         options = ["--devices", devices, "--output", out]
         r = refused(t, path, "resources.device_memory", ["at least", "bytes", "8192"], code=5, verb=verb,
                     options=[*options, "--device-memory", "8KiB"])
+        t.check(not os.path.exists(out), "a job that does not fit made its output directory")
         least = r["least_device_bytes"]
         t.contains(r["message"], str(least), what="the message")
         largest = 4 * (32 * 48 + 48)  # a layer's weights have to be there
         t.check(least > largest, f"{least} bytes are less than the largest layer")
         t.worker(verb, path, *options, "--device-memory", least)
+        t.fresh("out")
 
 
 @case
@@ -232,10 +236,10 @@ def test_misfit_in_host_memory_names_the_least(t):
     t.contains(run.err, f"needs {needed} bytes", what="the message")
 
 
-@case(defect='the advice for policy auto reads "give at least that, a smaller train.micro_batch"')
+@case
 def test_misfit_advice_is_a_sentence(t):
     run = t.worker("--check", write_job(t, SMALL), "--device-memory", "8KiB", expect=5)
-    t.contains(run.err, "or a smaller train.micro_batch", what="the message")
+    t.contains(run.err, "or use a smaller train.micro_batch", what="the message")
 
 
 # ---- outputs that cannot be used ----
@@ -244,7 +248,7 @@ def test_misfit_advice_is_a_sentence(t):
 def test_output_that_is_a_file_is_refused(t):
     path = write_job(t, TINY)
     for out in (path, path + "/below"):
-        refused(t, path, out, ["Not a directory"], verb="--run", options=["--output", out])
+        refused(t, path, out, ["Not a directory"], code=None, verb="--run", options=["--output", out])
 
 
 @case
@@ -256,7 +260,8 @@ def test_output_that_may_not_be_written_is_refused(t):
     except OSError as e:
         t.skip(f"another user may not run the program: {e}")
     for out in (t.path("mine", "out"), t.path("mine")):
-        run = t.worker("--run", write_job(t, TINY), "--output", out, expect=2, **anyone)
+        run = t.worker("--run", write_job(t, TINY), "--output", out, expect=None, **anyone)
+        t.check(run.code in (1, 2), f"exit code {run.code}")
         t.check(run.err.startswith(f"tutti-worker: {out}: "), "the directory is not named")
         t.contains(run.err, "Permission denied", what="standard error")
         t.equal(run.out, "", "standard output")
@@ -267,7 +272,7 @@ def test_output_on_a_read_only_place_is_refused(t):
     """For root too: nothing can be made in /proc."""
     if not os.path.isdir("/proc/self"):
         t.skip("there is no /proc")
-    refused(t, write_job(t, TINY), "/proc/tutti", ["cannot make the output directory"], verb="--run",
+    refused(t, write_job(t, TINY), "/proc/tutti", ["cannot make the output directory"], code=None, verb="--run",
             options=["--output", "/proc/tutti/out"])
 
 
@@ -294,7 +299,7 @@ def test_output_of_another_spec_is_refused(t, value):
 @case
 def test_output_of_the_same_bits_is_accepted(t):
     """What does not change bits may change: name, where to run, how often to save; and a job may be prolonged."""
-    out, plain, paths = t.path("out"), t.path("plain"), []
+    out, plain = t.path("out"), t.path("plain")
     for changes in ({"name": "other", "checkpoint.keep": 3, "resources": {"devices": 2}},
                     {"train.on_nonfinite": "skip", "memory": {"policy": "stream"}, "checkpoint": DELETE},
                     {"train.steps": 7, "queue": {"priority": "low"}}):
@@ -308,12 +313,10 @@ def test_output_of_the_same_bits_is_accepted(t):
 
 @case
 def test_second_worker_on_an_output_is_refused(t):
-    from files import steps_in_metrics
-
     path, out = write_job(t, job(TINY, {"train.steps": 1_000_000, "checkpoint": DELETE})), t.path("out")
     live = t.start("--run", path, "--output", out, "--quiet")
     live.until(lambda: steps_in_metrics(out) >= 1, "a step")
-    refused(t, path, out, ["another worker"], verb="--run", options=["--output", out])
+    refused(t, path, out, ["another worker"], code=None, verb="--run", options=["--output", out])
     t.check(live.alive(), "the first worker ended")
     live.kill()
     shorter = write_job(t, job(TINY, {"train.steps": 2}))
@@ -326,5 +329,5 @@ def test_race_of_workers_on_an_output_gives_one_result(t):
     t.worker("--run", path, "--output", plain, "--quiet")
     racers = [t.start("--run", path, "--output", out, "--quiet") for _ in range(8)]
     codes = [racer.wait().code for racer in racers]
-    t.check(set(codes) <= {0, 2} and 0 in codes, f"exit codes {codes}")
+    t.check(set(codes) <= {0, 1, 2} and 0 in codes, f"exit codes {codes}")
     t.equal(outcome(out), outcome(plain), "the outcome of the race")

@@ -7,8 +7,8 @@ from files import SMALL, TINY, job, read_json, write_job
 from harness import case
 
 OPTIONS = ["--check", "--plan", "--run", "--devices", "--device-memory", "--host-memory", "--policy", "--optimizer-on",
-           "--threads", "--link", "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out", "--trace",
-           "--help", "--version"]
+           "--threads", "--link", "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out",
+           "--trace", "--help", "--version"]
 
 
 def refused(t, *options, says=(), **popen):
@@ -65,7 +65,7 @@ def test_extra_argument_is_refused(t):
     refused(t, "--check", write_job(t, TINY), "extra", says=['unexpected argument "extra"', "--help"])
 
 
-@case(each=[
+VALUES = [
     ("--policy", "strem", 'did you mean "stream"'),
     ("--policy", "Resident", 'did you mean "resident"'),
     ("--policy", "zzz", 'unknown name "zzz"'),
@@ -85,9 +85,12 @@ def test_extra_argument_is_refused(t):
     ("--host-memory", "", "size"),
     ("--link", "fast", "is not a size"),
     ("--peer", "1e400", "1e400"),
-])
+]
+
+
+@case(each=[(f"{option} {word}", option, word, says) for option, word, says in VALUES])
 def test_wrong_value_of_an_option_is_refused(t, value):
-    option, word, says = value
+    _, option, word, says = value
     run = refused(t, "--check", write_job(t, TINY), option, word, says=[says])
     t.check(run.err.startswith(f"tutti-worker: {option}: "), "the option is not named")
 
