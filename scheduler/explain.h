@@ -20,6 +20,12 @@ void plan_dump(const struct plan *p, struct strbuf *out);
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   struct strbuf *out);
 
+/* The same in figures, as one JSON object: what `tutti plan --json` prints. For a verified plan. Averages
+ * over devices; activation_bytes are stash in and out and what devices send each other. plan_s: how long
+ * planning took. */
+void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
+                       struct strbuf *out);
+
 /* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out
  * of bounds, counts sane), not meaning: that is plan_verify's. */
 void plan_to_json(const struct plan *p, struct strbuf *out);

@@ -17,6 +17,18 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
 /* "l1 m0" as far as it applies; " r0" with more than one replica, " s0" with more than one step. */
 void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
+/* Per layer, for one device and one kind of task. */
+struct layer_use {
+    bool used;   /* the device runs this task for this layer */
+    bool begins; /* it begins a pack: for some micro-batch it does not follow the neighbour's task */
+};
+struct pack {
+    uint32_t first, last; /* in the order of the pass: backward packs have first >= last */
+};
+void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
+/* In the order of the pass: way is 1 or -1. Returns how many; `ret` has room for one per layer. */
+uint32_t explain_find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret);
+
 /* What the writer and the reader of JSON agree on (explain_json.c). */
 #define PLAN_JSON_SCHEMA "plan/v1"
 enum { PLAN_JSON_ACCESS_COUNT = ACCESS_DROP + 1 };

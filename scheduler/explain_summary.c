@@ -4,12 +4,6 @@
  *     what moves          bytes per iteration by class and direction, rounded and exact
  *     does it fit         peak against capacity; what stays on the devices from one iteration to the next
  *     how long            the simulator's prediction, split in compute and stall
- *
- * A plan has no packs, only instructions, so packs are found again from the order of tasks. On one device and
- * for one kind of task, layer l+1 is in the pack of layer l when for EVERY micro-batch the task of l+1 comes
- * right after that of l (before it, in the backward pass), tasks of other kinds between them left aside.
- * Every micro-batch: in the forward pass, snake order runs the last micro-batch of one pack straight into the
- * next. With one micro-batch this finds the longest stretches, which is what the device does.
  */
 #include "scheduler/explain.h"
 
@@ -84,63 +78,11 @@ static const char *plural(uint32_t n)
 
 /* ------------------------------------------------------------------------------------- packs */
 
-/* Per layer, for one device and one kind of task. */
-struct layer_use {
-    bool used;   /* the device runs this task for this layer */
-    bool begins; /* it begins a pack: for some micro-batch it does not follow the neighbour's task */
-};
-
-/* The layer whose task comes before that of `layer` inside a pack. */
-static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
-{
-    return kind == INSTR_BWD ? layer + 1 : layer - 1;
-}
-
-static void find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use)
-{
-    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
-    const struct plan_instr *before = NULL;
-
-    memset(use, 0, p->n_layers * sizeof *use);
-    for (uint32_t i = 0; i < prog->n_instrs; i++) {
-        const struct plan_instr *in = &prog->instrs[i];
-        if (in->stream != stream || in->kind != kind || in->layer >= p->n_layers)
-            continue;
-        use[in->layer].used = true;
-        if (!before || before->layer != neighbour(kind, in->layer) || before->micro != in->micro ||
-            before->replica != in->replica)
-            use[in->layer].begins = true;
-        before = in;
-    }
-}
-
-struct pack {
-    uint32_t first, last; /* in the order of the pass: backward packs have first >= last */
-};
-
 static uint32_t pack_size(const struct pack *k)
 {
     return (k->first < k->last ? k->last - k->first : k->first - k->last) + 1;
 }
 
-/* In the order of the pass: way is 1 or -1. Returns how many; `ret` has room for one per layer. */
-static uint32_t find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret)
-{
-    uint32_t n = 0;
-    bool inside = false;
-
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        uint32_t l = way > 0 ? i : p->n_layers - 1 - i;
-        if (use[l].used && inside && !use[l].begins)
-            ret[n - 1].last = l;
-        else if (use[l].used)
-            ret[n++] = (struct pack){l, l};
-        inside = use[l].used;
-    }
-    return n;
-}
-
-/* Layers from one pack to the next, by their first layers. */
 static uint32_t pack_stride(const struct pack *a, const struct pack *b)
 {
     return pack_size(&(struct pack){a->first, b->first}) - 1;
@@ -185,7 +127,7 @@ static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 static void add_packs(struct strbuf *out, const struct plan *p, const struct layer_use *use, int way)
 {
     struct pack *packs = xcalloc(p->n_layers, sizeof *packs);
-    uint32_t n = find_packs(p, use, way, packs);
+    uint32_t n = explain_find_packs(p, use, way, packs);
 
     for (uint32_t i = 0; i < n;) {
         uint32_t same = count_alike(packs + i, n - i);
@@ -269,7 +211,7 @@ static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, 
 
     strbuf_add(out, words[kind]);
     pad(out, line, LABEL_WIDTH + 12);
-    find_use(p, stream, kind, use);
+    explain_find_use(p, stream, kind, use);
     if (kind == INSTR_REC || kind == INSTR_UPD)
         add_layers(out, p, use);
     else
@@ -465,4 +407,65 @@ void plan_summary(const struct plan *p, const struct graph *g, const struct sim_
     add_memory(out, p);
     if (cycle)
         add_prediction(out, p, cycle);
+}
+
+/* ---------------------------------------------------------------------------------- as JSON */
+
+static int by_first_layer(const void *pa, const void *pb)
+{
+    const struct pack *a = pa, *b = pb;
+
+    return a->first < b->first ? -1 : a->first > b->first;
+}
+
+/* Packs of all devices as [[first, last], ...], ascending, whichever the direction of the pass. */
+static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
+{
+    struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
+    struct layer_use *use = xcalloc(p->n_layers, sizeof *use);
+    uint32_t n = 0;
+
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        explain_find_use(p, plan_stream(d, LANE_COMPUTE), kind, use);
+        n += explain_find_packs(p, use, kind == INSTR_BWD ? -1 : 1, packs + n);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (packs[i].first > packs[i].last)
+            packs[i] = (struct pack){packs[i].last, packs[i].first};
+    qsort(packs, n, sizeof *packs, by_first_layer);
+    strbuf_add(out, "[");
+    for (uint32_t i = 0; i < n; i++)
+        strbuf_addf(out, "%s[%u,%u]", i ? "," : "", packs[i].first, packs[i].last);
+    strbuf_add(out, "]");
+    free(packs);
+    free(use);
+}
+
+void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
+                       struct strbuf *out)
+{
+    const struct plan_bytes *b = &cycle->bytes;
+    uint64_t compute = 0, stall = 0;
+
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        compute += cycle->compute_ns[d] / cycle->runs / p->n_devices;
+        stall += cycle->stall_ns[d] / cycle->runs / p->n_devices;
+    }
+    strbuf_add(out, "{\"policy\":");
+    strbuf_add_json(out, p->policy);
+    strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"packs_fwd\":",
+                p->n_devices > 1 ? "pp" : "single", p->rows, p->rows);
+    add_json_packs(out, p, INSTR_FWD);
+    strbuf_add(out, ",\"packs_bwd\":");
+    add_json_packs(out, p, INSTR_BWD);
+    strbuf_addf(out, ",\"iteration_s\":%.9g,\"compute_s\":%.9g,\"stall_s\":%.9g,\"device_peak_bytes\":[",
+                (double)cycle->cycle_ns * 1e-9, (double)compute * 1e-9, (double)stall * 1e-9);
+    for (uint32_t d = 0; d < p->n_devices; d++)
+        strbuf_addf(out, "%s%llu", d ? "," : "", (unsigned long long)p->devices[d].peak_bytes);
+    strbuf_addf(out,
+                "],\"host_bytes\":%llu,\"host_in_bytes\":%llu,\"host_out_bytes\":%llu,\"peer_bytes\":%llu,"
+                "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"plan_s\":%.3g,\"verified\":true}",
+                (unsigned long long)p->host_bytes, (unsigned long long)b->in, (unsigned long long)b->out,
+                (unsigned long long)b->peer, (unsigned long long)(b->state_in + b->state_out),
+                (unsigned long long)(b->stash_in + b->stash_out + b->peer), plan_s);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/checked.h"
+#include "base/clock.h"
 #include "scheduler/verify.h"
 
 #define RESOLVED_MAX (64u << 20)
@@ -164,11 +164,14 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
         r = earlier_micro_batch(j, &micro_batch, err);
     if (r < 0)
         return r;
+    uint64_t begin = clock_now_ns();
     j->resolved_now = micro_batch == 0;
     r = micro_batch == 0 ? plan_auto(o, j, err) : plan_with(o, j, micro_batch, err);
     if (r < 0)
         return r;
-    return plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);
+    r = plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);
+    j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
+    return r;
 }
 
 int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)

@@ -36,6 +36,7 @@ struct job {
     struct graph *graph, *eval_graph;
     struct machine machine;
     struct plan *plan; /* verified */
+    double plan_s;     /* how long planning and verifying took */
     uint32_t threads;
     bool resolved_now;    /* micro_batch was "auto", and this is the first time that it is resolved */
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */

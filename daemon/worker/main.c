@@ -237,6 +237,8 @@ static bool asks_for_json(int argc, char **argv)
 static int run_verb(const struct command *c)
 {
     struct err err = {0};
+    if (c->verb != OPT_PLAN && (c->o.dump || c->o.plan_path != NULL || c->o.trace_path != NULL))
+        return fail(c, err_set(&err, -EINVAL, "--dump, --out and --trace go with --plan"), &err);
     switch (c->verb) {
     case OPT_CHECK:
         return verb_check(&c->o);
@@ -245,9 +247,11 @@ static int run_verb(const struct command *c)
     case OPT_RUN:
         return verb_run(&c->o);
     }
-    return fail(c,
-                err_set(&err, -EINVAL, "one of --check, --plan and --run is needed; see tutti-worker --help"),
-                &err);
+    if (c->o.json)
+        return fail(c, err_set(&err, -EINVAL, "one of --check, --plan and --run is needed; see --help"),
+                    &err);
+    fputs(usage, stderr);
+    return EXIT_INVALID;
 }
 
 int main(int argc, char **argv)

@@ -151,6 +151,10 @@ void progress_event(void *ctx, const struct train_progress *e)
 {
     struct progress *p = ctx;
     switch (e->event) {
+    case PROGRESS_RESUME:
+        fprintf(stderr, "resumed from the checkpoint of step %" PRIu64 "%s\n", e->step,
+                e->numerics_changed ? ", which was written with other numerics: the bits may differ" : "");
+        break;
     case PROGRESS_STEP:
         if (e->skipped) {
             end_line(p);
@@ -212,7 +216,8 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     for (uint32_t i = 0; i < j->plan->n_devices; i++)
         strbuf_addf(b, "%s{\"peak_bytes\":%" PRIu64 ",\"capacity_bytes\":%" PRIu64 "}", i > 0 ? "," : "",
                     j->plan->devices[i].peak_bytes, j->plan->devices[i].lease_bytes);
-    strbuf_add(b, "],\"numerics\":");
+    strbuf_addf(b, "],\"numerics_changed\":%s", r->numerics_changed ? "true" : "false");
+    strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
 }

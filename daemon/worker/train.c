@@ -382,6 +382,17 @@ static int check_same_spec(const struct trainer *t, const struct checkpoint_info
                       info->step);
 }
 
+static int check_not_beyond(const struct trainer *t, uint64_t step, struct err *err)
+{
+    uint64_t total = t->spec->resolved.total_steps;
+    if (step <= total)
+        return 0;
+    return err_set_at(err, -EEXIST, t->out->name,
+                      "the output holds a checkpoint of step %" PRIu64 ", beyond the %" PRIu64
+                      " steps that the spec asks for; ask for more steps, or choose another output",
+                      step, total);
+}
+
 /* Weights from the newest checkpoint, or fresh ones. */
 static int restore(struct trainer *t, struct err *err)
 {
@@ -400,6 +411,8 @@ static int restore(struct trainer *t, struct err *err)
     if (r == 0)
         r = check_same_spec(t, checkpoint_info(c), err);
     if (r == 0)
+        r = check_not_beyond(t, step, err);
+    if (r == 0)
         r = checkpoint_read(c, &t->tensors, err);
     if (r == 0) {
         const struct checkpoint_info *info = checkpoint_info(c);
@@ -414,6 +427,10 @@ static int restore(struct trainer *t, struct err *err)
         t->report->evaluated = info->eval.valid;
         t->report->val_loss = info->eval.loss;
         t->report->val_accuracy = info->eval.accuracy;
+        tell(t, &(struct train_progress){.event = PROGRESS_RESUME,
+                                         .step = info->step,
+                                         .total_steps = t->spec->resolved.total_steps,
+                                         .numerics_changed = t->report->numerics_changed});
     }
     checkpoint_close(c);
     return r;

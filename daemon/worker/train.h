@@ -33,10 +33,11 @@ struct train_report {
 };
 
 struct train_progress {
-    enum { PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
+    enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done */
     double loss, lr, samples_per_s; /* STEP */
     bool skipped;                   /* STEP: the update was skipped */
+    bool numerics_changed;          /* RESUME: the checkpoint came from other numerics, the bits may differ */
     double val_loss, val_accuracy;  /* EVAL */
 };
 

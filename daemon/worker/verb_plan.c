@@ -1,5 +1,5 @@
-/* --plan: the plan that --run would execute, for people (a page; --dump: every instruction) or as JSON and
- * trace. */
+/* --plan: the plan that --run would execute: a page for people (--dump: every instruction) or its figures as
+ * JSON; the program itself goes to --out, the simulated timeline to --trace. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static int print_plan(const struct verb_options *o, const struct job *j, const s
 {
     struct strbuf b = {0};
     if (o->json) {
-        plan_to_json(j->plan, &b);
+        plan_summary_json(j->plan, sim, j->plan_s, &b);
         strbuf_add(&b, "\n");
     } else {
         plan_summary(j->plan, j->graph, sim, &b);

@@ -42,6 +42,8 @@ static int sync_parent(const char *path)
 static int make_dirs(const char *path, struct err *err)
 {
     char buf[PATH_MAX];
+    if (path[0] == '\0')
+        return err_set_at(err, -EINVAL, "output", "must not be empty");
     if ((size_t)snprintf(buf, sizeof buf, "%s", path) >= sizeof buf)
         return err_set_at(err, -ENAMETOOLONG, "output", "the path is too long");
     for (char *p = buf + 1;; p++) {
@@ -179,6 +181,7 @@ static int train(const struct verb_options *o, struct job *j, const struct outdi
     };
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGHUP, on_signal); /* a terminal that goes away */
     int r = train_run(j, out, &t, rep, err);
     progress_end(&progress);
     if (r == 0)

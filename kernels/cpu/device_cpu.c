@@ -30,8 +30,9 @@
 #include "kernels/cpu/guarded.h"
 #include "kernels/cpu/stream.h"
 
-#define DELAY_ONE_IN 4       /* commands */
-#define DELAY_MAX_NS 200000u /* 200 us */
+#define DELAY_ONE_IN 4                     /* commands */
+#define DELAY_MAX_NS 200000u               /* 200 us */
+#define FILL_MAX     (UINT64_C(256) << 20) /* bytes of an arena that are filled when delays are on */
 
 struct cpu_stream {
     struct stream *stream;
@@ -155,7 +156,7 @@ static int open_arena(struct cpu_devset *ds, uint32_t device, const struct devse
     ds->base.arena[device] = ds->arenas[device].base;
     ds->base.capacity_bytes[device] = bytes;
     if (config->delay_seed)
-        memset(ds->base.arena[device], 0xFF, bytes);
+        memset(ds->base.arena[device], 0xFF, bytes < FILL_MAX ? bytes : FILL_MAX);
     return 0;
 }
 

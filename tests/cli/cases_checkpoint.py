@@ -184,11 +184,19 @@ def test_auto_micro_batch_is_resolved_once(t):
 
 
 @case
+def test_fewer_steps_than_the_checkpoint_has_are_refused(t):
+    out = t.path("out")
+    t.worker("--run", write_job(t, job(FIRST, {"train.steps": 4})), "--quiet", "--output", out)
+    run = t.worker("--run", write_job(t, job(FIRST, {"train.steps": 2})), "--quiet", "--output", out, expect=2)
+    t.contains(run.err, "step 4", "beyond the 2 steps", what="the message")
+
+
+@case
 def test_plan_knows_what_auto_meant(t):
     auto = job(FIRST, {"train.micro_batch": "auto", "output": t.path("out")})
     r = t.worker("--run", write_job(t, auto), "--quiet", "--json", "--device-memory", "23KiB").json()
     plan = t.worker("--plan", write_job(t, auto), "--json").json()
-    t.equal(plan["rows"], r["micro_batch"], "rows of a micro-batch in the plan")
+    t.equal(plan["micro_batch_fwd"], r["micro_batch"], "rows of a micro-batch in the plan")
     check = t.worker("--check", write_job(t, auto), "--json").json()
     t.equal(check["resolved"]["micro_batch"], r["micro_batch"], "micro_batch of --check")
 

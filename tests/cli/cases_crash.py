@@ -105,7 +105,7 @@ def test_everything_is_synced_before_it_counts(t):
     t.equal([p for p in disk.dirty if not p.endswith("/lock")], [], "not synced at the end")
 
 
-@case(defect="the directory in which the output is made is never synced: power loss can take all of the output")
+@case
 def test_new_output_directory_is_synced_in_its_parent(t):
     strace.need(t)
     parent = t.path("parent")
@@ -176,14 +176,14 @@ def killed_after_the_last_checkpoint(t):
     return out
 
 
-@case(defect="a run that resumes at its last step does not remove the checkpoints that the killed one would have")
+@case
 def test_killed_after_the_last_checkpoint_keeps_no_more_than_asked(t):
     out = killed_after_the_last_checkpoint(t)
     t.worker(*arguments(t, out))
     t.equal(checkpoint_steps(out), reference(t)["steps"], "checkpoints, with keep 1")
 
 
-@case(defect="a run that resumes at its last step writes result.json without the losses, though it has them")
+@case
 def test_killed_after_the_last_checkpoint_reports_the_same_result(t):
     out = killed_after_the_last_checkpoint(t)
     t.worker(*arguments(t, out))
@@ -193,7 +193,7 @@ def test_killed_after_the_last_checkpoint_reports_the_same_result(t):
         t.equal(found.get(key), read_json(os.path.join(plain, "result.json"))[key], f"result.json: {key}")
 
 
-@case(defect="result.json of an earlier run is kept when the run that ended the job was killed before it wrote its own")
+@case
 def test_killed_before_its_result_replaces_that_of_an_earlier_run(t):
     out, shorter = t.fresh("out"), write_job(t, job(TINY, {"train.steps": 2}), "shorter.json")
 

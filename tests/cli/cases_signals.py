@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT stop a run after a checkpoint; it goes on from there to the same bits."""
+"""SIGTERM, SIGINT and SIGHUP stop a run after a checkpoint; it goes on from there to the same bits."""
 import os
 import random
 import signal
@@ -31,7 +31,8 @@ def finish_and_compare(t, out, steps):
     t.equal(leftovers(out), [], "left behind")
 
 
-@case(each=[("SIGTERM", signal.SIGTERM, 143), ("SIGINT", signal.SIGINT, 130)])
+@case(each=[("SIGTERM", signal.SIGTERM, 143), ("SIGINT", signal.SIGINT, 130),
+            ("SIGHUP", signal.SIGHUP, 129)])
 def test_signal_stops_with_a_checkpoint_and_advice(t, value):
     _, number, code = value
     out = t.fresh("out")

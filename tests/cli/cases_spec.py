@@ -215,7 +215,7 @@ def test_misfit_with_micro_batch_auto_names_what_would_do(t):
     t.equal(found["resolved"]["micro_batch"], 1, "micro_batch with the least memory")
 
 
-@case(defect="with micro_batch auto, --check says the least for the micro-batch it chose, not the least that would do")
+@case
 def test_check_with_micro_batch_auto_knows_the_least(t):
     path = write_job(t, job(SMALL, {"train.micro_batch": "auto"}))
     least = t.worker("--check", path, "--json").json()["least_device_bytes"]
@@ -227,7 +227,7 @@ def test_misfit_in_host_memory_is_refused(t):
     refused(t, write_job(t, SMALL), "resources.host_memory", ["host memory"], code=5, options=["--host-memory", "9KiB"])
 
 
-@case(defect="the host memory said to be needed is that of the leanest policy, not the least that would do")
+@case
 def test_misfit_in_host_memory_names_the_least(t):
     path = write_job(t, SMALL)
     needed = t.worker("--check", path, "--json").json()["host_bytes"]

@@ -47,10 +47,11 @@ def test_version_is_one_line(t):
 
 @case
 def test_no_verb_prints_usage_and_fails(t):
-    for options in ([], ["--json"], ["--devices", "2"]):
+    for options in ([], ["--devices", "2"]):
         run = t.worker(*options, expect=2)
         t.equal(run.out, "", "standard output")
         t.contains(run.err, "usage: tutti-worker", what="standard error")
+    t.contains(t.worker("--json", expect=2).json()["message"], "--check, --plan and --run", what="the message")
 
 
 @case
@@ -95,7 +96,7 @@ def test_wrong_value_of_an_option_is_refused(t, value):
     t.check(run.err.startswith(f"tutti-worker: {option}: "), "the option is not named")
 
 
-@case(defect="getopt prints a line of its own, with the path of the program, before the program's")
+@case
 def test_unknown_option_is_refused_in_one_line(t):
     refused(t, "--check", write_job(t, TINY), "--bogus", says=["--bogus", "--help"])
 
@@ -103,18 +104,25 @@ def test_unknown_option_is_refused_in_one_line(t):
 @case
 def test_unknown_option_is_refused(t):
     for options in (["--bogus"], ["--polcy", "stream"], ["-x"], ["--check"]):
-        run = t.worker("--json", *options, expect=2)
+        run = t.worker(*options, expect=2)
         t.contains(run.err, options[0].lstrip("-"), "see tutti-worker --help", what="standard error")
+    t.contains(t.worker("--polcy", "stream", expect=2).err, "did you mean --policy?", what="standard error")
 
 
-@case(defect="--json is not heeded for mistakes on the command line: standard output stays empty")
+@case(each=["--check", "--run"])
+def test_option_of_another_verb_is_refused(t, verb):
+    for option in (["--dump"], ["--out", t.path("x")], ["--trace", t.path("x")]):
+        refused(t, verb, write_job(t, TINY), *option, says=["go with --plan"])
+
+
+@case
 def test_mistake_on_the_command_line_is_json_with_json(t):
     run = t.worker("--json", "--check", write_job(t, TINY), "--policy", "strem", expect=2)
     r = run.json()
     t.equal((r["ok"], r["exit"], r["path"]), (False, 2, "--policy"), "the error")
 
 
-@case(defect="--device-memory 0 means auto, where the spec's 0 is refused")
+@case
 def test_device_memory_of_zero_is_refused(t):
     refused(t, "--check", write_job(t, TINY), "--device-memory", "0", says=["--device-memory"])
 
@@ -145,7 +153,7 @@ def test_run_as_text_reports_the_result(t):
     t.equal(run.err, "", "standard error")
 
 
-@case(defect="a result that cannot be written to standard output (full disk) is lost without an error")
+@case
 def test_result_that_cannot_be_written_fails(t):
     if not os.path.exists("/dev/full"):
         t.skip("there is no /dev/full")
@@ -153,7 +161,7 @@ def test_result_that_cannot_be_written_fails(t):
     t.check(run.code != 0, "exit code 0, though nothing was written")
 
 
-@case(defect="started without descriptors 0 to 2, its own files get them: progress goes into metrics.jsonl")
+@case
 def test_closed_standard_descriptors_do_no_harm(t):
     out = t.fresh("out")
     script = 'exec "$0" --run "$1" --output "$2" <&- >&- 2>&-'
@@ -231,12 +239,20 @@ def test_plan_as_text_has_its_rows(t, policy):
 
 
 @case(each=["harmony-pp", "resident", "stream"])
-def test_plan_as_json_fits_and_equals_the_file(t, policy):
+def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
     path, memory = write_job(t, SMALL), 98304
     run = t.worker("--plan", path, "--policy", policy, "--devices", 3, "--device-memory", memory, "--json",
                    "--out", t.path("plan.json"), "--trace", t.path("trace.json"))
-    plan = run.json()
-    t.equal(read_json(t.path("plan.json")), plan, "--out")
+    figures, plan = run.json(), read_json(t.path("plan.json"))
+    t.equal((figures["policy"], figures["form"], figures["micro_batch_fwd"], figures["verified"]),
+            (policy, "pp", 8, True), "the figures")
+    t.equal(figures["device_peak_bytes"], [peak for _, peak in plan["devices"]], "device_peak_bytes")
+    for key in ("packs_fwd", "packs_bwd"):
+        covered = [l for first, last in figures[key] for l in range(first, last + 1)]
+        t.equal(covered, list(range(plan["n_layers"])), f"layers in {key}")
+    for key in ("iteration_s", "compute_s", "stall_s", "host_in_bytes", "host_out_bytes", "peer_bytes", "state_bytes",
+                "activation_bytes", "plan_s"):
+        t.check(figures[key] >= 0, key)
     t.equal((plan["policy"], plan["n_devices"], plan["n_micro"], plan["rows"]), (policy, 3, 3, 8), "the plan")
     t.equal(sorted(plan["programs"]), ["cycle", "entry", "eval", "exit", "flush"], "programs")
     t.equal(plan["columns"]["devices"], ["lease_bytes", "peak_bytes"], "columns")
@@ -286,7 +302,8 @@ def test_plan_trace_has_a_process_per_device(t):
 @case
 def test_plan_dump_lists_every_instruction(t):
     options = ["--plan", write_job(t, SMALL), "--policy", "stream", "--devices", 2, "--device-memory", "64KiB"]
-    plan, dump = t.worker(*options, "--json").json(), t.worker(*options, "--dump").out
+    dump = t.worker(*options, "--dump", "--out", t.path("plan.json")).out
+    plan = read_json(t.path("plan.json"))
     for name, program in plan["programs"].items():
         t.contains(dump, f"program {name}: {len(program)} instruction", what="the dump")
         for kind in {instr[0] for instr in program}:
