@@ -1,9 +1,9 @@
 /* CRC-32C with the processor's instruction where there is one, else with tables.
  *
  * Checkpoints are gigabytes, so speed matters: the SSE4.2 instruction takes 8 bytes at a time, and slicing by
- * eight (eight table lookups for 8 bytes) is the best portable form. One chain of the instruction runs at
- * several GB/s, faster than the disks behind it, so the three-way interleaving of other libraries is left
- * out. Any thread: the tables are built once, under pthread_once.
+ * eight (eight table lookups for 8 bytes) is the best portable form. One chain of the instruction is
+ * faster than the disks behind it, so the three-way interleaving of other libraries is left out. Any
+ * thread: the tables are built once, under pthread_once.
  */
 #include "base/crc32c.h"
 

@@ -9,9 +9,9 @@
  *
  *     struct json_obj o;
  *     json_obj_begin(&o, node, "train", err);
- *     json_take_u64(&o, "global_batch", JSON_REQUIRED, &batch);      // failures accumulate in the object:
- *     json_take_string(&o, "type", JSON_OPTIONAL, &type);            // the first one wins, the rest do
- * nothing r = json_obj_end(&o);
+ *     json_take_u64(&o, "global_batch", JSON_REQUIRED, &batch);   // failures accumulate in the object:
+ *     json_take_string(&o, "type", JSON_OPTIONAL, &type);         // the first one wins, the rest do nothing
+ *     r = json_obj_end(&o);
  *
  * An optional key that is absent leaves *ret as it was, so defaults are set before.
  */
@@ -92,8 +92,7 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
 int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* "train" + "micro_batch" -> "train.micro_batch"; "" + key -> key. Index form: "layers[3]". Truncates safely.
- */
+/* "train" + "micro_batch" -> "train.micro_batch"; "" + key -> key. Index: "layers[3]". Truncates safely. */
 void json_path_key(char *buf, size_t size, const char *base, const char *key);
 void json_path_index(char *buf, size_t size, const char *base, size_t i);
 

@@ -106,8 +106,7 @@ static bool find_unit(const char *s, uint64_t *ret)
     return false;
 }
 
-/* -EDOM: no whole number. -ERANGE: over 2^53. Both loops are short: each turn changes v by a factor of ten.
- */
+/* -EDOM: no whole number. -ERANGE: over 2^53. Both loops are short: each turn changes v tenfold. */
 static int scale(const struct decimal *d, uint64_t unit, uint64_t *ret)
 {
     unsigned __int128 v = (unsigned __int128)d->mantissa * unit;

@@ -159,8 +159,7 @@ static bool same_letter(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Edits (insert, delete, replace, swap neighbours) between two words of at most MAX_WORD, upper case = lower.
- */
+/* Edits (insert, delete, replace, swap neighbours) between two words of up to MAX_WORD, any case alike. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
     int rows[3][MAX_WORD + 1]; /* row i is rows[i % 3]: swaps look two rows back */

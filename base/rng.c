@@ -49,8 +49,7 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Recomputes the block for each of its four words: the state stays two numbers, and tests are not that hot.
- */
+/* Recomputes the block for each of its four words: the state stays two numbers, tests are not that hot. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

@@ -1,5 +1,4 @@
-/* A growing string, for dumps and reports. Zero-initialize; strbuf_finish frees. Aborts when memory runs out.
- */
+/* A growing string, for dumps and reports. Zero-initialize; strbuf_finish frees. Aborts without memory. */
 #ifndef BASE_STRBUF_H
 #define BASE_STRBUF_H
 

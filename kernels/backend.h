@@ -20,8 +20,7 @@ struct devset {
     uint64_t capacity_bytes[DEVICE_MAX];
 };
 
-/* Contracts as in device.h. device.c has checked streams, ops, addresses and the device part of the config.
- */
+/* Contracts as in device.h. device.c has checked streams, ops, addresses and the config of devices. */
 struct backend {
     const char *name;
     int (*open)(const struct devset_config *config, struct devset **ret, struct err *err);

@@ -2,8 +2,7 @@
  *
  * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
  * machine: numbers of streams and ops (-EINVAL), and the device's end of each copy, which must lie inside an
- * arena
- * (-EFAULT). That makes the capacity of a device a limit that copies cannot pass; for launches, whose
+ * arena (-EFAULT). That makes the capacity of a device a limit that copies cannot pass; for launches, whose
  * operands only the op knows, a backend protects its arenas itself.
  *
  * Order of calls and threads: device.h. Nothing here has state.

@@ -40,8 +40,7 @@ struct devset_config {
     uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
 };
 
-/* Bytes that copies have really moved, counted at the copy, per device; and where streams spent their time.
- */
+/* Bytes that copies have really moved, counted at the copy, per device; and where streams spent time. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* peer: counted at the sender */
     uint64_t compute_busy_ns;                 /* compute stream: running ops */

@@ -97,8 +97,8 @@ struct op_mse_bwd { /* dx = 2 (x - target) / n * step->grad_scale; 0 in padded r
     float *dx;
     uint32_t rows, n, first_row;
 };
-struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. v NULL: no momentum
-                 */
+struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v.
+                 * v NULL: no momentum */
     float *w;
     const float *dw;
     float *v;
@@ -106,8 +106,8 @@ struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w 
     uint64_t n;
     float momentum, weight_decay;
 };
-struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v; w -= lr * (m*bc1) /
-                     (sqrt(v*bc2)+eps) */
+struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v;
+                   * w -= lr * (m*bc1) / (sqrt(v*bc2)+eps) */
     float *w;
     const float *dw;
     float *m, *v;

@@ -11,8 +11,7 @@ struct step_args {
     float lr;            /* learning rate of this step */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t), t = step + 1; computed on the host in double */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    float
-        grad_scale; /* what the loss gradient of one row is multiplied with: 1 / valid targets of the batch */
+    float grad_scale;    /* multiplies the loss gradient of a row: 1 / valid targets of the batch */
     uint32_t valid_rows; /* rows of the global batch that count; the rest is padding (evaluation) */
     uint32_t training;   /* 0: dropout is the identity */
 };

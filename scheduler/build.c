@@ -168,7 +168,7 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
         .n_replicas = g->n_replicas,
         .rows = g->rows,
         .steps = 1,
-        .host_lease_bytes = r->machine->host_bytes,
+        .host_lease_bytes = r->machine->host_bytes - r->machine->host_taken_bytes,
         .host_bytes = host_bytes,
         .tensors = arena_memdup(arena, tensors, g->n_tensors * sizeof *tensors),
         .n_tensors = g->n_tensors,
@@ -198,7 +198,7 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
             need->device_bytes = peak;
     }
     need->devices_fit = ok;
-    return ok && need->host_bytes <= m->host_bytes;
+    return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,

@@ -142,7 +142,9 @@ struct policy {
                   struct order *ret);
 };
 
-extern const struct policy policy_harmony_pp, policy_resident, policy_stream;
+#define POLICY(id, name) extern const struct policy policy_##id;
+#include "scheduler/policies.def"
+#undef POLICY
 
 /* Exact min-max partition of layers [first, last) into `count` runs by fwd+bwd time: starts[0..count],
  * starts[count] = last. count is at most last - first. */

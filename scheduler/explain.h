@@ -10,7 +10,9 @@
 #include "scheduler/simulate.h"
 
 /* The whole program as text, one line per instruction, stable across runs: for diffs, golden files and the
- * curious. 12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
+ * curious.
+ *
+ *     12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 

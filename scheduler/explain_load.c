@@ -20,15 +20,13 @@
 #include "scheduler/explain_parts.h"
 
 /* Far above what any plan has, low enough that no file makes a reader of plans allocate or loop without
- * bound. */
+ * bound. Steps and distances have the limits of plan_verify: PLAN_RING, PLAN_MAX_DISTANCE. */
 enum {
     MAX_ROWS = 1 << 22, /* of any table; operands and waits of a program likewise */
     MAX_LAYERS = 1 << 20,
     MAX_MICRO = 1 << 20,
     MAX_REPLICAS = 1 << 16,
-    MAX_STEPS = 1 << 16,
     MAX_SLOTS = 1 << 10,
-    MAX_DISTANCE = 64, /* plan_verify unrolls this many cycles */
 };
 #define MAX_BYTES (1ull << 53)
 
@@ -260,7 +258,7 @@ static uint32_t read_waits(struct cursor *at, uint32_t n_instrs, wait_vec *v)
     for (; list.at && !failed(at); cursor_next(&list)) {
         struct cursor row = row_begin(&list, "wait");
         struct plan_wait w = {.instr = take_index(&row, n_instrs, "instr")};
-        w.distance = (uint32_t)take_u64(&row, MAX_DISTANCE, "distance");
+        w.distance = (uint32_t)take_u64(&row, PLAN_MAX_DISTANCE, "distance");
         row_end(&row);
         if (v->n == MAX_ROWS)
             fail(&list, "more than %d waits in one program", MAX_ROWS);
@@ -449,7 +447,7 @@ static int load(struct loader *l, const struct json *doc)
     take_count(&o, "n_micro", MAX_MICRO, &p->n_micro);
     take_count(&o, "n_replicas", MAX_REPLICAS, &p->n_replicas);
     take_count(&o, "rows", UINT32_MAX - 1, &p->rows);
-    take_count(&o, "steps", MAX_STEPS, &p->steps);
+    take_count(&o, "steps", PLAN_RING, &p->steps);
     json_take_u64(&o, "host_lease_bytes", JSON_REQUIRED, &p->host_lease_bytes);
     json_take_u64(&o, "host_bytes", JSON_REQUIRED, &p->host_bytes);
     take_columns(&o);

@@ -1,8 +1,8 @@
 /* Packs, found again. A plan has no packs, only instructions. On one device and for one kind of task, layer
  * l+1 is in the pack of layer l when for EVERY micro-batch the task of l+1 comes right after that of l
- * (before it, in the backward pass), tasks of other kinds between them left aside. Every micro-batch: in the
- * forward pass, snake order runs the last micro-batch of one pack straight into the next. With one
- * micro-batch this finds the longest stretches, which is what the device does.
+ * (before it, in the backward pass), tasks of other kinds between them left aside. Every micro-batch, because
+ * the last micro-batch of one pack may be followed directly by the first of the next pack: that alone does
+ * not join them. With one micro-batch this finds the longest stretches, which is what the device does.
  */
 #include <string.h>
 

@@ -383,6 +383,12 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
+/* What is left of an iteration. Never negative: runs overlap, so their ends may lie closer than their work. */
+static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
+{
+    return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
+}
+
 static void add_prediction(struct strbuf *out, const struct plan *p, const struct sim_result *sim)
 {
     strbuf_add(out, "\nTIME        predicted with the analytic profile, not measured\n");
@@ -391,9 +397,10 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
     strbuf_add(out, "\n");
     for (uint32_t d = 0; d < p->n_devices; d++) {
         label_device(out, d);
-        strbuf_addf(out, "compute %5.1f%%   stall %5.1f%%   (", percent(sim->compute_ns[d], sim->total_ns),
-                    percent(sim->stall_ns[d], sim->total_ns));
-        add_time(out, sim->compute_ns[d] / sim->runs);
+        uint64_t compute = sim->compute_ns[d] / sim->runs;
+        strbuf_addf(out, "compute %5.1f%%   stall %5.1f%%   (", percent(compute, sim->cycle_ns),
+                    percent(stall_of(sim, compute), sim->cycle_ns));
+        add_time(out, compute);
         strbuf_add(out, " of compute per iteration)\n");
     }
 }
@@ -445,12 +452,10 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
                        struct strbuf *out)
 {
     const struct plan_bytes *b = &cycle->bytes;
-    uint64_t compute = 0, stall = 0;
+    uint64_t compute = 0;
 
-    for (uint32_t d = 0; d < p->n_devices; d++) {
+    for (uint32_t d = 0; d < p->n_devices; d++)
         compute += cycle->compute_ns[d] / cycle->runs / p->n_devices;
-        stall += cycle->stall_ns[d] / cycle->runs / p->n_devices;
-    }
     strbuf_add(out, "{\"policy\":");
     strbuf_add_json(out, p->policy);
     strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"packs_fwd\":",
@@ -459,7 +464,8 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
     strbuf_add(out, ",\"packs_bwd\":");
     add_json_packs(out, p, INSTR_BWD);
     strbuf_addf(out, ",\"iteration_s\":%.9g,\"compute_s\":%.9g,\"stall_s\":%.9g,\"device_peak_bytes\":[",
-                (double)cycle->cycle_ns * 1e-9, (double)compute * 1e-9, (double)stall * 1e-9);
+                (double)cycle->cycle_ns * 1e-9, (double)compute * 1e-9,
+                (double)stall_of(cycle, compute) * 1e-9);
     for (uint32_t d = 0; d < p->n_devices; d++)
         strbuf_addf(out, "%s%llu", d ? "," : "", (unsigned long long)p->devices[d].peak_bytes);
     strbuf_addf(out,

@@ -5,8 +5,7 @@
  *
  * How to read a line:
  *
- *     12  d0.compute  BWD     l1 m0   W1@0..4096 dX2.0@8192..9216 -> +dW1@16384..20480   wait d0.in#9
- * host#3-1
+ *   12  d0.compute  BWD     l1 m0   W1@0..4096 dX2.0@8192..9216 -> +dW1@16384..20480   wait d0.in#9 host#3-1
  *
  * Instruction 12 of its program, on device 0's compute stream. Left of the arrow is what it reads, right what
  * it writes, "+" before what it reads and writes. A tensor stands with its address range on the stream's own

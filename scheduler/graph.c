@@ -15,7 +15,7 @@
 #include "base/vec.h"
 
 #define GRAPH_MAX_BYTES (1ull << 53)
-#define GRAPH_MAX_TASKS (1u << 24)
+#define GRAPH_MAX_TASKS (1u << 20)
 
 struct builder {
     struct graph *g;

@@ -28,7 +28,7 @@ struct graph_tensor {
     uint32_t writes_per_step;
     bool persistent; /* W, K: survives the step; its home is the host */
     bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
-                      * the   host after the step. These have PLAN_RING host slots. */
+                      * the host after the step. These have PLAN_RING host slots. */
 };
 
 struct graph_operand {
@@ -65,8 +65,7 @@ struct graph {
     struct graph_task *tasks;
     struct graph_operand *operands;
     uint32_t n_tensors, n_tasks, n_operands;
-    tensor_id *tensor_first; /* [kind][layer]: the layer's tensor, or that of micro-batch 0; for the find
-                                functions */
+    tensor_id *tensor_first; /* [kind][layer]: the layer's, or micro-batch 0's; for the find functions */
     uint32_t *task_first;    /* [kind][layer], likewise; task_stride tasks on stands the next micro-batch's */
     uint32_t task_stride;
     struct arena *arena;

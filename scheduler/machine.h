@@ -9,6 +9,7 @@ struct machine {
     uint32_t n_devices;
     uint64_t capacity_bytes[DEVICE_MAX]; /* what the job may use of each device */
     uint64_t host_bytes;                 /* host memory the job may use */
+    uint64_t host_taken_bytes;           /* of these, taken by others than the plan: the data set */
     uint64_t link_bytes_per_s;           /* host link of a device, each direction */
     uint64_t peer_bytes_per_s;           /* between two devices */
     uint64_t device_flops_per_s;

@@ -117,8 +117,7 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access;
 }
 
-/* Operands and waits are compared instruction by instruction: where they lie in their arrays means nothing.
- */
+/* Operands and waits are compared by instruction: where they lie in their arrays means nothing. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {

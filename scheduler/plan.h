@@ -24,11 +24,12 @@
 
 typedef uint32_t tensor_id;
 
-#define PLAN_NONE    UINT32_MAX   /* no layer, no micro-batch, no tensor */
-#define PLAN_HOST    UINT32_MAX   /* as a location: host memory */
-#define PLAN_NO_HOST UINT64_MAX   /* host_offset of a tensor that never has a host copy */
-#define PLAN_RING    2            /* slots of tensors that loader or trainer share with the executor */
-#define PLAN_ALIGN   DEVICE_ALIGN /* of every address, on devices and in host memory */
+#define PLAN_NONE         UINT32_MAX   /* no layer, no micro-batch, no tensor */
+#define PLAN_HOST         UINT32_MAX   /* as a location: host memory */
+#define PLAN_NO_HOST      UINT64_MAX   /* host_offset of a tensor that never has a host copy */
+#define PLAN_RING         2            /* slots of tensors that loader or trainer share with the executor */
+#define PLAN_ALIGN        DEVICE_ALIGN /* of every address, on devices and in host memory */
+#define PLAN_MAX_DISTANCE 16           /* of a wait: more than an executor ever has in flight */
 
 enum tensor_kind {
     TENSOR_W,        /* per layer: weights */
@@ -51,8 +52,7 @@ struct plan_tensor {
     uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
     uint64_t bytes;
     uint64_t host_offset; /* in the host pool, or PLAN_NO_HOST */
-    uint32_t host_slots;  /* slot of step s: s % host_slots, each round_up(bytes, PLAN_ALIGN) long; 0: no host
-                             copy */
+    uint32_t host_slots;  /* slot of step s: s % host_slots, each round_up(bytes, PLAN_ALIGN) long; 0: none */
 };
 
 enum instr_kind {
@@ -86,9 +86,9 @@ struct plan_wait {
     uint32_t distance; /* runs of the program back */
 };
 
-/* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves: FETCH {host READ,
- * device WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE}; DROP {device DROP}.
- */
+/* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves:
+ * FETCH {host READ, device WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE};
+ * DROP {device DROP}. */
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */

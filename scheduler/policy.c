@@ -22,15 +22,16 @@ const char *const policy_names[POLICY_COUNT + 1] = {
 const char *const update_place_names[UPDATE_PLACE_COUNT + 1] = {"auto", "host", "device", NULL};
 
 static const struct policy *const policies[POLICY_COUNT] = {
-    [POLICY_auto] = NULL, /* the others, see preference */
-    [POLICY_harmony_pp] = &policy_harmony_pp,
-    [POLICY_resident] = &policy_resident,
-    [POLICY_stream] = &policy_stream,
+#define POLICY(id, name) &policy_##id,
+#include "scheduler/policies.def"
+#undef POLICY
 };
+
+const struct policy policy_auto = {.name = "auto"}; /* no policy of its own: the others, see auto_tries */
 
 /* What `auto` tries, in this order. When everything fits, nothing needs to move: then no other policy is
  * tried, whatever the simulator thinks of overlapping updates with compute. */
-static const enum policy_id preference[] = {POLICY_resident, POLICY_harmony_pp, POLICY_stream};
+static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_harmony_pp, POLICY_stream};
 
 #define SIM_RUNS 3 /* enough for the steady state to show */
 
@@ -63,8 +64,9 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     int r = build_candidate(s, c, &p, &need);
     if (r < 0)
         return r;
-    if (need.devices_fit && need.host_bytes < s->least_host_bytes)
-        s->least_host_bytes = need.host_bytes;
+    uint64_t host = need.host_bytes + s->request.machine->host_taken_bytes;
+    if (need.devices_fit && host < s->least_host_bytes)
+        s->least_host_bytes = host;
     if (p == NULL)
         return need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->profile, s->request.machine);
@@ -107,20 +109,22 @@ static int policy_need(struct search *s, struct plan_need *ret)
     return r;
 }
 
-static bool included(const struct plan_request *request, enum policy_id id)
+/* The policies of a request: one, or what `auto` tries. */
+static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
-    return id != POLICY_auto && (request->policy == POLICY_auto || request->policy == id);
+    *ret = request->policy == POLICY_auto ? auto_tries : &request->policy;
+    return request->policy == POLICY_auto ? sizeof auto_tries / sizeof auto_tries[0] : 1;
 }
 
 /* The least over the policies that the request allows: device bytes first. */
 static int least_need(struct search *s, const struct plan_request *request, struct plan_need *ret)
 {
-    *ret = (struct plan_need){UINT64_MAX, UINT64_MAX};
-    for (size_t i = 0; i < sizeof preference / sizeof preference[0]; i++) {
+    const enum policy_id *ids;
+    uint32_t n = requested(request, &ids);
+    *ret = (struct plan_need){UINT64_MAX, UINT64_MAX, false};
+    for (uint32_t i = 0; i < n; i++) {
         struct plan_need need;
-        if (!included(request, preference[i]))
-            continue;
-        use_policy(s, request, preference[i]);
+        use_policy(s, request, ids[i]);
         int r = policy_need(s, &need);
         if (r < 0)
             return r;
@@ -175,13 +179,13 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
     struct profile *prof = profile_analytic(request->train, request->machine);
     struct search s = {
         .trial.run = try_candidate, .profile = prof, .err = err, .least_host_bytes = UINT64_MAX};
+    const enum policy_id *ids;
+    uint32_t n = requested(request, &ids);
     int r = 0;
-    for (size_t i = 0; i < sizeof preference / sizeof preference[0] && r == 0; i++) {
-        if (!included(request, preference[i]))
-            continue;
-        use_policy(&s, request, preference[i]);
+    for (uint32_t i = 0; i < n && r == 0; i++) {
+        use_policy(&s, request, ids[i]);
         r = s.policy->search(&s.request, &s.trial);
-        if (s.best != NULL && preference[i] == POLICY_resident)
+        if (s.best != NULL && ids[i] == POLICY_resident)
             break;
     }
     if (r == 0 && s.best == NULL) {

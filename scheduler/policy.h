@@ -29,8 +29,8 @@ struct plan_request {
 };
 
 /* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
- * capacity per device that would do, and *ret_least (where given) has it, or the least host memory when that
- * is what lacks. */
+ * capacity per device that would do; *ret_least, where given, gets it. When only host memory lacks, err says
+ * how much, and *ret_least stays as it was. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
 /* The least capacity (the same for each device) that plan_make accepts for this request;

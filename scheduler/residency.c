@@ -95,8 +95,7 @@ static bool by_span(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Renumbers densely, so that "the unit before" exists also when only the forward tasks of an order are left.
- */
+/* Renumbers densely, so that "the unit before" exists also when only forward tasks of an order are left. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t *first = arena_alloc_array(r->arena, r->n + 1, sizeof *first);

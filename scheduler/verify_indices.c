@@ -98,9 +98,9 @@ static void index_wait(struct verify *v, enum program_kind k, uint32_t i, uint32
     if (w->instr >= prog->n_instrs)
         refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits for instruction %u of %u", program_kind_names[k], i,
                w->instr, prog->n_instrs);
-    else if (w->distance > VERIFY_MAX_DISTANCE)
+    else if (w->distance > PLAN_MAX_DISTANCE)
         refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits over a distance of %u runs, more than %u",
-               program_kind_names[k], i, w->distance, VERIFY_MAX_DISTANCE);
+               program_kind_names[k], i, w->distance, PLAN_MAX_DISTANCE);
 }
 
 static bool index_fields(struct verify *v, enum program_kind k, uint32_t i, uint32_t most)

@@ -19,9 +19,8 @@
 #include "base/vec.h"
 #include "scheduler/verify.h"
 
-/* More than the executor ever lets be in flight; and event numbers of the whole execution stay below 2^32. */
-#define VERIFY_MAX_DISTANCE 16
-#define VERIFY_MAX_INSTRS   (1u << 26)
+/* With PLAN_MAX_DISTANCE, event numbers of the whole execution stay below 2^32. */
+#define VERIFY_MAX_INSTRS (1u << 26)
 
 struct verify {
     const struct plan *plan;
@@ -119,9 +118,8 @@ struct segment { /* bytes of a copy with one version and one history */
 
 struct copy {
     tensor_id tensor;
-    uint32_t loc; /* device, or PLAN_HOST */
-    uint64_t
-        base; /* on a device: address of the tensor's byte 0, modulo 2^64 (a share may lie below its begin) */
+    uint32_t loc;  /* device, or PLAN_HOST */
+    uint64_t base; /* on a device: where byte 0 is, modulo 2^64 (a share may lie below its begin) */
     VEC(struct segment) segments; /* ascending, disjoint; bytes in none are not valid */
     struct copy *next;            /* of the same tensor, on another device */
     size_t index;                 /* in state->live */
@@ -139,8 +137,7 @@ struct state { /* of one execution */
     uint64_t *newest;         /* per tensor: highest version that exists */
     struct copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct copy *) live;  /* all device copies */
-    uint32_t
-        *home_first; /* per tensor: index in home; ring tensors have one copy for each step of the cycle */
+    uint32_t *home_first; /* per tensor: index in home; a ring tensor has a copy for each step of the cycle */
     struct copy *home;
     uint32_t n_home;
     struct space spaces[DEVICE_MAX];

@@ -18,8 +18,7 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    program_kind_names[k]);
 }
 
-/* A REC may write what lives within the step only: nothing that survives it, nothing that anybody else sees.
- */
+/* A REC may write what lives within the step only: nothing that survives it, nothing that others see. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];

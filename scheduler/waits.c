@@ -30,8 +30,8 @@ struct read {
     uint32_t at, next;
 };
 
-/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint and
- * sorted. */
+/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint,
+ * in no order. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;

@@ -318,8 +318,10 @@ static int cycle(struct exec *e, const struct step_args *args)
     struct step_args *slot = &e->ring[run % PLAN_RING * steps];
     int r;
 
-    if (run >= PLAN_RING) {
-        r = wait_run(e, run - PLAN_RING);
+    /* The last step of this run reuses the slot of the step PLAN_RING before it. */
+    const uint64_t end = (run + 1) * steps;
+    if (end > PLAN_RING) {
+        r = wait_run(e, (end - 1 - PLAN_RING) / steps);
         if (r < 0)
             return r;
     }

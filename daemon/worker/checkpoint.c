@@ -170,8 +170,7 @@ static int write_tmp(const struct outdir *out, int parent, const char *tmp,
     return r;
 }
 
-/* Is there a step-N already? 1: a sound one of this spec; 0: none, or a damaged one, which may be replaced.
- */
+/* Is there a step-N already? 1: a sound one of this spec; 0: none, or a damaged one, to be replaced. */
 static int look_before(const struct outdir *out, int parent, const struct checkpoint_data *data,
                        struct err *err)
 {

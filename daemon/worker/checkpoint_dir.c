@@ -1,9 +1,8 @@
 /* The directory of checkpoints: which there are, which to keep, and what a crash left behind.
  *
  * Only names of the exact form step-<number> count. Whatever is being made or being removed has a name that
- * ends in
- * ".tmp", so nothing half-made or half-removed is ever taken for a checkpoint: a removal is a rename, a sync
- * of the parent that makes it last, and only then the deletion of files.
+ * ends in ".tmp", so nothing half-made or half-removed is ever taken for a checkpoint: a removal is a rename,
+ * a sync of the parent that makes it last, and only then the deletion of files.
  */
 #include <assert.h>
 #include <dirent.h>

@@ -15,9 +15,7 @@ struct outdir {
     const char *name;
 };
 
-#define FS_BLOCK_BYTES                                                                                       \
-    (1u << 20) /* of one read or write of bulk data: checksum and copy stay in the cache                     \
-                */
+#define FS_BLOCK_BYTES (1u << 20) /* of one bulk read or write: checksum and copy stay in the cache */
 
 int fs_open_dir(int dirfd, const char *name);
 int fs_make_dir(int dirfd, const char *name); /* 0 also when it is there already */

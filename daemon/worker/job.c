@@ -9,13 +9,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "scheduler/verify.h"
 
-#define RESOLVED_MAX (64u << 20)
-#define AUTO_ROWS    128 /* more rows bring no more speed to a GEMM of a cpu device */
+#define RESOLVED_MAX    (64u << 20)
+#define AUTO_ROWS       128 /* more rows bring no more speed to a GEMM of a cpu device */
+#define AUTO_LEAST_ROWS 16  /* fewer are slow */
+#define AUTO_TASKS      (1u << 16)
+#define MAX_DIVISORS    1536
 
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
@@ -41,27 +45,37 @@ static uint64_t physical_bytes(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 1ull << 30;
 }
 
-static uint32_t choose_devices(const struct job_options *o, const struct spec *s)
+static int choose_devices(const struct job_options *o, const struct spec *s, uint32_t *ret, struct err *err)
 {
-    if (o->devices > 0)
-        return o->devices;
-    return s->resources.devices_max > 0 ? s->resources.devices_max : 1;
+    uint32_t least = s->resources.devices_min, most = s->resources.devices_max;
+    *ret = o->devices > 0 ? o->devices : most > 0 ? most : least > 0 ? least : 1;
+    if (*ret < least)
+        return err_set_at(err, -EINVAL, "--devices", "%u is fewer than resources.devices.min, %u", *ret,
+                          least);
+    if (*ret > DEVICE_MAX)
+        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
+    return 0;
 }
 
 /* Half of the machine's memory plays host memory, the other half is shared out to the virtual devices. */
 static int choose_machine(const struct job_options *o, struct job *j, struct err *err)
 {
     const struct spec *s = j->spec;
-    uint32_t n = choose_devices(o, s);
-    if (n > DEVICE_MAX)
-        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
+    uint32_t n;
+    int r = choose_devices(o, s, &n, err);
+    if (r < 0)
+        return r;
     uint64_t device = o->device_bytes > 0 ? o->device_bytes : s->resources.device_bytes;
     uint64_t host = o->host_bytes > 0 ? o->host_bytes : s->resources.host_bytes;
     if (device == 0)
         device = physical_bytes() / 2 / n;
     if (host == 0)
         host = physical_bytes() / 2;
+    if (device < PLAN_ALIGN)
+        return err_set_at(err, -EINVAL, "resources.device_memory", "%llu bytes: must be at least %d",
+                          (unsigned long long)device, PLAN_ALIGN);
     machine_init_cpu(&j->machine, n, device & ~(uint64_t)(PLAN_ALIGN - 1), host);
+    j->machine.host_taken_bytes = j->train->bytes + (j->val != NULL ? j->val->bytes : 0);
     if (o->link_bytes_per_s > 0)
         j->machine.link_bytes_per_s = o->link_bytes_per_s;
     if (o->peer_bytes_per_s > 0)
@@ -118,17 +132,69 @@ static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_
     return plan_make(&request, &j->plan, &j->least_bytes, err);
 }
 
-static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+static int compare_u32(const void *pa, const void *pb)
 {
-    uint32_t batch = j->spec->train.global_batch;
-    int r = -ENOSPC;
-    for (uint32_t rows = batch < AUTO_ROWS ? batch : AUTO_ROWS; rows >= 1 && r == -ENOSPC; rows--)
-        if (batch % rows == 0)
-            r = plan_with(o, j, rows, err);
-    return r;
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    return a < b ? -1 : a > b;
 }
 
-int job_read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
+/* Ascending; a number below 2^32 has at most MAX_DIVISORS. */
+static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
+{
+    uint32_t n = 0;
+    for (uint64_t k = 1; k * k <= of; k++) {
+        if (of % k != 0)
+            continue;
+        ret[n++] = (uint32_t)k;
+        if (k * k != of)
+            ret[n++] = (uint32_t)(of / k);
+    }
+    qsort(ret, n, sizeof *ret, compare_u32);
+    return n;
+}
+
+/* What "auto" may become, the best first: the divisors of the batch that a GEMM likes, largest first; then
+ * larger ones, smallest first; then smaller ones, which are slow. None that would make a plan of more tasks
+ * than AUTO_TASKS. */
+static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
+{
+    uint32_t divisors[MAX_DIVISORS], n_ret = 0;
+    uint32_t batch = s->train.global_batch, n = find_divisors(batch, divisors), low = 0, high = n;
+    while (low < n && divisors[low] < AUTO_LEAST_ROWS)
+        low++;
+    while (high > low && divisors[high - 1] > AUTO_ROWS)
+        high--;
+    for (uint32_t i = high; i-- > low;)
+        ret[n_ret++] = divisors[i];
+    for (uint32_t i = high; i < n; i++)
+        ret[n_ret++] = divisors[i];
+    for (uint32_t i = low; i-- > 0;)
+        if (2ull * s->model.n_layers * (batch / divisors[i]) <= AUTO_TASKS)
+            ret[n_ret++] = divisors[i];
+    return n_ret;
+}
+
+/* The leanest that "auto" may become. */
+static uint32_t auto_least_rows(const struct spec *s)
+{
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(s, rows), least = rows[0];
+    for (uint32_t i = 1; i < n; i++)
+        if (rows[i] < least)
+            least = rows[i];
+    return least;
+}
+
+static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+{
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows);
+    int r = -ENOSPC;
+    for (uint32_t i = 0; i < n && r == -ENOSPC; i++)
+        r = plan_with(o, j, rows[i], err);
+    return r == -ENOSPC ? plan_with(o, j, auto_least_rows(j->spec), err) : r; /* the error names the least */
+}
+
+/* The text of resolved.json, malloc'ed; NULL when there is none. */
+static int read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
 {
     *ret = NULL;
     int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, ret_bytes);
@@ -137,19 +203,59 @@ int job_read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, s
     return r < 0 ? fs_fail(err, r, out->name, JOB_RESOLVED, "read") : 0;
 }
 
+int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err)
+{
+    struct strbuf b = {0};
+    char *before;
+    size_t bytes;
+    int r = read_resolved(out, &before, &bytes, err);
+    if (r < 0)
+        return r;
+    spec_resolved_json(s, &b);
+    strbuf_add(&b, "\n");
+    *ret_there = before != NULL;
+    if (before != NULL && strcmp(before, b.at) != 0)
+        r = err_set_at(
+            err, -EEXIST, out->name,
+            "the output belongs to a job with another spec (see %s there); choose another output, or remove "
+            "that directory to start afresh",
+            JOB_RESOLVED);
+    strbuf_finish(&b);
+    free(before);
+    return r;
+}
+
+/* The output as it is, if it is: --check and --plan make none. */
+static int open_existing(const struct job *j, struct outdir *ret)
+{
+    *ret = (struct outdir){open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
+    return ret->fd;
+}
+
 /* What "auto" meant when the job was first run; 0 when it never was. */
 static int earlier_micro_batch(const struct job *j, uint32_t *ret, struct err *err)
 {
-    *ret = 0;
-    struct outdir out = {open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
-    if (out.fd < 0)
-        return 0; /* none yet, or --run will say what is wrong with it */
+    struct outdir out;
     char *text;
     size_t bytes;
-    int r = job_read_resolved(&out, &text, &bytes, err);
+    *ret = 0;
+    if (open_existing(j, &out) < 0)
+        return 0;
+    int r = read_resolved(&out, &text, &bytes, err);
     if (r == 0 && text != NULL)
         r = spec_resolved_micro_batch(text, bytes, ret, err);
     free(text);
+    close(out.fd);
+    return r;
+}
+
+static int check_output(const struct job *j, struct err *err)
+{
+    struct outdir out;
+    bool there;
+    if (open_existing(j, &out) < 0)
+        return 0;
+    int r = job_compare_resolved(&out, j->spec, &there, err);
     close(out.fd);
     return r;
 }
@@ -171,13 +277,13 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
         return r;
     r = plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);
     j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
-    return r;
+    return r < 0 ? r : check_output(j, err);
 }
 
 int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
 {
     struct job leanest = *j; /* borrows all but the graphs */
-    uint32_t rows = j->resolved_now ? 1 : j->spec->resolved.micro_batch;
+    uint32_t rows = j->resolved_now ? auto_least_rows(j->spec) : j->spec->resolved.micro_batch;
     leanest.graph = leanest.eval_graph = NULL;
     int r = build_graph(j->spec, rows, true, &leanest.graph, err);
     if (r == 0)

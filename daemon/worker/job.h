@@ -57,7 +57,7 @@ void job_finish(struct job *j); /* takes a zeroed one */
 
 #define JOB_RESOLVED "resolved.json"
 
-/* The text of resolved.json in an output directory, malloc'ed; NULL when there is none. */
-int job_read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err);
+/* Whether the output has a resolved.json; -EEXIST when it is that of another spec. */
+int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err);
 
 #endif

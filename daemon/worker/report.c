@@ -88,7 +88,7 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
                     ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 "}\n",
                     total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples,
                     s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
-                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes);
+                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes);
         return print_buffer(&b);
     }
     strbuf_addf(&b, "%s is valid and fits: %" PRIu64 " parameters, ", s->name, total_params(j));

@@ -76,8 +76,7 @@ const char *safetensors_meta(const struct safetensors *f, const char *key);     
 /* The bytes of an entry, end - begin of them, as they are in the file. */
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
-/* Reads the F32 tensor of that name and exactly that shape into t->data. -ENOENT, -EINVAL say what differs.
- */
+/* Reads the F32 tensor of that name and exactly that shape into t->data. -ENOENT, -EINVAL: what differs. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
 #endif

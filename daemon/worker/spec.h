@@ -118,8 +118,7 @@ struct spec {
  * not do yet; what open and read return, with the file. */
 int spec_load(const char *path, struct spec **ret, struct err *err);
 
-/* `name` stands for the text in messages. base_dir: where relative paths begin; NULL leaves them as they are.
- */
+/* `name` stands for the text in messages. base_dir: where relative paths begin; NULL: leave them alone. */
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
                struct spec **ret, struct err *err);
 void spec_destroy(struct spec *s); /* takes NULL */

@@ -242,8 +242,7 @@ int spec_read_schedule(const struct spec_reader *r, const struct json *node)
     return json_obj_end(&o);
 }
 
-/* ------------------------------------------------------------------------------------------ eval, checkpoint
- */
+/* --------------------------------------------------------------------------------------- eval, checkpoint */
 
 static int read_every(const struct spec_reader *r, const struct json *node, const char *path,
                       struct spec_every *ret)
@@ -293,8 +292,7 @@ int spec_read_checkpoint(const struct spec_reader *r, const struct json *node)
     return every ? read_every(r, every, "checkpoint.every", &s->checkpoint.every) : 0;
 }
 
-/* ------------------------------------------------------------------------------------------ resources,
- * memory */
+/* -------------------------------------------------------------------------------------- resources, memory */
 
 static int read_devices(const struct spec_reader *r, const struct json *node)
 {

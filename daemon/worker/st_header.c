@@ -4,8 +4,8 @@
  * are names that nobody knows before, and a tree of nodes would cost many times its size. The grammar is
  * small and fixed:
  *
- *     { "__metadata__": {key: value, ...}, name: {"dtype": "F32", "shape": [n, ...], "data_offsets": [b, e]},
- * ... }
+ *     { "__metadata__": {key: value, ...},
+ *       name: {"dtype": "F32", "shape": [n, ...], "data_offsets": [b, e]}, ... }
  *
  * so it is read in one pass, without recursion, strings unescaped in place (they never grow). Input is
  * hostile until proved otherwise. Pure functions on the caller's memory; any thread.
@@ -183,8 +183,7 @@ static int string(struct cursor *c, char **ret)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------ numbers, arrays
- */
+/* ---------------------------------------------------------------------------------------- numbers, arrays */
 
 static int whole_number(struct cursor *c, uint64_t *ret)
 {

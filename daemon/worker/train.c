@@ -263,6 +263,15 @@ static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum
     return r;
 }
 
+/* What lies between two steps (evaluation, checkpoint) is not part of the next one's figures. */
+static void restart_clock(struct trainer *t)
+{
+    struct device_counters c;
+    count(t, &c);
+    t->last_ns = clock_now_ns();
+    t->last_wait_ns = c.compute_wait_ns;
+}
+
 /* Exit, evaluation, entry. All results have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
@@ -358,7 +367,6 @@ static int checkpoint(struct trainer *t, struct err *err)
         tell(t, &(struct train_progress){.event = PROGRESS_CHECKPOINT,
                                          .step = t->step,
                                          .total_steps = t->spec->resolved.total_steps});
-    t->last_ns = clock_now_ns();
     return r;
 }
 
@@ -529,12 +537,13 @@ static int loop(struct trainer *t, struct err *err)
     const struct spec *s = t->spec;
     uint64_t total = s->resolved.total_steps;
     int r = 0;
-    t->last_ns = clock_now_ns();
+    restart_clock(t);
     while (r == 0 && t->step < total) {
         r = enqueue_step(t, err);
         bool last = t->step == total, stop = stop_requested != 0;
-        bool eval = t->job->val != NULL && (last || spec_due(s, &s->eval, t->step));
-        bool save = last || stop || spec_due(s, &s->checkpoint.every, t->step);
+        bool scheduled = last || spec_due(s, &s->checkpoint.every, t->step), save = scheduled || stop;
+        bool compare = scheduled && s->checkpoint.best != BEST_NONE; /* the best one needs a figure */
+        bool eval = t->job->val != NULL && (last || compare || spec_due(s, &s->eval, t->step));
         if (r == 0 && !eval && !save) {
             if (t->step - t->known >= PLAN_RING)
                 r = read_step(t, err);
@@ -546,6 +555,7 @@ static int loop(struct trainer *t, struct err *err)
             r = evaluate(t, err);
         if (r == 0 && save)
             r = checkpoint(t, err);
+        restart_clock(t);
         if (stop && !last) {
             t->report->stopped = true;
             break;

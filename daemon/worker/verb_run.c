@@ -21,13 +21,27 @@
 
 static volatile sig_atomic_t caught;
 
+static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
+
+static void on_signal(int sig);
+
+/* What was ignored when the program started (nohup, a background job of a script) stays ignored. */
+static void handle_signals(bool on)
+{
+    for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
+        struct sigaction now, want = {.sa_handler = on ? on_signal : SIG_DFL, .sa_flags = SA_RESTART};
+        if (sigaction(stop_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaction(stop_signals[i], &want, NULL);
+    }
+}
+
 /* The first signal asks for a checkpoint; a second one ends the process at once, as if there were no handler.
  */
 static void on_signal(int sig)
 {
     caught = sig;
     train_request_stop();
-    signal(sig, SIG_DFL);
+    handle_signals(false);
 }
 
 static int sync_parent(const char *path)
@@ -35,7 +49,10 @@ static int sync_parent(const char *path)
     char buf[PATH_MAX];
     snprintf(buf, sizeof buf, "%s", path);
     int fd = open(dirname(buf), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return fd < 0 ? -errno : fs_sync_close(fd);
+    if (fd < 0)
+        return errno == EACCES ? 0
+                               : -errno; /* a directory that may be written but not read cannot be synced */
+    return fs_sync_close(fd);
 }
 
 /* mkdir -p, durable. */
@@ -115,24 +132,15 @@ static int write_atomically(const struct outdir *out, const char *file, const st
 /* The resolved spec is written once; a later run must resolve to the same. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
-    struct strbuf b = {0};
-    char *before;
-    size_t bytes;
-    int r = job_read_resolved(out, &before, &bytes, err);
-    if (r < 0)
+    bool there;
+    int r = job_compare_resolved(out, s, &there, err);
+    if (r < 0 || there)
         return r;
+    struct strbuf b = {0};
     spec_resolved_json(s, &b);
     strbuf_add(&b, "\n");
-    if (before == NULL)
-        r = write_atomically(out, JOB_RESOLVED, &b, err);
-    else if (strcmp(before, b.at) != 0)
-        r = err_set_at(
-            err, -EEXIST, out->name,
-            "the output belongs to a job with another spec (see %s there); choose another output, or remove "
-            "that directory to start afresh",
-            JOB_RESOLVED);
+    r = write_atomically(out, JOB_RESOLVED, &b, err);
     strbuf_finish(&b);
-    free(before);
     return r;
 }
 
@@ -179,9 +187,7 @@ static int train(const struct verb_options *o, struct job *j, const struct outdi
         .progress = o->quiet ? NULL : progress_event,
         .ctx = &progress,
     };
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
-    signal(SIGHUP, on_signal); /* a terminal that goes away */
+    handle_signals(true);
     int r = train_run(j, out, &t, rep, err);
     progress_end(&progress);
     if (r == 0)

@@ -7,8 +7,8 @@
  * time.
  *
  * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no wait
- * enforces does not come about by itself; and it fills the arenas with 0xFF, which is NaN in float and
- * double, so that reading what was never written shows in the numbers.
+ * enforces does not come about by itself; and it fills the first 256 MiB (FILL_MAX) of each arena with 0xFF,
+ * which is NaN in float and double, so that reading what was never written there shows in the numbers.
  *
  * Order of calls and threads: device.h. Ops and copies run in the streams' threads; all else in the caller's.
  */

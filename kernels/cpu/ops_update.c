@@ -13,8 +13,8 @@
  *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
  *
  *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which
- * is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves (l += l + 8, then
- *            4, 2, 1); blocks are added to 0 in ascending order. All in double.
+ *            is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves
+ *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order. All in double.
  *
  *   decide:  in double, scale rounded to float at the end.
  *

@@ -1,7 +1,7 @@
 /* Streams: one thread, one ring of commands, one lock each.
  *
- * Why a lock and not a lock-free ring: to enqueue and run a command costs 0.15 us all told, beside ops and
- * copies of many microseconds, and one sentence per field says who may touch it.
+ * Why a lock and not a lock-free ring: to enqueue and run a command costs little beside the ops and copies
+ * that it starts, and one sentence per field says who may touch it.
  *
  * Why a list of waiters and not one condition for all: a plan has thousands of waits a second, of several
  * streams on different positions of one stream. Each waiter sleeps on a condition of its own, on its own
@@ -10,8 +10,8 @@
  * other.
  *
  * Nobody spins: what a stream waits for takes longer than a spin worth its name, and on a small machine the
- * core is better used by the ops of another stream. A wait that blocks costs 2.5 us, and on a core that had
- * gone to sleep what the machine takes to wake it.
+ * core is better used by the ops of another stream. A wait that blocks costs a wake-up, and on a core that
+ * had gone to sleep what the machine takes to wake it.
  *
  * Threads: push and pushed belong to the one enqueueing thread; await is for any thread; run is called in the
  * stream's. Locks: a stream's lock is never held while another is taken, nor while a command runs.
@@ -21,6 +21,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -93,6 +94,19 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
+/* The thread takes no signals: those belong to the threads that expect them. */
+static int start_thread(struct stream *s)
+{
+    sigset_t all, before;
+    int r;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    r = pthread_create(&s->thread, NULL, stream_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -r;
+}
+
 int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream **ret)
 {
     struct stream *s = xcalloc(1, sizeof *s);
@@ -102,12 +116,12 @@ int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream
     s->ctx = ctx;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
-    r = pthread_create(&s->thread, NULL, stream_main, s);
-    if (r != 0) {
+    r = start_thread(s);
+    if (r < 0) {
         pthread_cond_destroy(&s->work);
         pthread_mutex_destroy(&s->lock);
         free(s);
-        return -r;
+        return r;
     }
     pthread_setname_np(s->thread, name);
     *ret = s;

@@ -184,6 +184,17 @@ def test_auto_micro_batch_is_resolved_once(t):
 
 
 @case
+def test_best_has_a_figure_at_every_scheduled_checkpoint(t):
+    """Also where evaluation and checkpoints have different periods."""
+    spec = job(FIRST, {"train.steps": 6, "eval": {"every": {"steps": 5}},
+                       "checkpoint": {"every": {"steps": 2}, "keep": 3, "best": "val/loss"}})
+    t.worker("--run", write_job(t, spec), "--quiet", "--output", t.path("out"))
+    for step in (2, 4, 6):
+        state = read_json(t.path("out", "checkpoints", f"step-{step}", "state.json"))
+        t.check("val/loss" in state.get("metrics", {}), f"step-{step} was not evaluated")
+
+
+@case
 def test_fewer_steps_than_the_checkpoint_has_are_refused(t):
     out = t.path("out")
     t.worker("--run", write_job(t, job(FIRST, {"train.steps": 4})), "--quiet", "--output", out)

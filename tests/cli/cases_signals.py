@@ -100,3 +100,12 @@ def test_signal_during_start_leaves_an_output_that_runs(t):
         t.check(run.code in (143, -signal.SIGTERM), f"exit code {run.code}")
         check_output(out)
     finish_and_compare(t, out, (checkpoint_steps(out) or [0])[-1] + 3)
+
+
+@case
+def test_ignored_signal_stays_ignored(t):
+    """As under nohup: what was ignored when the program started does not stop it."""
+    out = t.fresh("out")
+    script = 'trap "" HUP; "$0" --run "$1" --output "$2" --quiet --delay-seed 3 & kill -HUP $!; wait $!'
+    run = t.command(["sh", "-c", script, t.program, write_job(t, SMALL), out])
+    t.equal(run.code, 0, "exit code")

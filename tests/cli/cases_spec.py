@@ -331,3 +331,32 @@ def test_race_of_workers_on_an_output_gives_one_result(t):
     codes = [racer.wait().code for racer in racers]
     t.check(set(codes) <= {0, 1, 2} and 0 in codes, f"exit codes {codes}")
     t.equal(outcome(out), outcome(plain), "the outcome of the race")
+
+
+@case
+def test_fewer_devices_than_the_least_are_refused(t):
+    path = write_job(t, job(TINY, {"resources": {"devices": {"min": 2, "max": 3}}}))
+    t.equal(t.worker("--check", path, "--json").json()["devices"], 3, "devices without --devices")
+    t.equal(t.worker("--check", path, "--json", "--devices", 2).json()["devices"], 2, "devices with --devices 2")
+    t.contains(t.worker("--check", path, "--devices", 1, expect=2).err, "resources.devices.min", what="the message")
+
+
+@case
+def test_batch_without_divisors_is_planned_in_bounds(t):
+    """auto makes neither thousands of micro-batches of one row nor an endless search."""
+    spec = job(TINY, {"train.micro_batch": "auto", "train.global_batch": 100003})
+    t.equal(t.worker("--check", write_job(t, spec), "--json").json()["resolved"]["micro_batch"], 100003, "micro_batch")
+
+
+@case
+def test_too_many_micro_batches_are_refused(t):
+    spec = job(TINY, {"train.micro_batch": 1, "train.global_batch": 16777216})
+    t.contains(t.worker("--check", write_job(t, spec), expect=2).err, "train.micro_batch", what="the message")
+
+
+@case(each=["--check", "--plan"])
+def test_output_of_another_spec_is_told_before_running(t, verb):
+    out = t.path("out")
+    t.worker("--run", write_job(t, TINY), "--quiet", "--output", out)
+    other = write_job(t, job(TINY, {"optimizer.lr": 0.5}), "other.json")
+    t.contains(t.worker(verb, other, "--output", out, expect=2).err, "another spec", what="the message")

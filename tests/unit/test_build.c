@@ -42,8 +42,7 @@ static void check_plan(const struct plan_request *r, uint32_t seed, uint64_t cap
     plan_destroy(p);
 }
 
-/* At the least capacity, a little above it and with plenty the plan holds; one granule below there is none.
- */
+/* At the least capacity, a little above it and with plenty the plan holds; one granule below, none does. */
 static void check_policy(struct plan_request *r, struct machine *m, uint32_t seed)
 {
     uint64_t least, told = 0;
@@ -83,6 +82,58 @@ static void test_build_random_chains_verify(void **state)
         r.policy = rng_below(&rng, POLICY_COUNT);
         r.update = rng_below(&rng, UPDATE_PLACE_COUNT);
         check_policy(&r, &m, seed);
+        graph_destroy(train);
+        graph_destroy(eval);
+    }
+}
+
+/* The waits are exactly those that are needed: without any one of them the plan is refused. */
+static void check_every_wait(const struct plan_request *r, uint32_t seed)
+{
+    struct plan *p;
+    assert_int_equal(plan_make(r, &p, NULL, NULL), 0);
+    for (int k = 0; k < PROGRAM_COUNT; k++) {
+        struct plan_program *prog = &p->programs[k];
+        for (uint32_t i = 0; i < prog->n_instrs; i++) {
+            struct plan_instr *in = &prog->instrs[i];
+            for (uint32_t w = 0; w < in->n_waits; w++) {
+                struct plan_wait *last = &prog->waits[in->wait + in->n_waits - 1];
+                struct plan_wait taken = prog->waits[in->wait + w], moved = *last;
+                prog->waits[in->wait + w] = moved;
+                in->n_waits--;
+                if (plan_verify(p, r->train, r->eval, r->machine, NULL, NULL) == 0)
+                    fail_msg("seed %u: wait %u of instruction %u of %s is not missed", seed, w, i,
+                             program_kind_names[k]);
+                in->n_waits++;
+                *last = moved;
+                prog->waits[in->wait + w] = taken;
+            }
+        }
+    }
+    assert_int_equal(plan_verify(p, r->train, r->eval, r->machine, NULL, NULL), 0);
+    plan_destroy(p);
+}
+
+static void test_build_random_chains_need_every_wait(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1000; seed < 1060; seed++) {
+        struct rng rng = {.seed = seed};
+        struct random_chain c;
+        struct machine m;
+        struct graph *train, *eval;
+        random_chain(&c, &rng, 64);
+        machine_init_cpu(&m, 1 + rng_below(&rng, 5), 1ull << 40, 1ull << 40);
+        assert_int_equal(random_graph(&c, true, &train), 0);
+        assert_int_equal(random_graph(&c, false, &eval), 0);
+        struct plan_request r = {.train = train, .eval = eval, .machine = &m};
+        r.policy = rng_below(&rng, POLICY_COUNT);
+        r.update = rng_below(&rng, UPDATE_PLACE_COUNT);
+        uint64_t least;
+        assert_int_equal(plan_least_capacity(&r, &least, NULL), 0);
+        for (uint32_t d = 0; d < m.n_devices; d++)
+            m.capacity_bytes[d] = least + rng_below(&rng, 2) * least;
+        check_every_wait(&r, seed);
         graph_destroy(train);
         graph_destroy(eval);
     }
@@ -217,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_build_random_chains_verify),
+        cmocka_unit_test(test_build_random_chains_need_every_wait),
         cmocka_unit_test(test_build_resident_moves_no_state),
         cmocka_unit_test(test_build_harmony_moves_w_once_per_pass),
         cmocka_unit_test(test_build_harmony_device_update_moves_k),

@@ -451,8 +451,7 @@ static void test_damaged_checkpoint_is_replaced(void **state)
     assert_string_equal(listing(), "step-5");
 }
 
-/* ------------------------------------------------------------------------------------------ crashes, full
- * disks */
+/* ------------------------------------------------------------------------------------ crashes, full disks */
 
 static void test_leftovers_are_removed(void **state)
 {

@@ -1,5 +1,4 @@
-/* data: IDX files plain and gzipped, every way in which they can be wrong, synthetic samples, order, padding.
- */
+/* data: IDX files plain and gzipped, every way they can be wrong, synthetic samples, order, padding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

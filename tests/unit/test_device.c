@@ -1034,8 +1034,7 @@ static void test_counters_exact(void **state)
     free(host);
 }
 
-/* Every look at the clock moves it by 1 ns, and one stream at a time looks: each launch and wait takes 1 ns.
- */
+/* Every look at the clock moves it by 1 ns, one stream at a time looks: each launch and wait takes 1 ns. */
 static void test_compute_time_counted(void **state)
 {
     struct devset_config c = config(2);

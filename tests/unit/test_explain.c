@@ -356,8 +356,7 @@ static void test_json_round_trip_large(void **state)
     plan_destroy(p);
 }
 
-/* `from` occurs in the tiny plan's JSON; with `to` in its place, loading fails at `path` and says `message`.
- */
+/* `from` occurs in the tiny plan's JSON; with `to` instead, loading fails at `path` and says `message`. */
 static const struct refusal {
     const char *from, *to, *path, *message;
 } refusals[] = {
@@ -394,7 +393,7 @@ static const struct refusal {
     {"[\"BWD\",0,0,0,0,0", "[\"BWD\",0,0,0,1,0", "programs.cycle[9][4]", "replica"},
     {"[\"BWD\",0,0,0,0,0", "[\"BWD\",0,0,0,0,1", "programs.cycle[9][5]", "step"},
     {"[[11,1]]", "[[14,1]]", "programs.cycle[0][7][0][0]", "13"},
-    {"[[11,1]]", "[[11,65]]", "programs.cycle[0][7][0][1]", "64"},
+    {"[[11,1]]", "[[11,17]]", "programs.cycle[0][7][0][1]", "16"},
     {"[[11,1]]", "[[11]]", "programs.cycle[0][7][0][1]", "missing"},
     {"[[11,1]]", "[11,1]", "programs.cycle[0][7][0]", "an array"},
     {",[[11,1]]", "", "programs.cycle[0][7]", "missing"},
@@ -501,8 +500,7 @@ static void test_json_truncated_is_refused(void **state)
     strbuf_finish(&text);
 }
 
-/* Each byte replaced by others that keep much of the document valid: digits, brackets, quotes, a flipped bit.
- */
+/* Each byte replaced by others that keep much of the text valid: digits, brackets, quotes, a flipped bit. */
 static void test_json_byte_flips_never_crash(void **state)
 {
     static const char others[] = "09[],\"n";

@@ -979,8 +979,7 @@ static void run_small_avx2(const struct gemm *g)
     gemm_small_run(g, GEMM_AVX2, pools[2]);
 }
 
-/* c must hold the definition's bits. Of large products a sample of elements: every row and column takes part.
- */
+/* c must hold the definition's bits. Of large products a sample: every row and column takes part. */
 static void check_chain(void (*run_gemm)(const struct gemm *g), struct gemm g)
 {
     size_t n = (size_t)g.m * g.n;

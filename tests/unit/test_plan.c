@@ -232,8 +232,7 @@ static void test_machine_cpu_round_figures(void **state)
     assert_int_equal(m.launch_ns, 5000);
 }
 
-/* Rates of the cpu machine: 0.01 ns a FLOP, 0.1 ns a byte, 5000 ns a launch; the host is made half as fast.
- */
+/* Rates of the cpu machine: 0.01 ns a FLOP, 0.1 ns a byte, 5000 ns a launch; the host is half as fast. */
 static void test_profile_analytic_roofline(void **state)
 {
     struct graph_layer layers[2] = {

@@ -85,8 +85,7 @@ static int write_good(uint64_t *bytes, uint32_t *crc)
     return fd;
 }
 
-/* ------------------------------------------------------------------------------------------ writing, reading
- */
+/* --------------------------------------------------------------------------------------- writing, reading */
 
 static void test_what_is_written_reads_back(void **state)
 {

@@ -27,19 +27,21 @@ static const struct profile profile = {.n_layers = 2, .layers = layers};
 /* The cycle of tiny_plan.h. A move of n bytes lasts n + 100 by the link, ceil(n / 3) + 100 by a peer copy:
  * 171 + 100 for 512 bytes. `by` is what decides the start.
  *
- *          what                 lasts    run 0          by            run 1          by
- *  0 d0.in      fetch W0        4196         0 ..  4196               14658 .. 18854  11 of run 0 (distance
- * 1) 1 d0.in      fetch X0.0      1124      4196 ..  5320  stream       18854 .. 19978  stream 2 d0.compute
- * FWD l0          1000      5320 ..  6320  1            19978 .. 20978  1 3 d0.peer    send X1.0        271
- * 6320 ..  6591  2            20978 .. 21249  2 4 d1.in      fetch T.0        164         0 ..   164 7491 ..
- * 7655  6 of run 0 (distance 1) 5 d1.compute FWD l1           300      6591 ..  6891  3            21249 ..
- * 21549  3 6 d1.compute BWD l1           600      6891 ..  7491  stream       21549 .. 22149  stream 7 d1.out
- * spill R.0        116      6891 ..  7007  5            21549 .. 21665  5 8 d1.peer    send dX1.0       271
- * 7491 ..  7762  6            22149 .. 22420  6 9 d0.compute BWD l0          2000      7762 ..  9762  8 22420
- * .. 24420  8 10 d0.out     spill dW0       4196      9762 .. 13958  9            24420 .. 28616  9 11 host
- * UPD l0           700     13958 .. 14658  10           28616 .. 29316  10 12 d1.compute UPD l1           150
- * 7491 ..  7641  stream       22149 .. 22299  stream 13 d0.compute drop W0            0      9762 ..  9762
- * stream       24420 .. 24420  stream
+ *      stream      what         lasts  run 0           by      run 1           by
+ *   0  d0.in       fetch W0      4196      0 ..  4196          14658 .. 18854  11 of run 0 (distance 1)
+ *   1  d0.in       fetch X0.0    1124   4196 ..  5320  stream  18854 .. 19978  stream
+ *   2  d0.compute  FWD l0        1000   5320 ..  6320  1       19978 .. 20978  1
+ *   3  d0.peer     send X1.0      271   6320 ..  6591  2       20978 .. 21249  2
+ *   4  d1.in       fetch T.0      164      0 ..   164           7491 ..  7655  6 of run 0 (distance 1)
+ *   5  d1.compute  FWD l1         300   6591 ..  6891  3       21249 .. 21549  3
+ *   6  d1.compute  BWD l1         600   6891 ..  7491  stream  21549 .. 22149  stream
+ *   7  d1.out      spill R.0      116   6891 ..  7007  5       21549 .. 21665  5
+ *   8  d1.peer     send dX1.0     271   7491 ..  7762  6       22149 .. 22420  6
+ *   9  d0.compute  BWD l0        2000   7762 ..  9762  8       22420 .. 24420  8
+ *  10  d0.out      spill dW0     4196   9762 .. 13958  9       24420 .. 28616  9
+ *  11  host        UPD l0         700  13958 .. 14658  10      28616 .. 29316  10
+ *  12  d1.compute  UPD l1         150   7491 ..  7641  stream  22149 .. 22299  stream
+ *  13  d0.compute  drop W0          0   9762 ..  9762  stream  24420 .. 24420  stream
  *
  * Each run after the first is 14658 later than the one before, except that instruction 4 need not wait for
  * the host: it runs ahead of its run, which is the point of not draining between runs.

@@ -1,5 +1,4 @@
-/* spec: what is accepted and what it becomes; what is refused, where and in which words; schedule, due, hash.
- */
+/* spec: what is accepted and what it becomes; what is refused, where, in which words; schedule, due, hash. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

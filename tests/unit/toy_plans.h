@@ -406,8 +406,7 @@ static void cycle_two(struct writer *w)
      * UPD. */
     edit_wait(p, edit_find(p, INSTR_FETCH, W, 0), end, 1);
     edit_wait(p, edit_find(p, INSTR_FETCH, W, 0), edit_find(p, INSTR_UPD, DW, 0), 1);
-    /* X1 at 1536 was dropped on d0.peer, and dW on d0.out, before UPD's spill. On d1: T by compute, R by out.
-     */
+    /* X1 at 1536 was dropped on d0.peer, dW on d0.out, before UPD's spill. On d1: T by compute, R by out. */
     edit_wait(p, edit_find(p, INSTR_FETCH, T_0, 0), edit_find(p, INSTR_DROP, T_1, 0), 1);
     edit_wait(p, edit_find(p, INSTR_FWD, R_0, 0), edit_find(p, INSTR_DROP, R_1, 0), 1);
     /* The sends to d1 write where compute dropped; dX there was dropped on d1.peer. */
