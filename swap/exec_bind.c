@@ -4,7 +4,7 @@
  *   operands  each gets its role (what the layer calls it) from a table of rules, and its address;
  *   waits     those that stream order or the ring already implies are left out (see wait_is_implied);
  *   events    an instruction that somebody still waits for gets a ring of them, long enough that a wait of
- * distance d at run r finds the record of exactly run r - d.
+ *             distance d at run r finds the record of exactly run r - d.
  *
  * Why check at all what plan_verify has proved: the verifier compares plan and graph; here plan, model and
  * optimizer meet for the first time as pointers, and a wrong pairing must be a message, not a stray write.
@@ -319,8 +319,7 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
 
 /* Moves. */
 
-/* The stream that must carry the move, for its bytes are counted there; UINT32_MAX when the ends are wrong.
- */
+/* The stream that must carry the move: its bytes are counted there. UINT32_MAX when the ends are wrong. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -447,8 +446,7 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Ranges of operands and waits may overlap in a plan; bound ones are packed anew, so count per instruction.
- */
+/* Ranges of operands and waits may overlap in a plan; bound ones are packed anew: count per instruction. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

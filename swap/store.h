@@ -16,8 +16,7 @@ struct store;
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
 void store_destroy(struct store *s); /* takes NULL; devices must be drained */
 
-/* The host copy of a tensor, as it is used by step `step` (matters for ring tensors only). NULL without one.
- */
+/* The host copy of a tensor as step `step` uses it (matters for ring tensors only). NULL without one. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step);
 
 /* The tensor of that kind, layer and micro-batch (PLAN_NONE where it does not apply), or PLAN_NONE. */

@@ -35,8 +35,7 @@ static void handle_signals(bool on)
     }
 }
 
-/* The first signal asks for a checkpoint; a second one ends the process at once, as if there were no handler.
- */
+/* The first signal asks for a checkpoint; a second one, whichever, ends the process at once. */
 static void on_signal(int sig)
 {
     caught = sig;

@@ -173,8 +173,7 @@ static uint64_t hash_state(struct runner *r)
     return h;
 }
 
-/* Steps 0 and 1 overlap, a flush stands before step 2, an evaluation before step 4: every order of programs.
- */
+/* Steps 0 and 1 overlap, a flush is before step 2, an evaluation before step 4: every order of programs. */
 static void train(struct runner *r, struct engine_result *ret)
 {
     struct device_counters before[DEVICE_MAX];

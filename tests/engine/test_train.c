@@ -1,5 +1,5 @@
-/* The training loop, run in this process where a test can see inside: it allocates nothing per step, on any thread, and
- * it stops when the devices move other bytes than the plan promised.
+/* The training loop, run in this process where a test can see inside: it allocates nothing per step, on any
+ * thread, and it stops when the devices move other bytes than the plan promised.
  *
  * oneDNN allocates inside its GEMM, so the model here is so narrow that all products go to our own kernel.
  */
@@ -116,7 +116,7 @@ static void test_training_step_allocates_nothing(void **state)
     }
 }
 
-/* The interpreter is bound to the plan as it was; from step 3 on the plan promises one byte more than it moves. */
+/* The interpreter is bound to the plan as it was; from step 3 on the plan promises one byte more. */
 static void spoil_plan(void *ctx, const struct train_progress *p)
 {
     struct plan_program *cycle = &((struct job *)ctx)->plan->programs[PROGRAM_CYCLE];
