@@ -320,3 +320,15 @@ def test_plan_to_a_file_that_cannot_be_written_fails(t):
         t.check(run.code in (1, 2), f"exit code {run.code}")
         t.contains(run.err, t.path("no", "such", "dir"), "cannot be written", what="standard error")
         t.equal(run.out, "", "standard output")
+
+
+@case
+def test_worked_example_of_the_docs_is_what_is_printed(t):
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with open(os.path.join(root, "docs", "plan.md")) as f:
+        example = f.read().split("```\n 0  d0.in", 1)[1].split("```")[0]
+    dump = t.worker("--plan", os.path.join(root, "docs", "examples", "tiny.json"), "--device-memory", "8KiB", "--dump",
+                    "--output", t.path("nothing")).out
+    cycle = {line.strip() for line in dump.split("program cycle")[1].split("program flush")[0].splitlines()}
+    for line in ("0  d0.in" + example).splitlines():
+        t.check(line.strip() in cycle | {"", "..."}, f"docs/plan.md shows a line that is not printed: {line}")
