@@ -31,6 +31,13 @@ SHOWN_CHARS = 3000  # of one output of one command in a failure
 SHOWN_COMMANDS = 6
 
 
+def heed_signals():
+    """What whoever started the tests ignores (nohup: SIGHUP, a shell's background: SIGINT) the programs would too."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 class Failure(Exception):
     pass
 
@@ -257,6 +264,7 @@ def execute(program, root, index):
 
 
 def main(argv):
+    heed_signals()
     if len(argv) < 2 or argv[1].startswith("-"):
         print(f"usage: {argv[0]} PROGRAM [WORD...]\n\nRuns the cases whose names contain every WORD. With "
               "TUTTI_TEST_KEEP in the environment the directories of failed cases are kept.", file=sys.stderr)
