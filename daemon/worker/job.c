@@ -45,26 +45,20 @@ static uint64_t physical_bytes(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 1ull << 30;
 }
 
-static int choose_devices(const struct job_options *o, const struct spec *s, uint32_t *ret, struct err *err)
+/* There are as many virtual devices as anyone wants: the most that the spec allows, or what the command line says. */
+static uint32_t choose_devices(const struct job_options *o, const struct spec *s)
 {
     uint32_t least = s->resources.devices_min, most = s->resources.devices_max;
-    *ret = o->devices > 0 ? o->devices : most > 0 ? most : least > 0 ? least : 1;
-    if (*ret < least)
-        return err_set_at(err, -EINVAL, "--devices", "%u is fewer than resources.devices.min, %u", *ret,
-                          least);
-    if (*ret > DEVICE_MAX)
-        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
-    return 0;
+    return o->devices > 0 ? o->devices : most > 0 ? most : least > 0 ? least : 1;
 }
 
 /* Half of the machine's memory plays host memory, the other half is shared out to the virtual devices. */
 static int choose_machine(const struct job_options *o, struct job *j, struct err *err)
 {
     const struct spec *s = j->spec;
-    uint32_t n;
-    int r = choose_devices(o, s, &n, err);
-    if (r < 0)
-        return r;
+    uint32_t n = choose_devices(o, s);
+    if (n > DEVICE_MAX)
+        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
     uint64_t device = o->device_bytes > 0 ? o->device_bytes : s->resources.device_bytes;
     uint64_t host = o->host_bytes > 0 ? o->host_bytes : s->resources.host_bytes;
     if (device == 0)

@@ -150,7 +150,7 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     if (json_obj_end(&o) < 0)
         return o.status;
     if (!epochs && !steps)
-        return err_set_at(r->err, -EINVAL, "train", "says not how long; add \"epochs\" or \"steps\"");
+        return err_set_at(r->err, -EINVAL, "train", "does not say how long to train; add \"epochs\" or \"steps\"");
     return 0;
 }
 
