@@ -10,7 +10,7 @@
 
 struct err {
     int code;       /* negative errno, 0 when nothing failed */
-    char path[256]; /* JSON path ("train.micro_batch") or file name; empty where neither applies */
+    char path[1024]; /* JSON path ("train.micro_batch") or file name; empty where neither applies */
     char msg[768];  /* what happened and what to do about it */
 };
 

@@ -36,7 +36,7 @@ int report_error(const struct verb_options *o, int code, const struct err *err, 
 {
     int exit = exit_code(code, early);
     if (!o->json) {
-        char text[1100];
+        char text[sizeof(struct err)];
         fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
         return exit;
     }
