@@ -2,7 +2,8 @@
 import os
 import random
 
-from files import SMALL, check_checkpoint, job, outcome, read_json, same_outcome, write_job
+from files import (DELETE, SMALL, TINY, check_checkpoint, job, outcome, read_json, read_safetensors, same_outcome,
+                   write_job)
 from harness import case, once
 
 POLICIES = ["auto", "harmony-pp", "resident", "stream"]
@@ -157,3 +158,25 @@ def test_bytes_moved_are_those_of_the_plan(t):
             t.check(r["counted_bytes"][way] >= r["steps"] * r["step_bytes"][way],
                     f"{policy}: fewer bytes {way} than the plan says: {r}")
         t.equal(read_json(os.path.join(out, "result.json"))["step_bytes"], r["step_bytes"], "result.json")
+
+
+@case
+def test_learning_rate_of_the_step_is_what_is_applied(t):
+    """Plain SGD moves weights by lr times a gradient. Two jobs alike up to step 1 and with lr and 2 lr in step 2."""
+    lr, weights = 0.01, []
+    for name, optimizer, schedule in (("constant", lr, {"type": "constant"}),
+                                      ("warm-up", 2 * lr, {"type": "constant", "warmup_steps": 2})):
+        spec = job(TINY, {"train.steps": 2, "train.grad_clip": DELETE, "optimizer": {"type": "sgd", "lr": optimizer},
+                          "schedule": schedule, "checkpoint": {"every": {"steps": 1}, "keep": 2}})
+        out = t.path(name)
+        t.worker("--run", write_job(t, spec), "--quiet", "--output", out)
+        weights.append([read_safetensors(os.path.join(out, "checkpoints", f"step-{s}", "model.safetensors"))[0]
+                        for s in (1, 2)])
+    (a1, a2), (b1, b2) = weights
+    t.equal(a1, b1, "weights after step 1")
+    moved = 0
+    for name in a1:
+        for before, once, twice in zip(a1[name][1], a2[name][1], b2[name][1]):
+            t.check(abs((twice - before) - 2 * (once - before)) < 1e-6, f"{name}: {before} became {once} and {twice}")
+            moved += abs(once - before) > 1e-5
+    t.check(moved > 10, f"only {moved} weights moved")
