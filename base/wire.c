@@ -1,0 +1,265 @@
+/* Lines and JSON-RPC messages. Pure: no sockets here; each side brings its own reading and writing. */
+#include "base/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+
+#define FIRST_CAP 4096
+
+/* ---- lines ---- */
+
+void wire_in_init(struct wire_in *in, size_t max_line)
+{
+    *in = (struct wire_in){.max = max_line};
+}
+
+void wire_in_finish(struct wire_in *in)
+{
+    free(in->at);
+    *in = (struct wire_in){.max = in->max};
+}
+
+void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n)
+{
+    if (in->begin == in->end)
+        in->begin = in->end = in->scanned = 0;
+    if (in->begin > 0 && in->end == in->cap) {
+        memmove(in->at, in->at + in->begin, in->end - in->begin);
+        in->end -= in->begin;
+        in->scanned -= in->begin;
+        in->begin = 0;
+    }
+    if (in->end == in->cap && in->cap < in->max) {
+        size_t want = in->cap == 0 ? FIRST_CAP : 2 * in->cap;
+        in->cap = want < in->max ? want : in->max;
+        in->at = xrealloc(in->at, in->cap);
+    }
+    *ret = in->at + in->end;
+    *ret_n = in->cap - in->end;
+}
+
+void wire_in_added(struct wire_in *in, size_t n)
+{
+    in->end += n;
+}
+
+int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes)
+{
+    char *newline = in->end > in->scanned ? memchr(in->at + in->scanned, '\n', in->end - in->scanned) : NULL;
+    if (newline == NULL) {
+        in->scanned = in->end;
+        return in->end - in->begin >= in->max ? -EMSGSIZE : 0;
+    }
+    *newline = '\0';
+    *ret = in->at + in->begin;
+    *ret_bytes = (size_t)(newline - *ret);
+    in->begin = in->scanned = (size_t)(newline - in->at) + 1;
+    return 1;
+}
+
+bool wire_in_partial(const struct wire_in *in)
+{
+    return in->end > in->begin;
+}
+
+/* ---- messages ---- */
+
+static int bad_request(enum wire_code *ret_code, struct err *err, const char *why)
+{
+    *ret_code = WIRE_INVALID_REQUEST;
+    return err_set(err, -EINVAL, "%s", why);
+}
+
+static int take_call(struct wire_msg *m, enum wire_code *ret_code, struct err *err)
+{
+    const struct json *method = json_get(m->doc, "method");
+    m->kind = m->id != NULL ? WIRE_REQUEST : WIRE_NOTIFICATION;
+    if (json_type(method) != JSON_STRING)
+        return bad_request(ret_code, err, "\"method\" must be a string");
+    json_string(method, "method", &m->method, NULL);
+    if (m->params != NULL && json_type(m->params) != JSON_OBJECT)
+        return bad_request(ret_code, err, "\"params\" must be an object");
+    return 0;
+}
+
+static int take_answer(struct wire_msg *m, enum wire_code *ret_code, struct err *err)
+{
+    m->result = json_get(m->doc, "result");
+    m->error = json_get(m->doc, "error");
+    m->kind = m->error != NULL ? WIRE_ERROR : WIRE_RESULT;
+    if ((m->result == NULL) == (m->error == NULL))
+        return bad_request(ret_code, err, "needs one of \"method\", \"result\" and \"error\"");
+    if (m->error != NULL && json_type(m->error) != JSON_OBJECT)
+        return bad_request(ret_code, err, "\"error\" must be an object");
+    return 0;
+}
+
+int wire_parse(const char *line, size_t bytes, struct wire_msg *ret, enum wire_code *ret_code,
+               struct err *err)
+{
+    const char *version = NULL;
+    *ret = (struct wire_msg){0};
+    *ret_code = WIRE_PARSE_ERROR;
+    int r = json_parse(line, bytes, "line", false, &ret->doc, err);
+    if (r < 0)
+        return r;
+    if (json_type(ret->doc) == JSON_ARRAY)
+        return bad_request(ret_code, err, "batches are not supported; send one object per line");
+    if (json_type(ret->doc) != JSON_OBJECT)
+        return bad_request(ret_code, err, "a message is a JSON object");
+    const struct json *id = json_get(ret->doc, "id"), *v = json_get(ret->doc, "jsonrpc");
+    if (id != NULL && json_type(id) != JSON_NULL) {
+        if (json_type(id) != JSON_NUMBER && json_type(id) != JSON_STRING)
+            return bad_request(ret_code, err, "\"id\" must be a number or a string");
+        ret->id = id;
+    }
+    if (v != NULL && json_type(v) == JSON_STRING)
+        json_string(v, "jsonrpc", &version, NULL);
+    if (version == NULL || strcmp(version, "2.0") != 0)
+        return bad_request(ret_code, err, "\"jsonrpc\" must be \"2.0\"");
+    ret->params = json_get(ret->doc, "params");
+    return json_get(ret->doc, "method") != NULL ? take_call(ret, ret_code, err)
+                                                : take_answer(ret, ret_code, err);
+}
+
+void wire_msg_finish(struct wire_msg *m)
+{
+    json_free(m->doc);
+    *m = (struct wire_msg){0};
+}
+
+bool wire_msg_id(const struct wire_msg *m, uint64_t *ret)
+{
+    return m->id != NULL && json_type(m->id) == JSON_NUMBER && json_u64(m->id, "id", ret, NULL) == 0;
+}
+
+static const char *text_at(const struct json *object, const char *key)
+{
+    const char *s = "";
+    const struct json *node =
+        object != NULL && json_type(object) == JSON_OBJECT ? json_get(object, key) : NULL;
+    if (node != NULL && json_type(node) == JSON_STRING)
+        json_string(node, key, &s, NULL);
+    return s;
+}
+
+int wire_msg_error(const struct wire_msg *m, struct err *ret)
+{
+    const struct json *data = json_get(m->error, "data");
+    const char *message = text_at(m->error, "message"), *path = text_at(data, "path"),
+               *hint = text_at(data, "hint");
+    int code = wire_errno(text_at(data, "errno"));
+    return err_set_at(ret, code < 0 ? code : -EIO, path, "%s%s%s",
+                      message[0] != '\0' ? message : "unknown error", hint[0] != '\0' ? "; " : "", hint);
+}
+
+/* ---- building ---- */
+
+static void begin_call(struct strbuf *b, const char *method)
+{
+    strbuf_add(b, "\"method\":");
+    strbuf_add_json(b, method);
+    strbuf_add(b, ",\"params\":");
+}
+
+void wire_begin_request(struct strbuf *b, uint64_t id, const char *method)
+{
+    strbuf_addf(b, "{\"jsonrpc\":\"2.0\",\"id\":%" PRIu64 ",", id);
+    begin_call(b, method);
+}
+
+void wire_begin_notification(struct strbuf *b, const char *method)
+{
+    strbuf_add(b, "{\"jsonrpc\":\"2.0\",");
+    begin_call(b, method);
+}
+
+static void add_id(struct strbuf *b, const struct json *id)
+{
+    char *text = id != NULL ? json_print(id) : NULL;
+    strbuf_add(b, "{\"jsonrpc\":\"2.0\",\"id\":");
+    strbuf_add(b, text != NULL ? text : "null");
+    free(text);
+}
+
+void wire_begin_result(struct strbuf *b, const struct json *id)
+{
+    add_id(b, id);
+    strbuf_add(b, ",\"result\":");
+}
+
+void wire_end(struct strbuf *b)
+{
+    strbuf_add(b, "}\n");
+}
+
+static void add_errno(struct strbuf *b, int code)
+{
+    const char *name = strerrorname_np(-code);
+    strbuf_add_json(b, name != NULL ? name : "EIO");
+}
+
+void wire_add_error(struct strbuf *b, const struct json *id, enum wire_code code, const struct err *err,
+                    const char *hint)
+{
+    add_id(b, id);
+    strbuf_addf(b, ",\"error\":{\"code\":%d,\"message\":", code);
+    strbuf_add_json(b, err->msg);
+    strbuf_add(b, ",\"data\":{\"errno\":");
+    add_errno(b, err->code);
+    strbuf_add(b, ",\"path\":");
+    strbuf_add_json(b, err->path);
+    strbuf_add(b, ",\"hint\":");
+    strbuf_add_json(b, hint != NULL ? hint : "");
+    strbuf_addf(b, ",\"exit\":%d}}", wire_exit_code(err->code));
+    wire_end(b);
+}
+
+void wire_add_err_object(struct strbuf *b, const struct err *err)
+{
+    strbuf_add(b, "{\"errno\":");
+    add_errno(b, err->code);
+    strbuf_add(b, ",\"path\":");
+    strbuf_add_json(b, err->path);
+    strbuf_add(b, ",\"message\":");
+    strbuf_add_json(b, err->msg);
+    strbuf_add(b, "}");
+}
+
+/* ---- errno and exit codes ---- */
+
+int wire_exit_code(int code)
+{
+    switch (-code) {
+    case 0:
+        return 0;
+    case EINVAL:
+    case EOPNOTSUPP:
+    case EEXIST:
+        return 2;
+    case ESHUTDOWN:
+        return 3;
+    case EACCES:
+    case EPERM:
+        return 4;
+    case ENOSPC:
+        return 5;
+    case ENOENT:
+        return 6;
+    }
+    return 1;
+}
+
+int wire_errno(const char *name)
+{
+    for (int e = 1; e < 134; e++) {
+        const char *known = strerrorname_np(e);
+        if (known != NULL && strcmp(known, name) == 0)
+            return -e;
+    }
+    return 0;
+}

@@ -1,0 +1,304 @@
+/* The command line of tuttid, and where things are by default. */
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "kernels/device.h"
+
+#define DEFAULT_DEVICES     2
+#define DEFAULT_CONNECTIONS 1000
+#define SPARE_DESCRIPTORS   64
+
+static const char usage[] =
+    "usage: tuttid --user [options]   serve training jobs for one user, without privileges\n"
+    "\n"
+    "  --socket PATH          where clients connect (default: $TUTTI_SOCKET, "
+    "$XDG_RUNTIME_DIR/tutti/tutti.sock,\n"
+    "                         or run/tutti.sock in the state directory); worker.sock lies beside it\n"
+    "  --state DIR            durable state and logs (default: $XDG_STATE_HOME/tutti or "
+    "~/.local/state/tutti)\n"
+    "  --devices N|auto       virtual cpu devices to hand out (default 2); auto: a job gets what it asks "
+    "for\n"
+    "  --device-memory SIZE   memory of each (default: half of the machine's, shared out)\n"
+    "  --host-memory SIZE     host memory for jobs (default: half of the machine's)\n"
+    "  --worker PATH          the worker program (default: $TUTTI_WORKER, or tutti-worker beside this "
+    "program)\n"
+    "  --hang-timeout SEC     kill a worker that says nothing for so long (default 60)\n"
+    "  --stop-timeout SEC     at SIGTERM, time for checkpoints (default 90)\n"
+    "  --restart-delay MS     before a failed worker's first restart; doubles (default 1000)\n"
+    "  --max-queued N         jobs that may wait (default 10000)\n"
+    "  --private FD           end, with all jobs, at end of file on this descriptor (tutti run)\n"
+    "  --help, --version\n"
+    "\n"
+    "SIGTERM or SIGINT: every job writes a checkpoint and goes back to the queue; a second one ends at "
+    "once.\n"
+    "SIGUSR2: end and leave the workers running; the next tuttid adopts them (for upgrades).\n";
+
+enum option_id {
+    OPT_DEVICES = 256,
+    OPT_DEVICE_MEMORY,
+    OPT_HANG_TIMEOUT,
+    OPT_HELP,
+    OPT_HOST_MEMORY,
+    OPT_MAX_QUEUED,
+    OPT_PRIVATE,
+    OPT_RESTART_DELAY,
+    OPT_SOCKET,
+    OPT_STATE,
+    OPT_STOP_TIMEOUT,
+    OPT_USER,
+    OPT_VERSION,
+    OPT_WORKER,
+};
+
+static const struct option options[] = {
+    {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
+    {"devices", required_argument, NULL, OPT_DEVICES},
+    {"hang-timeout", required_argument, NULL, OPT_HANG_TIMEOUT},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
+    {"max-queued", required_argument, NULL, OPT_MAX_QUEUED},
+    {"private", required_argument, NULL, OPT_PRIVATE},
+    {"restart-delay", required_argument, NULL, OPT_RESTART_DELAY},
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"state", required_argument, NULL, OPT_STATE},
+    {"stop-timeout", required_argument, NULL, OPT_STOP_TIMEOUT},
+    {"user", no_argument, NULL, OPT_USER},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {"worker", required_argument, NULL, OPT_WORKER},
+    {NULL, 0, NULL, 0},
+};
+
+/* What the command line said, before defaults. */
+struct words {
+    bool user;
+    const char *socket, *state, *worker;
+};
+
+static int parse_number(const char *text, const char *option, uint64_t most, uint64_t *ret, struct err *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || v > most)
+        return err_set_at(err, -EINVAL, option, "expected a whole number from 0 to %llu, found \"%s\"",
+                          (unsigned long long)most, text);
+    *ret = v;
+    return 0;
+}
+
+static int parse_seconds(const char *text, const char *option, uint64_t *ret_ms, struct err *err)
+{
+    int r = parse_number(text, option, 86400, ret_ms, err);
+    *ret_ms *= 1000;
+    return r;
+}
+
+static int parse_devices(const char *text, uint32_t *ret, struct err *err)
+{
+    uint64_t v = 0;
+    int r = strcmp(text, "auto") == 0 ? 0 : parse_number(text, "--devices", DEVICE_MAX, &v, err);
+    if (r == 0 && v == 0 && strcmp(text, "auto") != 0)
+        r = err_set_at(err, -EINVAL, "--devices", "at least 1, or auto");
+    *ret = (uint32_t)v;
+    return r;
+}
+
+static int parse_size(const char *text, const char *option, uint64_t *ret, struct err *err)
+{
+    int r = json_parse_bytes(text, option, ret, err);
+    return r == 0 && *ret == 0 ? err_set_at(err, -EINVAL, option, "must be more than 0") : r;
+}
+
+static int parse_option(int id, const char *arg, struct words *w, struct config *c, struct err *err)
+{
+    uint64_t v = 0;
+    int r;
+    switch (id) {
+    case OPT_USER:
+        w->user = true;
+        return 0;
+    case OPT_SOCKET:
+        w->socket = arg;
+        return 0;
+    case OPT_STATE:
+        w->state = arg;
+        return 0;
+    case OPT_WORKER:
+        w->worker = arg;
+        return 0;
+    case OPT_DEVICES:
+        return parse_devices(arg, &c->n_devices, err);
+    case OPT_DEVICE_MEMORY:
+        return parse_size(arg, "--device-memory", &c->device_bytes, err);
+    case OPT_HOST_MEMORY:
+        return parse_size(arg, "--host-memory", &c->host_bytes, err);
+    case OPT_HANG_TIMEOUT:
+        return parse_seconds(arg, "--hang-timeout", &c->hang_timeout_ms, err);
+    case OPT_STOP_TIMEOUT:
+        return parse_seconds(arg, "--stop-timeout", &c->stop_timeout_ms, err);
+    case OPT_RESTART_DELAY:
+        return parse_number(arg, "--restart-delay", 3600000, &c->restart_delay_ms, err);
+    case OPT_MAX_QUEUED:
+        return parse_number(arg, "--max-queued", 1000000, &c->max_queued, err);
+    case OPT_PRIVATE:
+        r = parse_number(arg, "--private", INT_MAX, &v, err);
+        c->private_fd = (int)v;
+        return r;
+    }
+    return err_set(err, -EINVAL, "see tuttid --help");
+}
+
+/* ---- defaults ---- */
+
+static int set_path(char ret[PATH_MAX], const char *option, struct err *err, const char *fmt, const char *a,
+                    const char *b)
+{
+    int n = snprintf(ret, PATH_MAX, fmt, a, b);
+    return n < 0 || n >= PATH_MAX ? err_set_at(err, -ENAMETOOLONG, option, "the path is too long") : 0;
+}
+
+/* A path that stays right when the directory changes. */
+static int absolute(char path[PATH_MAX], const char *option, struct err *err)
+{
+    char dir[PATH_MAX], copy[PATH_MAX];
+    if (path[0] == '/')
+        return 0;
+    if (getcwd(dir, sizeof dir) == NULL)
+        return err_set_at(err, -errno, option, "the current directory is not known: %s", strerror(errno));
+    snprintf(copy, sizeof copy, "%s", path);
+    return set_path(path, option, err, "%s/%s", dir, copy);
+}
+
+static int place_state(struct config *c, const struct words *w, struct err *err)
+{
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int r;
+    if (w->state != NULL)
+        r = set_path(c->state_dir, "--state", err, "%s%s", w->state, "");
+    else if (xdg != NULL && xdg[0] == '/')
+        r = set_path(c->state_dir, "--state", err, "%s/%s", xdg, "tutti");
+    else if (home != NULL && home[0] == '/')
+        r = set_path(c->state_dir, "--state", err, "%s/%s", home, ".local/state/tutti");
+    else
+        r = err_set_at(err, -EINVAL, "--state", "neither XDG_STATE_HOME nor HOME is set: say where");
+    return r == 0 ? absolute(c->state_dir, "--state", err) : r;
+}
+
+static int place_sockets(struct config *c, const struct words *w, struct err *err)
+{
+    const char *env = getenv("TUTTI_SOCKET"), *xdg = getenv("XDG_RUNTIME_DIR"), *slash;
+    char dir[PATH_MAX];
+    int r;
+    if (w->socket != NULL || (env != NULL && env[0] != '\0'))
+        r = set_path(c->socket, "--socket", err, "%s%s", w->socket != NULL ? w->socket : env, "");
+    else if (xdg != NULL && xdg[0] == '/')
+        r = set_path(c->socket, "--socket", err, "%s/%s", xdg, "tutti/tutti.sock");
+    else
+        r = set_path(c->socket, "--socket", err, "%s/%s", c->state_dir, "run/tutti.sock");
+    if (r == 0)
+        r = absolute(c->socket, "--socket", err);
+    if (r < 0)
+        return r;
+    snprintf(dir, sizeof dir, "%s", c->socket);
+    slash = strrchr(dir, '/');
+    dir[slash - dir] = '\0';
+    return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
+}
+
+/* Beside this program, or where the build puts it. */
+static int place_worker(struct config *c, const struct words *w, struct err *err)
+{
+    static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
+                                         "../libexec/tutti/tutti-worker"};
+    const char *env = getenv("TUTTI_WORKER");
+    char self[PATH_MAX];
+    if (w->worker != NULL || (env != NULL && env[0] != '\0')) {
+        int r = set_path(c->worker_program, "--worker", err, "%s%s", w->worker != NULL ? w->worker : env, "");
+        return r == 0 ? absolute(c->worker_program, "--worker", err) : r;
+    }
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = '\0';
+    const char *dir = dirname(self);
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (set_path(c->worker_program, "--worker", err, "%s/%s", dir, places[i]) == 0 &&
+            access(c->worker_program, X_OK) == 0)
+            return 0;
+    return err_set_at(err, -ENOENT, "--worker", "tutti-worker is not beside tuttid: say where it is");
+}
+
+static uint64_t half_of_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
+}
+
+static void fill_in(struct config *c)
+{
+    struct rlimit files;
+    if (c->device_bytes == 0)
+        c->device_bytes = half_of_memory() / (c->n_devices > 0 ? c->n_devices : 1);
+    if (c->host_bytes == 0)
+        c->host_bytes = half_of_memory();
+    c->max_connections = DEFAULT_CONNECTIONS;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return;
+    files.rlim_cur = files.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < DEFAULT_CONNECTIONS + SPARE_DESCRIPTORS)
+        c->max_connections =
+            files.rlim_cur > 2 * SPARE_DESCRIPTORS ? files.rlim_cur - SPARE_DESCRIPTORS : SPARE_DESCRIPTORS;
+}
+
+static int refuse(int id, char **argv, struct err *err)
+{
+    const char *word = argv[optind - 1], *names[sizeof options / sizeof options[0]], *near;
+    int n = 0;
+    if (id == ':')
+        return err_set(err, -EINVAL, "%s needs a value; see tuttid --help", word);
+    for (; options[n].name != NULL; n++)
+        names[n] = options[n].name;
+    near = strncmp(word, "--", 2) == 0 ? json_did_you_mean(word + 2, names, n) : NULL;
+    return err_set(err, -EINVAL, "unknown option %s%s%s%s; see tuttid --help", word,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+}
+
+int config_parse(int argc, char **argv, struct config *ret, struct err *err)
+{
+    struct words w = {0};
+    int id, r = 0;
+    *ret = (struct config){.n_devices = DEFAULT_DEVICES,
+                           .private_fd = -1,
+                           .hang_timeout_ms = 60000,
+                           .stop_timeout_ms = 90000,
+                           .restart_delay_ms = 1000,
+                           .max_queued = 10000};
+    opterr = 0;
+    while (r == 0 && (id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        if (id == OPT_HELP || id == OPT_VERSION) {
+            fputs(id == OPT_HELP ? usage : "tuttid " TUTTI_VERSION "\n", stdout);
+            return 1;
+        }
+        r = id == '?' || id == ':' ? refuse(id, argv, err) : parse_option(id, optarg, &w, ret, err);
+    }
+    if (r == 0 && optind < argc)
+        r = err_set(err, -EINVAL, "unexpected argument \"%s\"; see tuttid --help", argv[optind]);
+    if (r == 0 && !w.user)
+        r = err_set(err, -EINVAL, "--user is needed: the system service with its launcher is not there yet");
+    if (r == 0)
+        r = place_state(ret, &w, err);
+    if (r == 0)
+        r = place_sockets(ret, &w, err);
+    if (r == 0)
+        r = place_worker(ret, &w, err);
+    if (r == 0)
+        fill_in(ret);
+    return r;
+}

@@ -1,0 +1,26 @@
+/* What the daemon was told: where its files are, what machine it hands out, how patient it is. Const after start. */
+#ifndef DAEMON_CONFIG_H
+#define DAEMON_CONFIG_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct config {
+    char state_dir[PATH_MAX];     /* state.db, lock, logs/ */
+    char socket[PATH_MAX];        /* tutti.sock */
+    char worker_socket[PATH_MAX]; /* worker.sock, beside it */
+    char worker_program[PATH_MAX];
+    uint32_t n_devices; /* 0: auto, a job gets what it asks for */
+    uint64_t device_bytes, host_bytes;
+    int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */
+    uint64_t hang_timeout_ms, stop_timeout_ms, restart_delay_ms;
+    uint64_t max_connections, max_queued;
+};
+
+/* Defaults, then the command line. Returns 0; 1: --help or --version was printed; -EINVAL. */
+int config_parse(int argc, char **argv, struct config *ret, struct err *err);
+
+#endif

@@ -1,0 +1,52 @@
+/* The daemon's one object, and who belongs to whom. Everything here lives on the loop thread; what blocks (SQLite,
+ * reading logs) goes to libuv's pool and comes back by callback.
+ *
+ *     main.c      starts and ends it: options, locks, signals
+ *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
+ *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
+ *     jobs.c      the table of jobs: what is known of each, and its changes of state
+ *     state.c     what is durable: SQLite, group commit in the pool
+ *     events.c    numbered events for watchers
+ *     queue.c     who runs next on which devices (pure)
+ *     workers.c   worker.sock: workers' messages                   launch.c  processes: start, adopt, stop, reap
+ */
+#ifndef DAEMON_DAEMON_H
+#define DAEMON_DAEMON_H
+
+#include <uv.h>
+
+#include "daemon/config.h"
+#include "kernels/device.h"
+
+struct events;
+struct jobs;
+struct server;
+struct state;
+struct workers;
+
+struct daemon {
+    uv_loop_t *loop;
+    struct config config;
+    struct state *state;
+    struct jobs *jobs;
+    struct events *events;
+    struct server *server;
+    struct workers *workers;
+    uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
+    bool stopping;                   /* shutting down: nothing is admitted */
+    int exit_code;
+};
+
+/* Ends the process: a failure that must not be retried (the state cannot be written). Workers live on. */
+void daemon_die(struct daemon *d, const char *why);
+/* Stops admitting, asks every job for a checkpoint, and ends when all workers are gone or the deadline has passed. */
+void daemon_stop(struct daemon *d, const char *why);
+/* The last worker is gone and everything is on disk: leaves the loop. */
+void daemon_maybe_finished(struct daemon *d);
+
+static inline uint64_t daemon_now_ms(const struct daemon *d)
+{
+    return uv_now(d->loop); /* monotonic */
+}
+
+#endif

@@ -1,0 +1,238 @@
+/* Numbered events. See events.h. */
+#include "daemon/events.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/strbuf.h"
+#include "base/wire.h"
+
+#define SEQ_BLOCK  (1u << 20) /* numbers that are reserved at once; unused ones are skipped after a restart */
+#define READ_LIMIT 256
+
+struct event {
+    uint64_t seq, job;
+    char *line;
+    size_t bytes;
+    bool pending; /* not yet on disk */
+    bool dropped; /* was given up: nobody sees it */
+};
+
+struct events {
+    struct daemon *daemon;
+    struct event ring[EVENTS_KEPT]; /* of number s: ring[s % EVENTS_KEPT] */
+    uint64_t first, next;           /* numbers in the ring: [first, next) */
+    uint64_t visible;               /* all below may be shown */
+    uint64_t reserved;              /* no number at or above may be given out */
+    struct watcher watchers;        /* head of a ring */
+};
+
+int events_create(struct daemon *d, struct events **ret, struct err *err)
+{
+    struct events *e = xcalloc(1, sizeof *e);
+    uint64_t first;
+    int r = state_reserve_seq(d->state, SEQ_BLOCK, &first, err);
+    if (r < 0) {
+        free(e);
+        return r;
+    }
+    e->daemon = d;
+    e->first = e->next = e->visible = first;
+    e->reserved = first + SEQ_BLOCK;
+    e->watchers.prev = e->watchers.following = &e->watchers;
+    *ret = e;
+    return 0;
+}
+
+void events_destroy(struct events *e)
+{
+    if (e == NULL)
+        return;
+    for (size_t i = 0; i < EVENTS_KEPT; i++)
+        free(e->ring[i].line);
+    free(e);
+}
+
+uint64_t events_newest(const struct events *e)
+{
+    return e->visible - 1;
+}
+
+static struct event *at(struct events *e, uint64_t seq)
+{
+    return &e->ring[seq % EVENTS_KEPT];
+}
+
+/* ---- adding ---- */
+
+static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char *event, const char *members)
+{
+    wire_begin_notification(b, "event");
+    strbuf_addf(b, "{\"seq\":%" PRIu64 ",\"job\":%" PRIu64 ",\"event\":\"%s\",\"time_ms\":%" PRIu64, seq, job,
+                event, clock_wall_ns() / 1000000);
+    if (members != NULL && members[0] != '\0')
+        strbuf_addf(b, ",%s", members);
+    strbuf_add(b, "}");
+    wire_end(b);
+}
+
+/* Half a block before the end, so that the next is on disk long before it is needed. */
+static void reserve_more(struct events *e)
+{
+    if (e->next + SEQ_BLOCK / 2 < e->reserved)
+        return;
+    struct state_unit *u = state_begin(e->daemon->state);
+    e->reserved += SEQ_BLOCK;
+    state_put_seq(u, e->reserved);
+    state_commit(u, false, NULL, NULL);
+}
+
+static struct event *append(struct events *e, uint64_t job, const char *event, const char *members,
+                            bool pending)
+{
+    struct strbuf b = {0};
+    reserve_more(e);
+    uint64_t seq = e->next++;
+    struct event *slot = at(e, seq);
+    if (seq - e->first == EVENTS_KEPT)
+        e->first++;
+    begin_line(&b, seq, job, event, members);
+    free(slot->line);
+    *slot = (struct event){seq, job, b.at, b.n, pending, false};
+    return slot;
+}
+
+static void advance(struct events *e)
+{
+    uint64_t before = e->visible;
+    if (e->visible < e->first)
+        e->visible = e->first; /* a whole ring of events came while the disk was busy */
+    while (e->visible < e->next && !at(e, e->visible)->pending)
+        e->visible++;
+    if (e->visible == before)
+        return;
+    for (struct watcher *w = e->watchers.following, *next; w != &e->watchers; w = next) {
+        next = w->following;
+        events_pump(e, w);
+    }
+}
+
+void events_add(struct events *e, uint64_t job, const char *event, const char *members)
+{
+    append(e, job, event, members, false);
+    advance(e);
+}
+
+struct keeping {
+    struct events *events;
+    uint64_t seq;
+    void (*done)(void *ctx, int status);
+    void *ctx;
+};
+
+static void kept(void *ctx, int status)
+{
+    struct keeping *k = ctx;
+    struct events *e = k->events;
+    struct event *slot = at(e, k->seq);
+    if (slot->seq == k->seq) {
+        slot->pending = false;
+        slot->dropped = status < 0;
+    }
+    if (k->done != NULL)
+        k->done(k->ctx, status);
+    advance(e);
+    free(k);
+}
+
+void events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
+                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx)
+{
+    struct keeping *k = xcalloc(1, sizeof *k);
+    struct event *slot = append(e, job, event, members, true);
+    *k = (struct keeping){e, slot->seq, done, ctx};
+    state_put_event(u, &(struct state_event){slot->seq, job, slot->line});
+    state_commit(u, optional, kept, k);
+}
+
+/* ---- watching ---- */
+
+static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
+{
+    struct strbuf b = {0};
+    (void)e;
+    begin_line(&b, seq, w->job, "gap", NULL);
+    w->send(w, b.at, b.n);
+    strbuf_finish(&b);
+}
+
+struct catching_up {
+    struct events *events;
+    struct watcher *watcher;
+    uint64_t end;
+};
+
+static void from_disk(void *ctx, int status, const struct state_event *list, size_t n)
+{
+    struct catching_up *c = ctx;
+    struct watcher *w = c->watcher;
+    w->reading = false;
+    if (w->ended) {
+        w->gone(w);
+        free(c);
+        return;
+    }
+    for (size_t i = 0; status == 0 && i < n; i++)
+        w->send(w, list[i].body, strlen(list[i].body));
+    if (status == 0 && n == READ_LIMIT) {
+        w->next = list[n - 1].seq + 1;
+    } else {
+        send_gap(c->events, w, c->end - 1);
+        w->next = c->end;
+    }
+    events_pump(c->events, w);
+    free(c);
+}
+
+static void catch_up(struct events *e, struct watcher *w)
+{
+    struct catching_up *c = xcalloc(1, sizeof *c);
+    *c = (struct catching_up){e, w, e->first};
+    w->reading = true;
+    state_read_events(e->daemon->state, w->job, w->next, e->first, READ_LIMIT, from_disk, c);
+}
+
+void events_pump(struct events *e, struct watcher *w)
+{
+    while (!w->reading && w->next < e->visible && w->ready(w)) {
+        if (w->next < e->first) {
+            catch_up(e, w);
+            return;
+        }
+        const struct event *event = at(e, w->next++);
+        if (!event->dropped && (w->job == 0 || w->job == event->job))
+            w->send(w, event->line, event->bytes);
+    }
+}
+
+void events_watch(struct events *e, struct watcher *w)
+{
+    w->prev = &e->watchers;
+    w->following = e->watchers.following;
+    w->following->prev = w;
+    e->watchers.following = w;
+    events_pump(e, w);
+}
+
+void events_unwatch(struct events *e, struct watcher *w)
+{
+    (void)e;
+    w->prev->following = w->following;
+    w->following->prev = w->prev;
+    w->ended = true;
+    if (!w->reading)
+        w->gone(w);
+}

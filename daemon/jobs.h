@@ -1,0 +1,136 @@
+/* The table of jobs: what the daemon knows of each, and every change of state. Loop thread only.
+ *
+ * A change goes: alter the job, then jobs_save with the event that tells of it; watchers hear of it when it is on disk.
+ * What only concerns this moment (progress, the plan, the curve) is in memory; the worker tells it again to a new daemon.
+ * When a job ends, all of it goes to disk, and memory keeps the short form.
+ */
+#ifndef DAEMON_JOBS_H
+#define DAEMON_JOBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/json.h"
+#include "base/strbuf.h"
+#include "base/vec.h"
+#include "daemon/daemon.h"
+#include "daemon/state.h"
+
+enum job_state {
+    JOB_QUEUED,
+    JOB_RUNNING,
+    JOB_STOPPING,
+    JOB_DONE,
+    JOB_FAILED,
+    JOB_CANCELLED,
+    JOB_STATE_COUNT
+};
+extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminated */
+
+#define JOB_SECRET_CHARS 32
+#define JOB_NO_EXIT      (-1)
+#define EXIT_CANCELLED   130
+
+/* What a spec asks of the machine. */
+struct job_ask {
+    uint32_t devices_min, devices_max; /* max at least min, min at least 1 */
+    uint64_t device_bytes;             /* 0: whatever a device has */
+    uint64_t host_bytes;               /* 0: its share */
+    uint64_t time_limit_s;             /* 0: none */
+};
+
+struct job_lease {
+    uint32_t n_devices;
+    uint32_t devices[DEVICE_MAX];
+    uint64_t device_bytes, host_bytes;
+};
+
+/* A process, so that a pid that was given to another one is not taken for it. */
+struct job_process {
+    pid_t pid;      /* 0: none */
+    uint64_t start; /* of the process, in clock ticks since boot */
+    char boot[40];  /* which boot */
+};
+
+/* What a worker said last; JSON texts, NULL when it said nothing. */
+struct job_live {
+    char *planned, *progress, *curve, *evals, *report;
+};
+
+struct worker; /* launch.h */
+
+struct job {
+    uint64_t id;
+    char *key, *name, *user, *dir, *output; /* key may be NULL */
+    uid_t uid;
+    uint64_t spec_crc; /* of spec and dir: tells a retry of submit from another job with its key */
+    struct job_ask ask;
+    uint64_t submitted_ms; /* wall clock */
+
+    /* status: durable */
+    enum job_state state;
+    char *reason;                          /* why it waits; "" when there is nothing to say */
+    uint64_t started_ms, ended_ms;         /* wall clock; 0: not yet */
+    uint64_t used_ms;                      /* running time of earlier attempts */
+    uint32_t attempt;                      /* workers started so far */
+    uint32_t failures;                     /* in a row, without a new checkpoint in between */
+    uint64_t checkpoint_step, failed_step; /* of the newest checkpoint; of the one at the last failure */
+    bool cancel;                           /* its user wants it gone */
+    struct job_lease lease;                /* of the worker that runs, or ran last */
+    struct job_process process;
+    char secret[JOB_SECRET_CHARS + 1];
+    int exit;
+    char *error; /* JSON, NULL: none */
+    uint64_t step, total_steps;
+    double loss, samples_per_s, eta_s; /* NaN: not known */
+
+    /* memory only */
+    bool on_disk;           /* the submit is acknowledged */
+    uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
+    struct job_live live;
+    bool archived;         /* it has ended, and what was `live` is in the status on disk */
+    struct worker *worker; /* NULL: none */
+};
+
+struct jobs {
+    struct daemon *daemon;
+    VEC(struct job *) all; /* ascending id */
+    uint64_t next_id;
+};
+
+struct jobs *jobs_create(struct daemon *d);
+void jobs_destroy(struct jobs *jobs);
+int jobs_load(struct jobs *jobs, struct err *err); /* from the state; blocks */
+
+struct job *jobs_find(const struct jobs *jobs, uint64_t id);
+struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
+/* Index of the first job with an id greater than this. */
+size_t jobs_after(const struct jobs *jobs, uint64_t id);
+
+/* A new job, queued. It is in the table at once, but not visible (on_disk) until `done` is called with status 0; with
+ * another status it is gone when `done` returns. `spec` is checked. */
+struct job_new {
+    uid_t uid;
+    const char *key, *name, *user, *dir, *output;
+    const char *spec;
+    struct job_ask ask;
+};
+struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status),
+                     void *ctx);
+uint64_t jobs_spec_crc(const char *spec, const char *dir);
+
+bool job_ended(const struct job *j);
+void job_set_state(struct job *j, enum job_state state, const char *reason); /* saves nothing */
+uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
+void job_set_text(char **text, const char *to); /* frees the old one; `to` may be NULL */
+/* Writes the status, and the event if there is one (its members as JSON text: "\"attempt\":1"). `done` may be NULL. */
+void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
+               void (*done)(void *ctx, int status), void *ctx);
+
+void job_short_json(const struct job *j, struct strbuf *b); /* without the closing brace */
+/* The rest of the long form, and the brace. `disk` is the job as it was read from the state. */
+void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk,
+                   struct strbuf *b);
+
+#endif

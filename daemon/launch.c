@@ -1,0 +1,238 @@
+/* Workers as processes. See launch.h. */
+#include "daemon/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+
+/* ---- which process is it ---- */
+
+static int read_small(const char *path, char *buf, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = read(fd, buf, size - 1);
+    int r = n < 0 ? -errno : 0;
+    close(fd);
+    buf[n > 0 ? n : 0] = '\0';
+    return r;
+}
+
+/* Field 22 of /proc/PID/stat; the name, field 2, may hold anything, parentheses too. */
+static int start_time(pid_t pid, uint64_t *ret)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    int r = read_small(path, text, sizeof text);
+    char *p = r == 0 ? strrchr(text, ')') : NULL;
+    if (p == NULL)
+        return r < 0 ? r : -EINVAL;
+    for (int field = 2; field < 22; field++) {
+        p = strchr(p + 1, ' ');
+        if (p == NULL)
+            return -EINVAL;
+    }
+    *ret = strtoull(p, NULL, 10);
+    return 0;
+}
+
+int launch_identify(pid_t pid, struct job_process *ret)
+{
+    struct job_process p = {.pid = pid};
+    int r = read_small("/proc/sys/kernel/random/boot_id", p.boot, sizeof p.boot);
+    p.boot[strcspn(p.boot, "\n")] = '\0';
+    if (r == 0)
+        r = start_time(pid, &p.start);
+    if (r == 0)
+        *ret = p;
+    return r;
+}
+
+uint64_t launch_age_ms(const struct job_process *p)
+{
+    struct timespec now;
+    long ticks = sysconf(_SC_CLK_TCK);
+    if (p->start == 0 || ticks <= 0 || clock_gettime(CLOCK_BOOTTIME, &now) < 0)
+        return 0;
+    uint64_t now_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    uint64_t start_ms = p->start * 1000 / (uint64_t)ticks;
+    return now_ms > start_ms ? now_ms - start_ms : 0;
+}
+
+void launch_log_path(const struct config *c, uint64_t job, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s/logs/%" PRIu64 ".log", c->state_dir, job);
+}
+
+/* ---- the end of a process ---- */
+
+static void describe_exit(int64_t status, int sig, char *buf, size_t size)
+{
+    if (sig != 0)
+        snprintf(buf, size, "was killed by signal %d (%s)", sig, strsignal(sig));
+    else
+        snprintf(buf, size, "ended with code %d and no outcome", (int)status);
+}
+
+struct ending {
+    struct worker *worker;
+    char how[128];
+};
+
+static void on_handle_closed(uv_handle_t *h)
+{
+    struct ending *e = h->data;
+    struct worker *w = e->worker;
+    if (w->pidfd >= 0)
+        close(w->pidfd);
+    workers_gone(w, e->how);
+    free(e);
+    free(w);
+}
+
+static void end(struct worker *w, const char *how)
+{
+    struct ending *e = xcalloc(1, sizeof *e);
+    e->worker = w;
+    snprintf(e->how, sizeof e->how, "%s", how);
+    uv_handle_t *h = w->adopted ? (uv_handle_t *)&w->handle.poll : (uv_handle_t *)&w->handle.process;
+    h->data = e;
+    uv_close(h, on_handle_closed);
+}
+
+static void on_child_exit(uv_process_t *p, int64_t status, int sig)
+{
+    char how[128];
+    describe_exit(status, sig, how, sizeof how);
+    end(p->data, how);
+}
+
+/* A pidfd is readable when the process has ended. How it ended only its parent could know. */
+static void on_adopted_exit(uv_poll_t *p, int status, int events)
+{
+    (void)status;
+    (void)events;
+    end(p->data, "ended without an outcome");
+}
+
+/* ---- starting ---- */
+
+/* A clean environment: what a worker needs, and its secret. */
+static void make_env(const struct job *j, char *ret[8], char secret[64])
+{
+    static const char *const pass[] = {"HOME", "LANG", "PATH", "TMPDIR", "USER"};
+    int n = 0;
+    snprintf(secret, 64, "TUTTI_SECRET=%s", j->secret);
+    ret[n++] = secret;
+    for (size_t i = 0; i < sizeof pass / sizeof pass[0]; i++) {
+        const char *v = getenv(pass[i]);
+        if (v != NULL)
+            ret[n++] = (char *)v - strlen(pass[i]) - 1; /* NAME=value stands in the environment */
+    }
+    ret[n] = NULL;
+}
+
+static int open_log(const struct daemon *d, const struct job *j, struct err *err)
+{
+    char path[PATH_MAX + 64];
+    launch_log_path(&d->config, j->id, path, sizeof path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
+}
+
+int launch_start(struct daemon *d, struct job *j, struct err *err)
+{
+    char id[24], attempt[16], secret[64], *env[8];
+    struct worker *w = xcalloc(1, sizeof *w);
+    snprintf(id, sizeof id, "%" PRIu64, j->id);
+    snprintf(attempt, sizeof attempt, "%u", j->attempt);
+    make_env(j, env, secret);
+    char *args[] = {(char *)d->config.worker_program,
+                    (char *)"--serve",
+                    (char *)d->config.worker_socket,
+                    (char *)"--job",
+                    id,
+                    (char *)"--attempt",
+                    attempt,
+                    NULL};
+    int log = open_log(d, j, err);
+    if (log < 0) {
+        free(w);
+        return log;
+    }
+    uv_stdio_container_t stdio[3] = {
+        {.flags = UV_IGNORE},
+        {.flags = UV_INHERIT_FD, .data.fd = log},
+        {.flags = UV_INHERIT_FD, .data.fd = log},
+    };
+    uv_process_options_t o = {
+        .exit_cb = on_child_exit,
+        .file = args[0],
+        .args = args,
+        .env = env,
+        .cwd = "/",
+        .flags = UV_PROCESS_DETACHED, /* a Ctrl-C for the daemon is not one for the worker */
+        .stdio_count = 3,
+        .stdio = stdio,
+    };
+    *w = (struct worker){.daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d)};
+    w->handle.process.data = w;
+    int r = uv_spawn(d->loop, &w->handle.process, &o);
+    close(log);
+    j->worker = w;
+    w->pid = w->handle.process.pid;
+    if (r < 0)
+        end(w, "could not be started");
+    return r < 0 ? err_set_at(err, r, args[0], "cannot start the worker: %s", uv_strerror(r)) : 0;
+}
+
+bool launch_adopt(struct daemon *d, struct job *j)
+{
+    struct job_process now;
+    if (j->process.pid <= 0)
+        return false;
+    int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
+    if (pidfd < 0)
+        return false;
+    /* With the pidfd in hand: what is compared now is what the pidfd stands for. */
+    struct pollfd ended = {.fd = pidfd, .events = POLLIN};
+    if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
+        strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
+        close(pidfd);
+        return false;
+    }
+    struct worker *w = xcalloc(1, sizeof *w);
+    *w = (struct worker){
+        .daemon = d,
+        .job = j,
+        .phase = WORKER_RUNNING,
+        .pid = j->process.pid,
+        .adopted = true,
+        .pidfd = pidfd,
+        .heard_ms = daemon_now_ms(d),
+    };
+    w->handle.poll.data = w;
+    uv_poll_init(d->loop, &w->handle.poll, pidfd);
+    uv_poll_start(&w->handle.poll, UV_READABLE, on_adopted_exit);
+    j->worker = w;
+    return true;
+}
+
+void launch_signal(struct worker *w, int sig)
+{
+    if (w->adopted)
+        syscall(SYS_pidfd_send_signal, w->pidfd, sig, NULL, 0);
+    else
+        uv_process_kill(&w->handle.process, sig);
+}

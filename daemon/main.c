@@ -1,0 +1,271 @@
+/* tuttid: starts and ends the daemon. See daemon.h for its parts.
+ *
+ * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then the state, the jobs
+ * in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "daemon/events.h"
+#include "daemon/jobs.h"
+#include "daemon/launch.h"
+#include "daemon/server.h"
+#include "daemon/state.h"
+#include "daemon/workers.h"
+
+static struct daemon the_daemon; /* static: what is left at the end is still reachable */
+static uv_signal_t signals[4];
+static uv_pipe_t private_pipe;
+static uv_timer_t watchdog;
+static bool leaving; /* SIGUSR2: the workers stay */
+
+/* ---- systemd ---- */
+
+/* Tells the service manager, if there is one, a line of sd_notify(3). */
+static void notify(const char *text)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (path == NULL || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof a.sun_path)
+        return;
+    memcpy(a.sun_path, path, strlen(path));
+    if (path[0] == '@')
+        a.sun_path[0] = '\0';
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&a,
+           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
+    close(fd);
+}
+
+static void on_watchdog(uv_timer_t *t)
+{
+    (void)t;
+    notify("WATCHDOG=1");
+}
+
+static void start_watchdog(uv_loop_t *loop)
+{
+    const char *usec = getenv("WATCHDOG_USEC");
+    uint64_t ms = usec != NULL ? strtoull(usec, NULL, 10) / 2000 : 0;
+    uv_timer_init(loop, &watchdog);
+    uv_unref((uv_handle_t *)&watchdog);
+    if (ms > 0)
+        uv_timer_start(&watchdog, on_watchdog, ms, ms);
+}
+
+/* ---- ending ---- */
+
+void daemon_die(struct daemon *d, const char *why)
+{
+    (void)d;
+    log_error("%s; stopping at once, workers go on and the next tuttid finds them", why);
+    _exit(1);
+}
+
+void daemon_maybe_finished(struct daemon *d)
+{
+    if (d->stopping && state_idle(d->state) && (leaving || workers_count(d) == 0))
+        uv_stop(d->loop);
+}
+
+/* The jobs of a private daemon have nobody to take them up. */
+static void cancel_all(struct daemon *d)
+{
+    for (size_t i = 0; i < d->jobs->all.n; i++)
+        if (!job_ended(d->jobs->all.at[i]))
+            d->jobs->all.at[i]->cancel = true;
+}
+
+void daemon_stop(struct daemon *d, const char *why)
+{
+    if (d->stopping)
+        return;
+    log_info("%s: stopping%s", why, leaving ? ", workers go on" : "; jobs write a checkpoint");
+    notify("STOPPING=1");
+    d->stopping = true;
+    if (d->config.private_fd >= 0)
+        cancel_all(d);
+    if (!leaving)
+        workers_stop_all(d);
+    else
+        workers_schedule(d); /* keeps the clock ticking */
+    daemon_maybe_finished(d);
+}
+
+static void on_signal(uv_signal_t *handle, int sig)
+{
+    struct daemon *d = handle->data;
+    if (d->stopping && sig != SIGUSR2) {
+        log_warning("a second signal: ending at once");
+        if (d->config.private_fd >= 0)
+            for (size_t i = 0; i < d->jobs->all.n; i++)
+                if (d->jobs->all.at[i]->worker != NULL)
+                    launch_signal(d->jobs->all.at[i]->worker, SIGKILL);
+        _exit(1);
+    }
+    leaving = sig == SIGUSR2 && d->config.private_fd < 0;
+    daemon_stop(d, strsignal(sig));
+}
+
+static void on_private_alloc(uv_handle_t *h, size_t n, uv_buf_t *ret)
+{
+    static char byte[16];
+    (void)h;
+    (void)n;
+    *ret = uv_buf_init(byte, sizeof byte);
+}
+
+static void on_private_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    (void)buf;
+    if (n >= 0)
+        return;
+    uv_read_stop(s);
+    daemon_stop(s->data, "whoever started this daemon is gone");
+}
+
+static void listen_for_the_end(struct daemon *d)
+{
+    static const int which[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR2};
+    for (size_t i = 0; i < sizeof which / sizeof which[0]; i++) {
+        uv_signal_init(d->loop, &signals[i]);
+        signals[i].data = d;
+        uv_signal_start(&signals[i], on_signal, which[i]);
+    }
+    if (d->config.private_fd < 0)
+        return;
+    uv_pipe_init(d->loop, &private_pipe, 0);
+    private_pipe.data = d;
+    if (uv_pipe_open(&private_pipe, d->config.private_fd) == 0)
+        uv_read_start((uv_stream_t *)&private_pipe, on_private_alloc, on_private_read);
+}
+
+/* ---- starting ---- */
+
+static int make_dir(const char *path, struct err *err)
+{
+    char buf[PATH_MAX];
+    snprintf(buf, sizeof buf, "%s", path);
+    for (char *p = buf + 1;; p++) {
+        bool end = *p == '\0';
+        if (*p != '/' && !end)
+            continue;
+        *p = '\0';
+        if (mkdir(buf, 0700) < 0 && errno != EEXIST)
+            return err_set_at(err, -errno, buf, "cannot make the directory: %s", strerror(errno));
+        if (end)
+            return 0;
+        *p = '/';
+    }
+}
+
+static int make_parent(const char *path, struct err *err)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    *strrchr(dir, '/') = '\0';
+    return dir[0] != '\0' ? make_dir(dir, err) : 0;
+}
+
+/* Held until the process ends. The file stays: removing it would let two daemons lock two files of one name. */
+static int lock(const char *path, const char *what, struct err *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return err_set_at(err, -errno, path, "cannot open the lock: %s", strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        int r = errno == EWOULDBLOCK ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
+                                     : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
+        close(fd);
+        return r;
+    }
+    return 0;
+}
+
+static int take_locks(const struct config *c, struct err *err)
+{
+    char path[PATH_MAX + 8];
+    int r = make_dir(c->state_dir, err);
+    if (r < 0)
+        return r;
+    snprintf(path, sizeof path, "%s/lock", c->state_dir);
+    r = lock(path, "state", err);
+    if (r == 0)
+        r = make_parent(c->socket, err);
+    snprintf(path, sizeof path, "%s.lock", c->socket);
+    if (r == 0)
+        r = lock(path, "socket", err);
+    snprintf(path, sizeof path, "%s/logs", c->state_dir);
+    if (r == 0)
+        r = make_dir(path, err);
+    return r;
+}
+
+static void die_of_state(void *ctx, const char *why)
+{
+    daemon_die(ctx, why);
+}
+
+static int start(struct daemon *d, struct err *err)
+{
+    struct state_config state = {d->loop, d->config.state_dir, die_of_state, d};
+    int r = take_locks(&d->config, err);
+    if (r == 0)
+        r = state_open(&state, &d->state, err);
+    if (r == 0)
+        r = events_create(d, &d->events, err);
+    if (r == 0) {
+        d->jobs = jobs_create(d);
+        r = jobs_load(d->jobs, err);
+    }
+    if (r == 0)
+        r = workers_open(d, &d->workers, err);
+    if (r == 0)
+        r = server_open(d, &d->server, err);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon *d = &the_daemon;
+    struct err err = {0};
+    char text[sizeof err];
+    log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
+    int r = config_parse(argc, argv, &d->config, &err);
+    if (r != 0) {
+        if (r < 0)
+            fprintf(stderr, "tuttid: %s\n", err_text(&err, text, sizeof text));
+        return r < 0 ? 2 : 0;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    umask(0077);
+    d->loop = uv_default_loop();
+    r = start(d, &err);
+    if (r < 0) {
+        log_error("%s", err_text(&err, text, sizeof text));
+        return 1;
+    }
+    listen_for_the_end(d);
+    start_watchdog(d->loop);
+    log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
+    notify("READY=1");
+    uv_run(d->loop, UV_RUN_DEFAULT);
+    unlink(d->config.socket);
+    unlink(d->config.worker_socket);
+    state_close(d->state);
+    log_info("stopped");
+    return 0;
+}

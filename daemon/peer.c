@@ -1,0 +1,272 @@
+/* Connections that speak lines. See peer.h. */
+#include "daemon/peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/wire.h"
+
+#define FINISH_MS 5000
+#define BACKLOG   512
+
+struct peer {
+    uv_pipe_t pipe;
+    uv_timer_t timer; /* a line that began, or the last bytes of one that finishes */
+    const struct peer_ops *ops;
+    void *ctx;
+    struct wire_in in;
+    uint64_t last_ms;
+    int open_handles;
+    bool held, reading, closing, finishing, in_lines;
+};
+
+struct send {
+    uv_write_t write;
+    char bytes[];
+};
+
+static struct peer *of(const uv_handle_t *h)
+{
+    return h->data;
+}
+
+static void on_handle_closed(uv_handle_t *h)
+{
+    struct peer *p = of(h);
+    if (--p->open_handles > 0)
+        return;
+    p->ops->closed(p);
+    wire_in_finish(&p->in);
+    free(p);
+}
+
+void peer_close(struct peer *p)
+{
+    if (p->closing)
+        return;
+    p->closing = true;
+    uv_close((uv_handle_t *)&p->pipe, on_handle_closed);
+    uv_close((uv_handle_t *)&p->timer, on_handle_closed);
+}
+
+static void on_deadline(uv_timer_t *t)
+{
+    peer_close(of((uv_handle_t *)t));
+}
+
+/* ---- reading ---- */
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
+{
+    (void)suggested;
+    size_t n;
+    wire_in_space(&of(h)->in, &ret->base, &n);
+    ret->len = n;
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
+
+static void set_reading(struct peer *p)
+{
+    bool want = !p->held && !p->closing && !p->finishing && peer_ready(p);
+    if (want == p->reading)
+        return;
+    p->reading = want;
+    if (want)
+        uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read);
+    else if (!p->closing)
+        uv_read_stop((uv_stream_t *)&p->pipe);
+}
+
+/* Hands out whole lines until there is none, or the peer is held. */
+static void give_lines(struct peer *p)
+{
+    char *line;
+    size_t bytes;
+    int r = 0;
+    bool any = false;
+    if (p->in_lines)
+        return; /* called from within a line: the loop below goes on */
+    p->in_lines = true;
+    while (!p->closing && !p->finishing && !p->held && peer_ready(p) &&
+           (r = wire_in_line(&p->in, &line, &bytes)) > 0) {
+        any = true;
+        p->ops->line(p, line, bytes);
+    }
+    p->in_lines = false;
+    if (p->closing || p->finishing)
+        return;
+    if (r < 0) {
+        p->ops->too_long(p);
+        peer_finish(p);
+        return;
+    }
+    bool waits = wire_in_partial(&p->in) && !p->held && peer_ready(p);
+    if (any || !waits)
+        uv_timer_stop(&p->timer);
+    if (waits && !uv_is_active((uv_handle_t *)&p->timer))
+        uv_timer_start(&p->timer, on_deadline, PEER_LINE_MS, 0);
+    set_reading(p);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct peer *p = of((uv_handle_t *)stream);
+    (void)buf;
+    if (n < 0) {
+        peer_close(p);
+        return;
+    }
+    if (n == 0)
+        return;
+    wire_in_added(&p->in, (size_t)n);
+    p->last_ms = uv_now(p->pipe.loop);
+    give_lines(p);
+}
+
+void peer_hold(struct peer *p, bool hold)
+{
+    p->held = hold;
+    if (!p->closing && !p->finishing) {
+        set_reading(p);
+        if (!hold)
+            give_lines(p);
+    }
+}
+
+/* ---- writing ---- */
+
+bool peer_ready(const struct peer *p)
+{
+    return uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) < PEER_BACKLOG_BYTES;
+}
+
+static void on_written(uv_write_t *w, int status)
+{
+    struct peer *p = of((uv_handle_t *)w->handle);
+    free(w->data);
+    if (p->closing)
+        return;
+    if (status < 0) {
+        peer_close(p);
+        return;
+    }
+    if (uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) == 0) {
+        if (p->finishing) {
+            peer_close(p);
+            return;
+        }
+        p->ops->drained(p);
+    }
+    if (!p->closing && !p->reading)
+        give_lines(p);
+}
+
+void peer_send(struct peer *p, const char *line, size_t bytes)
+{
+    if (p->closing || p->finishing)
+        return;
+    struct send *s = xmalloc(sizeof *s + bytes);
+    memcpy(s->bytes, line, bytes);
+    s->write.data = s;
+    uv_buf_t buf = uv_buf_init(s->bytes, (unsigned)bytes);
+    if (uv_write(&s->write, (uv_stream_t *)&p->pipe, &buf, 1, on_written) < 0) {
+        free(s);
+        peer_close(p);
+        return;
+    }
+    set_reading(p);
+}
+
+void peer_finish(struct peer *p)
+{
+    if (p->closing || p->finishing)
+        return;
+    p->finishing = true;
+    if (uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) == 0) {
+        peer_close(p);
+        return;
+    }
+    if (p->reading)
+        uv_read_stop((uv_stream_t *)&p->pipe);
+    p->reading = false;
+    uv_timer_start(&p->timer, on_deadline, FINISH_MS, 0);
+}
+
+/* ---- beginning ---- */
+
+int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line, void *ctx,
+                struct peer **ret)
+{
+    struct peer *p = xcalloc(1, sizeof *p);
+    int r = uv_pipe_init(server->loop, &p->pipe, 0);
+    if (r < 0) {
+        free(p);
+        return r;
+    }
+    uv_timer_init(server->loop, &p->timer);
+    p->open_handles = 2;
+    p->pipe.data = p->timer.data = p;
+    p->ops = ops;
+    p->ctx = ctx;
+    p->last_ms = uv_now(server->loop);
+    wire_in_init(&p->in, max_line);
+    r = uv_accept(server, (uv_stream_t *)&p->pipe);
+    *ret = p;
+    if (r < 0)
+        peer_close(p); /* `closed` comes */
+    else
+        set_reading(p);
+    return 0;
+}
+
+void *peer_ctx(const struct peer *p)
+{
+    return p->ctx;
+}
+
+uint64_t peer_last_ms(const struct peer *p)
+{
+    return p->last_ms;
+}
+
+int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid)
+{
+    struct ucred c;
+    socklen_t n = sizeof c;
+    uv_os_fd_t fd;
+    int r = uv_fileno((const uv_handle_t *)&p->pipe, &fd);
+    if (r < 0)
+        return r;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &n) < 0)
+        return -errno;
+    *ret_pid = c.pid;
+    *ret_uid = c.uid;
+    return 0;
+}
+
+int peer_listen(uv_loop_t *loop, const char *path, uv_pipe_t *pipe, uv_connection_cb on_connection,
+                struct err *err)
+{
+    struct sockaddr_un limit;
+    if (strlen(path) >= sizeof limit.sun_path)
+        return err_set_at(err, -ENAMETOOLONG, path,
+                          "a socket's path has at most %zu characters; choose a shorter one "
+                          "with --socket",
+                          sizeof limit.sun_path - 1);
+    if (unlink(path) < 0 && errno != ENOENT)
+        return err_set_at(err, -errno, path, "cannot remove the old socket: %s", strerror(errno));
+    mode_t before = umask(0177);
+    uv_pipe_init(loop, pipe, 0);
+    int r = uv_pipe_bind(pipe, path);
+    umask(before);
+    if (r == 0)
+        r = uv_listen((uv_stream_t *)pipe, BACKLOG, on_connection);
+    return r < 0 ? err_set_at(err, r, path, "cannot listen: %s", uv_strerror(r)) : 0;
+}

@@ -1,0 +1,49 @@
+/* A connection that speaks lines. It bounds what the other side can make us hold: one line of input, PEER_BACKLOG of
+ * output; a line that began must end in time. Loop thread only.
+ *
+ * peer_accept, then callbacks: `line` for each line (NUL-terminated, valid during the call), `drained` when the output has
+ * gone out, and `closed` exactly once at the end, whoever ended it; the peer's memory is gone after `closed`. peer_close
+ * may be called from within any callback; no `line` comes after it.
+ */
+#ifndef DAEMON_PEER_H
+#define DAEMON_PEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/strbuf.h"
+
+#define PEER_BACKLOG_BYTES (1u << 20)
+#define PEER_LINE_MS       30000 /* for a line that began to end */
+
+struct peer;
+
+struct peer_ops {
+    void (*line)(struct peer *p, char *line, size_t bytes);
+    void (*too_long)(struct peer *p); /* a line over the limit; the peer is closed afterwards */
+    void (*drained)(struct peer *p);
+    void (*closed)(struct peer *p);
+};
+
+/* From a listening pipe's connection callback. `ctx` is peer_ctx. */
+int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line, void *ctx,
+                struct peer **ret);
+void *peer_ctx(const struct peer *p);
+int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid);
+
+void peer_send(struct peer *p, const char *line, size_t bytes); /* copies; does nothing once closing */
+bool peer_ready(const struct peer *p);                          /* less than PEER_BACKLOG_BYTES wait */
+/* Stop and go on reading. While output over PEER_BACKLOG_BYTES waits, nothing is read in any case. */
+void peer_hold(struct peer *p, bool hold);
+void peer_close(struct peer *p);             /* at once */
+void peer_finish(struct peer *p);            /* when what waits has gone out, or after a while */
+uint64_t peer_last_ms(const struct peer *p); /* loop clock: when it last sent something */
+
+/* A listening Unix socket, mode 0600. A stale file in its place is replaced; the caller holds the lock that says so. */
+int peer_listen(uv_loop_t *loop, const char *path, uv_pipe_t *pipe, uv_connection_cb on_connection,
+                struct err *err);
+
+#endif

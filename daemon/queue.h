@@ -1,0 +1,30 @@
+/* Who runs next, and on which devices. Pure: a view of queue and machine in, a decision out.
+ *
+ * First come, first served: the first job in the queue that may start gets the next devices; while it does not fit, nobody
+ * behind it is served. The order is one comparison, queue_before: fair share and priorities go there.
+ */
+#ifndef DAEMON_QUEUE_H
+#define DAEMON_QUEUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/jobs.h"
+
+struct queue_machine {
+    uint32_t n_devices; /* 0: auto, as many as a job asks for */
+    uint64_t device_bytes, host_bytes;
+    const uint64_t *device_job; /* per device: the job that has it, 0: free */
+};
+
+bool queue_before(const struct job *a, const struct job *b);
+
+/* The job to start now and what it gets; NULL: none. Jobs whose not_before_ms is later than now do not hold up others. */
+struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
+                       struct job_lease *ret);
+
+/* Whether the job could ever run here; the message says what it lacks. */
+int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
+
+#endif

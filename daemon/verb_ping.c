@@ -1,0 +1,10 @@
+/* ping: are you there? */
+#include "daemon/server.h"
+
+void verb_ping(struct request *rq)
+{
+    struct strbuf b = {0};
+    strbuf_add(&b, "{}");
+    request_reply(rq, &b);
+    strbuf_finish(&b);
+}

@@ -1,0 +1,22 @@
+/* watch: events as they come, or from a number on. */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "daemon/events.h"
+#include "daemon/jobs.h"
+#include "daemon/server.h"
+
+void verb_watch(struct request *rq)
+{
+    struct json_obj o;
+    struct err err = {0};
+    uint64_t newest = events_newest(rq->daemon->events), since = newest, id = 0;
+    json_obj_begin(&o, rq->params, "", &err);
+    bool one = json_take_u64(&o, "id", JSON_OPTIONAL, &id);
+    if (json_take_u64(&o, "since", JSON_OPTIONAL, &since) && since > newest)
+        json_fail(&o, "since", -EINVAL, "is beyond the newest event, which is %" PRIu64, newest);
+    if (json_obj_end(&o) < 0)
+        request_refuse(rq, &err);
+    else if (!one || request_job(rq, id) != NULL)
+        server_watch(rq, id, since + 1);
+}

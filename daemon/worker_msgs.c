@@ -1,0 +1,484 @@
+/* worker.sock: messages of workers. A connection belongs to a worker from its hello on; what it says before that, or with
+ * a wrong secret, changes nothing. Answers that wait for the disk name their connection by a wconn, which stays until the
+ * last of them has come. */
+#include "daemon/worker_msgs.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/events.h"
+#include "daemon/peer.h"
+
+struct wconn {
+    struct daemon *daemon;
+    struct peer *peer;     /* NULL once closed */
+    struct worker *worker; /* NULL before hello, and once the worker is gone */
+    uint32_t refs;         /* answers to come */
+};
+
+static void maybe_free(struct wconn *c)
+{
+    if (c->peer == NULL && c->refs == 0)
+        free(c);
+}
+
+static void send_buf(struct wconn *c, struct strbuf *b)
+{
+    if (c->peer != NULL)
+        peer_send(c->peer, b->at, b->n);
+    strbuf_finish(b);
+}
+
+static void answer_error(struct wconn *c, const struct json *id, int code, const char *why)
+{
+    struct strbuf b = {0};
+    struct err err = {0};
+    err_set(&err, code, "%s", why);
+    wire_add_error(&b, id, WIRE_FAILED, &err, NULL);
+    send_buf(c, &b);
+}
+
+/* An answer that waits for the disk. */
+struct answer {
+    struct wconn *conn;
+    struct wire_msg msg; /* for its id */
+};
+
+static struct answer *answer_later(struct wconn *c, struct wire_msg *m)
+{
+    struct answer *a = xcalloc(1, sizeof *a);
+    *a = (struct answer){c, *m};
+    *m = (struct wire_msg){0};
+    c->refs++;
+    return a;
+}
+
+static void answer_free(struct answer *a)
+{
+    struct wconn *c = a->conn;
+    wire_msg_finish(&a->msg);
+    free(a);
+    c->refs--;
+    maybe_free(c);
+}
+
+/* ---- hello ---- */
+
+static void with_job(void *ctx, int status, const struct state_job *disk)
+{
+    struct answer *a = ctx;
+    struct worker *w = a->conn->worker;
+    struct strbuf b = {0};
+    if (status < 0 || w == NULL) {
+        answer_error(a->conn, a->msg.id, status < 0 ? status : -ESRCH,
+                     "the job cannot be read from the state");
+    } else {
+        const struct job_lease *l = &w->job->lease;
+        wire_begin_result(&b, a->msg.id);
+        strbuf_addf(&b, "{\"spec\":%s,\"dir\":", disk->spec);
+        strbuf_add_json(&b, w->job->dir);
+        strbuf_addf(&b,
+                    ",\"lease\":{\"devices\":%u,\"device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 "}}",
+                    l->n_devices, l->device_bytes, l->host_bytes);
+        wire_end(&b);
+        send_buf(a->conn, &b);
+        w->phase = WORKER_RUNNING;
+        if (w->stop_sent && a->conn->peer != NULL)
+            worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
+    }
+    answer_free(a);
+}
+
+static void start_on_disk(void *ctx, int status)
+{
+    struct answer *a = ctx;
+    (void)status; /* not optional: always 0 */
+    if (a->conn->worker == NULL) {
+        answer_free(a);
+        return;
+    }
+    state_read_job(a->conn->daemon->state, a->conn->worker->job->id, with_job, a);
+}
+
+static void save_start(struct worker *w, struct answer *a)
+{
+    struct job *j = w->job;
+    struct strbuf b = {0};
+    w->phase = WORKER_STARTING;
+    if (launch_identify(w->pid, &j->process) < 0)
+        j->process = (struct job_process){.pid = w->pid};
+    if (j->started_ms == 0)
+        j->started_ms = clock_wall_ns() / 1000000;
+    job_set_state(j, j->cancel ? JOB_STOPPING : JOB_RUNNING, "");
+    strbuf_addf(&b, "\"attempt\":%u,\"pid\":%ld,\"devices\":[", j->attempt, (long)w->pid);
+    for (uint32_t i = 0; i < j->lease.n_devices; i++)
+        strbuf_addf(&b, "%s%u", i > 0 ? "," : "", j->lease.devices[i]);
+    strbuf_add(&b, "]");
+    jobs_save(w->daemon->jobs, j, "started", b.at, start_on_disk, a);
+    strbuf_finish(&b);
+}
+
+struct hello {
+    uint64_t protocol, job, attempt, pid;
+    const char *secret, *phase;
+};
+
+static int take_hello(const struct json *params, struct hello *ret, struct err *err)
+{
+    struct json_obj o;
+    json_obj_begin(&o, params, "", err);
+    json_take_u64(&o, "protocol", JSON_REQUIRED, &ret->protocol);
+    json_take_u64(&o, "job", JSON_REQUIRED, &ret->job);
+    json_take_u64(&o, "attempt", JSON_REQUIRED, &ret->attempt);
+    json_take_u64(&o, "pid", JSON_REQUIRED, &ret->pid);
+    json_take_string(&o, "secret", JSON_REQUIRED, &ret->secret);
+    json_take_string(&o, "phase", JSON_REQUIRED, &ret->phase);
+    return json_obj_end(&o);
+}
+
+/* The worker that may say this; NULL: nobody. */
+static struct worker *known(struct wconn *c, const struct hello *h)
+{
+    const struct job *j = jobs_find(c->daemon->jobs, h->job);
+    struct worker *w = j != NULL ? j->worker : NULL;
+    if (w == NULL || h->attempt != j->attempt || strcmp(h->secret, j->secret) != 0 ||
+        w->phase == WORKER_ENDED)
+        return NULL;
+    return w;
+}
+
+static void on_hello(struct wconn *c, struct wire_msg *m)
+{
+    struct hello h = {0};
+    struct err err = {0};
+    struct strbuf b = {0};
+    if (take_hello(m->params, &h, &err) < 0 || h.protocol != WIRE_PROTOCOL) {
+        answer_error(c, m->id, -EPROTO, err.code < 0 ? err.msg : "another protocol");
+        return;
+    }
+    struct worker *w = known(c, &h);
+    if (w == NULL) {
+        answer_error(c, m->id, -ESRCH, "this worker is not wanted here");
+        return;
+    }
+    worker_msgs_hang_up(w); /* of an older connection, if there is one */
+    w->peer = c->peer;
+    w->heard_ms = daemon_now_ms(c->daemon);
+    c->worker = w;
+    if (strcmp(h.phase, "new") == 0) {
+        struct answer *a = answer_later(c, m);
+        if (w->phase == WORKER_SPAWNED)
+            save_start(w, a);
+        else
+            start_on_disk(a, 0); /* the first answer was lost */
+        return;
+    }
+    w->phase = WORKER_RUNNING;
+    wire_begin_result(&b, m->id);
+    strbuf_add(&b, "{}");
+    wire_end(&b);
+    send_buf(c, &b);
+    log_info("job %" PRIu64 ": worker %ld is back", w->job->id, (long)w->pid);
+    if (w->job->state == JOB_STOPPING)
+        worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
+}
+
+/* ---- what it tells ---- */
+
+static double number_at(const struct json *params, const char *key, double or)
+{
+    const struct json *node = params != NULL ? json_get(params, key) : NULL;
+    double v = or ;
+    if (node != NULL && json_type(node) == JSON_NUMBER)
+        json_double(node, key, &v, NULL);
+    return v;
+}
+
+static uint64_t count_at(const struct json *params, const char *key, uint64_t or)
+{
+    const struct json *node = params != NULL ? json_get(params, key) : NULL;
+    uint64_t v = or ;
+    if (node != NULL && json_type(node) == JSON_NUMBER)
+        json_u64(node, key, &v, NULL);
+    return v;
+}
+
+static const char *text_at(const struct json *params, const char *key)
+{
+    const struct json *node = params != NULL ? json_get(params, key) : NULL;
+    const char *s = "";
+    if (node != NULL && json_type(node) == JSON_STRING)
+        json_string(node, key, &s, NULL);
+    return s;
+}
+
+/* A member as JSON text, NULL when absent or null. */
+static void take_json(char **to, const struct json *params, const char *key)
+{
+    const struct json *node = params != NULL ? json_get(params, key) : NULL;
+    if (node == NULL || json_type(node) == JSON_NULL)
+        return;
+    free(*to);
+    *to = json_print(node);
+}
+
+/* "{...}" without its braces. */
+static void publish(struct worker *w, const char *event, const char *object)
+{
+    size_t n = strlen(object);
+    char *members = memcpy(xmalloc(n + 1), object, n + 1);
+    members[n - 1] = '\0';
+    events_add(w->daemon->events, w->job->id, event, members + 1);
+    free(members);
+}
+
+static void on_planned(struct worker *w, const struct json *params, const char *text)
+{
+    struct job *j = w->job;
+    bool again = j->live.planned != NULL && strcmp(j->live.planned, text) == 0;
+    job_set_text(&j->live.planned, text);
+    j->total_steps = count_at(json_get(params, "resolved"), "total_steps", j->total_steps);
+    if (!again)
+        publish(w, "planned", text);
+}
+
+static void on_progress(struct worker *w, const struct json *params, const char *text)
+{
+    struct job *j = w->job;
+    job_set_text(&j->live.progress, text);
+    j->step = count_at(params, "step", j->step);
+    j->total_steps = count_at(params, "total_steps", j->total_steps);
+    j->loss = number_at(params, "loss", j->loss);
+    j->samples_per_s = number_at(params, "samples_per_s", j->samples_per_s);
+    j->eta_s = number_at(params, "eta_s", j->eta_s);
+    publish(w, "progress", text);
+}
+
+static void on_checkpoint(struct worker *w, const struct json *params, const char *text)
+{
+    uint64_t step = count_at(params, "step", 0);
+    if (step > w->job->checkpoint_step) {
+        w->job->checkpoint_step = step;
+        jobs_save(w->daemon->jobs, w->job, NULL, NULL, NULL, NULL);
+    }
+    publish(w, "checkpoint", text);
+}
+
+static void on_curve(struct worker *w, const struct json *params, const char *text)
+{
+    (void)text;
+    take_json(&w->job->live.curve, params, "points");
+    take_json(&w->job->live.evals, params, "evals");
+}
+
+static void on_alive(struct worker *w, const struct json *params, const char *text)
+{
+    (void)w;
+    (void)params;
+    (void)text;
+}
+
+static void on_eval(struct worker *w, const struct json *params, const char *text)
+{
+    (void)params;
+    publish(w, "eval", text);
+}
+
+static void on_resumed(struct worker *w, const struct json *params, const char *text)
+{
+    w->job->step = count_at(params, "step", w->job->step);
+    publish(w, "resumed", text);
+}
+
+static void on_skipped(struct worker *w, const struct json *params, const char *text)
+{
+    (void)params;
+    publish(w, "skipped", text);
+}
+
+static const struct notice {
+    const char *name;
+    void (*take)(struct worker *w, const struct json *params, const char *text);
+} notices[] = {
+    {"alive", on_alive},     {"checkpoint", on_checkpoint}, {"curve", on_curve},     {"eval", on_eval},
+    {"planned", on_planned}, {"progress", on_progress},     {"resumed", on_resumed}, {"skipped", on_skipped},
+};
+
+static void on_notification(struct worker *w, const struct wire_msg *m)
+{
+    for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
+        if (strcmp(notices[i].name, m->method) != 0)
+            continue;
+        char *text = m->params != NULL ? json_print(m->params) : NULL;
+        notices[i].take(w, m->params, text != NULL ? text : "{}");
+        free(text);
+        return;
+    }
+}
+
+/* ---- its outcome ---- */
+
+static void outcome_on_disk(void *ctx, int status)
+{
+    struct answer *a = ctx;
+    struct strbuf b = {0};
+    (void)status; /* not optional: always 0 */
+    wire_begin_result(&b, a->msg.id);
+    strbuf_add(&b, "{}");
+    wire_end(&b);
+    send_buf(a->conn, &b);
+    answer_free(a);
+}
+
+static void take_stopped(struct worker *w, struct answer *a)
+{
+    struct daemon *d = w->daemon;
+    struct job *j = w->job;
+    if (j->cancel) {
+        workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, outcome_on_disk, a);
+    } else if (w->over_limit) {
+        struct strbuf b = {0};
+        struct err err = {0};
+        err_set_at(&err, -ETIME, "queue.time_limit",
+                   "the time limit of %" PRIu64 " s is over; a checkpoint of step %" PRIu64
+                   " is kept, submit again with a longer limit to go on",
+                   j->ask.time_limit_s, j->checkpoint_step);
+        wire_add_err_object(&b, &err);
+        workers_end_job(d, j, JOB_FAILED, 1, b.at, outcome_on_disk, a);
+        strbuf_finish(&b);
+    } else if (d->stopping) {
+        workers_requeue(d, j, "the daemon was stopped", outcome_on_disk, a);
+    } else {
+        workers_failed(d, j, "was stopped from outside", outcome_on_disk, a);
+    }
+}
+
+static void take_failed(struct worker *w, const struct json *params, struct answer *a)
+{
+    const struct json *retry = json_get(params, "retry");
+    bool again = false;
+    char *error = NULL;
+    take_json(&error, params, "error");
+    if (retry != NULL && json_type(retry) == JSON_BOOL)
+        json_bool(retry, "retry", &again, NULL);
+    if (w->job->cancel) {
+        workers_end_job(w->daemon, w->job, JOB_CANCELLED, EXIT_CANCELLED, error, outcome_on_disk, a);
+    } else if (again) {
+        char why[512];
+        snprintf(why, sizeof why, "failed: %s", text_at(json_get(params, "error"), "message"));
+        workers_failed(w->daemon, w->job, why, outcome_on_disk, a);
+    } else {
+        uint64_t code = count_at(params, "exit", 1);
+        workers_end_job(w->daemon, w->job, JOB_FAILED, code > 0 && code < 126 ? (int)code : 1, error,
+                        outcome_on_disk, a);
+    }
+    free(error);
+}
+
+static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
+{
+    struct job *j = w->job;
+    const char *state = text_at(m->params, "state");
+    if (w->phase == WORKER_ENDED)
+        return; /* it sent it again on a new connection; the answer comes to the first or with its end */
+    take_json(&j->live.curve, m->params, "curve");
+    take_json(&j->live.evals, m->params, "evals");
+    take_json(&j->live.report, m->params, "report");
+    j->step = count_at(m->params, "step", j->step);
+    j->loss = number_at(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
+    workers_took_outcome(w);
+    struct answer *a = answer_later(c, m);
+    if (strcmp(state, "done") == 0)
+        workers_end_job(w->daemon, j, JOB_DONE, 0, NULL, outcome_on_disk, a);
+    else if (strcmp(state, "stopped") == 0)
+        take_stopped(w, a);
+    else
+        take_failed(w, a->msg.params, a);
+}
+
+/* ---- connections ---- */
+
+static void on_line(struct peer *p, char *line, size_t bytes)
+{
+    struct wconn *c = peer_ctx(p);
+    struct wire_msg m;
+    enum wire_code code;
+    struct err err = {0};
+    if (wire_parse(line, bytes, &m, &code, &err) < 0) {
+        log_warning("a worker's message is malformed: %s", err.msg);
+        peer_close(p);
+    } else if (m.kind == WIRE_REQUEST && strcmp(m.method, "hello") == 0 && c->worker == NULL) {
+        on_hello(c, &m);
+    } else if (c->worker == NULL) {
+        peer_close(p); /* it should have said hello */
+    } else {
+        c->worker->heard_ms = daemon_now_ms(c->daemon);
+        if (m.kind == WIRE_REQUEST && strcmp(m.method, "outcome") == 0)
+            on_outcome(c->worker, c, &m);
+        else if (m.kind == WIRE_NOTIFICATION)
+            on_notification(c->worker, &m);
+    }
+    wire_msg_finish(&m);
+}
+
+static void on_too_long(struct peer *p)
+{
+    (void)p; /* it is closed */
+}
+
+static void on_drained(struct peer *p)
+{
+    (void)p;
+}
+
+static void on_closed(struct peer *p)
+{
+    struct wconn *c = peer_ctx(p);
+    if (c->worker != NULL && c->worker->peer == p)
+        c->worker->peer = NULL;
+    c->worker = NULL;
+    c->peer = NULL;
+    maybe_free(c);
+}
+
+static const struct peer_ops wconn_ops = {on_line, on_too_long, on_drained, on_closed};
+
+void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
+{
+    struct wconn *c = xcalloc(1, sizeof *c);
+    pid_t pid;
+    uid_t uid;
+    c->daemon = d;
+    if (peer_accept(listening, &wconn_ops, WIRE_WORKER_LINE_MAX, c, &c->peer) < 0) {
+        free(c);
+        return;
+    }
+    if (peer_credentials(c->peer, &pid, &uid) < 0 || uid != getuid())
+        peer_close(c->peer);
+}
+
+void worker_msgs_stop(struct worker *w, const char *reason)
+{
+    struct strbuf b = {0};
+    wire_begin_notification(&b, "stop");
+    strbuf_addf(&b, "{\"reason\":\"%s\"}", reason);
+    wire_end(&b);
+    peer_send(w->peer, b.at, b.n);
+    strbuf_finish(&b);
+}
+
+void worker_msgs_hang_up(struct worker *w)
+{
+    if (w->peer == NULL)
+        return;
+    struct wconn *c = peer_ctx(w->peer);
+    c->worker = NULL;
+    peer_close(w->peer);
+    w->peer = NULL;
+}
