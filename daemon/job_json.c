@@ -278,6 +278,13 @@ int job_from_disk(const struct state_job *disk, struct job *ret, struct err *err
 
 /* ---- for clients ---- */
 
+static const char *reason_of(const struct job *j)
+{
+    if (j->state != JOB_QUEUED || j->reason[0] != '\0')
+        return j->reason;
+    return j->worker != NULL ? "starting" : "waits for devices";
+}
+
 void job_short_json(const struct job *j, struct strbuf *b)
 {
     bool alive = !job_ended(j) && j->state != JOB_QUEUED;
@@ -285,7 +292,7 @@ void job_short_json(const struct job *j, struct strbuf *b)
     add_text(b, "name", j->name);
     add_text(b, "user", j->user);
     strbuf_addf(b, ",\"uid\":%u,\"state\":\"%s\"", (unsigned)j->uid, job_state_names[j->state]);
-    add_text(b, "reason", j->reason);
+    add_text(b, "reason", reason_of(j));
     add_time(b, "submitted_ms", j->submitted_ms);
     add_time(b, "started_ms", j->started_ms);
     add_time(b, "ended_ms", j->ended_ms);

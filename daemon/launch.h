@@ -33,7 +33,6 @@ struct worker {
     uint64_t heard_ms;   /* when it last said something */
     uint64_t kill_at_ms; /* 0: not; then it gets SIGKILL */
     bool stop_sent;
-    bool over_limit;        /* asked to stop because its time is up */
     const char *killed_for; /* why it was killed by us; NULL: it was not */
 };
 

@@ -155,6 +155,18 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
+static void sync_parent(const char *path)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    *strrchr(dir, '/') = '\0';
+    int fd = open(dir[0] != '\0' ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return; /* may be searched but not read: cannot be synced */
+    fsync(fd);
+    close(fd);
+}
+
 static int make_dir(const char *path, struct err *err)
 {
     char buf[PATH_MAX];
@@ -164,7 +176,9 @@ static int make_dir(const char *path, struct err *err)
         if (*p != '/' && !end)
             continue;
         *p = '\0';
-        if (mkdir(buf, 0700) < 0 && errno != EEXIST)
+        if (mkdir(buf, 0700) == 0)
+            sync_parent(buf);
+        else if (errno != EEXIST)
             return err_set_at(err, -errno, buf, "cannot make the directory: %s", strerror(errno));
         if (end)
             return 0;

@@ -22,6 +22,7 @@ struct conn {
     uid_t uid;
     uint32_t under_way; /* requests without an answer */
     struct watcher *watcher;
+    bool evicted;             /* had to make room; is about to close */
     struct conn *prev, *next; /* least recently active first */
 };
 
@@ -304,8 +305,9 @@ static void greet(struct conn *c)
 static bool make_room(struct server *s, const struct conn *newcomer)
 {
     for (struct conn *c = s->conns.next; c != &s->conns; c = c->next) {
-        if (c == newcomer || c->watcher != NULL || c->under_way > 0)
+        if (c == newcomer || c->watcher != NULL || c->under_way > 0 || c->evicted)
             continue;
+        c->evicted = true;
         peer_close(c->peer);
         return true;
     }

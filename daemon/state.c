@@ -8,11 +8,13 @@
 #include "daemon/state.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/crc32c.h"
@@ -75,6 +77,7 @@ struct state {
     uv_work_t work;
     uv_prepare_t prepare;
     uv_timer_t retry;
+    int open_handles; /* at the end */
 };
 
 /* ---- small things ---- */
@@ -211,6 +214,16 @@ static int open_database(struct state *s, struct err *err)
     return r;
 }
 
+/* SQLite syncs the directory for its log; that the database itself is in it, once, is ours. */
+static int sync_dir(const struct state *s, struct err *err)
+{
+    int fd = open(s->config.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int r = fd < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return r < 0 ? err_set_at(err, r, s->config.dir, "cannot sync the directory: %s", strerror(-r)) : 0;
+}
+
 static void on_prepare(uv_prepare_t *handle);
 
 int state_open(const struct state_config *config, struct state **ret, struct err *err)
@@ -227,6 +240,8 @@ int state_open(const struct state_config *config, struct state **ret, struct err
     uv_timer_init(config->loop, &s->retry);
     s->prepare.data = s->retry.data = s->work.data = s;
     int r = open_database(s, err);
+    if (r == 0)
+        r = sync_dir(s, err);
     if (r < 0) {
         state_close(s);
         return r;
@@ -585,6 +600,15 @@ void state_read_events(struct state *s, uint64_t job, uint64_t first, uint64_t e
 
 /* ---- the end ---- */
 
+static void on_closed(uv_handle_t *h)
+{
+    struct state *s = h->data;
+    if (--s->open_handles > 0)
+        return;
+    free(s->path);
+    free(s);
+}
+
 /* The loop has ended, so nothing is under way in the pool. */
 void state_close(struct state *s)
 {
@@ -600,9 +624,7 @@ void state_close(struct state *s)
     sqlite3_close(s->reader);
     sqlite3_close(s->db);
     uv_mutex_destroy(&s->reader_lock);
-    uv_close((uv_handle_t *)&s->prepare, NULL);
-    uv_close((uv_handle_t *)&s->retry, NULL);
-    uv_run(s->config.loop, UV_RUN_NOWAIT); /* lets the handles close */
-    free(s->path);
-    free(s);
+    s->open_handles = 2;
+    uv_close((uv_handle_t *)&s->prepare, on_closed);
+    uv_close((uv_handle_t *)&s->retry, on_closed);
 }

@@ -45,7 +45,7 @@ struct state_event {
 /* Blocks. -EBADMSG: damaged; the message says where and what to do. */
 int state_open(const struct state_config *config, struct state **ret, struct err *err);
 /* Blocks: finishes what is under way, and commits the rest. Callbacks of the rest are called. */
-void state_close(struct state *s); /* takes NULL */
+void state_close(struct state *s); /* takes NULL; its memory is gone when the loop has run once more */
 
 /* At start only, blocks: every job in ascending id; the callback's failure ends it. */
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),

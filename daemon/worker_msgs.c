@@ -342,7 +342,7 @@ static void take_stopped(struct worker *w, struct answer *a)
     struct job *j = w->job;
     if (j->cancel) {
         workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, outcome_on_disk, a);
-    } else if (w->over_limit) {
+    } else if (workers_over_limit(j)) {
         struct strbuf b = {0};
         struct err err = {0};
         err_set_at(&err, -ETIME, "queue.time_limit",
@@ -352,7 +352,7 @@ static void take_stopped(struct worker *w, struct answer *a)
         wire_add_err_object(&b, &err);
         workers_end_job(d, j, JOB_FAILED, 1, b.at, outcome_on_disk, a);
         strbuf_finish(&b);
-    } else if (d->stopping) {
+    } else if (d->stopping || j->state == JOB_STOPPING) { /* by this daemon or the one before */
         workers_requeue(d, j, "the daemon was stopped", outcome_on_disk, a);
     } else {
         workers_failed(d, j, "was stopped from outside", outcome_on_disk, a);

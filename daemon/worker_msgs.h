@@ -17,5 +17,6 @@ void workers_requeue(struct daemon *d, struct job *j, const char *why, void (*do
 void workers_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 void workers_took_outcome(struct worker *w);
+bool workers_over_limit(const struct job *j); /* its time is up */
 
 #endif

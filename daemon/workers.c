@@ -22,6 +22,7 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS        200
+#define MOST_LATE_MS   1000  /* of a tick */
 #define MOST_FAILURES  3     /* restarts in a row without a new checkpoint */
 #define MOST_DELAY_MS  60000 /* of a restart */
 #define EXIT_WITHIN_MS 10000 /* of the answer to its outcome */
@@ -31,6 +32,7 @@ struct workers {
     struct daemon *daemon;
     uv_pipe_t pipe; /* worker.sock */
     uv_timer_t tick;
+    uint64_t tick_ms; /* when it last ticked */
 };
 
 static uint64_t wall_ms(void)
@@ -271,6 +273,11 @@ void workers_stop_all(struct daemon *d)
 
 /* ---- time ---- */
 
+bool workers_over_limit(const struct job *j)
+{
+    return j->ask.time_limit_s > 0 && j->used_ms + launch_age_ms(&j->process) > 1000 * j->ask.time_limit_s;
+}
+
 static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
 {
     struct job *j = w->job;
@@ -284,26 +291,37 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
         w->heard_ms = now;
         w->killed_for = "hung (it said nothing for too long) and was killed";
         launch_signal(w, SIGKILL);
-    } else if (j->ask.time_limit_s > 0 && !w->stop_sent && w->phase == WORKER_RUNNING &&
-               j->used_ms + launch_age_ms(&j->process) > 1000 * j->ask.time_limit_s) {
-        w->over_limit = true;
+    } else if (workers_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
         job_set_state(j, JOB_STOPPING, "its time limit is over");
         jobs_save(d->jobs, j, "stopping", "\"by\":\"limit\"", NULL, NULL);
         ask_to_stop(w, "limit", STOP_WITHIN_MS);
     }
 }
 
+/* It was this daemon that slept (stopped by a signal, starved of time): what the workers said is still to be read. */
+static void forgive_silence(struct daemon *d, uint64_t now)
+{
+    for (size_t i = 0; i < d->jobs->all.n; i++)
+        if (d->jobs->all.at[i]->worker != NULL)
+            d->jobs->all.at[i]->worker->heard_ms = now;
+}
+
 static void on_tick(uv_timer_t *t)
 {
     struct daemon *d = ((struct workers *)t->data)->daemon;
-    uint64_t now = daemon_now_ms(d);
+    uint64_t now = daemon_now_ms(d), before = d->workers->tick_ms;
+    d->workers->tick_ms = now;
+    if (before > 0 && now - before > MOST_LATE_MS)
+        forgive_silence(d, now);
     for (size_t i = 0; i < d->jobs->all.n; i++)
         if (d->jobs->all.at[i]->worker != NULL)
             check_limits(d, d->jobs->all.at[i]->worker, now);
     workers_schedule(d);
     daemon_maybe_finished(d);
-    if (!something_to_come(d))
+    if (!something_to_come(d)) {
         uv_timer_stop(t);
+        d->workers->tick_ms = 0;
+    }
 }
 
 /* ---- start and end ---- */
