@@ -1,0 +1,107 @@
+/* Output and failures of the commands. Everything for standard output goes through client_print, which
+ * notices when it is not taken (a closed pipe, a full disk): the program then ends with a message and not
+ * with half a result. */
+#include "client/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int print_error; /* -errno of the first write to standard output that failed */
+
+int client_exit_of(int code)
+{
+    switch (-code) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPROTO:
+    case ETIMEDOUT:
+        return CLIENT_UNREACHABLE;
+    }
+    return wire_exit_code(code);
+}
+
+int client_fail_as(const struct client *c, int exit, const struct err *err)
+{
+    if (!c->json) {
+        char text[sizeof(struct err)];
+        bool own_path = strcmp(err->path, "id") == 0; /* a parameter of the call: nobody wrote that */
+        fprintf(stderr, "tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
+        return exit;
+    }
+    struct strbuf b = {0}, object = {0};
+    wire_add_err_object(&object, err);
+    strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,%s\n", exit, object.at + 1);
+    strbuf_finish(&object);
+    client_print(&b);
+    return exit;
+}
+
+int client_fail(const struct client *c, const struct err *err)
+{
+    return client_fail_as(c, client_exit_of(err->code), err);
+}
+
+int client_print(struct strbuf *b)
+{
+    for (size_t at = 0; at < b->n && print_error == 0;) {
+        ssize_t n = write(STDOUT_FILENO, b->at + at, b->n - at);
+        if (n >= 0)
+            at += (size_t)n;
+        else if (errno != EINTR)
+            print_error = -errno;
+    }
+    strbuf_finish(b);
+    return print_error;
+}
+
+int client_print_end(struct strbuf *b)
+{
+    return client_print(b) < 0 ? CLIENT_FAILED : CLIENT_DONE;
+}
+
+bool client_print_failed(void)
+{
+    return print_error != 0;
+}
+
+int client_end(int exit)
+{
+    if (print_error == 0)
+        return exit;
+    fprintf(stderr, "tutti: cannot write to standard output: %s\n", strerror(-print_error));
+    return exit != CLIENT_DONE ? exit : CLIENT_FAILED;
+}
+
+int client_connect(const struct client *c, struct tutti **ret)
+{
+    struct err err = {0};
+    int r = tutti_connect(c->socket, ret, &err);
+    return r < 0 ? client_fail(c, &err) : CLIENT_DONE;
+}
+
+int client_ask(const struct client *c, const char *method, const char *params, struct wire_msg *ret)
+{
+    struct err err = {0};
+    struct tutti *t = NULL;
+    int exit = client_connect(c, &t);
+    if (exit != CLIENT_DONE)
+        return exit;
+    int r = tutti_call(t, method, params, ret, &err);
+    tutti_close(t);
+    return r < 0 ? client_fail(c, &err) : CLIENT_DONE;
+}
+
+int client_job_id(const char *text, uint64_t *ret, struct err *err)
+{
+    return opts_number(text, "job id", 1, 1ull << 53, ret, err);
+}
+
+const char *client_id_params(uint64_t id)
+{
+    static char text[40];
+    snprintf(text, sizeof text, "{\"id\":%" PRIu64 "}", id);
+    return text;
+}

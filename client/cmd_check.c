@@ -1,0 +1,22 @@
+/* tutti check: is the job valid, are its files there, does it fit? Needs no daemon. */
+#include "client/worker_opts.h"
+
+static const struct opt opts[] = {
+    WORKER_OPTS,
+    {0},
+};
+
+static int run(struct client *c, const struct args *a)
+{
+    return worker_exec(c, "--check", a->rest[0], a, NULL);
+}
+
+const struct command cmd_check = {
+    .name = "check",
+    .args = "JOB.json [options]",
+    .summary = "tell whether a job is valid, its files are there, and it fits",
+    .opts = opts,
+    .least = 1,
+    .most = 1,
+    .run = run,
+};

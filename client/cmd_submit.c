@@ -1,0 +1,110 @@
+/* tutti submit: checks a job as this user and hands it to the daemon. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "client/follow.h"
+#include "client/get.h"
+#include "client/show.h"
+#include "client/spec.h"
+#include "client/submit.h"
+#include "client/term.h"
+
+static const struct opt opts[] = {
+    SPEC_OPTS,
+    {"key", 0, "K", "submit at most once with this key (default: a random one)"},
+    {"no-check", 0, NULL, "do not check files and memory first"},
+    {"watch", 'w', NULL, "then watch it to its end; the exit code is the job's"},
+    {0},
+};
+
+/* Against the machine that the server has. */
+static int check(const struct client *c, struct tutti *t, const char *spec)
+{
+    struct err err = {0};
+    struct wire_msg m = {0};
+    if (tutti_call(t, "devices", NULL, &m, &err) < 0)
+        return client_fail(c, &err);
+    int exit = spec_check(c, spec, m.result);
+    wire_msg_finish(&m);
+    return exit;
+}
+
+static int print_job(const struct client *c, const struct json *job)
+{
+    struct style s = term_style(STDOUT_FILENO);
+    struct strbuf b = {0};
+    uint64_t id = get_count_or(job, "id", 0);
+    if (c->json) {
+        char *text = json_print(job);
+        strbuf_addf(&b, "%s\n", text);
+        free(text);
+    } else if (c->quiet) {
+        strbuf_addf(&b, "%" PRIu64 "\n", id);
+    } else {
+        strbuf_addf(&b, "job %" PRIu64 " (", id);
+        show_text(&b, &s, get_text(job, "name"));
+        strbuf_add(&b, ") ");
+        show_text(&b, &s, get_text(job, "state"));
+        strbuf_addf(&b, "%s\n",
+                    get_flag(job, "duplicate") ? "; it had been submitted with this key before" : "");
+        if (term_is_terminal(STDOUT_FILENO))
+            strbuf_addf(
+                &b, "  tutti watch %" PRIu64 "   to see it train\n  tutti cancel %" PRIu64 "  to stop it\n",
+                id, id);
+    }
+    return client_print_end(&b);
+}
+
+static int submit(const struct client *c, struct tutti **t, const char *spec, const struct args *a)
+{
+    struct err err = {0};
+    struct wire_msg job = {0};
+    struct follow_options o = {.has_since = true};
+    int exit = opts_has(a, "no-check") ? CLIENT_DONE : check(c, *t, spec);
+    if (exit != CLIENT_DONE)
+        return exit;
+    if (submit_job(c, t, spec, opts_get(a, "key"), &job, &o.since, &err) < 0)
+        return client_fail(c, &err);
+    o.id = get_count_or(job.result, "id", 0);
+    bool watch = opts_has(a, "watch");
+    if (!(watch && c->json)) /* the events say it */
+        exit = print_job(c, job.result);
+    wire_msg_finish(&job);
+    if (!watch || exit != CLIENT_DONE)
+        return exit;
+    exit = follow(c, t, &o, &job);
+    if (exit == CLIENT_DONE)
+        exit = follow_finish(c, *t, job.result);
+    wire_msg_finish(&job);
+    return exit;
+}
+
+static int run(struct client *c, const struct args *a)
+{
+    struct err err = {0};
+    struct tutti *t = NULL;
+    char *spec = NULL;
+    if (spec_read(a->rest[0], a, &spec, &err) < 0)
+        return client_fail_as(c, CLIENT_USAGE, &err);
+    int exit = client_connect(c, &t);
+    if (exit == CLIENT_DONE)
+        exit = submit(c, &t, spec, a);
+    tutti_close(t);
+    free(spec);
+    return exit;
+}
+
+const struct command cmd_submit = {
+    .name = "submit",
+    .args = "JOB.json [options]",
+    .summary = "check a job and put it into the daemon's queue",
+    .details = "JOB.json may have // comments; \"-\" is standard input. Relative paths in it mean the "
+               "current directory.\n",
+    .opts = opts,
+    .least = 1,
+    .most = 1,
+    .run = run,
+};

@@ -1,0 +1,20 @@
+/* tutti version. */
+#include "client/client.h"
+
+static int run(struct client *c, const struct args *a)
+{
+    struct strbuf b = {0};
+    (void)a;
+    if (c->json)
+        strbuf_addf(&b, "{\"version\":\"%s\",\"protocol\":%d}\n", TUTTI_VERSION, WIRE_PROTOCOL);
+    else
+        strbuf_addf(&b, "tutti %s\n", TUTTI_VERSION);
+    return client_print_end(&b);
+}
+
+const struct command cmd_version = {
+    .name = "version",
+    .args = "",
+    .summary = "the version of this program",
+    .run = run,
+};

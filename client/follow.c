@@ -1,0 +1,324 @@
+/* The loop that follows a job. `watch` comes first and `show` second, so that nothing is missed between
+ * them; an event that says that the job ended, or that events are gone, makes it ask `show` again. */
+#include "client/follow.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "client/get.h"
+#include "client/show.h"
+#include "client/term.h"
+#include "client/view.h"
+
+#define FRAME_NS 120000000ull
+#define LINE_NS  2000000000ull
+#define FRESH_NS                                                                                             \
+    2000000000ull /* how old the curve of the live display may be: events carry only some of the steps */
+#define IDLE_MS      250
+#define RETRY_NS     60000000000ull
+#define RETRY_GAP_NS 250000000ull
+
+enum display { DISPLAY_NONE, DISPLAY_JSON, DISPLAY_LINES, DISPLAY_LIVE };
+
+struct follower {
+    const struct client *c;
+    const struct follow_options *o;
+    struct tutti **t;
+    enum display display;
+    int fd; /* of the live display */
+    struct view view;
+    struct wire_msg job;
+    uint64_t seq;        /* of the newest event seen */
+    struct strbuf above; /* lines that are to scroll above the live region */
+    uint64_t drawn_ns;   /* the last frame, or the last line about progress */
+    uint64_t fresh_ns;   /* the last `show` */
+    bool dirty;
+    bool ended;  /* the event came */
+    int signals; /* dealt with */
+};
+
+bool follow_ended(const struct json *job)
+{
+    const char *state = get_text(job, "state");
+    return strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "cancelled") == 0;
+}
+
+int follow_exit(const struct json *job)
+{
+    bool done = strcmp(get_text(job, "state"), "done") == 0;
+    return (int)(get_count_or(job, "exit", done ? CLIENT_DONE : CLIENT_FAILED) & 255);
+}
+
+/* ---- output ---- */
+
+static void choose_display(struct follower *f)
+{
+    f->display = DISPLAY_LINES;
+    if (f->c->json)
+        f->display = DISPLAY_JSON;
+    else if (f->c->quiet)
+        f->display = DISPLAY_NONE;
+    else if (term_is_terminal(STDOUT_FILENO) || term_is_terminal(STDERR_FILENO))
+        f->display = DISPLAY_LIVE;
+    f->fd = f->display == DISPLAY_LIVE && !term_is_terminal(STDOUT_FILENO) ? STDERR_FILENO : STDOUT_FILENO;
+    if (f->display == DISPLAY_LIVE)
+        term_begin(f->fd);
+}
+
+/* A line for good. Without a live region, what the program says of itself (`own`) goes to stderr. */
+static void say(struct follower *f, const char *line, bool own)
+{
+    struct strbuf b = {0};
+    if (f->display == DISPLAY_LIVE) {
+        strbuf_addf(&f->above, "%s\n", line);
+        f->dirty = true;
+    } else if (own) {
+        fprintf(stderr, "tutti: %s\n", line);
+    } else if (f->display == DISPLAY_LINES) {
+        strbuf_addf(&b, "%s\n", line);
+        client_print(&b);
+    }
+}
+
+static int draw(struct follower *f, bool last)
+{
+    struct style s = term_style(f->fd);
+    struct strbuf region = {0};
+    strbuf_add(&region, "");
+    if (!last)
+        view_draw(&region, &s, &f->view, term_rows(f->fd));
+    int r = term_frame(f->above.at != NULL ? f->above.at : "", region.at);
+    strbuf_finish(&region);
+    strbuf_finish(&f->above);
+    f->drawn_ns = clock_now_ns();
+    f->dirty = false;
+    return r;
+}
+
+static int update_display(struct follower *f)
+{
+    uint64_t now = clock_now_ns();
+    if (f->display != DISPLAY_LIVE || !f->dirty || now - f->drawn_ns < FRAME_NS)
+        return 0;
+    return draw(f, false);
+}
+
+static void show_progress_line(struct follower *f)
+{
+    uint64_t now = clock_now_ns();
+    struct style s = term_style(STDOUT_FILENO);
+    struct strbuf b = {0};
+    bool last = f->view.total > 0 && f->view.step == f->view.total;
+    if (!last && f->drawn_ns != 0 && now - f->drawn_ns < LINE_NS)
+        return;
+    f->drawn_ns = now;
+    view_line(&b, &s, &f->view);
+    strbuf_add(&b, "\n");
+    client_print(&b);
+}
+
+/* ---- the job ---- */
+
+static int refresh(struct follower *f, struct err *err)
+{
+    struct wire_msg m = {0};
+    int r = tutti_call(*f->t, "show", client_id_params(f->o->id), &m, err);
+    if (r < 0)
+        return r;
+    wire_msg_finish(&f->job);
+    f->job = m;
+    view_from_job(&f->view, m.result);
+    f->fresh_ns = clock_now_ns();
+    f->dirty = true;
+    return 0;
+}
+
+static int attach(struct follower *f, bool since, struct err *err)
+{
+    struct wire_msg m = {0};
+    struct strbuf params = {0};
+    strbuf_addf(&params, "{\"id\":%" PRIu64, f->o->id);
+    if (since)
+        strbuf_addf(&params, ",\"since\":%" PRIu64, f->seq);
+    strbuf_add(&params, "}");
+    int r = tutti_call(*f->t, "watch", params.at, &m, err);
+    strbuf_finish(&params);
+    if (r < 0)
+        return r;
+    if (!since)
+        get_count(m.result, "seq", &f->seq);
+    wire_msg_finish(&m);
+    return refresh(f, err);
+}
+
+static int on_event(struct follower *f, const struct json *e, struct err *err)
+{
+    const char *name = get_text(e, "event");
+    struct style s = term_style(f->fd);
+    struct strbuf line = {0};
+    uint64_t seq;
+    if (get_count_or(e, "job", f->o->id) != f->o->id) /* of a wider watch of this connection, a moment ago */
+        return 0;
+    if (get_count(e, "seq", &seq)) {
+        if (seq <= f->seq && strcmp(name, "gap") != 0) /* that watch had brought it already */
+            return 0;
+        f->seq = seq > f->seq ? seq : f->seq;
+    }
+    if (f->display == DISPLAY_JSON) {
+        char *text = json_print(e);
+        strbuf_addf(&line, "%s\n", text);
+        free(text);
+        client_print(&line);
+    } else if (!(f->signals > 0 && strcmp(name, "stopping") == 0) &&
+               show_event(&line, &s, e)) { /* it was said then */
+        say(f, line.at, false);
+    }
+    strbuf_finish(&line);
+    view_event(&f->view, e);
+    f->dirty = true;
+    if (f->display == DISPLAY_LINES && strcmp(name, "progress") == 0)
+        show_progress_line(f);
+    if (strcmp(name, "ended") != 0 && strcmp(name, "gap") != 0)
+        return 0;
+    int r = refresh(f, err);
+    f->ended = r == 0 && follow_ended(f->job.result);
+    return r;
+}
+
+/* ---- when things go wrong ---- */
+
+int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t, struct err *err)
+{
+    uint64_t until = clock_now_ns() + RETRY_NS;
+    int signals = term_signals(), r = err_set(err, -ECONNREFUSED, "the connection to the daemon is lost");
+    tutti_close(*t);
+    *t = NULL;
+    while (clock_now_ns() < until && term_signals() == signals) {
+        if (daemon != NULL && !private_alive(daemon, err))
+            return err->code;
+        r = tutti_connect(c->socket, t, err);
+        if (r == 0)
+            return 0;
+        if (r != -ECONNREFUSED && r != -ECONNRESET)
+            return r;
+        clock_sleep_ns(RETRY_GAP_NS);
+    }
+    return r;
+}
+
+static int reattach(struct follower *f, struct err *err)
+{
+    uint64_t until = clock_now_ns() + RETRY_NS;
+    int r;
+    say(f, "the connection to the daemon is lost; trying again for a minute", true);
+    if (f->display == DISPLAY_LIVE)
+        draw(f, false);
+    do {
+        r = follow_reconnect(f->c, f->o->daemon, f->t, err);
+        if (r < 0)
+            return r;
+        r = attach(f, true, err);
+        if (r == 0)
+            say(f, "connected again", true);
+        else
+            clock_sleep_ns(RETRY_GAP_NS);
+    } while (r < 0 && tutti_lost(*f->t) && clock_now_ns() < until);
+    return r;
+}
+
+/* Of `watch`: leave the job alone. Of `run`: first ask it to stop, then insist. 1: leave the loop. */
+static int on_signals(struct follower *f, struct err *err)
+{
+    int n = term_signals();
+    struct wire_msg m = {0};
+    struct strbuf params = {0};
+    if (n == f->signals)
+        return 0;
+    if (f->o->daemon == NULL)
+        return 1;
+    strbuf_addf(&params, "{\"id\":%" PRIu64 "%s}", f->o->id, n > 1 ? ",\"now\":true" : "");
+    say(f, n > 1 ? "stopping at once" : "stopping after a checkpoint... (again: at once)", true);
+    if (f->display == DISPLAY_LIVE)
+        draw(f, false);
+    int r = tutti_call(*f->t, "cancel", params.at, &m, err);
+    strbuf_finish(&params);
+    wire_msg_finish(&m);
+    if (r == 0)
+        f->signals = n;
+    return r;
+}
+
+/* ---- the loop ---- */
+
+/* Waits for an event, or a little, and shows what came of it. */
+static int turn(struct follower *f, struct err *err)
+{
+    struct wire_msg m = {0};
+    int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
+                       &m, err);
+    f->ended = r == 0 && follow_ended(f->job.result); /* and all of its events have been seen */
+    f->dirty = true;
+    if (r > 0) {
+        r = on_event(f, m.params, err);
+        wire_msg_finish(&m);
+    }
+    if (r == 0 && f->display == DISPLAY_LIVE && !f->ended && clock_now_ns() - f->fresh_ns >= FRESH_NS)
+        r = refresh(f, err);
+    if (update_display(f) < 0 || client_print_failed())
+        return err_set(err, -EPIPE, "the terminal is gone");
+    return r;
+}
+
+/* 0: the job has ended; 1: a signal; negative: a failure. */
+static int loop(struct follower *f, struct err *err)
+{
+    int r = attach(f, f->o->has_since, err);
+    f->ended = r == 0 && !f->o->has_since && follow_ended(f->job.result);
+    while (!f->ended && r <= 0) {
+        if (r < 0 && (*f->t == NULL || !tutti_lost(*f->t)))
+            return r;
+        if (r < 0)
+            r = reattach(f, err);
+        if (r == 0)
+            r = on_signals(f, err);
+        if (r == 0)
+            r = turn(f, err);
+    }
+    return r;
+}
+
+int follow(const struct client *c, struct tutti **t, const struct follow_options *o, struct wire_msg *ret_job)
+{
+    struct follower *f = xcalloc(1, sizeof *f);
+    struct err err = {0};
+    *f = (struct follower){.c = c, .o = o, .t = t, .seq = o->since, .signals = term_signals()};
+    term_catch_signals();
+    choose_display(f);
+    int r = loop(f, &err), exit = CLIENT_DONE;
+    if (r < 0 && o->daemon == NULL && term_signals() > f->signals)
+        r = 1;
+    if (f->display == DISPLAY_LIVE) {
+        draw(f, r == 0);
+        term_end();
+    }
+    if (r == 0) {
+        *ret_job = f->job;
+        f->job = (struct wire_msg){0};
+    } else if (r > 0) {
+        exit = 128 + term_last_signal();
+        if (!c->quiet)
+            fprintf(stderr, "tutti: job %" PRIu64 " goes on; `tutti cancel %" PRIu64 "` stops it\n", o->id,
+                    o->id);
+    } else {
+        exit = client_print_failed() ? CLIENT_FAILED : client_fail(c, &err); /* main tells of the former */
+    }
+    wire_msg_finish(&f->job);
+    free(f);
+    return exit;
+}

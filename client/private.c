@@ -1,0 +1,178 @@
+/* The private daemon of `tutti run`: a directory of its own, and a pipe whose write end only this process
+ * holds. However this process ends, the daemon then reads the end of the pipe, asks its job to write a
+ * checkpoint, and exits. It is in a session of its own: Ctrl-C is ours to deal with. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/utf8.h"
+#include "client/spawn.h"
+
+#define DIR_NAME     "tutti-run-XXXXXX"
+#define LOG_SHOWN    600
+#define REMOVE_DEPTH 8
+#define END_NS       90000000000ull /* the daemon itself waits 60 s for the job */
+#define POLL_NS      20000000ull
+
+/* ---- the directory ---- */
+
+static char *make_dir(struct err *err)
+{
+    const char *const places[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+    struct sockaddr_un address;
+    int code = ENOENT;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        struct strbuf b = {0};
+        if (places[i] == NULL || places[i][0] != '/')
+            continue;
+        strbuf_addf(&b, "%s/" DIR_NAME, places[i]);
+        if (b.n + sizeof "/worker.sock" <= sizeof address.sun_path && mkdtemp(b.at) != NULL)
+            return b.at;
+        code = errno;
+        strbuf_finish(&b);
+    }
+    err_set(err, -code, "no directory for the daemon in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
+            strerror(code));
+    return NULL;
+}
+
+static void remove_tree(int parent, const char *name, int depth)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    struct dirent *e;
+    if (d == NULL && fd >= 0)
+        close(fd);
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (unlinkat(fd, e->d_name, 0) < 0 && depth > 0)
+            remove_tree(fd, e->d_name, depth - 1);
+    }
+    if (d != NULL)
+        closedir(d);
+    unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+static char *below(const char *dir, const char *name)
+{
+    struct strbuf b = {0};
+    strbuf_addf(&b, "%s/%s", dir, name);
+    return b.at;
+}
+
+/* ---- the process ---- */
+
+/* In the child. The log is its standard output and error; the read end of the pipe stays open under its
+ * number. */
+static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    setsid();
+    signal(SIGPIPE, SIG_DFL);
+    if (null >= 0 && out >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
+        dup2(out, STDERR_FILENO) >= 0 && fcntl(pipe_end, F_SETFD, 0) == 0)
+        execv(path, argv);
+    dprintf(STDERR_FILENO, "cannot run %s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+static int launch(struct private_daemon *d, const char *path, int pipe_end, struct err *err)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", pipe_end);
+    char *argv[] = {(char *)path, "--user",  "--private", number, "--state", d->dir,
+                    "--socket",   d->socket, "--devices", "auto", NULL};
+    d->pid = fork();
+    if (d->pid == 0)
+        become_daemon(path, argv, d->log, pipe_end);
+    return d->pid < 0 ? err_set_at(err, -errno, path, "cannot be started: %s", strerror(errno)) : 0;
+}
+
+int private_start(struct private_daemon *ret, struct err *err)
+{
+    char *path = NULL;
+    int ends[2] = {-1, -1};
+    *ret = (struct private_daemon){.keep = -1, .pid = -1};
+    int r = spawn_find(PROGRAM_DAEMON, &path, err);
+    if (r < 0)
+        return r;
+    ret->dir = make_dir(err);
+    if (ret->dir == NULL)
+        r = err->code;
+    if (r == 0 && pipe2(ends, O_CLOEXEC) < 0)
+        r = err_set(err, -errno, "no pipe: %s", strerror(errno));
+    if (r == 0) {
+        ret->socket = below(ret->dir, "tutti.sock");
+        ret->log = below(ret->dir, "tuttid.log");
+        ret->keep = ends[1];
+        r = launch(ret, path, ends[0], err);
+        close(ends[0]);
+    }
+    free(path);
+    if (r < 0)
+        private_end(ret);
+    return r;
+}
+
+/* The end of the log, on one line: it goes into a message. */
+static void log_tail(const char *log, char *ret, size_t size)
+{
+    int fd = open(log, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    ssize_t n = 0;
+    if (fd >= 0 && fstat(fd, &st) == 0)
+        n = pread(fd, ret, size - 1, st.st_size > (off_t)size - 1 ? st.st_size - (off_t)size + 1 : 0);
+    if (fd >= 0)
+        close(fd);
+    while (n > 0 && ret[n - 1] == '\n')
+        n--;
+    ret[n > 0 ? n : 0] = '\0';
+    utf8_scrub(ret);
+}
+
+bool private_alive(struct private_daemon *d, struct err *err)
+{
+    char tail[LOG_SHOWN];
+    int status = 0;
+    if (d->pid > 0 && waitpid(d->pid, &status, WNOHANG) == 0)
+        return true;
+    if (d->pid > 0) {
+        log_tail(d->log, tail, sizeof tail);
+        err_set(err, -ECONNREFUSED, "the daemon ended%s%s", tail[0] != '\0' ? ": " : " and said nothing",
+                tail);
+    } else {
+        err_set(err, -ECONNREFUSED, "the daemon has ended");
+    }
+    d->pid = -1;
+    return false;
+}
+
+void private_end(struct private_daemon *d)
+{
+    if (d->keep >= 0)
+        close(d->keep);
+    d->keep = -1;
+    for (uint64_t waited = 0; d->pid > 0 && waitpid(d->pid, NULL, WNOHANG) == 0; waited += POLL_NS) {
+        if (waited >= END_NS)
+            kill(d->pid, SIGKILL);
+        clock_sleep_ns(POLL_NS);
+    }
+    d->pid = -1;
+    if (d->dir != NULL)
+        remove_tree(AT_FDCWD, d->dir, REMOVE_DEPTH);
+    free(d->dir);
+    free(d->socket);
+    free(d->log);
+    d->dir = d->socket = d->log = NULL;
+}

@@ -1,0 +1,159 @@
+/* Events as lines for people: what scrolls above the live display, and what a pipe gets. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "client/get.h"
+#include "client/show.h"
+#include "client/show_private.h"
+
+static void add_devices(struct strbuf *b, const struct json *event)
+{
+    const struct json *devices = get_array(event, "devices");
+    size_t n = devices != NULL ? json_array_size(devices) : 0;
+    double number;
+    if (n == 0)
+        return;
+    strbuf_addf(b, " on device%s", n == 1 ? "" : "s");
+    for (size_t i = 0; i < n && i < 64; i++)
+        if (get_number_at(devices, i, &number))
+            strbuf_addf(b, "%s%.0f", i > 0 ? ", " : " ", number);
+}
+
+static void started(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    uint64_t attempt = get_count_or(e, "attempt", 1);
+    (void)s;
+    strbuf_add(b, "started");
+    add_devices(b, e);
+    if (attempt > 1)
+        strbuf_addf(b, ", attempt %" PRIu64, attempt);
+}
+
+static void planned(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    const struct json *plan = get_object(e, "plan"), *peaks = get_array(plan, "device_peak_bytes");
+    uint64_t n = peaks != NULL ? json_array_size(peaks) : get_count_or(plan, "devices", 0), value;
+    struct traffic t;
+    strbuf_add(b, "planned");
+    if (get_count(e, "parameters", &value)) {
+        strbuf_add(b, ": ");
+        show_count(b, (double)value);
+        strbuf_add(b, " parameters");
+    }
+    if (get_count(e, "state_bytes", &value)) {
+        strbuf_add(b, ", ");
+        strbuf_add_bytes(b, value);
+        strbuf_add(b, " of state");
+    }
+    if (get_text(plan, "policy")[0] != '\0') {
+        strbuf_add(b, "; policy ");
+        show_text(b, s, get_text(plan, "policy"));
+    }
+    if (n > 0)
+        strbuf_addf(b, " on %" PRIu64 " device%s", n, n == 1 ? "" : "s");
+    if (show_plan_traffic(plan, &t)) {
+        if (get_count(get_object(e, "resolved"), "micro_batch", &value))
+            strbuf_addf(b, "\n  micro-batch %" PRIu64 "; per step ", value);
+        else
+            strbuf_add(b, "\n  per step ");
+        strbuf_add_bytes(b, t.in);
+        strbuf_add(b, " in, ");
+        strbuf_add_bytes(b, t.out);
+        strbuf_add(b, " out");
+        if (t.peer > 0) {
+            strbuf_add(b, ", ");
+            strbuf_add_bytes(b, t.peer);
+            strbuf_add(b, " peer");
+        }
+    }
+}
+
+static void resumed(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    (void)s;
+    strbuf_addf(b, "resumed from the checkpoint of step %" PRIu64 "%s", get_count_or(e, "step", 0),
+                get_flag(e, "numerics_changed") ? ", written with other numerics: the bits may differ" : "");
+}
+
+static void skipped(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    strbuf_addf(b, "%sstep %" PRIu64 "  skipped: its gradient is not finite%s", show_ink(s, INK_YELLOW),
+                get_count_or(e, "step", 0), show_plain(s));
+}
+
+static void eval(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    double loss, accuracy;
+    strbuf_addf(b, "step %" PRIu64, get_count_or(e, "step", 0));
+    if (get_number(e, "loss", &loss)) {
+        strbuf_add(b, "  val loss ");
+        show_loss(b, loss);
+    }
+    if (get_number(e, "accuracy", &accuracy))
+        strbuf_addf(b, "  accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
+}
+
+static void checkpoint(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    strbuf_addf(b, "%sstep %" PRIu64 "  checkpoint written%s", show_ink(s, INK_DIM),
+                get_count_or(e, "step", 0), show_plain(s));
+}
+
+static void stopping(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    const char *by = get_text(e, "by");
+    strbuf_addf(b, "%sstopping after a checkpoint", show_ink(s, INK_YELLOW));
+    if (by[0] != '\0') {
+        strbuf_add(b, " (");
+        show_text(b, s, by);
+        strbuf_add(b, ")");
+    }
+    strbuf_add(b, show_plain(s));
+}
+
+static void restarting(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    double in_s = get_number_or(e, "in_s", 0);
+    strbuf_addf(b, "%sthe worker failed (", show_ink(s, INK_YELLOW));
+    show_text(b, s, get_text(e, "why"));
+    strbuf_addf(b, "), failure %" PRIu64 "; it starts again in ", get_count_or(e, "failures", 1));
+    show_duration(b, in_s);
+    strbuf_add(b, show_plain(s));
+}
+
+static void queued(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    strbuf_add(b, "back in the queue");
+    if (get_text(e, "why")[0] != '\0') {
+        strbuf_add(b, ": ");
+        show_text(b, s, get_text(e, "why"));
+    }
+}
+
+static void gap(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    (void)e;
+    strbuf_addf(b, "%s(some events were missed)%s", show_ink(s, INK_DIM), show_plain(s));
+}
+
+static const struct {
+    const char *name;
+    void (*add)(struct strbuf *b, const struct style *s, const struct json *e);
+} kinds[] = {
+    {"checkpoint", checkpoint}, {"eval", eval},       {"gap", gap},
+    {"planned", planned},       {"queued", queued},   {"resumed", resumed},
+    {"restarting", restarting}, {"skipped", skipped}, {"started", started},
+    {"stopping", stopping},
+};
+
+bool show_event(struct strbuf *b, const struct style *s, const struct json *event)
+{
+    const char *name = get_text(event, "event");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (strcmp(kinds[i].name, name) != 0)
+            continue;
+        kinds[i].add(b, s, event);
+        return true;
+    }
+    return false;
+}

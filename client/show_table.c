@@ -1,0 +1,149 @@
+/* Tables that fit the terminal: columns as wide as their cells; where that is too wide, those that may
+ * shrink do, and then the least important are left out. Text that goes to a pipe is as wide as it gets. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/vec.h"
+#include "client/show.h"
+
+#define GAP         2
+#define COLUMNS_MAX 16
+
+struct cell {
+    char *text;
+    enum ink ink;
+};
+
+struct table {
+    const struct column *columns;
+    int n;
+    VEC(struct cell) cells;
+};
+
+struct table *table_create(const struct column *columns, int n)
+{
+    struct table *t = xcalloc(1, sizeof *t);
+    t->columns = columns;
+    t->n = n < COLUMNS_MAX ? n : COLUMNS_MAX;
+    return t;
+}
+
+void table_destroy(struct table *t)
+{
+    if (t == NULL)
+        return;
+    for (size_t i = 0; i < t->cells.n; i++)
+        free(t->cells.at[i].text);
+    vec_free(&t->cells);
+    free(t);
+}
+
+void table_cell(struct table *t, const struct style *s, enum ink ink, const char *foreign_text)
+{
+    struct strbuf b = {0};
+    strbuf_add(&b, "");
+    show_text(&b, s, foreign_text);
+    vec_push(&t->cells, (struct cell){b.at, ink});
+}
+
+static void measure(const struct table *t, int *widths)
+{
+    for (int c = 0; c < t->n; c++)
+        widths[c] = show_columns(t->columns[c].title);
+    for (size_t i = 0; i < t->cells.n; i++) {
+        int w = show_columns(t->cells.at[i].text), c = (int)(i % (size_t)t->n);
+        if (w > widths[c])
+            widths[c] = w;
+    }
+}
+
+/* A column of width 0 is not shown, nor is the gap before the next. */
+static int total(const struct table *t, const int *widths)
+{
+    int sum = 0;
+    for (int c = 0; c < t->n; c++)
+        sum += widths[c] > 0 ? widths[c] + GAP : 0;
+    return sum > 0 ? sum - GAP : 0;
+}
+
+static bool shrink_one(const struct table *t, int *widths, int excess)
+{
+    int widest = -1;
+    for (int c = 0; c < t->n; c++)
+        if (t->columns[c].least > 0 && widths[c] > t->columns[c].least &&
+            (widest < 0 || widths[c] > widths[widest]))
+            widest = c;
+    if (widest < 0)
+        return false;
+    int room = widths[widest] - t->columns[widest].least;
+    widths[widest] -= room < excess ? room : excess;
+    return true;
+}
+
+static bool drop_one(const struct table *t, int *widths)
+{
+    int first = -1;
+    for (int c = 0; c < t->n; c++)
+        if (widths[c] > 0 && t->columns[c].drop > 0 &&
+            (first < 0 || t->columns[c].drop > t->columns[first].drop))
+            first = c;
+    if (first < 0)
+        return false;
+    widths[first] = 0;
+    return true;
+}
+
+/* First drop what is dropped before a column would have to shrink below its least width, then shrink what
+ * is left. */
+static void fit(const struct table *t, int *widths, int width)
+{
+    for (;;) {
+        int least[COLUMNS_MAX];
+        for (int c = 0; c < t->n; c++)
+            least[c] =
+                t->columns[c].least > 0 && t->columns[c].least < widths[c] ? t->columns[c].least : widths[c];
+        if (total(t, least) <= width || !drop_one(t, widths))
+            break;
+    }
+    while (total(t, widths) > width)
+        if (!shrink_one(t, widths, total(t, widths) - width))
+            break;
+}
+
+static void print_row(const struct table *t, const struct style *s, struct strbuf *b, const int *widths,
+                      size_t row)
+{
+    int last = t->n - 1;
+    while (last >= 0 && widths[last] == 0)
+        last--;
+    for (int c = 0; c <= last; c++) {
+        bool title = row == SIZE_MAX;
+        const struct cell *cell = title ? NULL : &t->cells.at[row * (size_t)t->n + (size_t)c];
+        const char *text = title ? t->columns[c].title : cell->text;
+        if (widths[c] == 0)
+            continue;
+        strbuf_add(b, show_ink(s, title ? INK_DIM : cell->ink));
+        int columns = show_columns(text);
+        bool bare =
+            c == last && !t->columns[c].right && columns < widths[c]; /* no blanks at the end of a line */
+        show_cell(b, s, text, bare ? columns : widths[c], t->columns[c].right);
+        if (title || cell->ink != INK_NONE)
+            strbuf_add(b, show_plain(s));
+        strbuf_addf(b, "%*s", c < last ? GAP : 0, "");
+    }
+    while (b->n > 0 && b->at[b->n - 1] == ' ')
+        b->at[--b->n] = '\0';
+    strbuf_add(b, "\n");
+}
+
+void table_print(const struct table *t, const struct style *s, struct strbuf *b)
+{
+    int widths[COLUMNS_MAX];
+    measure(t, widths);
+    if (s->width > 0)
+        fit(t, widths, s->width);
+    print_row(t, s, b, widths, SIZE_MAX);
+    for (size_t row = 0; row < t->cells.n / (size_t)t->n; row++)
+        print_row(t, s, b, widths, row);
+}

@@ -1,0 +1,262 @@
+/* The job file. The spec is edited as text: the tree of base/json is read-only, and what is not edited
+ * keeps its order. */
+#include "client/spec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/get.h"
+
+#define SPEC_MAX    (64u << 20)
+#define MAX_DEVICES 4096
+
+/* ---- reading ---- */
+
+static int read_file(const char *path, struct strbuf *b, struct err *err)
+{
+    bool standard = strcmp(path, "-") == 0;
+    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), r = 0;
+    char chunk[8192];
+    ssize_t n = 0;
+    if (fd < 0)
+        return err_set_at(err, -EINVAL, path, "cannot be read: %s", strerror(errno));
+    strbuf_add(b, "");
+    while (r == 0 && (n = read(fd, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno != EINTR)
+            r = err_set_at(err, -EINVAL, path, "cannot be read: %s", strerror(errno));
+        else if (b->n > SPEC_MAX)
+            r = err_set_at(err, -EINVAL, path, "is too large for a job");
+        else if (n > 0)
+            strbuf_addn(b, chunk, (size_t)n);
+    }
+    if (!standard)
+        close(fd);
+    return r;
+}
+
+/* ---- editing ---- */
+
+struct edit {
+    const char *key;
+    char *value; /* JSON; NULL: leave it as it is */
+};
+
+/* The object as text with some members replaced or added. `object` may be NULL: an empty one. */
+static char *print_edited(const struct json *object, const struct edit *edits, int n)
+{
+    struct strbuf b = {0};
+    const char *between = "";
+    strbuf_add(&b, "{");
+    for (const struct json *m = object != NULL ? json_array_first(object) : NULL; m != NULL;
+         m = json_array_next(m)) {
+        bool replaced = false;
+        for (int i = 0; i < n; i++)
+            replaced = replaced || (edits[i].value != NULL && strcmp(edits[i].key, json_key(m)) == 0);
+        if (replaced)
+            continue;
+        char *text = json_print(m);
+        strbuf_add(&b, between);
+        strbuf_add_json(&b, json_key(m));
+        strbuf_addf(&b, ":%s", text);
+        free(text);
+        between = ",";
+    }
+    for (int i = 0; i < n; i++) {
+        if (edits[i].value == NULL)
+            continue;
+        strbuf_addf(&b, "%s\"%s\":%s", between, edits[i].key, edits[i].value);
+        between = ",";
+    }
+    strbuf_add(&b, "}");
+    return b.at;
+}
+
+static char *quoted(const char *text)
+{
+    struct strbuf b = {0};
+    if (text != NULL)
+        strbuf_add_json(&b, text);
+    return b.at;
+}
+
+static int size_of(const struct args *a, const char *name, char **ret, struct err *err)
+{
+    const char *text = opts_get(a, name);
+    struct strbuf b = {0};
+    char option[32];
+    uint64_t bytes;
+    if (text == NULL)
+        return 0;
+    snprintf(option, sizeof option, "--%s", name);
+    if (json_parse_bytes(text, option, &bytes, err) < 0)
+        return -EINVAL;
+    if (bytes == 0)
+        return err_set_at(err, -EINVAL, option, "must be more than 0; leave it out for the spec's");
+    strbuf_addf(&b, "%" PRIu64, bytes);
+    *ret = b.at;
+    return 0;
+}
+
+/* A section of the spec with its edits; NULL when there are none. A section that is no object is left for
+ * the check. */
+static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
+{
+    const struct json *node = json_get(spec, section);
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any = any || edits[i].value != NULL;
+    return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
+}
+
+static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
+{
+    struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
+    struct edit memory[] = {{"policy", quoted(opts_get(a, "policy"))},
+                            {"optimizer_on", quoted(opts_get(a, "optimizer-on"))}};
+    struct edit top[] = {{"resources", NULL}, {"memory", NULL}, {"output", quoted(opts_get(a, "output"))}};
+    const char *devices = opts_get(a, "devices");
+    uint64_t n;
+    int r = devices != NULL ? opts_number(devices, "--devices", 1, MAX_DEVICES, &n, err) : 0;
+    if (r == 0 && devices != NULL)
+        resources[0].value = strdup(devices);
+    if (r == 0)
+        r = size_of(a, "device-memory", &resources[1].value, err);
+    if (r == 0)
+        r = size_of(a, "host-memory", &resources[2].value, err);
+    if (r == 0) {
+        top[0].value = edit_section(spec, "resources", resources, 3);
+        top[1].value = edit_section(spec, "memory", memory, 2);
+        *ret = print_edited(spec, top, 3);
+    }
+    for (int i = 0; i < 3; i++) {
+        free(resources[i].value);
+        free(top[i].value);
+    }
+    free(memory[0].value);
+    free(memory[1].value);
+    return r;
+}
+
+int spec_read(const char *path, const struct args *a, char **ret, struct err *err)
+{
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    struct strbuf b = {0};
+    struct json *spec = NULL;
+    int r = read_file(path, &b, err);
+    if (r == 0)
+        r = json_parse(b.at, b.n, name, true, &spec, err);
+    if (r == 0 && json_type(spec) != JSON_OBJECT)
+        r = err_set_at(err, -EINVAL, name, "a job is a JSON object");
+    if (r == 0)
+        r = apply_flags(spec, a, ret, err);
+    json_free(spec);
+    strbuf_finish(&b);
+    return r;
+}
+
+void spec_pass_flags(const struct args *a, struct spawn_args *to)
+{
+    static const char *const names[] = {"devices",      "device-memory", "host-memory",
+                                        "optimizer-on", "output",        "policy"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char option[32];
+        snprintf(option, sizeof option, "--%s", names[i]);
+        spawn_add_option(to, option, opts_get(a, names[i]));
+    }
+}
+
+/* ---- checking ---- */
+
+static uint64_t wanted_devices(const struct json *spec)
+{
+    const struct json *resources = get_object(spec, "resources"), *range = get_object(resources, "devices");
+    if (range != NULL)
+        return get_count_or(range, "max", get_count_or(range, "min", 1));
+    return get_count_or(resources, "devices", 1);
+}
+
+static void add_number(struct spawn_args *to, const char *option, uint64_t n)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, n);
+    spawn_add_option(to, option, text);
+}
+
+/* What the server has, unless the spec asks for less. 0: unknown. */
+static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
+{
+    const struct json *node = get_node(get_object(spec, "resources"), key);
+    uint64_t asked;
+    if (node != NULL && json_bytes(node, key, &asked, NULL) == 0 && asked > 0 &&
+        (server == 0 || asked < server))
+        return asked;
+    return server;
+}
+
+void spec_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to)
+{
+    const struct json *devices = get_array(machine, "devices"), *d;
+    uint64_t n = devices != NULL ? json_array_size(devices) : 0, least = 0, bytes, host;
+    if (get_flag(machine, "auto") || n == 0)
+        return;
+    for (d = json_array_first(devices); d != NULL; d = json_array_next(d))
+        if (get_count(d, "memory_bytes", &bytes) && bytes > 0 && (least == 0 || bytes < least))
+            least = bytes;
+    uint64_t wanted = wanted_devices(spec);
+    add_number(to, "--devices", wanted < n ? wanted : n);
+    least = least_of(spec, "device_memory", least);
+    host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
+    if (least > 0)
+        add_number(to, "--device-memory", least);
+    if (host > 0)
+        add_number(to, "--host-memory", host);
+}
+
+/* The worker has printed its verdict as one JSON object. */
+static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
+{
+    struct json *verdict = NULL;
+    struct err err = {0};
+    if (json_parse(text, bytes, "the check", false, &verdict, &err) < 0) {
+        err_set(&err, -EIO, "tutti-worker --check ended with code %d and without a result", exit);
+    } else {
+        int code = wire_errno(get_text(verdict, "errno"));
+        err_set_at(&err, code < 0 ? code : -EINVAL, get_text(verdict, "path"), "%s",
+                   get_text(verdict, "message"));
+    }
+    json_free(verdict);
+    return client_fail_as(c, exit, &err);
+}
+
+int spec_check(const struct client *c, const char *spec, const struct json *machine)
+{
+    struct err err = {0};
+    struct spawn_args args = {0};
+    struct strbuf out = {0};
+    struct json *doc = NULL;
+    char *worker = NULL;
+    int exit = CLIENT_FAILED, r = spawn_find(PROGRAM_WORKER, &worker, &err);
+    if (r == 0)
+        r = json_parse(spec, strlen(spec), "the job", false, &doc, &err);
+    if (r == 0) {
+        spawn_add(&args, "--check");
+        spawn_add(&args, "/dev/stdin");
+        spawn_add(&args, "--json");
+        spec_machine_args(doc, machine, &args);
+        r = spawn_collect(worker, &args, spec, &out, &exit, &err);
+    }
+    if (r < 0)
+        exit = client_fail_as(c, CLIENT_FAILED, &err);
+    else if (exit != CLIENT_DONE)
+        exit = report_verdict(c, out.at, out.n, exit);
+    json_free(doc);
+    free(worker);
+    strbuf_finish(&out);
+    spawn_finish(&args);
+    return exit;
+}

@@ -1,0 +1,39 @@
+/* The job file on its way to the daemon: read, with the command line's wishes written into it, and
+ * checked. */
+#ifndef CLIENT_SPEC_H
+#define CLIENT_SPEC_H
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/strbuf.h"
+#include "client/client.h"
+#include "client/spawn.h"
+
+/* Rows of the resource flags, for a table of options. */
+#define SPEC_OPT(name, value, help)                                                                          \
+    {                                                                                                        \
+        name, 0, value, help                                                                                 \
+    }
+#define SPEC_OPTS                                                                                            \
+    SPEC_OPT("devices", "N", "number of devices"),                                                           \
+        SPEC_OPT("device-memory", "SIZE", "bytes of each device, e.g. 64MiB"),                               \
+        SPEC_OPT("host-memory", "SIZE", "host memory the job may use"),                                      \
+        SPEC_OPT("optimizer-on", "WHERE", "where updates are computed: auto, host, device"),                 \
+        SPEC_OPT("output", "DIR", "instead of the spec's output"),                                           \
+        SPEC_OPT("policy", "NAME", "auto, resident, stream, harmony-pp, ...")
+
+/* Reads a file ("-": standard input), // comments allowed, applies the flags, and gives strict JSON.
+ * malloc'ed. */
+int spec_read(const char *path, const struct args *a, char **ret, struct err *err);
+
+/* The flags as arguments of tutti-worker, as they were given. */
+void spec_pass_flags(const struct args *a, struct spawn_args *to);
+
+/* Runs the worker's check of the spec as this user. `machine`: what `devices` answered; NULL: what the
+ * spec says. 0, or an exit code; then the reason has been reported. */
+int spec_check(const struct client *c, const char *spec, const struct json *machine);
+
+/* Arguments that make the check assume the server's machine (for tests). */
+void spec_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);
+
+#endif

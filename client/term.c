@@ -1,0 +1,203 @@
+/* The region is redrawn from its first line: the cursor goes up as many rows as the last frame took, every
+ * line is written over the old one and the rest of it erased, and all of that is one write, so nothing
+ * flickers. When the terminal became narrower its lines were wrapped: the rows are counted again with the new
+ * width.
+ *
+ * The cursor is hidden while the region is there. Whoever ends the program in whichever way shows it again:
+ * term_end, exit (atexit), or the handlers of signals, which only write and set flags.
+ */
+#include "client/term.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/vec.h"
+
+#define SHOW_CURSOR "\033[?25h"
+#define HIDE_CURSOR "\033[?25l"
+
+static volatile sig_atomic_t region_fd = -1; /* -1: no region */
+static volatile sig_atomic_t continued;      /* the shell has written over the region */
+static volatile sig_atomic_t signals, last_signal;
+static VEC(int) drawn;  /* columns of each line of the last frame */
+static int drawn_width; /* of the terminal then */
+
+bool term_is_terminal(int fd)
+{
+    const char *term = getenv("TERM");
+    return isatty(fd) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
+}
+
+static struct winsize size_of(int fd)
+{
+    struct winsize w = {0};
+    if (ioctl(fd, TIOCGWINSZ, &w) < 0 || w.ws_col == 0)
+        w.ws_col = 80;
+    if (w.ws_row == 0)
+        w.ws_row = 24;
+    return w;
+}
+
+struct style term_style(int fd)
+{
+    const char *no_color = getenv("NO_COLOR");
+    bool terminal = isatty(fd), utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    return (struct style){
+        .color = term_is_terminal(fd) && (no_color == NULL || no_color[0] == '\0'),
+        .unicode = utf8 && term_is_terminal(fd),
+        .utf8 = utf8 || !terminal,
+        .width = terminal ? size_of(fd).ws_col : 0,
+    };
+}
+
+int term_rows(int fd)
+{
+    return size_of(fd).ws_row;
+}
+
+/* ---- the region ---- */
+
+static void show_cursor(void)
+{
+    ssize_t ignored = region_fd >= 0 ? write(region_fd, SHOW_CURSOR, strlen(SHOW_CURSOR)) : 0;
+    (void)ignored;
+}
+
+void term_begin(int fd)
+{
+    static bool registered;
+    if (!registered)
+        atexit(show_cursor);
+    registered = true;
+    drawn.n = 0;
+    region_fd = fd;
+}
+
+static int rows_drawn(int width)
+{
+    int rows = 0;
+    for (size_t i = 0; i < drawn.n; i++)
+        rows += drawn.at[i] <= width ? 1 : (drawn.at[i] + width - 1) / width;
+    return rows;
+}
+
+/* Each line with the rest of its row erased. Notes their columns when `note`. */
+static void add_lines(struct strbuf *b, const char *lines, bool note)
+{
+    while (*lines != '\0') {
+        size_t n = strcspn(lines, "\n");
+        struct strbuf line = {0};
+        strbuf_addn(&line, lines, n);
+        if (note)
+            vec_push(&drawn, show_columns(line.at));
+        strbuf_addf(b, "%s\033[K\r\n", line.at);
+        strbuf_finish(&line);
+        lines += n + (lines[n] == '\n');
+    }
+}
+
+static int write_all(int fd, const struct strbuf *b)
+{
+    for (size_t at = 0; at < b->n;) {
+        ssize_t n = write(fd, b->at + at, b->n - at);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+int term_frame(const char *above, const char *lines)
+{
+    struct strbuf b = {0};
+    int width = size_of(region_fd).ws_col, rows = continued ? 0 : rows_drawn(width);
+    continued = 0;
+    strbuf_add(&b, HIDE_CURSOR);
+    if (rows > 0)
+        strbuf_addf(&b, "\033[%dA", rows);
+    strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r"); /* else a terminal joins what it had wrapped */
+    drawn_width = width;
+    drawn.n = 0;
+    add_lines(&b, above, false);
+    add_lines(&b, lines, true);
+    strbuf_add(&b, "\033[J");
+    int r = write_all(region_fd, &b);
+    strbuf_finish(&b);
+    return r;
+}
+
+void term_end(void)
+{
+    show_cursor();
+    region_fd = -1;
+    vec_free(&drawn);
+}
+
+/* ---- signals ---- */
+
+static void count(int number)
+{
+    last_signal = number;
+    signals = signals + 1;
+    if (signals < 3)
+        return;
+    show_cursor();
+    _exit(128 + number);
+}
+
+static void end(int number)
+{
+    show_cursor();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void suspend(int number)
+{
+    int saved = errno;
+    (void)number;
+    show_cursor();
+    raise(SIGSTOP);
+    continued = 1;
+    errno = saved;
+}
+
+static void wake(int number) /* only so that poll returns: the width is read with every frame */
+{
+    (void)number;
+}
+
+static void handle(int number, void (*handler)(int))
+{
+    struct sigaction a = {.sa_handler = handler}, old;
+    sigemptyset(&a.sa_mask);
+    if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
+        number != SIGTERM)
+        return; /* nohup */
+    sigaction(number, &a, NULL);
+}
+
+void term_catch_signals(void)
+{
+    handle(SIGINT, count);
+    handle(SIGTERM, count);
+    handle(SIGHUP, end);
+    handle(SIGQUIT, end);
+    handle(SIGTSTP, suspend);
+    handle(SIGWINCH, wake);
+}
+
+int term_signals(void)
+{
+    return signals;
+}
+
+int term_last_signal(void)
+{
+    return last_signal;
+}

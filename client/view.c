@@ -1,0 +1,93 @@
+/* The model of the live display. `show` gives the present state with the number of the newest event in it;
+ * events up to that number are not applied again, or the curve would lose the steps after them. */
+#include "client/view.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "client/get.h"
+
+static void add_eval(struct view *v, uint64_t step, double accuracy)
+{
+    if (v->n_evals == VIEW_EVALS)
+        memmove(v->accuracies, v->accuracies + 1, (VIEW_EVALS - 1) * sizeof v->accuracies[0]);
+    else
+        v->n_evals++;
+    v->accuracies[v->n_evals - 1] = accuracy;
+    v->eval_step = step;
+}
+
+static void take_progress(struct view *v, const struct json *p)
+{
+    uint64_t in, out;
+    get_count(p, "step", &v->step);
+    get_count(p, "total_steps", &v->total);
+    get_number(p, "loss", &v->loss);
+    get_number(p, "samples_per_s", &v->samples_per_s);
+    get_number(p, "eta_s", &v->eta_s);
+    get_number(p, "stall_share", &v->stall_share);
+    if (get_count(p, "in_bytes", &in) && get_count(p, "out_bytes", &out)) {
+        v->moved = true;
+        v->in_bytes = in;
+        v->out_bytes = out;
+        v->peer_bytes = get_count_or(p, "peer_bytes", 0);
+    }
+}
+
+void view_from_job(struct view *v, const struct json *job)
+{
+    const struct json *evals = get_array(job, "evals"), *e = evals != NULL ? json_array_first(evals) : NULL;
+    double step, accuracy, known[VIEW_EVALS];
+    int n_known = v->n_evals;
+    uint64_t known_step = v->eval_step;
+    memcpy(known, v->accuracies, sizeof known);
+    *v = (struct view){.loss = NAN, .samples_per_s = NAN, .eta_s = NAN, .stall_share = NAN};
+    utf8_copy(v->name, sizeof v->name, get_text(job, "name"));
+    utf8_copy(v->state, sizeof v->state, get_text(job, "state"));
+    utf8_copy(v->reason, sizeof v->reason, get_text(job, "reason"));
+    get_count(job, "seq", &v->seq);
+    take_progress(v, job);
+    take_progress(v, get_object(job, "progress"));
+    curve_from_json(&v->curve, get_array(job, "curve"));
+    for (; e != NULL; e = json_array_next(e))
+        if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
+            add_eval(v, (uint64_t)step, accuracy);
+    if (known_step > v->eval_step && known_step <= v->step) { /* `show` may lag a second behind the events */
+        memcpy(v->accuracies, known, sizeof known);
+        v->n_evals = n_known;
+        v->eval_step = known_step;
+    }
+}
+
+void view_event(struct view *v, const struct json *event)
+{
+    static const struct {
+        const char *event, *state;
+    } states[] = {{"queued", "queued"},
+                  {"restarting", "queued"},
+                  {"started", "running"},
+                  {"stopping", "stopping"},
+                  {"submitted", "queued"}};
+    const char *name = get_text(event, "event");
+    uint64_t seq;
+    double accuracy;
+    if (get_count(event, "seq", &seq)) {
+        if (seq <= v->seq)
+            return;
+        v->seq = seq;
+    }
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strcmp(states[i].event, name) == 0) {
+            utf8_copy(v->state, sizeof v->state, states[i].state);
+            utf8_copy(v->reason, sizeof v->reason, get_text(event, "why"));
+        }
+    if (strcmp(name, "progress") == 0) {
+        take_progress(v, event);
+        curve_add(&v->curve, v->step, get_number_or(event, "loss", NAN));
+    } else if (strcmp(name, "eval") == 0 && get_number(event, "accuracy", &accuracy)) {
+        add_eval(v, get_count_or(event, "step", v->step), accuracy);
+    } else if (strcmp(name, "ended") == 0) {
+        utf8_copy(v->state, sizeof v->state, get_text(event, "state"));
+    }
+}

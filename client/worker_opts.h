@@ -1,0 +1,18 @@
+/* What `check` and `plan` have in common: starting tutti-worker with the same options under the same
+ * names. */
+#ifndef CLIENT_WORKER_OPTS_H
+#define CLIENT_WORKER_OPTS_H
+
+#include "client/spec.h"
+
+#define WORKER_OPTS                                                                                          \
+    SPEC_OPTS, SPEC_OPT("delay-seed", "N", "delay every stream at random"),                                  \
+        SPEC_OPT("link", "SIZE", "pace host copies to SIZE bytes per second"),                               \
+        SPEC_OPT("peer", "SIZE", "pace copies between devices"),                                             \
+        SPEC_OPT("threads", "N", "threads that share one operation")
+
+/* Becomes `tutti-worker MODE JOB` with the options given. Returns an exit code when that fails. */
+int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
+                struct spawn_args *more);
+
+#endif
