@@ -24,7 +24,9 @@
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
     *ret = (struct job){0};
-    int r = spec_load(o->spec_path, &ret->spec, err);
+    int r = o->spec_text != NULL
+                ? spec_parse(o->spec_text, strlen(o->spec_text), "spec", o->dir, false, &ret->spec, err)
+                : spec_load_in(o->spec_path, o->dir, &ret->spec, err);
     if (r < 0)
         return r;
     ret->output = o->output != NULL ? o->output : ret->spec->output;

@@ -17,14 +17,16 @@
 
 /* What the command line may set over the spec: where to run, never what to compute. */
 struct job_options {
-    const char *spec_path;
-    const char *output;                          /* NULL: the spec's */
-    uint32_t devices;                            /* 0: the spec's */
-    uint64_t device_bytes;                       /* 0: the spec's */
-    uint64_t host_bytes;                         /* 0: the spec's */
-    int policy;                                  /* enum policy_id, -1: the spec's */
-    int update;                                  /* enum update_place, -1: the spec's */
-    uint32_t threads;                            /* 0: one per core */
+    const char *spec_path; /* "-": standard input */
+    const char *spec_text; /* the spec itself, in place of spec_path; NULL: none */
+    const char *dir;       /* where its relative paths begin; NULL: the current directory */
+    const char *output;    /* NULL: the spec's */
+    uint32_t devices;      /* 0: the spec's */
+    uint64_t device_bytes; /* 0: the spec's */
+    uint64_t host_bytes;   /* 0: the spec's */
+    int policy;            /* enum policy_id, -1: the spec's */
+    int update;            /* enum update_place, -1: the spec's */
+    uint32_t threads;      /* 0: one per core */
     uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
     uint64_t delay_seed;                         /* 0: none */
 };

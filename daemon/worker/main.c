@@ -18,6 +18,9 @@ static const char usage[] =
     "       tutti-worker --plan JOB.json [options]    print the plan: who computes what, bytes, memory, "
     "time\n"
     "       tutti-worker --run JOB.json [options]     train, from the newest checkpoint where there is one\n"
+    "       tutti-worker --export DIR --out FILE      write the weights of a job's output as safetensors\n"
+    "       tutti-worker --serve SOCKET --job ID --attempt N    train a job of tuttid, which starts it so\n"
+    "JOB.json may be - for standard input.\n"
     "\n"
     "where to run (over the spec's resources and memory; none of these changes the results):\n"
     "  --devices N            number of virtual cpu devices\n"
@@ -30,22 +33,33 @@ static const char usage[] =
     "  --peer SIZE            pace copies between devices\n"
     "  --delay-seed N         delay every stream at random, to shake out races\n"
     "  --output DIR           instead of the spec's output\n"
+    "  --dir DIR              where relative paths of the spec begin (default: the current directory)\n"
+    "what to export:\n"
+    "  --step N|best|last     the weights of a checkpoint, best by accuracy, then loss (default: of the "
+    "finished\n"
+    "                         job, else of the newest checkpoint)\n"
+    "  --force                replace FILE\n"
     "what to print:\n"
     "  --json                 the result as JSON on standard output\n"
     "  --quiet                no progress\n"
     "  --dump                 with --plan: every instruction\n"
-    "  --out FILE             with --plan: write the plan as JSON\n"
+    "  --out FILE             with --plan: write the plan as JSON; with --export: the weights\n"
     "  --trace FILE           with --plan: write a Chrome trace of the simulated plan\n"
     "  --help, --version\n";
 
 enum option_id {
-    OPT_CHECK = 256,
+    OPT_ATTEMPT = 256,
+    OPT_CHECK,
     OPT_DELAY_SEED,
     OPT_DEVICES,
     OPT_DEVICE_MEMORY,
+    OPT_DIR,
     OPT_DUMP,
+    OPT_EXPORT,
+    OPT_FORCE,
     OPT_HELP,
     OPT_HOST_MEMORY,
+    OPT_JOB,
     OPT_JSON,
     OPT_LINK,
     OPT_OPTIMIZER_ON,
@@ -56,19 +70,26 @@ enum option_id {
     OPT_POLICY,
     OPT_QUIET,
     OPT_RUN,
+    OPT_SERVE,
+    OPT_STEP,
     OPT_THREADS,
     OPT_TRACE,
     OPT_VERSION,
 };
 
 static const struct option options[] = {
+    {"attempt", required_argument, NULL, OPT_ATTEMPT},
     {"check", required_argument, NULL, OPT_CHECK},
     {"delay-seed", required_argument, NULL, OPT_DELAY_SEED},
     {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
     {"devices", required_argument, NULL, OPT_DEVICES},
+    {"dir", required_argument, NULL, OPT_DIR},
     {"dump", no_argument, NULL, OPT_DUMP},
+    {"export", required_argument, NULL, OPT_EXPORT},
+    {"force", no_argument, NULL, OPT_FORCE},
     {"help", no_argument, NULL, OPT_HELP},
     {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
+    {"job", required_argument, NULL, OPT_JOB},
     {"json", no_argument, NULL, OPT_JSON},
     {"link", required_argument, NULL, OPT_LINK},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
@@ -79,6 +100,8 @@ static const struct option options[] = {
     {"policy", required_argument, NULL, OPT_POLICY},
     {"quiet", no_argument, NULL, OPT_QUIET},
     {"run", required_argument, NULL, OPT_RUN},
+    {"serve", required_argument, NULL, OPT_SERVE},
+    {"step", required_argument, NULL, OPT_STEP},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -86,7 +109,7 @@ static const struct option options[] = {
 };
 
 struct command {
-    int verb; /* OPT_CHECK, OPT_PLAN, OPT_RUN; 0: none yet */
+    int verb; /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_RUN, OPT_SERVE; 0: none yet */
     struct verb_options o;
 };
 
@@ -141,9 +164,14 @@ static int parse_size(const char *text, const char *option, uint64_t *ret, struc
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
-        return err_set(err, -EINVAL, "only one of --check, --plan and --run");
+        return err_set(err, -EINVAL, "only one of --check, --plan and --run, or --export, or --serve");
     c->verb = verb;
-    c->o.job.spec_path = path;
+    if (verb == OPT_EXPORT)
+        c->o.export_dir = path;
+    else if (verb == OPT_SERVE)
+        c->o.socket = path;
+    else
+        c->o.job.spec_path = path;
     return 0;
 }
 
@@ -152,9 +180,15 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     struct job_options *j = &c->o.job;
     switch (id) {
     case OPT_CHECK:
+    case OPT_EXPORT:
     case OPT_PLAN:
     case OPT_RUN:
+    case OPT_SERVE:
         return set_verb(c, id, arg, err);
+    case OPT_JOB:
+        return parse_number(arg, "--job", 1, 1ull << 53, &c->o.job_id, err);
+    case OPT_ATTEMPT:
+        return parse_number(arg, "--attempt", 1, 1ull << 53, &c->o.attempt, err);
     case OPT_DEVICES:
         return parse_u32(arg, "--devices", DEVICE_MAX, &j->devices, err);
     case OPT_THREADS:
@@ -176,6 +210,12 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_OUTPUT:
         j->output = arg;
         return 0;
+    case OPT_DIR:
+        j->dir = arg;
+        return 0;
+    case OPT_STEP:
+        c->o.export_step = arg;
+        return 0;
     case OPT_OUT:
         c->o.plan_path = arg;
         return 0;
@@ -190,6 +230,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         return 0;
     case OPT_DUMP:
         c->o.dump = true;
+        return 0;
+    case OPT_FORCE:
+        c->o.force = true;
         return 0;
     }
     return err_set(err, -EINVAL, "see tutti-worker --help");
@@ -234,22 +277,46 @@ static bool asks_for_json(int argc, char **argv)
     return false;
 }
 
+/* Options that mean something to one verb only. */
+static int check_options(const struct command *c, struct err *err)
+{
+    const struct verb_options *o = &c->o;
+    bool out = o->plan_path != NULL && c->verb != OPT_EXPORT;
+    if (c->verb != OPT_PLAN && (o->dump || o->trace_path != NULL || out))
+        return err_set(err, -EINVAL, "--dump, --out and --trace go with --plan (--out also with --export)");
+    if (c->verb != OPT_EXPORT && (o->export_step != NULL || o->force))
+        return err_set(err, -EINVAL, "--step and --force go with --export");
+    if (c->verb == OPT_EXPORT && o->plan_path == NULL)
+        return err_set(err, -EINVAL, "--export needs --out FILE");
+    if ((c->verb == OPT_SERVE) != (o->job_id != 0) || (c->verb == OPT_SERVE) != (o->attempt != 0))
+        return err_set(err, -EINVAL, "--serve, --job and --attempt go together");
+    return 0;
+}
+
 static int run_verb(const struct command *c)
 {
     struct err err = {0};
-    if (c->verb != OPT_PLAN && (c->o.dump || c->o.plan_path != NULL || c->o.trace_path != NULL))
-        return fail(c, err_set(&err, -EINVAL, "--dump, --out and --trace go with --plan"), &err);
+    int r = check_options(c, &err);
+    if (r < 0)
+        return fail(c, r, &err);
     switch (c->verb) {
     case OPT_CHECK:
         return verb_check(&c->o);
+    case OPT_EXPORT:
+        return verb_export(&c->o);
     case OPT_PLAN:
         return verb_plan(&c->o);
     case OPT_RUN:
         return verb_run(&c->o);
+    case OPT_SERVE:
+        return verb_serve(&c->o);
     }
     if (c->o.json)
-        return fail(c, err_set(&err, -EINVAL, "one of --check, --plan and --run is needed; see --help"),
-                    &err);
+        return fail(
+            c,
+            err_set(&err, -EINVAL,
+                    "one of --check, --plan and --run, or --export, or --serve is needed; see --help"),
+            &err);
     fputs(usage, stderr);
     return EXIT_INVALID;
 }

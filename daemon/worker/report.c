@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/strbuf.h"
+#include "scheduler/simulate.h"
 
 #define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
 #define LOG_EVERY_NS      2000000000ull /* elsewhere */
@@ -24,35 +26,46 @@ int print_buffer(struct strbuf *b)
     return EXIT_FAILED;
 }
 
-static int exit_code(int code, bool early)
+int report_exit_code(int code, bool early)
 {
     if (early)
         return code == -ENOSPC ? EXIT_MISFIT : EXIT_INVALID;
     return code == -EEXIST ? EXIT_INVALID : EXIT_FAILED; /* the output belongs to another spec */
 }
 
-int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
-                 bool early)
+void report_error_members(int code, const struct err *err, uint64_t least_bytes, struct strbuf *b)
 {
-    int exit = exit_code(code, early);
+    const char *name = strerrorname_np(-code);
+    strbuf_add(b, "\"errno\":");
+    strbuf_add_json(b, name != NULL ? name : "?");
+    strbuf_add(b, ",\"path\":");
+    strbuf_add_json(b, err->path);
+    strbuf_add(b, ",\"message\":");
+    strbuf_add_json(b, err->msg);
+    if (least_bytes > 0)
+        strbuf_addf(b, ",\"least_device_bytes\":%" PRIu64, least_bytes);
+}
+
+int report_failure(const struct verb_options *o, int exit, int code, const struct err *err,
+                   uint64_t least_bytes)
+{
     if (!o->json) {
         char text[sizeof(struct err)];
         fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
         return exit;
     }
     struct strbuf b = {0};
-    strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,\"errno\":", exit);
-    const char *name = strerrorname_np(-code);
-    strbuf_add_json(&b, name != NULL ? name : "?");
-    strbuf_add(&b, ",\"path\":");
-    strbuf_add_json(&b, err->path);
-    strbuf_add(&b, ",\"message\":");
-    strbuf_add_json(&b, err->msg);
-    if (exit == EXIT_MISFIT && least_bytes > 0)
-        strbuf_addf(&b, ",\"least_device_bytes\":%" PRIu64, least_bytes);
+    strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,", exit);
+    report_error_members(code, err, exit == EXIT_MISFIT ? least_bytes : 0, &b);
     strbuf_add(&b, "}\n");
     print_buffer(&b);
     return exit;
+}
+
+int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
+                 bool early)
+{
+    return report_failure(o, report_exit_code(code, early), code, err, least_bytes);
 }
 
 /* ---- check ---- */
@@ -73,10 +86,24 @@ static uint64_t state_bytes(const struct job *j)
     return n;
 }
 
+/* Without "." and what lies between it and a name: "runs/x", "./runs/x". */
+static void add_absolute(struct strbuf *b, const char *path)
+{
+    char full[2 * PATH_MAX] = "";
+    while (strncmp(path, "./", 2) == 0)
+        path += 2;
+    if (path[0] != '/' && getcwd(full, PATH_MAX) != NULL)
+        strcat(full, "/");
+    snprintf(full + strlen(full), sizeof full - strlen(full), "%s", path);
+    strbuf_add_json(b, full);
+}
+
 int report_check(const struct job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
     const struct plan *p = j->plan;
+    uint32_t least = s->resources.devices_min > 0 ? s->resources.devices_min : 1; /* 0: auto */
+    uint32_t most = s->resources.devices_max > 0 ? s->resources.devices_max : least;
     struct strbuf b = {0};
     if (json) {
         strbuf_add(&b, "{\"ok\":true,\"name\":");
@@ -85,10 +112,14 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
                     ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
                     ",\"train_samples\":%" PRIu64 ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
                     "\"precision\":\"fp32\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
-                    ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 "}\n",
+                    ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
+                    ",\"devices_asked\":{\"min\":%u,\"max\":%u},\"output\":",
                     total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples,
                     s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
-                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes);
+                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes,
+                    least, most);
+        add_absolute(&b, j->output);
+        strbuf_add(&b, "}\n");
         return print_buffer(&b);
     }
     strbuf_addf(&b, "%s is valid and fits: %" PRIu64 " parameters, ", s->name, total_params(j));
@@ -111,6 +142,50 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
     return print_buffer(&b);
 }
 
+/* ---- the plan ---- */
+
+#define SIM_RUNS 3
+
+static void add_plan(const struct job *j, struct strbuf *b)
+{
+    const struct plan *p = j->plan;
+    struct profile *prof = profile_analytic(j->graph, &j->machine);
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, &j->machine);
+    const struct plan_bytes *n = &sim->bytes;
+    strbuf_addf(b,
+                "{\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
+                ",\"micro_batch\":%u,\"host_bytes\":%" PRIu64
+                ",\"iteration_s\":%.9g,\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64
+                ",\"peer\":%" PRIu64 ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64
+                "},\"device_peak_bytes\":[",
+                p->policy, p->n_devices, j->machine.capacity_bytes[0], p->rows,
+                p->host_bytes + j->machine.host_taken_bytes, (double)sim->cycle_ns * 1e-9, n->in, n->out,
+                n->peer, n->state_in, n->state_out);
+    for (uint32_t i = 0; i < p->n_devices; i++)
+        strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", p->devices[i].peak_bytes);
+    strbuf_add(b, "]");
+    /* Further figures of the plan (bounds, what other policies would move) go here. */
+    strbuf_add(b, "}");
+    sim_destroy(sim);
+    profile_destroy(prof);
+}
+
+void report_planned(const struct job *j, struct strbuf *b)
+{
+    const struct spec *s = j->spec;
+    strbuf_addf(
+        b,
+        "{\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64
+        ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,\"precision\":\"fp32\",\"total_steps\":%" PRIu64
+        "},\"plan\":",
+        total_params(j), state_bytes(j), s->resolved.micro_batch, s->resolved.replicas,
+        s->resolved.total_steps);
+    add_plan(j, b);
+    strbuf_add(b, ",\"output\":");
+    add_absolute(b, j->output);
+    strbuf_add(b, "}");
+}
+
 /* ---- progress ---- */
 
 static void end_line(struct progress *p)
@@ -124,7 +199,7 @@ static void print_step(struct progress *p, const struct train_progress *e)
 {
     uint64_t now = clock_now_ns();
     bool last = e->step == e->total_steps;
-    if (!last && p->shown_ns != 0 && now - p->shown_ns < (p->terminal ? PROGRESS_EVERY_NS : LOG_EVERY_NS))
+    if (!last && p->shown_ns != 0 && now - p->shown_ns < p->every_ns)
         return;
     uint64_t left = e->total_steps - e->step;
     double eta = p->first_ns != 0 && e->step > p->first_step
@@ -144,7 +219,8 @@ static void print_step(struct progress *p, const struct train_progress *e)
 
 void progress_init(struct progress *p)
 {
-    *p = (struct progress){.terminal = isatty(STDERR_FILENO)};
+    bool terminal = isatty(STDERR_FILENO);
+    *p = (struct progress){.terminal = terminal, .every_ns = terminal ? PROGRESS_EVERY_NS : LOG_EVERY_NS};
 }
 
 void progress_event(void *ctx, const struct train_progress *e)

@@ -13,12 +13,21 @@
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
                  bool early);
 
+/* The same with a given exit code. */
+int report_failure(const struct verb_options *o, int exit, int code, const struct err *err,
+                   uint64_t least_bytes);
+/* The exit code alone. */
+int report_exit_code(int code, bool early);
+/* "errno":...,"path":...,"message":... and, unless it is 0, "least_device_bytes": members of a JSON object. */
+void report_error_members(int code, const struct err *err, uint64_t least_bytes, struct strbuf *b);
+
 /* These print on stdout; EXIT_DONE, or EXIT_FAILED when that cannot be written. */
 int report_check(const struct job *j, uint64_t least_bytes, bool json);
 
 /* Progress on stderr: one line that renews itself on a terminal, a line now and then elsewhere. */
 struct progress {
     bool terminal, open_line;
+    uint64_t every_ns; /* between two lines about steps */
     uint64_t first_ns, first_step, shown_ns;
 };
 void progress_init(struct progress *p);
@@ -26,6 +35,8 @@ void progress_event(void *ctx, const struct train_progress *e); /* ctx: a struct
 void progress_end(struct progress *p);
 
 void report_text(const struct job *j, const struct train_report *r, struct strbuf *b);
+/* What a client shows while the job runs: parameters, resolved, plan, output. An object, no newline. */
+void report_planned(const struct job *j, struct strbuf *b);
 void report_json(const struct job *j, const struct train_report *r, struct strbuf *b);
 
 int print_buffer(struct strbuf *b); /* frees it; returns as report_check */

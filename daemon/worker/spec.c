@@ -265,7 +265,13 @@ static int read_all(int fd, char *buf, size_t size, size_t *ret)
 
 int spec_load(const char *path, struct spec **ret, struct err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), r;
+    return spec_load_in(path, NULL, ret, err);
+}
+
+int spec_load_in(const char *path, const char *base_dir, struct spec **ret, struct err *err)
+{
+    bool in = strcmp(path, "-") == 0;
+    int fd = in ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), r;
     char *text;
     size_t bytes = 0;
 
@@ -279,7 +285,7 @@ int spec_load(const char *path, struct spec **ret, struct err *err)
     else if (bytes > MAX_FILE_BYTES)
         r = err_set_at(err, -EFBIG, path, "a job file has at most %u bytes; is this one?", MAX_FILE_BYTES);
     else
-        r = spec_parse(text, bytes, path, NULL, true, ret, err);
+        r = spec_parse(text, bytes, in ? "standard input" : path, base_dir, true, ret, err);
     free(text);
     return r;
 }

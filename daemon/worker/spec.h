@@ -117,6 +117,8 @@ struct spec {
  * directory. Errors: -EINVAL with the JSON path; -EOPNOTSUPP for what the schema knows and this version does
  * not do yet; what open and read return, with the file. */
 int spec_load(const char *path, struct spec **ret, struct err *err);
+/* The same with relative paths against base_dir (NULL: the current directory); path "-": standard input. */
+int spec_load_in(const char *path, const char *base_dir, struct spec **ret, struct err *err);
 
 /* `name` stands for the text in messages. base_dir: where relative paths begin; NULL: leave them alone. */
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,11 +46,11 @@ struct trainer {
     struct train_report *report;
 };
 
-static volatile sig_atomic_t stop_requested;
+static atomic_bool stop_requested; /* lock-free: set by signal handlers and other threads */
 
 void train_request_stop(void)
 {
-    stop_requested = 1;
+    atomic_store(&stop_requested, true);
 }
 
 /* ---- counting ---- */
@@ -76,6 +76,12 @@ static void count(const struct trainer *t, struct device_counters *sum)
         sum->compute_busy_ns += c.compute_busy_ns;
         sum->compute_wait_ns += c.compute_wait_ns;
     }
+}
+
+static double stall_share(const struct device_counters *c)
+{
+    uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
+    return both > 0 ? (double)c->compute_wait_ns / (double)both : 0;
 }
 
 /* The streams are drained. A difference means that the plan and the execution have parted: never go on. */
@@ -233,6 +239,7 @@ static int read_step(struct trainer *t, struct err *err)
                                      .loss = loss,
                                      .lr = m.lr,
                                      .samples_per_s = m.samples_per_s,
+                                     .stall_share = stall_share(&c),
                                      .skipped = skipped});
     return r;
 }
@@ -540,7 +547,7 @@ static int loop(struct trainer *t, struct err *err)
     restart_clock(t);
     while (r == 0 && t->step < total) {
         r = enqueue_step(t, err);
-        bool last = t->step == total, stop = stop_requested != 0;
+        bool last = t->step == total, stop = atomic_load(&stop_requested);
         bool scheduled = last || spec_due(s, &s->checkpoint.every, t->step), save = scheduled || stop;
         bool compare = scheduled && s->checkpoint.best != BEST_NONE; /* the best one needs a figure */
         bool eval = t->job->val != NULL && (last || compare || spec_due(s, &s->eval, t->step));
@@ -574,8 +581,7 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
     uint64_t made = rep->steps_done - rep->resumed_from;
     rep->samples_per_s = rep->seconds > 0 ? (double)(made * t->spec->train.global_batch) / rep->seconds : 0;
-    uint64_t both = c.compute_busy_ns + c.compute_wait_ns;
-    rep->stall_share = both > 0 ? (double)c.compute_wait_ns / (double)both : 0;
+    rep->stall_share = stall_share(&c);
     rep->counted_in = c.in_bytes;
     rep->counted_out = c.out_bytes;
     rep->counted_peer = c.peer_bytes;
@@ -595,6 +601,8 @@ int train_run(struct job *j, const struct outdir *out, const struct train_option
         r = end(&t, err);
     if (r == 0)
         fill_report(&t, start_ns);
+    else
+        ret->steps_done = t.known;
     if (t.devices != NULL)
         snprintf(ret->numerics, sizeof ret->numerics, "%s", devset_numerics(t.devices));
     close_trainer(&t);

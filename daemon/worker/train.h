@@ -3,7 +3,7 @@
  * below.
  *
  * Order of calls: train_run does all of it, in the caller's thread. train_request_stop may be called from a
- * signal handler: the loop then ends after the step under way, with a checkpoint.
+ * signal handler and from any thread: the loop then ends after the step under way, with a checkpoint.
  */
 #ifndef WORKER_TRAIN_H
 #define WORKER_TRAIN_H
@@ -14,7 +14,7 @@
 
 #define TRAIN_RESULT "result.json" /* in the output; written by the caller when train_run is done */
 
-struct train_report {
+struct train_report { /* after a failure: only steps_done, those whose result is known */
     uint64_t steps_done, total_steps;
     uint64_t resumed_from;  /* steps done when this run started */
     bool stopped;           /* by train_request_stop, before the end */
@@ -36,6 +36,7 @@ struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done */
     double loss, lr, samples_per_s; /* STEP */
+    double stall_share;             /* STEP: of this run so far, as in the report */
     bool skipped;                   /* STEP: the update was skipped */
     bool numerics_changed;          /* RESUME: the checkpoint came from other numerics, the bits may differ */
     double val_loss, val_accuracy;  /* EVAL */

@@ -7,9 +7,9 @@
 #include "base/err.h"
 #include "daemon/worker/job.h"
 
-/* FORMATS: 0 done, 1 the job failed, 2 usage or invalid spec, 5 cannot fit. A job stopped by a signal ends
+/* 0 done, 1 the job failed, 2 usage or invalid spec, 5 cannot fit, 6 no such thing (--export). A job stopped by a signal ends
  * with 128 + its number, as shells expect. */
-enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_INVALID = 2, EXIT_MISFIT = 5 };
+enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_INVALID = 2, EXIT_MISFIT = 5, EXIT_NOT_FOUND = 6 };
 
 struct verb_options {
     struct job_options job;
@@ -18,11 +18,19 @@ struct verb_options {
     bool dump;             /* --plan: every instruction */
     const char *plan_path; /* --plan: the plan as JSON, NULL: not written */
     const char *trace_path;
+    const char *socket;       /* --serve: worker.sock */
+    uint64_t job_id, attempt; /* --serve; from 1 */
+    const char *export_dir;   /* --export: a job's output; plan_path is the file to write */
+    const char
+        *export_step; /* --export: a number, "best", "last"; NULL: the finished model, else the newest */
+    bool force;       /* --export: replace the file */
 };
 
 /* Each prints its result on stdout, progress and errors on stderr, and returns the exit code. */
 int verb_check(const struct verb_options *o);
+int verb_export(const struct verb_options *o);
 int verb_plan(const struct verb_options *o);
 int verb_run(const struct verb_options *o);
+int verb_serve(const struct verb_options *o);
 
 #endif

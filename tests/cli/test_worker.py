@@ -12,7 +12,9 @@ import cases_bits  # noqa: F401
 import cases_crash  # noqa: F401
 import cases_data  # noqa: F401
 import cases_checkpoint  # noqa: F401
+import cases_export  # noqa: F401
 import cases_failures  # noqa: F401
+import cases_serve  # noqa: F401
 import cases_signals  # noqa: F401
 import cases_spec  # noqa: F401
 import cases_usage  # noqa: F401

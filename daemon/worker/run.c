@@ -1,0 +1,302 @@
+/* Trains a job in its output directory. See run.h.
+ *
+ * The output directory: `lock` (held while a worker is at it), `resolved.json` (what "auto" meant, once and for all),
+ * `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, and last `result.json`: how it ended. Whoever is
+ * refused, because the directory is another's, writes nothing there.
+ */
+#include "daemon/worker/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "daemon/worker/report.h"
+
+#define RESULT_MAX    (1u << 20)
+#define LOCK_RETRY_NS 50000000ull
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t caught;
+
+static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
+
+static void on_signal(int sig);
+
+/* What was ignored when the program started (nohup, a background job of a script) stays ignored. */
+static void handle_signals(bool on)
+{
+    for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
+        struct sigaction now, want = {.sa_handler = on ? on_signal : SIG_DFL, .sa_flags = SA_RESTART};
+        if (sigaction(stop_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaction(stop_signals[i], &want, NULL);
+    }
+}
+
+/* The first signal asks for a checkpoint; a second one, whichever, ends the process at once. */
+static void on_signal(int sig)
+{
+    caught = sig;
+    train_request_stop();
+    handle_signals(false);
+}
+
+int run_signal(void)
+{
+    return caught;
+}
+
+/* ---- the output directory ---- */
+
+static int sync_parent(const char *path)
+{
+    char buf[PATH_MAX];
+    snprintf(buf, sizeof buf, "%s", path);
+    int fd = open(dirname(buf), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0
+                               : -errno; /* a directory that may be written but not read cannot be synced */
+    return fs_sync_close(fd);
+}
+
+/* mkdir -p, durable. */
+static int make_dirs(const char *path, struct err *err)
+{
+    char buf[PATH_MAX];
+    if (path[0] == '\0')
+        return err_set_at(err, -EINVAL, "output", "must not be empty");
+    if ((size_t)snprintf(buf, sizeof buf, "%s", path) >= sizeof buf)
+        return err_set_at(err, -ENAMETOOLONG, "output", "the path is too long");
+    for (char *p = buf + 1;; p++) {
+        bool end = *p == '\0';
+        if (*p != '/' && !end)
+            continue;
+        *p = '\0';
+        int r = mkdir(buf, 0777) < 0 ? -errno : sync_parent(buf);
+        if (r < 0 && r != -EEXIST)
+            return err_set_at(err, r, buf, "cannot make the output directory: %s", strerror(-r));
+        if (end)
+            return 0;
+        *p = '/';
+    }
+}
+
+/* Another worker may be about to end: an earlier attempt at the same job. */
+static int lock_output(int lock, uint64_t wait_ns)
+{
+    uint64_t until = clock_now_ns() + wait_ns;
+    while (flock(lock, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK || clock_now_ns() >= until)
+            return -errno;
+        clock_sleep_ns(LOCK_RETRY_NS);
+    }
+    return 0;
+}
+
+static int open_output(const char *path, uint64_t lock_wait_ns, struct outdir *ret, int *ret_lock,
+                       struct err *err)
+{
+    int r = make_dirs(path, err);
+    if (r < 0)
+        return r;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set_at(err, -errno, path, "cannot open the output directory: %s", strerror(errno));
+    int lock = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    r = lock < 0 ? -errno : lock_output(lock, lock_wait_ns);
+    if (r == 0) {
+        *ret = (struct outdir){fd, path};
+        *ret_lock = lock;
+        return 0;
+    }
+    if (lock >= 0)
+        close(lock);
+    close(fd);
+    return r == -EWOULDBLOCK ? err_set_at(err, -EBUSY, path,
+                                          "another worker is writing to this output; wait for it or stop it")
+                             : err_set_at(err, r, path, "cannot lock the output directory: %s", strerror(-r));
+}
+
+/* A file that appears whole or not at all. */
+static int write_atomically(const struct outdir *out, const char *file, const struct strbuf *b,
+                            struct err *err)
+{
+    char tmp[64];
+    snprintf(tmp, sizeof tmp, "%s.tmp", file);
+    unlinkat(out->fd, tmp, 0);
+    int fd = fs_create(out->fd, tmp);
+    int r = fd < 0 ? fd : fs_write_all(fd, b->at, b->n);
+    if (fd >= 0) {
+        int e = fs_sync_close(fd);
+        r = r < 0 ? r : e;
+    }
+    if (r == 0 && renameat(out->fd, tmp, out->fd, file) < 0)
+        r = -errno;
+    if (r == 0)
+        r = fs_sync(out->fd);
+    if (r == 0)
+        return 0;
+    unlinkat(out->fd, tmp, 0);
+    return fs_fail(err, r, out->name, file, "write");
+}
+
+/* The resolved spec is written once; a later run must resolve to the same. */
+static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
+{
+    bool there;
+    int r = job_compare_resolved(out, s, &there, err);
+    if (r < 0 || there)
+        return r;
+    struct strbuf b = {0};
+    spec_resolved_json(s, &b);
+    strbuf_add(&b, "\n");
+    r = write_atomically(out, JOB_RESOLVED, &b, err);
+    strbuf_finish(&b);
+    return r;
+}
+
+/* ---- result.json ---- */
+
+static bool is_true(const struct json *object, const char *key)
+{
+    const struct json *node = json_get(object, key);
+    bool v = false;
+    return node != NULL && json_type(node) == JSON_BOOL && json_bool(node, key, &v, NULL) == 0 && v;
+}
+
+/* The text of result.json when it says that the job was done with so many steps, malloc'ed; else NULL. */
+static char *read_done(const struct outdir *out, uint64_t steps)
+{
+    char *text = NULL;
+    size_t bytes;
+    struct json *doc = NULL;
+    uint64_t found = 0;
+    if (fs_read_text(out->fd, TRAIN_RESULT, RESULT_MAX, &text, &bytes) < 0)
+        return NULL;
+    bool good = json_parse(text, bytes, TRAIN_RESULT, false, &doc, NULL) == 0 &&
+                json_type(doc) == JSON_OBJECT && is_true(doc, "ok") && !is_true(doc, "stopped") &&
+                json_get(doc, "steps") != NULL &&
+                json_u64(json_get(doc, "steps"), "steps", &found, NULL) == 0 && found == steps;
+    json_free(doc);
+    if (good)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* A run that found nothing left to do keeps the report of the one that did it. (The spec is the same: resolved.json
+ * was compared.) */
+static int write_result(const struct outdir *out, struct run_result *res)
+{
+    const struct train_report *rep = &res->report;
+    if (rep->steps_done == rep->resumed_from && !rep->stopped)
+        res->result = read_done(out, rep->steps_done);
+    if (res->result != NULL)
+        return 0;
+    struct strbuf b = {0};
+    report_json(&res->job, rep, &b);
+    int r = write_atomically(out, TRAIN_RESULT, &b, &res->err);
+    if (r < 0)
+        strbuf_finish(&b);
+    res->result = b.at;
+    return r;
+}
+
+/* What of a job that was done already goes wrong later does not undo it. Best effort: the failure itself is what
+ * counts and is reported; a disk that is full may not even take this. */
+static void write_failure(const struct outdir *out, const struct run_result *res)
+{
+    char *done = read_done(out, res->job.spec->resolved.total_steps);
+    struct strbuf b = {0};
+    if (done == NULL) {
+        strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,", res->exit);
+        report_error_members(res->code, &res->err, 0, &b);
+        strbuf_addf(&b, ",\"steps\":%" PRIu64 "}\n", res->report.steps_done);
+        (void)write_atomically(out, TRAIN_RESULT, &b, NULL);
+    }
+    strbuf_finish(&b);
+    free(done);
+}
+
+/* ---- the run ---- */
+
+static int train(const struct run_options *o, const struct outdir *out, struct run_result *res)
+{
+    struct train_options t = {
+        .delay_seed = o->job->delay_seed,
+        .link_bytes_per_s = o->job->link_bytes_per_s,
+        .peer_bytes_per_s = o->job->peer_bytes_per_s,
+        .progress = o->progress,
+        .ctx = o->ctx,
+    };
+    if (o->planned != NULL)
+        o->planned(o->ctx, &res->job, out);
+    handle_signals(true);
+    int r = train_run(&res->job, out, &t, &res->report, &res->err);
+    return r < 0 ? r : write_result(out, res);
+}
+
+static void explain(struct run_result *res)
+{
+    if (!res->early && (res->code == -ENOSPC || res->code == -EDQUOT))
+        err_set_at(&res->err, res->code, res->err.path,
+                   "%s; the disk is full: make room, then the job can go on", res->err.msg);
+}
+
+/* Everything that needs the output directory. */
+static void run_in_output(const struct run_options *o, struct run_result *res)
+{
+    struct outdir out;
+    int lock = -1;
+    int r = open_output(res->job.output, o->lock_wait_ns, &out, &lock, &res->err);
+    bool ours = r == 0;
+    if (r == 0)
+        r = settle_resolved(&out, res->job.spec, &res->err);
+    if (r == 0)
+        r = train(o, &out, res);
+    res->code = r;
+    res->exit = r < 0 ? report_exit_code(r, false) : EXIT_DONE;
+    explain(res);
+    if (r < 0 && ours && r != -EEXIST)
+        write_failure(&out, res);
+    if (ours) {
+        close(lock);
+        close(out.fd);
+    }
+}
+
+int run_job(const struct run_options *o, struct run_result *ret)
+{
+    *ret = (struct run_result){.early = true};
+    int r = job_load_spec(o->job, &ret->job, &ret->err);
+    if (r == 0)
+        r = job_prepare(o->job, &ret->job, &ret->err);
+    ret->code = r;
+    if (r < 0) {
+        ret->exit = report_exit_code(r, true);
+        return r;
+    }
+    ret->early = false;
+    run_in_output(o, ret);
+    if (ret->code == 0 && ret->report.stopped)
+        ret->exit = 128 + (caught != 0 ? caught : SIGINT);
+    return ret->code;
+}
+
+void run_finish(struct run_result *r)
+{
+    free(r->result);
+    job_finish(&r->job);
+    *r = (struct run_result){0};
+}

@@ -1,0 +1,37 @@
+/* Training a job in its output directory, from its newest checkpoint where there is one: what --run and --serve share.
+ *
+ * Order of calls: run_job, read the result, run_finish. One thread; SIGHUP, SIGINT and SIGTERM then stop the job after a
+ * checkpoint.
+ */
+#ifndef WORKER_RUN_H
+#define WORKER_RUN_H
+
+#include "base/err.h"
+#include "daemon/worker/job.h"
+#include "daemon/worker/train.h"
+
+struct run_options {
+    const struct job_options *job;
+    uint64_t lock_wait_ns; /* how long to wait for another worker to leave the output; 0: not at all */
+    /* Called when the plan is there and the output is locked; may be NULL. */
+    void (*planned)(void *ctx, const struct job *j, const struct outdir *out);
+    void (*progress)(void *ctx, const struct train_progress *p); /* as in train.h; may be NULL */
+    void *ctx;
+};
+
+struct run_result {
+    int code;   /* 0: done or stopped; else a negative errno, and err */
+    int exit;   /* for the shell */
+    bool early; /* failed before anything ran: the spec or its files are to blame; nothing was written */
+    struct err err;
+    struct job job;             /* job.least_bytes for a job that does not fit */
+    struct train_report report; /* of a failure: steps_done */
+    char *result;               /* the content of result.json; NULL after a failure */
+};
+
+int run_job(const struct run_options *o, struct run_result *ret);
+void run_finish(struct run_result *r); /* takes a zeroed one */
+
+int run_signal(void); /* that asked to stop; 0 when none did */
+
+#endif

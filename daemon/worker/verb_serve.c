@@ -1,0 +1,286 @@
+/* --serve: trains a job that the daemon started: gets it from worker.sock, reports to it, obeys it, hands its outcome
+ * over, and ends. See docs/protocol.md, section "Workers".
+ *
+ * The main thread does what --run does; the link's thread talks to the daemon (link.h). What is printed goes to the
+ * job's log: a line now and then, and the report. The outcome is in the output directory before the daemon gets it, so
+ * that a daemon which dies meanwhile finds it there.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/worker/link.h"
+#include "daemon/worker/report.h"
+#include "daemon/worker/run.h"
+#include "daemon/worker/verbs.h"
+
+#define SECRET_NAME  "TUTTI_SECRET"
+#define LOG_EVERY_NS 10000000000ull
+#define WINDOW_NS    1000000000ull  /* over which the speed is taken, once to twice as much */
+#define LOCK_WAIT_NS 10000000000ull /* for an earlier attempt that has not died yet */
+
+struct mark {
+    uint64_t ns, step;
+};
+
+/* Steps per second over the last moments, without the time of evaluations and checkpoints. */
+struct meter {
+    struct mark old, mid; /* old is one to two windows ago, once there was that much */
+    uint64_t last_ns;     /* of the last event */
+};
+
+/* The main thread's. */
+struct serve {
+    struct link *link;
+    struct progress log;
+    const struct outdir *out;
+    uint32_t batch;
+    struct plan_bytes cycle;
+    struct meter meter;
+    struct mark first; /* where this run began; ns 0: not yet */
+};
+
+/* ---- speed ---- */
+
+static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
+{
+    struct mark here = {now, step};
+    if (m->old.ns == 0)
+        m->old = m->mid = (struct mark){now - (uint64_t)(step_s * 1e9), step - 1};
+    if (now - m->mid.ns >= WINDOW_NS) {
+        m->old = m->mid;
+        m->mid = here;
+    }
+    m->last_ns = now;
+    return (double)(step - m->old.step) / ((double)(now - m->old.ns + 1) * 1e-9);
+}
+
+static void meter_pause(struct meter *m, uint64_t now)
+{
+    if (m->old.ns != 0) {
+        m->old.ns += now - m->last_ns;
+        m->mid.ns += now - m->last_ns;
+    }
+    m->last_ns = now;
+}
+
+/* ---- what training tells ---- */
+
+static void tell_step(struct serve *s, const struct train_progress *e)
+{
+    uint64_t now = clock_now_ns();
+    double step_s = e->samples_per_s > 0 ? s->batch / e->samples_per_s : 0;
+    double steps_per_s = meter_step(&s->meter, now, e->step, step_s);
+    if (s->first.ns == 0)
+        s->first = s->meter.old;
+    uint64_t made = e->step - s->first.step;
+    const struct link_progress p = {
+        .step = e->step,
+        .total_steps = e->total_steps,
+        .loss = e->loss,
+        .lr = e->lr,
+        .samples_per_s = steps_per_s * s->batch,
+        .eta_s = (double)(now - s->first.ns) * 1e-9 / (double)made * (double)(e->total_steps - e->step),
+        .in_bytes = made * s->cycle.in,
+        .out_bytes = made * s->cycle.out,
+        .peer_bytes = made * s->cycle.peer,
+        .stall_share = e->stall_share,
+    };
+    link_progress(s->link, &p);
+    if (e->skipped)
+        link_skipped(s->link, e->step);
+}
+
+/* The curve of the steps that a resumed job made before, from metrics.jsonl. Lines that do not begin as metrics.c
+ * writes them are passed over: the curve is only for show. */
+static void tell_history(struct serve *s, uint64_t last_step)
+{
+    int fd = openat(s->out->fd, "metrics.jsonl", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char line[1024];
+    if (f == NULL && fd >= 0)
+        close(fd);
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        uint64_t step;
+        double loss, accuracy;
+        if (sscanf(line, "{\"step\":%" SCNu64 ",\"val/loss\":%lf,\"val/accuracy\":%lf", &step, &loss,
+                   &accuracy) == 3 &&
+            step <= last_step)
+            link_history_eval(s->link, step, loss, accuracy);
+        else if (sscanf(line, "{\"step\":%" SCNu64 ",\"loss\":%lf", &step, &loss) == 2 && step <= last_step)
+            link_history_step(s->link, step, loss);
+    }
+    if (f != NULL)
+        fclose(f);
+}
+
+static void on_planned(void *ctx, const struct job *j, const struct outdir *out)
+{
+    struct serve *s = ctx;
+    struct strbuf b = {0};
+    s->out = out;
+    s->batch = j->spec->train.global_batch;
+    plan_count_bytes(j->plan, PROGRAM_CYCLE, &s->cycle);
+    report_planned(j, &b);
+    link_planned(s->link, b.at);
+    strbuf_finish(&b);
+}
+
+static void on_progress(void *ctx, const struct train_progress *e)
+{
+    struct serve *s = ctx;
+    progress_event(&s->log, e);
+    if (e->event != PROGRESS_STEP)
+        meter_pause(&s->meter, clock_now_ns());
+    switch (e->event) {
+    case PROGRESS_RESUME:
+        tell_history(s, e->step);
+        link_resumed(s->link, e->step, e->numerics_changed);
+        break;
+    case PROGRESS_STEP:
+        tell_step(s, e);
+        break;
+    case PROGRESS_EVAL:
+        link_eval(s->link, e->step, e->val_loss, e->val_accuracy);
+        break;
+    case PROGRESS_CHECKPOINT:
+        link_checkpoint(s->link, e->step);
+        break;
+    }
+}
+
+/* The link's thread. */
+static void on_stop(void *ctx, const char *reason)
+{
+    (void)ctx;
+    log_info("asked to stop%s%s", reason[0] != '\0' ? ": " : "", reason);
+    train_request_stop();
+}
+
+/* ---- the outcome ---- */
+
+/* Could another attempt succeed where this one failed? A disk that fails or is full, a worker that has not died yet,
+ * memory that others hold. */
+static bool may_retry(const struct run_result *res)
+{
+    switch (-res->code) {
+    case EIO:
+    case EBUSY:
+        return true;
+    case ENOMEM:
+    case ENOSPC: /* early: does not fit the devices */
+    case EDQUOT:
+        return !res->early;
+    }
+    return false;
+}
+
+static void add_outcome(const struct run_result *res, struct strbuf *b)
+{
+    const char *state = res->code < 0 ? "failed" : res->report.stopped ? "stopped" : "done";
+    strbuf_addf(b, "\"state\":\"%s\",\"exit\":%d,\"error\":", state, res->exit);
+    if (res->code < 0) {
+        strbuf_add(b, "{");
+        report_error_members(res->code, &res->err, res->exit == EXIT_MISFIT ? res->job.least_bytes : 0, b);
+        strbuf_addf(b, "},\"retry\":%s,\"report\":null", may_retry(res) ? "true" : "false");
+        return;
+    }
+    strbuf_add(b, "null,\"report\":");
+    strbuf_addn(b, res->result, strcspn(res->result, "\n"));
+}
+
+/* For the log. */
+static void print_outcome(const struct verb_options *o, const struct run_result *res)
+{
+    struct strbuf b = {0};
+    if (res->code < 0) {
+        report_error(o, res->code, &res->err, res->job.least_bytes, res->early);
+        return;
+    }
+    report_text(&res->job, &res->report, &b);
+    print_buffer(&b);
+}
+
+static int hand_over(struct link *link, const struct run_result *res)
+{
+    struct strbuf b = {0};
+    struct err err = {0};
+    char text[sizeof err];
+    add_outcome(res, &b);
+    int r = link_outcome(link, b.at, res->report.steps_done, &err);
+    strbuf_finish(&b);
+    if (r == 0)
+        return res->exit;
+    log_warning("the outcome was not handed over: %s", err_text(&err, text, sizeof text));
+    return r == -ETIMEDOUT ? res->exit : EXIT_FAILED;
+}
+
+/* ---- the verb ---- */
+
+static int serve(const struct verb_options *o, struct link *link, const struct link_job *lease)
+{
+    struct serve s = {.link = link};
+    struct verb_options plain = {.job = o->job};
+    struct job_options *job = &plain.job;
+    struct run_options run = {
+        .job = job, .lock_wait_ns = LOCK_WAIT_NS, .planned = on_planned, .progress = on_progress, .ctx = &s};
+    struct run_result res;
+    job->spec_text = lease->spec;
+    job->dir = lease->dir;
+    job->devices = lease->devices;
+    job->device_bytes = lease->device_bytes;
+    job->host_bytes = lease->host_bytes;
+    progress_init(&s.log);
+    s.log.every_ns = LOG_EVERY_NS;
+    run_job(&run, &res);
+    progress_end(&s.log);
+    print_outcome(&plain, &res);
+    int code = hand_over(link, &res);
+    run_finish(&res);
+    return code;
+}
+
+/* The secret is for nobody else: neither for what this program starts nor for who reads its environment. */
+static int take_secret(char *buf, size_t size, struct err *err)
+{
+    char *secret = getenv(SECRET_NAME);
+    if (secret == NULL || secret[0] == '\0' || strlen(secret) >= size)
+        return err_set(err, -EINVAL, "--serve needs a secret in the environment (%s); tuttid starts it so",
+                       SECRET_NAME);
+    strcpy(buf, secret);
+    explicit_bzero(secret, strlen(secret));
+    unsetenv(SECRET_NAME);
+    return 0;
+}
+
+int verb_serve(const struct verb_options *o)
+{
+    struct link *link = NULL;
+    struct link_job job = {0};
+    struct err err = {0};
+    char secret[256], text[sizeof err];
+    if (take_secret(secret, sizeof secret, &err) < 0)
+        return report_error(o, err.code, &err, 0, true);
+    const struct link_config c = {
+        .socket = o->socket, .secret = secret, .job = o->job_id, .attempt = o->attempt, .stop = on_stop};
+    signal(SIGPIPE, SIG_IGN);
+    int code = EXIT_FAILED, r = link_open(&c, &link, &err);
+    explicit_bzero(secret, sizeof secret);
+    if (r == 0)
+        r = link_wait_job(link, &job, &err);
+    if (r < 0)
+        log_error("no job: %s", err_text(&err, text, sizeof text));
+    else
+        code = serve(o, link, &job);
+    link_job_finish(&job);
+    link_close(link);
+    return code;
+}
