@@ -32,7 +32,7 @@ void curve_add(struct curve *c, uint64_t step, double value)
     if (step <= c->step)
         drop_from(c, step);
     c->step = step;
-    if (!isfinite(value))
+    if (!(fabs(value) <= CURVE_MOST)) /* NaN too */
         return;
     c->sum += value;
     if (++c->pending < stride_of(c))

@@ -9,6 +9,7 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
+#define CURVE_MOST   1e290 /* of a value: sums of as many as there are steps stay finite */
 
 struct curve_point {
     uint64_t step; /* of the last value in it */
@@ -24,7 +25,7 @@ struct curve { /* zero-initialized: empty */
     double sum;
 };
 
-/* A value that is not finite is left out. Steps ascend; a step not beyond the last first drops the points from it on
+/* A value that is not finite, or beyond CURVE_MOST, is left out. Steps ascend; a step not beyond the last first drops the points from it on
  * (a run that resumed from an earlier checkpoint). */
 void curve_add(struct curve *c, uint64_t step, double value);
 /* The points, and last the pending mean: [[step,value],...]. */

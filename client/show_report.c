@@ -47,6 +47,20 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
+/* What the bound speaks of: state and stash, without the samples. */
+static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
+{
+    static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
+    const struct json *step = get_object(from, "step_bytes");
+    uint64_t sum = 0, v;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (!get_count(step, keys[i], &v))
+            return otherwise;
+        sum += v;
+    }
+    return sum;
+}
+
 void show_traffic(struct strbuf *b, const struct style *s, const struct traffic *t, const struct json *from)
 {
     struct traffic lru;
@@ -61,7 +75,8 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
         add_bytes_cell(b, bound);
         if (bound > 0) {
             strbuf_add(b, "  plan ");
-            show_ratio(b, (double)host / (double)bound);
+            show_ratio(b, (double)bounded_bytes(from, host) / (double)bound);
+            strbuf_add(b, " (state and stash)");
         }
         strbuf_add(b, "\n");
     }

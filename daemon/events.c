@@ -17,15 +17,25 @@ struct event {
     uint64_t seq, job;
     char *line;
     size_t bytes;
-    bool pending; /* not yet on disk */
     bool dropped; /* was given up: nobody sees it */
+};
+
+/* A kept event that is not yet on disk. */
+struct keeping {
+    struct events *events;
+    uint64_t seq;
+    bool settled; /* the disk has it, or it was given up; another one before it is not settled */
+    void (*done)(void *ctx, int status);
+    void *ctx;
+    struct keeping *next; /* by number */
 };
 
 struct events {
     struct daemon *daemon;
     struct event ring[EVENTS_KEPT]; /* of number s: ring[s % EVENTS_KEPT] */
     uint64_t first, next;           /* numbers in the ring: [first, next) */
-    uint64_t visible;               /* all below may be shown */
+    struct keeping *oldest, *newest; /* not settled */
+    uint64_t visible;               /* all below may be shown; before `first` when the ring turns faster than the disk */
     uint64_t reserved;              /* no number at or above may be given out */
     struct watcher watchers;        /* head of a ring */
 };
@@ -90,8 +100,7 @@ static void reserve_more(struct events *e)
     state_commit(u, false, NULL, NULL);
 }
 
-static struct event *append(struct events *e, uint64_t job, const char *event, const char *members,
-                            bool pending)
+static struct event *append(struct events *e, uint64_t job, const char *event, const char *members)
 {
     struct strbuf b = {0};
     reserve_more(e);
@@ -101,17 +110,14 @@ static struct event *append(struct events *e, uint64_t job, const char *event, c
         e->first++;
     begin_line(&b, seq, job, event, members);
     free(slot->line);
-    *slot = (struct event){seq, job, b.at, b.n, pending, false};
+    *slot = (struct event){seq, job, b.at, b.n, false};
     return slot;
 }
 
 static void advance(struct events *e)
 {
     uint64_t before = e->visible;
-    if (e->visible < e->first)
-        e->visible = e->first; /* a whole ring of events came while the disk was busy */
-    while (e->visible < e->next && !at(e, e->visible)->pending)
-        e->visible++;
+    e->visible = e->oldest != NULL ? e->oldest->seq : e->next;
     if (e->visible == before)
         return;
     for (struct watcher *w = e->watchers.following, *next; w != &e->watchers; w = next) {
@@ -122,38 +128,39 @@ static void advance(struct events *e)
 
 void events_add(struct events *e, uint64_t job, const char *event, const char *members)
 {
-    append(e, job, event, members, false);
+    append(e, job, event, members);
     advance(e);
 }
 
-struct keeping {
-    struct events *events;
-    uint64_t seq;
-    void (*done)(void *ctx, int status);
-    void *ctx;
-};
-
+/* Usually the oldest; a full disk settles those that are given up before those that are tried again. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
     struct events *e = k->events;
     struct event *slot = at(e, k->seq);
-    if (slot->seq == k->seq) {
-        slot->pending = false;
+    if (slot->seq == k->seq)
         slot->dropped = status < 0;
-    }
+    k->settled = true;
     if (k->done != NULL)
         k->done(k->ctx, status);
+    while ((k = e->oldest) != NULL && k->settled) {
+        e->oldest = k->next;
+        free(k);
+    }
     advance(e);
-    free(k);
 }
 
 void events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
                      const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx)
 {
     struct keeping *k = xcalloc(1, sizeof *k);
-    struct event *slot = append(e, job, event, members, true);
-    *k = (struct keeping){e, slot->seq, done, ctx};
+    struct event *slot = append(e, job, event, members);
+    *k = (struct keeping){.events = e, .seq = slot->seq, .done = done, .ctx = ctx};
+    if (e->oldest == NULL)
+        e->oldest = k;
+    else
+        e->newest->next = k;
+    e->newest = k;
     state_put_event(u, &(struct state_event){slot->seq, job, slot->line});
     state_commit(u, optional, kept, k);
 }
@@ -200,9 +207,9 @@ static void from_disk(void *ctx, int status, const struct state_event *list, siz
 static void catch_up(struct events *e, struct watcher *w)
 {
     struct catching_up *c = xcalloc(1, sizeof *c);
-    *c = (struct catching_up){e, w, e->first};
+    *c = (struct catching_up){e, w, e->first < e->visible ? e->first : e->visible};
     w->reading = true;
-    state_read_events(e->daemon->state, w->job, w->next, e->first, READ_LIMIT, from_disk, c);
+    state_read_events(e->daemon->state, w->job, w->next, c->end, READ_LIMIT, from_disk, c);
 }
 
 void events_pump(struct events *e, struct watcher *w)

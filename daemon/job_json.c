@@ -133,8 +133,11 @@ static void take_text(struct json_obj *o, const char *key, char **ret)
 static void take_u32(struct json_obj *o, const char *key, uint32_t *ret)
 {
     uint64_t v = 0;
-    if (json_take_u64(o, key, JSON_REQUIRED, &v))
-        *ret = (uint32_t)v;
+    if (!json_take_u64(o, key, JSON_REQUIRED, &v))
+        return;
+    if (v > UINT32_MAX)
+        json_fail(o, key, -EINVAL, "is too large");
+    *ret = (uint32_t)v;
 }
 
 static void take_chars(struct json_obj *o, const char *key, char *ret, size_t size)
@@ -148,10 +151,21 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
+/* A member that may be null: then it stays as it is, and this says false. */
+static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
+{
+    if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
+        return false;
+    if (json_type(*ret) == type)
+        return true;
+    json_fail(o, key, -EINVAL, "must be %s or null", json_type_name(type));
+    return false;
+}
+
 static void take_number(struct json_obj *o, const char *key, double *ret)
 {
     const struct json *node;
-    if (json_take(o, key, JSON_REQUIRED, &node) && json_type(node) == JSON_NUMBER)
+    if (take_known(o, key, JSON_NUMBER, &node))
         json_double(node, key, ret, NULL);
 }
 
@@ -197,11 +211,13 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
         json_fail(o, "devices", -EINVAL, "must be a list");
         return;
     }
-    for (const struct json *n = json_array_first(list); n != NULL && l->n_devices < DEVICE_MAX;
-         n = json_array_next(n)) {
-        uint64_t v = DEVICE_MAX;
-        if (json_u64(n, "devices", &v, NULL) == 0 && v < DEVICE_MAX)
-            l->devices[l->n_devices++] = (uint32_t)v;
+    for (const struct json *n = json_array_first(list); n != NULL; n = json_array_next(n)) {
+        uint64_t v = 0;
+        if (json_u64(n, "devices", &v, NULL) < 0 || v >= DEVICE_MAX || l->n_devices == DEVICE_MAX) {
+            json_fail(o, "devices", -EINVAL, "must be numbers of devices");
+            return;
+        }
+        l->devices[l->n_devices++] = (uint32_t)v;
     }
 }
 
@@ -211,7 +227,7 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     struct json_obj o;
     const struct json *node;
     int state = 0;
-    uint64_t pid = 0;
+    uint64_t pid = 0, code = 0;
     j->exit = JOB_NO_EXIT;
     json_obj_begin(&o, doc, "", err);
     json_take_enum(&o, "state", JSON_REQUIRED, job_state_names, &state);
@@ -231,12 +247,12 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     json_take_u64(&o, "pid_start", JSON_REQUIRED, &j->process.start);
     take_chars(&o, "boot", j->process.boot, sizeof j->process.boot);
     take_chars(&o, "secret", j->secret, sizeof j->secret);
-    if (json_take(&o, "exit", JSON_REQUIRED, &node) && json_type(node) == JSON_NUMBER) {
-        uint64_t code = 1;
-        json_u64(node, "exit", &code, NULL);
+    if (take_known(&o, "exit", JSON_NUMBER, &node)) {
+        if (json_u64(node, "exit", &code, NULL) < 0 || code > 255)
+            json_fail(&o, "exit", -EINVAL, "must be an exit code");
         j->exit = (int)code;
     }
-    if (json_take(&o, "error", JSON_REQUIRED, &node) && json_type(node) == JSON_OBJECT)
+    if (take_known(&o, "error", JSON_OBJECT, &node))
         j->error = json_print(node);
     json_take_u64(&o, "step", JSON_REQUIRED, &j->step);
     json_take_u64(&o, "total_steps", JSON_REQUIRED, &j->total_steps);

@@ -221,6 +221,7 @@ struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(vo
 
 struct saving {
     struct job *job;
+    bool ended; /* what is saved says so */
     void (*done)(void *ctx, int status);
     void *ctx;
 };
@@ -228,7 +229,7 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    if (job_ended(s->job)) {
+    if (s->ended) { /* not: it has ended since; that is saved after this */
         s->job->archived = true;
         free_live(s->job);
     }
@@ -243,7 +244,7 @@ void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *
     struct strbuf b = {0};
     struct saving *s = xcalloc(1, sizeof *s);
     struct state_unit *u = state_begin(jobs->daemon->state);
-    *s = (struct saving){j, done, ctx};
+    *s = (struct saving){j, job_ended(j), done, ctx};
     job_status_json(j, &b);
     state_put_status(u, j->id, b.at);
     strbuf_finish(&b);

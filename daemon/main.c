@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -194,14 +193,16 @@ static int make_parent(const char *path, struct err *err)
     return dir[0] != '\0' ? make_dir(dir, err) : 0;
 }
 
-/* Held until the process ends. The file stays: removing it would let two daemons lock two files of one name. */
+/* Held until the process ends. The file stays: removing it would let two daemons lock two files of one name. A lock of
+ * fcntl, not of flock: a worker that is being started inherits the descriptor, and would hold that one over our death. */
 static int lock(const char *path, const char *what, struct err *err)
 {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return err_set_at(err, -errno, path, "cannot open the lock: %s", strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        int r = errno == EWOULDBLOCK ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
+    if (fcntl(fd, F_SETLK, &whole) < 0) {
+        int r = errno == EAGAIN || errno == EACCES ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
                                      : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
         close(fd);
         return r;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -186,11 +187,25 @@ static int check_version(struct state *s, struct err *err)
     return 0;
 }
 
+/* SQLite takes a file of a few bytes for a new one, and would write over what is left of ours. */
+static int check_length(const struct state *s, struct err *err)
+{
+    struct stat st;
+    if (stat(s->path, &st) < 0 || st.st_size == 0 || st.st_size >= 512)
+        return 0;
+    return err_set_at(err, -EBADMSG, s->path,
+                      "the file is damaged: it has only %lld bytes; restore it from a backup, or remove it to begin "
+                      "without jobs",
+                      (long long)st.st_size);
+}
+
 static int open_database(struct state *s, struct err *err)
 {
     char sql[64];
     snprintf(sql, sizeof sql, "PRAGMA user_version=%d", SCHEMA_VERSION);
-    int r = open_connection(s, true, &s->db, err);
+    int r = check_length(s, err);
+    if (r == 0)
+        r = open_connection(s, true, &s->db, err);
     if (r == 0)
         r = exec(s, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state", err);
     if (r == 0)

@@ -1,14 +1,28 @@
 /* show: all that is known of one job. The spec, and what an ended job's worker said, are read from the state. */
 #include <errno.h>
+#include <stdlib.h>
 
+#include "base/arena.h"
 #include "daemon/jobs.h"
 #include "daemon/server.h"
 
+struct showing {
+    struct request *rq;
+    bool archived; /* the job, when the reading began */
+};
+
 static void with_disk(void *ctx, int status, const struct state_job *disk)
 {
-    struct request *rq = ctx;
+    struct showing *s = ctx;
+    struct request *rq = s->rq;
     struct strbuf b = {0};
     struct err err = {0};
+    if (status == 0 && jobs_find(rq->daemon->jobs, disk->id)->archived && !s->archived) {
+        s->archived = true; /* what was read is older than its end */
+        state_read_job(rq->daemon->state, disk->id, with_disk, s);
+        return;
+    }
+    free(s);
     if (status < 0) {
         err_set(&err, status, "the job cannot be read from the state; see the daemon's log");
         request_fail(rq, WIRE_INTERNAL, &err);
@@ -24,10 +38,14 @@ void verb_show(struct request *rq)
     struct json_obj o;
     struct err err = {0};
     uint64_t id = 0;
+    const struct job *j;
     json_obj_begin(&o, rq->params, "", &err);
     json_take_u64(&o, "id", JSON_REQUIRED, &id);
-    if (json_obj_end(&o) < 0)
+    if (json_obj_end(&o) < 0) {
         request_refuse(rq, &err);
-    else if (request_job(rq, id) != NULL)
-        state_read_job(rq->daemon->state, id, with_disk, rq);
+    } else if ((j = request_job(rq, id)) != NULL) {
+        struct showing *s = xcalloc(1, sizeof *s);
+        *s = (struct showing){rq, j->archived};
+        state_read_job(rq->daemon->state, id, with_disk, s);
+    }
 }

@@ -338,33 +338,29 @@ static void outcome_on_disk(void *ctx, int status)
 
 static void take_stopped(struct worker *w, struct answer *a)
 {
-    struct daemon *d = w->daemon;
-    struct job *j = w->job;
-    if (j->cancel) {
-        workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, outcome_on_disk, a);
-    } else if (workers_over_limit(j)) {
-        struct strbuf b = {0};
-        struct err err = {0};
-        err_set_at(&err, -ETIME, "queue.time_limit",
-                   "the time limit of %" PRIu64 " s is over; a checkpoint of step %" PRIu64
-                   " is kept, submit again with a longer limit to go on",
-                   j->ask.time_limit_s, j->checkpoint_step);
-        wire_add_err_object(&b, &err);
-        workers_end_job(d, j, JOB_FAILED, 1, b.at, outcome_on_disk, a);
-        strbuf_finish(&b);
-    } else if (d->stopping || j->state == JOB_STOPPING) { /* by this daemon or the one before */
-        workers_requeue(d, j, "the daemon was stopped", outcome_on_disk, a);
-    } else {
-        workers_failed(d, j, "was stopped from outside", outcome_on_disk, a);
-    }
+    if (!workers_stopped(w, outcome_on_disk, a))
+        workers_failed(w->daemon, w->job, "was stopped from outside", outcome_on_disk, a);
+}
+
+/* The worker's error in our own words: of the known form and length, whatever it said. NULL: none. */
+static char *take_error(const struct json *params)
+{
+    const struct json *e = json_get(params, "error");
+    struct strbuf b = {0};
+    struct err err = {0};
+    if (e == NULL || json_type(e) != JSON_OBJECT)
+        return NULL;
+    int code = wire_errno(text_at(e, "errno"));
+    err_set_at(&err, code < 0 ? code : -EIO, text_at(e, "path"), "%s", text_at(e, "message"));
+    wire_add_err_object(&b, &err);
+    return b.at;
 }
 
 static void take_failed(struct worker *w, const struct json *params, struct answer *a)
 {
     const struct json *retry = json_get(params, "retry");
     bool again = false;
-    char *error = NULL;
-    take_json(&error, params, "error");
+    char *error = take_error(params);
     if (retry != NULL && json_type(retry) == JSON_BOOL)
         json_bool(retry, "retry", &again, NULL);
     if (w->job->cancel) {

@@ -16,6 +16,8 @@ void workers_requeue(struct daemon *d, struct job *j, const char *why, void (*do
                      void *ctx);
 void workers_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
+/* The end of a worker that was asked to stop. False: nobody asked it. */
+bool workers_stopped(struct worker *w, void (*done)(void *ctx, int status), void *ctx);
 void workers_took_outcome(struct worker *w);
 bool workers_over_limit(const struct job *j); /* its time is up */
 

@@ -132,23 +132,53 @@ void workers_failed(struct daemon *d, struct job *j, const char *why, void (*don
     strbuf_finish(&members);
 }
 
+static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
+{
+    struct strbuf b = {0};
+    struct err err = {0};
+    err_set_at(&err, -ETIME, "queue.time_limit",
+               "the time limit of %" PRIu64 " s is over; a checkpoint of step %" PRIu64
+               " is kept, submit again with a longer limit to go on",
+               j->ask.time_limit_s, j->checkpoint_step);
+    wire_add_err_object(&b, &err);
+    workers_end_job(d, j, JOB_FAILED, 1, b.at, done, ctx);
+    strbuf_finish(&b);
+}
+
+/* A job that is stopping although nobody cancelled it and this daemon goes on: the daemon before was to stop. */
+bool workers_stopped(struct worker *w, void (*done)(void *ctx, int status), void *ctx)
+{
+    struct daemon *d = w->daemon;
+    struct job *j = w->job;
+    if (j->cancel)
+        workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, done, ctx);
+    else if (workers_over_limit(j))
+        end_over_limit(d, j, done, ctx);
+    else if (d->stopping || j->state == JOB_STOPPING)
+        workers_requeue(d, j, "the daemon was stopped", done, ctx);
+    else
+        return false;
+    return true;
+}
+
+/* At the end of an attempt, before that is saved. */
+static void count_time(struct job *j)
+{
+    j->used_ms += launch_age_ms(&j->process);
+    j->process.start = 0; /* counted once */
+}
+
 void workers_gone(struct worker *w, const char *how)
 {
     struct daemon *d = w->daemon;
     struct job *j = w->job;
     j->worker = NULL;
-    if (w->phase != WORKER_SPAWNED)
-        j->used_ms += launch_age_ms(&j->process);
+    if (w->phase == WORKER_STARTING || w->phase == WORKER_RUNNING)
+        count_time(j);
     give_devices_back(d, j);
     worker_msgs_hang_up(w);
-    if (w->phase != WORKER_ENDED) {
-        if (j->cancel)
-            workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
-        else if (d->stopping)
-            workers_requeue(d, j, "the daemon was stopped", NULL, NULL);
-        else
-            workers_failed(d, j, w->killed_for != NULL ? w->killed_for : how, NULL, NULL);
-    }
+    if (w->phase != WORKER_ENDED && !workers_stopped(w, NULL, NULL))
+        workers_failed(d, j, w->killed_for != NULL ? w->killed_for : how, NULL, NULL);
     workers_schedule(d);
     daemon_maybe_finished(d);
 }
@@ -157,6 +187,7 @@ void workers_took_outcome(struct worker *w)
 {
     w->phase = WORKER_ENDED;
     w->kill_at_ms = daemon_now_ms(w->daemon) + EXIT_WITHIN_MS;
+    count_time(w->job);
 }
 
 /* ---- starting ---- */
@@ -331,6 +362,8 @@ static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->all.n; i++) {
         struct job *j = d->jobs->all.at[i];
+        if (j->state == JOB_QUEUED && j->cancel) /* cancelled while its worker was being started */
+            workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
             continue;
         if (launch_adopt(d, j)) {
