@@ -29,6 +29,7 @@ struct backend {
 
     int (*launch)(struct devset *ds, uint32_t stream, const struct op_call *call);
     int (*copy)(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+    int (*mark)(struct devset *ds, uint32_t stream, uint64_t *at);
     int (*drain)(struct devset *ds);
     void (*counters)(const struct devset *ds, uint32_t device, struct device_counters *ret);
 

@@ -2,7 +2,7 @@
  *
  * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
  * machine: numbers of streams and ops (-EINVAL), and the device's end of each copy, which must lie inside an
- * arena (-EFAULT). That makes the capacity of a device a limit that copies cannot pass; for launches, whose
+ * arena (-EFAULT), as the target of a mark must not. That makes the capacity of a device a limit that copies cannot pass; for launches, whose
  * operands only the op knows, a backend protects its arenas itself.
  *
  * Order of calls and threads: device.h. Nothing here has state.
@@ -159,6 +159,15 @@ int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, 
     if (r < 0)
         return r;
     return ds->backend->copy(ds, stream, dst, src, bytes);
+}
+
+int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at)
+{
+    if (!known_stream(ds, stream) || !at)
+        return -EINVAL;
+    if (in_any_arena(ds, at, sizeof *at))
+        return -EFAULT;
+    return ds->backend->mark(ds, stream, at);
 }
 
 int event_create(struct devset *ds, struct event **ret)

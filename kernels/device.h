@@ -4,8 +4,8 @@
  * A `devset` is the devices of one job together with the host's compute stream. Streams are numbered as in
  * plans: device d has four (compute, in, out, peer) at 4*d + lane, the host's is 4*n_devices.
  *
- * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, event_record, event_wait) from
- * ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing returns at once
+ * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, mark, event_record, event_wait)
+ * from ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing returns at once
  * unless the stream's queue is full; then it sleeps until there is room. A stream runs its commands in order;
  * across streams order comes from events alone. Nothing is allocated after devset_open and event_create.
  *
@@ -62,6 +62,12 @@ int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call
 /* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream
  * says how it is counted and paced. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+
+/* Writes the time (clock_now_ns) to *at when the stream gets there: when all its commands before are done and
+ * none after has begun. *at is host memory; it belongs to the devset until devset_drain, or event_sync of an
+ * event recorded behind the mark, has returned, and may be read from then on. Of two marks that streams and
+ * events put in order the first is never the later one, whatever clock a backend reads and converts. */
+int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 
 int event_create(struct devset *ds, struct event **ret);
 void event_destroy(struct devset *ds, struct event *e); /* takes NULL; the devset must be drained */

@@ -36,8 +36,17 @@ int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err
 /* Field-by-field equality. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* Chrome/Perfetto trace of a simulated run: one process per device, tracks compute, in, out, peer; the host
- * last. */
-void plan_trace(const struct plan *p, enum program_kind k, const struct sim_result *sim, struct strbuf *out);
+/* A timeline of the program: the simulator's prediction, or what the executor measured. */
+struct trace_part {
+    const char *name;              /* "plan", "run": the viewer shows "device 0 (plan)" */
+    const struct plan_span *spans; /* runs * n_instrs of the program; the earliest becomes time 0 */
+    uint32_t runs;
+};
+
+/* Chrome/Perfetto trace of one or more timelines of program `k`, below each other: of each part one process
+ * per device, with tracks compute, in, out, peer; its host last. Every instruction but drops is an event,
+ * once per run, with the same name and arguments in every part. */
+void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
+                struct strbuf *out);
 
 #endif

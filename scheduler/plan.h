@@ -107,6 +107,13 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
+/* When one instruction of one run of a program began (its waits were done) and ended, on any one clock:
+ * predicted by the simulator or measured by the executor. Those of several runs stand in one array, run after
+ * run, in issue order. */
+struct plan_span {
+    uint64_t start_ns, end_ns;
+};
+
 /* A device copy that lives across the boundary between two cycles; its version there is the newest. */
 struct plan_copy {
     tensor_id tensor;

@@ -61,13 +61,13 @@ static uint64_t start_ns(const struct sim *s, const struct plan_instr *in, uint3
 /* Returns when the run ends: the latest end of its instructions. */
 static uint64_t simulate_run(struct sim *s, uint32_t run)
 {
-    struct sim_span *spans = s->result->spans + (size_t)run * s->program->n_instrs;
+    struct plan_span *spans = s->result->spans + (size_t)run * s->program->n_instrs;
     uint64_t run_end = 0;
 
     for (uint32_t i = 0; i < s->program->n_instrs; i++) {
         const struct plan_instr *in = &s->program->instrs[i];
         uint64_t start = start_ns(s, in, run), busy = duration_ns(s, in);
-        spans[i] = (struct sim_span){.start_ns = start, .end_ns = ns_add(start, busy), .run = run};
+        spans[i] = (struct plan_span){.start_ns = start, .end_ns = ns_add(start, busy)};
         s->stream_free_ns[in->stream] = spans[i].end_ns;
         run_end = ns_max(run_end, spans[i].end_ns);
 

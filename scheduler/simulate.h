@@ -12,18 +12,13 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-struct sim_span { /* one instruction of one run */
-    uint64_t start_ns, end_ns;
-    uint32_t run;
-};
-
 struct sim_result {
     uint64_t total_ns; /* entry is not included: from the start of run 0 to the end of the last */
     uint64_t cycle_ns; /* steady state: (end of last run - end of first) / (runs - 1); total for one run */
     uint64_t compute_ns[DEVICE_MAX]; /* busy time of the compute stream, all runs */
     uint64_t stall_ns[DEVICE_MAX];   /* total_ns - compute_ns */
     struct plan_bytes bytes;         /* of one run */
-    struct sim_span *spans;          /* runs * n_instrs, run-major */
+    struct plan_span *spans;         /* runs * n_instrs */
     uint32_t runs, n_instrs;
     struct arena *arena;
 };

@@ -11,12 +11,16 @@
  * slot run % PLAN_RING; a run is complete when all of these are. Streams are ordered, so a complete run means
  * that all runs before it are complete too, and one number (`done`) remembers it.
  *
+ * Times of a window of runs (exec_trace): a mark in front of an instruction's work, behind its waits, and one
+ * behind its work, in front of its event's record. So a span begins when everything that the instruction
+ * waits for has ended, also on the clock.
+ *
  * States: OUT (created, or after exit: nothing is on the devices, home copies are the newest) allows entry
  * and eval; IN (after entry) allows cycle, flush and exit. A device command that fails leaves the devices in
  * no known state, so from then on every call returns that error.
  *
- * Order of calls: exec.h. All calls from one thread; fields belong to it. Streams read only what they were
- * given: tensor memory, and the step_args in `ring` and `once`.
+ * Order of calls: exec.h. All calls from one thread; fields belong to it. Streams touch only what they were
+ * given: tensor memory, the step_args in `ring` and `once`, and the window's spans.
  */
 #include "swap/exec.h"
 
@@ -26,6 +30,7 @@
 
 #include "base/arena.h"
 #include "swap/exec_bind.h"
+#include "swap/exec_window.h"
 
 enum exec_state { STATE_OUT, STATE_IN };
 
@@ -41,6 +46,7 @@ struct exec {
     int failed;          /* the first error of a device command, or 0 */
     uint64_t runs, done; /* cycle runs since entry: enqueued; known to be complete */
     uint64_t first_step; /* of run 0; meaningless while runs is 0 */
+    struct window window;
     struct arena *arena; /* owns this struct and all arrays */
 };
 
@@ -181,8 +187,9 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
+/* span: NULL where nobody measures. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
-                 const struct step_args *args)
+                 const struct step_args *args, struct plan_span *span)
 {
     const struct bound_program *p = &e->programs[k];
     int r;
@@ -196,19 +203,25 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
         if (r < 0)
             return r;
     }
-    r = issue_work(e, p, in, &args[in->step]);
+    r = span ? devset_mark(e->config.devices, in->stream, &span->start_ns) : 0;
+    if (r == 0)
+        r = issue_work(e, p, in, &args[in->step]);
+    if (r == 0 && span)
+        r = devset_mark(e->config.devices, in->stream, &span->end_ns);
     if (r < 0 || in->n_events == 0)
         return r;
     return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
 }
 
-/* args: one entry per step of the program; they stay as they are until the run is complete. */
-static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args)
+/* args: one entry per step of the program; they stay as they are until the run is complete. spans: one per
+ * instruction, or NULL. */
+static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
+                   struct plan_span *spans)
 {
     const struct bound_program *p = &e->programs[k];
 
     for (uint32_t i = 0; i < p->n_instrs; i++) {
-        const int r = issue(e, k, &p->instrs[i], run, args);
+        const int r = issue(e, k, &p->instrs[i], run, args, spans ? &spans[i] : NULL);
         if (r < 0)
             return r;
     }
@@ -268,7 +281,7 @@ static int run_drained(struct exec *e, enum program_kind k, const struct step_ar
     if (r < 0)
         return r;
     e->once = args ? *args : (struct step_args){0};
-    r = enqueue(e, k, 0, &e->once);
+    r = enqueue(e, k, 0, &e->once, NULL);
     return r < 0 ? r : drain(e);
 }
 
@@ -291,7 +304,7 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
         return r;
     if (program == PROGRAM_ENTRY) {
         e->state = STATE_IN;
-        e->runs = e->done = 0;
+        e->runs = e->done = e->window.end = 0;
     } else if (program == PROGRAM_EXIT) {
         e->state = STATE_OUT;
     }
@@ -316,6 +329,7 @@ static int cycle(struct exec *e, const struct step_args *args)
     const uint64_t run = e->runs;
     const uint32_t steps = e->config.plan->steps;
     struct step_args *slot = &e->ring[run % PLAN_RING * steps];
+    struct plan_span *spans = window_spans(&e->window, args[0].step, e->programs[PROGRAM_CYCLE].n_instrs);
     int r;
 
     /* The last step of this run reuses the slot of the step PLAN_RING before it. */
@@ -327,7 +341,7 @@ static int cycle(struct exec *e, const struct step_args *args)
     }
     for (uint32_t i = 0; i < steps; i++)
         slot[i] = args[i];
-    r = enqueue(e, PROGRAM_CYCLE, run, slot);
+    r = enqueue(e, PROGRAM_CYCLE, run, slot, spans);
     if (r == 0)
         r = record_end(e, run);
     if (r < 0)
@@ -335,6 +349,8 @@ static int cycle(struct exec *e, const struct step_args *args)
     if (run == 0)
         e->first_step = args[0].step;
     e->runs++;
+    if (spans)
+        window_advance(&e->window, run);
     return 0;
 }
 
@@ -359,6 +375,21 @@ int exec_wait(struct exec *e, uint64_t step)
     if (run >= e->runs)
         return -EPROTO;
     return keep(e, wait_run(e, run));
+}
+
+int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans)
+{
+    if (runs == 0 || !spans)
+        return -EINVAL;
+    if (exec_traced(e) < e->window.runs)
+        return -EBUSY;
+    e->window = (struct window){.spans = spans, .first_step = first_step, .runs = runs};
+    return 0;
+}
+
+uint32_t exec_traced(const struct exec *e)
+{
+    return window_complete(&e->window, e->done);
 }
 
 /* ---- create, destroy ---- */

@@ -9,6 +9,8 @@
  *     exec_run(EXIT), exec_run(EVAL)*, exec_run(ENTRY)     evaluation
  *     exec_run(EXIT)
  *     exec_destroy
+ * and, where times are wanted, exec_trace before the runs and exec_traced after them.
+ *
  * exec_run drains all streams before and after; exec_cycle only enqueues. Calls out of this order fail with
  * -EPROTO.
  *
@@ -51,5 +53,16 @@ int exec_cycle(struct exec *e, const struct step_args *args);
 /* Blocks until the run that contains training step `step` is complete. Steps before the last entry return at
  * once. */
 int exec_wait(struct exec *e, uint64_t step);
+
+/* Opens a window on the clock: of the next `runs` runs of the cycle, from the one that begins at step
+ * `first_step` or later, the beginning (its waits are done) and the end of every instruction are written to
+ * `spans`, which has room for runs * n_instrs of the cycle, run after run. Other programs may run in between
+ * and are not measured; a run outside of the window has not one command more. spans belongs to the executor
+ * until all runs are complete, or else until exec_destroy. -EBUSY while there is such a window. */
+int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
+
+/* How many runs of the window are known to be complete, by exec_wait, exec_cycle or exec_run: the spans of
+ * these may be read. */
+uint32_t exec_traced(const struct exec *e);
 
 #endif

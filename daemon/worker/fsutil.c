@@ -147,6 +147,29 @@ int fs_read_text(int dirfd, const char *name, uint64_t max, char **ret, size_t *
     return 0;
 }
 
+int fs_replace(const struct outdir *out, const char *file, const void *p, uint64_t bytes, struct err *err)
+{
+    char tmp[64];
+    int fd, r, e;
+
+    assert(strlen(file) + sizeof ".tmp" <= sizeof tmp);
+    snprintf(tmp, sizeof tmp, "%s.tmp", file);
+    unlinkat(out->fd, tmp, 0);
+    fd = fs_create(out->fd, tmp);
+    r = fd < 0 ? fd : fs_write_all(fd, p, bytes);
+    if (fd >= 0) {
+        e = fs_sync_close(fd);
+        r = r < 0 ? r : e;
+    }
+    if (r == 0 && renameat(out->fd, tmp, out->fd, file) < 0)
+        r = -errno;
+    if (r < 0 && fd >= 0)
+        unlinkat(out->fd, tmp, 0);
+    if (r == 0)
+        r = fs_sync(out->fd);
+    return r < 0 ? fs_fail(err, r, out->name, file, "write") : 0;
+}
+
 int fs_sync(int fd)
 {
     return fsync(fd) < 0 ? -errno : 0;

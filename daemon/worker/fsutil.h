@@ -32,6 +32,9 @@ int fs_checksum(int fd, uint64_t *ret_bytes, uint32_t *ret_crc);
 /* The whole file, malloc'ed, NUL-terminated. -EFBIG when it is larger than max. */
 int fs_read_text(int dirfd, const char *name, uint64_t max, char **ret, size_t *ret_bytes);
 
+/* A file that appears whole or not at all, by way of file.tmp. `file`: a short name. */
+int fs_replace(const struct outdir *out, const char *file, const void *p, uint64_t bytes, struct err *err);
+
 int fs_sync(int fd);
 /* fsync, then close; closes in any case. Never retried: after EIO the page cache may claim what the disk
  * lacks. */

@@ -33,6 +33,7 @@ static const char usage[] =
     "  --peer SIZE            pace copies between devices\n"
     "  --delay-seed N         delay every stream at random, to shake out races\n"
     "  --output DIR           instead of the spec's output\n"
+    "  --trace-steps N        with --run: measure N steps for trace.json (default: 3; 0: no trace)\n"
     "  --dir DIR              where relative paths of the spec begin (default: the current directory)\n"
     "what to export:\n"
     "  --step N|best|last     the weights of a checkpoint, best by accuracy, then loss (default: of the "
@@ -74,6 +75,7 @@ enum option_id {
     OPT_STEP,
     OPT_THREADS,
     OPT_TRACE,
+    OPT_TRACE_STEPS,
     OPT_VERSION,
 };
 
@@ -104,12 +106,14 @@ static const struct option options[] = {
     {"step", required_argument, NULL, OPT_STEP},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"trace", required_argument, NULL, OPT_TRACE},
+    {"trace-steps", required_argument, NULL, OPT_TRACE_STEPS},
     {"version", no_argument, NULL, OPT_VERSION},
     {NULL, 0, NULL, 0},
 };
 
 struct command {
-    int verb; /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_RUN, OPT_SERVE; 0: none yet */
+    int verb;         /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_RUN, OPT_SERVE; 0: none yet */
+    bool trace_steps; /* were given */
     struct verb_options o;
 };
 
@@ -141,10 +145,11 @@ static int parse_name(const char *text, const char *option, const char *const *n
                       near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-static int parse_u32(const char *text, const char *option, uint32_t most, uint32_t *ret, struct err *err)
+static int parse_u32(const char *text, const char *option, uint32_t least, uint32_t most, uint32_t *ret,
+                     struct err *err)
 {
     uint64_t v = 0;
-    int r = parse_number(text, option, 1, most, &v, err);
+    int r = parse_number(text, option, least, most, &v, err);
     if (r == 0)
         *ret = (uint32_t)v;
     return r;
@@ -190,9 +195,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_ATTEMPT:
         return parse_number(arg, "--attempt", 1, 1ull << 53, &c->o.attempt, err);
     case OPT_DEVICES:
-        return parse_u32(arg, "--devices", DEVICE_MAX, &j->devices, err);
+        return parse_u32(arg, "--devices", 1, DEVICE_MAX, &j->devices, err);
     case OPT_THREADS:
-        return parse_u32(arg, "--threads", 1024, &j->threads, err);
+        return parse_u32(arg, "--threads", 1, 1024, &j->threads, err);
     case OPT_DELAY_SEED:
         return parse_number(arg, "--delay-seed", 0, UINT64_MAX, &j->delay_seed, err);
     case OPT_DEVICE_MEMORY:
@@ -222,6 +227,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_TRACE:
         c->o.trace_path = arg;
         return 0;
+    case OPT_TRACE_STEPS:
+        c->trace_steps = true;
+        return parse_u32(arg, "--trace-steps", 0, 1000, &c->o.trace_steps, err);
     case OPT_JSON:
         c->o.json = true;
         return 0;
@@ -290,6 +298,8 @@ static int check_options(const struct command *c, struct err *err)
         return err_set(err, -EINVAL, "--export needs --out FILE");
     if ((c->verb == OPT_SERVE) != (o->job_id != 0) || (c->verb == OPT_SERVE) != (o->attempt != 0))
         return err_set(err, -EINVAL, "--serve, --job and --attempt go together");
+    if (c->verb != OPT_RUN && c->trace_steps)
+        return err_set(err, -EINVAL, "--trace-steps goes with --run");
     return 0;
 }
 
@@ -323,7 +333,9 @@ static int run_verb(const struct command *c)
 
 int main(int argc, char **argv)
 {
-    struct command c = {.o.job = {.policy = -1, .update = -1}, .o.json = asks_for_json(argc, argv)};
+    struct command c = {.o.job = {.policy = -1, .update = -1},
+                        .o.json = asks_for_json(argc, argv),
+                        .o.trace_steps = RUN_TRACE_STEPS};
     struct err err = {0};
     int id;
     open_standard_descriptors();

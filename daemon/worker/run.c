@@ -1,8 +1,8 @@
 /* Trains a job in its output directory. See run.h.
  *
  * The output directory: `lock` (held while a worker is at it), `resolved.json` (what "auto" meant, once and for all),
- * `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, and last `result.json`: how it ended. Whoever is
- * refused, because the directory is another's, writes nothing there.
+ * `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, `result.json` (how it ended)
+ * and `trace.json`. Whoever is refused, because the directory is another's, writes nothing there.
  */
 #include "daemon/worker/run.h"
 
@@ -21,7 +21,9 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "daemon/worker/report.h"
+#include "daemon/worker/run_trace.h"
 
 #define RESULT_MAX    (1u << 20)
 #define LOCK_RETRY_NS 50000000ull
@@ -128,29 +130,6 @@ static int open_output(const char *path, uint64_t lock_wait_ns, struct outdir *r
                              : err_set_at(err, r, path, "cannot lock the output directory: %s", strerror(-r));
 }
 
-/* A file that appears whole or not at all. */
-static int write_atomically(const struct outdir *out, const char *file, const struct strbuf *b,
-                            struct err *err)
-{
-    char tmp[64];
-    snprintf(tmp, sizeof tmp, "%s.tmp", file);
-    unlinkat(out->fd, tmp, 0);
-    int fd = fs_create(out->fd, tmp);
-    int r = fd < 0 ? fd : fs_write_all(fd, b->at, b->n);
-    if (fd >= 0) {
-        int e = fs_sync_close(fd);
-        r = r < 0 ? r : e;
-    }
-    if (r == 0 && renameat(out->fd, tmp, out->fd, file) < 0)
-        r = -errno;
-    if (r == 0)
-        r = fs_sync(out->fd);
-    if (r == 0)
-        return 0;
-    unlinkat(out->fd, tmp, 0);
-    return fs_fail(err, r, out->name, file, "write");
-}
-
 /* The resolved spec is written once; a later run must resolve to the same. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
@@ -161,7 +140,7 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
     struct strbuf b = {0};
     spec_resolved_json(s, &b);
     strbuf_add(&b, "\n");
-    r = write_atomically(out, JOB_RESOLVED, &b, err);
+    r = fs_replace(out, JOB_RESOLVED, b.at, b.n, err);
     strbuf_finish(&b);
     return r;
 }
@@ -206,7 +185,7 @@ static int write_result(const struct outdir *out, struct run_result *res)
         return 0;
     struct strbuf b = {0};
     report_json(&res->job, rep, &b);
-    int r = write_atomically(out, TRAIN_RESULT, &b, &res->err);
+    int r = fs_replace(out, TRAIN_RESULT, b.at, b.n, &res->err);
     if (r < 0)
         strbuf_finish(&b);
     res->result = b.at;
@@ -223,7 +202,7 @@ static void write_failure(const struct outdir *out, const struct run_result *res
         strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,", res->exit);
         report_error_members(res->code, &res->err, 0, &b);
         strbuf_addf(&b, ",\"steps\":%" PRIu64 "}\n", res->report.steps_done);
-        (void)write_atomically(out, TRAIN_RESULT, &b, NULL);
+        (void)fs_replace(out, TRAIN_RESULT, b.at, b.n, NULL);
     }
     strbuf_finish(&b);
     free(done);
@@ -231,20 +210,36 @@ static void write_failure(const struct outdir *out, const struct run_result *res
 
 /* ---- the run ---- */
 
+/* A job that is done is done, with or without its picture. */
+static void write_trace(const struct run_trace *trace, const struct job *j, const struct outdir *out)
+{
+    struct err err = {0};
+    char text[sizeof err.path + sizeof err.msg];
+    if (run_trace_write(trace, j, out, &err) < 0)
+        log_warning("%s; the results are not affected", err_text(&err, text, sizeof text));
+}
+
 static int train(const struct run_options *o, const struct outdir *out, struct run_result *res)
 {
+    struct run_trace trace = {.max_steps = o->trace_steps};
     struct train_options t = {
         .delay_seed = o->job->delay_seed,
         .link_bytes_per_s = o->job->link_bytes_per_s,
         .peer_bytes_per_s = o->job->peer_bytes_per_s,
         .progress = o->progress,
         .ctx = o->ctx,
+        .trace = &trace,
     };
     if (o->planned != NULL)
         o->planned(o->ctx, &res->job, out);
     handle_signals(true);
     int r = train_run(&res->job, out, &t, &res->report, &res->err);
-    return r < 0 ? r : write_result(out, res);
+    if (r == 0)
+        r = write_result(out, res);
+    if (r == 0)
+        write_trace(&trace, &res->job, out);
+    run_trace_finish(&trace);
+    return r;
 }
 
 static void explain(struct run_result *res)

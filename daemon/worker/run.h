@@ -12,6 +12,7 @@
 
 struct run_options {
     const struct job_options *job;
+    uint32_t trace_steps;  /* measured for trace.json; 0: none is written */
     uint64_t lock_wait_ns; /* how long to wait for another worker to leave the output; 0: not at all */
     /* Called when the plan is there and the output is locked; may be NULL. */
     void (*planned)(void *ctx, const struct job *j, const struct outdir *out);

@@ -495,6 +495,8 @@ static int start(struct trainer *t, struct err *err)
         r = metrics_open(t->out, t->step, &t->metrics, err);
     if (r == 0)
         r = run_program(t, PROGRAM_ENTRY, NULL, err);
+    if (r == 0 && t->options->trace != NULL)
+        run_trace_start(t->options->trace, t->job, t->exec, t->step);
     return r;
 }
 
@@ -518,6 +520,8 @@ static int end(struct trainer *t, struct err *err)
     int r = run_program(t, PROGRAM_EXIT, NULL, err);
     if (r < 0)
         return r;
+    if (t->options->trace != NULL)
+        run_trace_end(t->options->trace, t->exec);
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "daemon/worker/fsutil.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/run_trace.h"
 
 #define TRAIN_RESULT "result.json" /* in the output; written by the caller when train_run is done */
 
@@ -48,6 +49,7 @@ struct train_options {
     /* Called after every step whose result is known, every evaluation and every checkpoint; may be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
+    struct run_trace *trace; /* times of some steps, for the caller to write; NULL: none */
 };
 
 int train_run(struct job *j, const struct outdir *out, const struct train_options *o,

@@ -34,7 +34,8 @@ static int write_files(const struct verb_options *o, const struct job *j, const 
         strbuf_finish(&b);
     }
     if (r == 0 && o->trace_path != NULL) {
-        plan_trace(j->plan, PROGRAM_CYCLE, sim, &b);
+        const struct trace_part part = {"plan", sim->spans, sim->runs};
+        plan_trace(j->plan, PROGRAM_CYCLE, &part, 1, &b);
         r = write_file(o->trace_path, &b, err);
         strbuf_finish(&b);
     }

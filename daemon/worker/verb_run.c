@@ -30,6 +30,7 @@ int verb_run(const struct verb_options *o)
     progress_init(&progress);
     struct run_options run = {
         .job = &o->job,
+        .trace_steps = o->trace_steps,
         .progress = o->quiet ? NULL : progress_event,
         .ctx = &progress,
     };

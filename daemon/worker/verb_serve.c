@@ -20,6 +20,7 @@
 #include "daemon/worker/link.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
+#include "daemon/worker/run_trace.h"
 #include "daemon/worker/verbs.h"
 
 #define SECRET_NAME  "TUTTI_SECRET"
@@ -230,8 +231,12 @@ static int serve(const struct verb_options *o, struct link *link, const struct l
     struct serve s = {.link = link};
     struct verb_options plain = {.job = o->job};
     struct job_options *job = &plain.job;
-    struct run_options run = {
-        .job = job, .lock_wait_ns = LOCK_WAIT_NS, .planned = on_planned, .progress = on_progress, .ctx = &s};
+    struct run_options run = {.job = job,
+                              .trace_steps = RUN_TRACE_STEPS,
+                              .lock_wait_ns = LOCK_WAIT_NS,
+                              .planned = on_planned,
+                              .progress = on_progress,
+                              .ctx = &s};
     struct run_result res;
     job->spec_text = lease->spec;
     job->dir = lease->dir;

@@ -3,6 +3,7 @@
 #define WORKER_VERBS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/err.h"
 #include "daemon/worker/job.h"
@@ -18,6 +19,7 @@ struct verb_options {
     bool dump;             /* --plan: every instruction */
     const char *plan_path; /* --plan: the plan as JSON, NULL: not written */
     const char *trace_path;
+    uint32_t trace_steps;     /* --run: measured steps in trace.json, 0: none is written */
     const char *socket;       /* --serve: worker.sock */
     uint64_t job_id, attempt; /* --serve; from 1 */
     const char *export_dir;   /* --export: a job's output; plan_path is the file to write */

@@ -132,6 +132,9 @@ static void run(void *ctx, const struct command *c)
     case COMMAND_LAUNCH:
         run_launch(s, &c->launch);
         break;
+    case COMMAND_MARK:
+        *c->mark = clock_now_ns();
+        break;
     case COMMAND_WAIT:
         run_wait(s, c->wait.on, c->wait.position);
         break;
@@ -276,6 +279,12 @@ static int copy(struct devset *base, uint32_t stream, void *dst, const void *src
     return 0;
 }
 
+static int mark(struct devset *base, uint32_t stream, uint64_t *at)
+{
+    stream_push(cpu(base)->streams[stream].stream, &(struct command){.kind = COMMAND_MARK, .mark = at});
+    return 0;
+}
+
 static int create_event(struct devset *base, struct event **ret)
 {
     (void)base;
@@ -373,6 +382,7 @@ const struct backend backend_cpu = {
     .numerics = numerics,
     .launch = launch,
     .copy = copy,
+    .mark = mark,
     .drain = drain,
     .counters = counters,
     .event_create = create_event,

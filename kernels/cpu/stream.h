@@ -18,7 +18,7 @@
 
 struct stream;
 
-enum command_kind { COMMAND_COPY, COMMAND_LAUNCH, COMMAND_WAIT, COMMAND_COUNT };
+enum command_kind { COMMAND_COPY, COMMAND_LAUNCH, COMMAND_MARK, COMMAND_WAIT, COMMAND_COUNT };
 
 struct command {
     enum command_kind kind;
@@ -29,6 +29,7 @@ struct command {
             uint64_t bytes;
         } copy;
         struct op_call launch;
+        uint64_t *mark; /* where the time goes */
         struct {
             struct stream *on;
             uint64_t position;

@@ -8,7 +8,7 @@ from harness import case
 
 OPTIONS = ["--check", "--plan", "--run", "--devices", "--device-memory", "--host-memory", "--policy", "--optimizer-on",
            "--threads", "--link", "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out",
-           "--trace", "--help", "--version"]
+           "--trace", "--trace-steps", "--help", "--version"]
 
 
 def refused(t, *options, says=(), **popen):
@@ -79,6 +79,7 @@ VALUES = [
     ("--threads", "0", "from 1 to"),
     ("--threads", "two", '"two"'),
     ("--delay-seed", "-1", '"-1"'),
+    ("--trace-steps", "-1", "from 0 to"),
     ("--device-memory", "-5", "is not a size"),
     ("--device-memory", "lots", "is not a size"),
     ("--device-memory", "9 bananas", "no known unit"),
@@ -287,8 +288,8 @@ def test_plan_trace_has_a_process_per_device(t):
              "--trace", t.path("trace.json"))
     events = read_json(t.path("trace.json"))["traceEvents"]
     names = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
-    t.equal(sorted(names), ["device 0", "device 1", "device 2", "host"], "processes")
-    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == names["device 1"]}
+    t.equal(sorted(names), ["device 0 (plan)", "device 1 (plan)", "device 2 (plan)", "host (plan)"], "processes")
+    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == names["device 1 (plan)"]}
     t.equal(tracks, {"compute", "in", "out", "peer"}, "tracks of device 1")
     spans = [e for e in events if e["ph"] == "X"]
     t.equal({e["pid"] for e in spans}, set(names.values()), "processes with work")

@@ -17,6 +17,7 @@ import cases_failures  # noqa: F401
 import cases_serve  # noqa: F401
 import cases_signals  # noqa: F401
 import cases_spec  # noqa: F401
+import cases_trace  # noqa: F401
 import cases_usage  # noqa: F401
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 #include "scheduler/verify.h"
 #include "swap/exec.h"
 #include "swap/store.h"
+#include "tests/unit/spans.h"
 
 /* ---- what both sides share: data, weights, arguments ---- */
 
@@ -120,6 +122,26 @@ static void counters(struct runner *r, struct device_counters *ret)
 {
     for (uint32_t d = 0; d < r->plan->n_devices; d++)
         devset_counters(r->ds, d, &ret[d]);
+}
+
+/* Every second machine is measured: the times follow the plan, and the bits are those of the others. */
+static struct plan_span *measure(struct runner *r, const struct engine_machine *m)
+{
+    const uint32_t n = r->plan->programs[PROGRAM_CYCLE].n_instrs;
+    if ((r->c->seed + m->n_devices + m->threads + (m->capacity_bytes >> 8)) % 2)
+        return NULL;
+    struct plan_span *spans = xcalloc((size_t)ENGINE_STEPS * n, sizeof *spans);
+    assert_int_equal(exec_trace(r->exec, 0, ENGINE_STEPS, spans), 0);
+    return spans;
+}
+
+static void check_measured(struct runner *r, struct plan_span *spans)
+{
+    const uint32_t since_entry[ENGINE_STEPS] = {0, 1, 2, 3, 0}; /* see train */
+    assert_int_equal(exec_traced(r->exec), spans ? ENGINE_STEPS : 0);
+    if (spans)
+        assert_spans_follow_plan(r->plan, spans, ENGINE_STEPS, since_entry);
+    free(spans);
 }
 
 static void run_program(struct runner *r, enum program_kind k, const struct step_args *args)
@@ -274,7 +296,9 @@ void engine_run(const struct engine_case *c, const struct engine_machine *m, str
         if (w != NULL)
             layer_init(&c->chain.layers[l], c->seed, w);
     }
+    struct plan_span *spans = measure(&r, m);
     train(&r, ret);
+    check_measured(&r, spans);
     ret->state_hash = hash_state(&r);
     exec_destroy(r.exec);
     store_destroy(r.store);

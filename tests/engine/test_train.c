@@ -1,5 +1,5 @@
 /* The training loop, run in this process where a test can see inside: it allocates nothing per step, on any
- * thread, and it stops when the devices move other bytes than the plan promised.
+ * thread, measured or not, and it stops when the devices move other bytes than the plan promised.
  *
  * oneDNN allocates inside its GEMM, so the model here is so narrow that all products go to our own kernel.
  */
@@ -87,8 +87,11 @@ static int run(enum policy_id policy, void (*progress)(void *, const struct trai
     if (job_load_spec(&o, j, err) < 0 || job_prepare(&o, j, err) < 0)
         fail_msg("%s", err->msg);
     struct outdir out = {open(dir, O_RDONLY | O_DIRECTORY), dir};
-    struct train_options t = {.progress = progress, .ctx = ctx};
+    struct run_trace trace = {.max_steps = 6};
+    struct train_options t = {.progress = progress, .ctx = ctx, .trace = &trace};
     int r = train_run(j, &out, &t, &report, err);
+    assert_true(r < 0 || (trace.complete && trace.steps == 6));
+    run_trace_finish(&trace);
     close(out.fd);
     job_finish(j);
     snprintf(cleanup, sizeof cleanup, "rm -rf %s", dir);

@@ -205,6 +205,11 @@ static void wait_for(struct devset *ds, uint32_t stream, struct event *e)
     assert_int_equal(event_wait(ds, stream, e), 0);
 }
 
+static void mark(struct devset *ds, uint32_t stream, uint64_t *at)
+{
+    assert_int_equal(devset_mark(ds, stream, at), 0);
+}
+
 /* Gives a stream that should be blocked every chance to go on. */
 static void let_others_run(void)
 {
@@ -682,6 +687,93 @@ static void test_close_drains(void **state)
         assert_true(out[i][0] == 7 && out[i][BYTES - 1] == 7);
 }
 
+/* ---- marks ---- */
+
+static void test_mark_is_the_time_when_the_stream_gets_there(void **state)
+{
+    enum { PACE_NS = 256000 }; /* of the held copy */
+    struct devset *ds = open_holdable();
+    struct event *copied = new_event(ds), *other = new_event(ds);
+    uint64_t before = 0, after = 0, meanwhile = 0, behind = 0;
+
+    (void)state;
+    clock_tick(1); /* no two looks at the clock see the same */
+    clock_hold(true);
+    mark(ds, STREAM(0, LANE_PEER), &before);
+    enqueue_held_copy(ds);
+    mark(ds, STREAM(0, LANE_PEER), &after);
+    record(ds, STREAM(0, LANE_PEER), copied);
+    wait_for(ds, STREAM(1, LANE_COMPUTE), copied);
+    mark(ds, STREAM(1, LANE_COMPUTE), &behind);
+
+    clock_await_sleeps(1);
+    mark(ds, STREAM(2, 0), &meanwhile); /* the host's stream */
+    record(ds, STREAM(2, 0), other);
+    assert_int_equal(event_sync(ds, other), 0);
+    let_others_run();
+    assert_true(before < meanwhile);
+    assert_true(after == 0 && behind == 0);
+
+    clock_hold(false);
+    assert_int_equal(event_sync(ds, copied), 0);
+    assert_true(after > meanwhile && after >= before + PACE_NS);
+    assert_int_equal(devset_drain(ds), 0);
+    assert_true(behind > after);
+    event_destroy(ds, copied);
+    event_destroy(ds, other);
+    devset_close(ds);
+}
+
+/* Round and round through all streams, more marks than a queue has room for. */
+static void test_marks_are_ordered_as_streams_and_events_are(void **state)
+{
+    enum { STREAMS = 9, ROUNDS = 100 };
+    static uint64_t at[STREAMS * ROUNDS], alone[2 * STREAM_QUEUE];
+
+    (void)state;
+    clock_tick(1);
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        struct devset_config c = config(2);
+        c.delay_seed = seed;
+        struct devset *ds = open_set(&c);
+        struct event *e = new_event(ds);
+        memset(at, 0, sizeof at);
+        for (uint32_t i = 0; i < STREAMS * ROUNDS; i++) {
+            wait_for(ds, i % STREAMS, e);
+            mark(ds, i % STREAMS, &at[i]);
+            record(ds, i % STREAMS, e);
+        }
+        assert_int_equal(event_sync(ds, e), 0);
+        for (uint32_t i = 1; i < STREAMS * ROUNDS; i++)
+            assert_true(at[i - 1] < at[i]);
+        for (uint32_t i = 0; i < 2 * STREAM_QUEUE; i++)
+            mark(ds, 0, &alone[i]);
+        assert_int_equal(devset_drain(ds), 0);
+        for (uint32_t i = 1; i < 2 * STREAM_QUEUE; i++)
+            assert_true(alone[i - 1] < alone[i]);
+        event_destroy(ds, e);
+        devset_close(ds);
+    }
+}
+
+static void test_mark_in_the_wrong_place_refused(void **state)
+{
+    struct devset_config c = config(2);
+    struct devset *ds = open_set(&c);
+    uint64_t at = 7, *inside = devset_address(ds, 1, CAPACITY - sizeof at);
+
+    (void)state;
+    *inside = 7;
+    assert_int_equal(devset_mark(ds, STREAM(2, 1), &at), -EINVAL);
+    assert_int_equal(devset_mark(ds, UINT32_MAX, &at), -EINVAL);
+    assert_int_equal(devset_mark(ds, 0, NULL), -EINVAL);
+    assert_int_equal(devset_mark(ds, 0, inside), -EFAULT);
+    assert_int_equal(devset_mark(ds, 0, devset_address(ds, 0, 0)), -EFAULT);
+    assert_int_equal(devset_drain(ds), 0);
+    assert_true(at == 7 && *inside == 7);
+    devset_close(ds);
+}
+
 /* ---- full queues ---- */
 
 struct pusher {
@@ -1136,6 +1228,9 @@ int main(void)
         cmocka_unit_test(test_full_queues_with_waits_do_not_deadlock),
         cmocka_unit_test(test_host_memory_zeroed_or_refused),
         cmocka_unit_test(test_host_stream_runs_launches),
+        cmocka_unit_test(test_mark_in_the_wrong_place_refused),
+        CLOCKED(test_mark_is_the_time_when_the_stream_gets_there),
+        CLOCKED(test_marks_are_ordered_as_streams_and_events_are),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_null_is_taken),
         cmocka_unit_test(test_open_bad_config_refused),

@@ -17,11 +17,13 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "swap/exec.h"
 #include "tests/skip.h"
 #include "tests/unit/handmade_chain.h"
+#include "tests/unit/spans.h"
 
 /* ---- allocations of this thread ---- */
 
@@ -363,18 +365,56 @@ static void job_check_bytes(const struct job *job)
     }
 }
 
-static void train(const struct scenario *sc, uint64_t delay_seed)
+/* Measures some of the runs that come. */
+struct watch {
+    struct plan_span *spans;
+    uint32_t runs;
+};
+
+static void watch_open(struct watch *w, struct job *job, uint64_t first_run, uint32_t runs)
 {
+    const size_t n = (size_t)runs * job->m.h.plan.programs[PROGRAM_CYCLE].n_instrs;
+
+    *w = (struct watch){xcalloc(n, sizeof *w->spans), runs};
+    assert_int_equal(exec_trace(job->exec, first_run * job->sc->steps, runs, w->spans), 0);
+}
+
+/* All was measured, between then and now. */
+static void watch_close(struct watch *w, struct job *job, uint64_t begin_ns, const uint32_t *since_entry)
+{
+    const uint32_t n = job->m.h.plan.programs[PROGRAM_CYCLE].n_instrs;
+    const uint64_t now = clock_now_ns();
+
+    assert_int_equal(exec_traced(job->exec), w->runs);
+    for (uint32_t i = 0; i < w->runs * n; i++)
+        assert_true(w->spans[i].start_ns >= begin_ns && w->spans[i].end_ns <= now);
+    assert_spans_follow_plan(&job->m.h.plan, w->spans, w->runs, since_entry);
+    free(w->spans);
+}
+
+/* watched: with two windows, across a flush and across an evaluation. */
+static void train(const struct scenario *sc, uint64_t delay_seed, bool watched)
+{
+    const uint64_t begin_ns = clock_now_ns();
+    struct watch watch;
     struct job job;
 
-    print_message("# %s, delays %d\n", sc->name, (int)delay_seed);
+    print_message("# %s, delays %d%s\n", sc->name, (int)delay_seed, watched ? ", watched" : "");
     job_open(&job, sc, delay_seed);
+    if (watched)
+        watch_open(&watch, &job, 3, 3);
     job_run(&job, PROGRAM_ENTRY, NULL);
     job_cycles(&job, 5);
     job_run(&job, PROGRAM_FLUSH, NULL);
     job_check_state(&job);
     job_check_steps(&job, job.next);
-    job_cycles(&job, 3);
+    job_cycles(&job, 1);
+    if (watched) {
+        assert_int_equal(exec_wait(job.exec, job.next - 1), 0);
+        watch_close(&watch, &job, begin_ns, (const uint32_t[]){3, 4, 5});
+        watch_open(&watch, &job, 0, 4);
+    }
+    job_cycles(&job, 2);
     job_run(&job, PROGRAM_EXIT, NULL);
     job_check_state(&job);
     job_check_steps(&job, job.next);
@@ -390,6 +430,8 @@ static void train(const struct scenario *sc, uint64_t delay_seed)
     job_run(&job, PROGRAM_EXIT, NULL);
     job_check_state(&job);
     job_check_bytes(&job);
+    if (watched)
+        watch_close(&watch, &job, begin_ns, (const uint32_t[]){6, 7, 0, 1});
     job_close(&job);
 }
 
@@ -397,7 +439,7 @@ static void test_training_equals_layers_in_sequence(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
-        train(&scenarios[i], 0);
+        train(&scenarios[i], 0, false);
 }
 
 static void test_random_delays_change_nothing(void **state)
@@ -405,7 +447,15 @@ static void test_random_delays_change_nothing(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         for (uint64_t seed = 1; seed <= 2; seed++)
-            train(&scenarios[i], seed);
+            train(&scenarios[i], seed, false);
+}
+
+static void test_measured_times_follow_the_plan_and_change_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+        for (uint64_t seed = 0; seed <= 1; seed++)
+            train(&scenarios[i], seed, true);
 }
 
 static void test_a_step_that_is_not_finite_leaves_state_alone(void **state)
@@ -485,6 +535,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training_equals_layers_in_sequence),
         cmocka_unit_test(test_random_delays_change_nothing),
+        cmocka_unit_test(test_measured_times_follow_the_plan_and_change_nothing),
         cmocka_unit_test(test_a_step_that_is_not_finite_leaves_state_alone),
         cmocka_unit_test(test_nothing_is_allocated_while_training),
         cmocka_unit_test(test_programs_with_tasks_or_rings_need_args),

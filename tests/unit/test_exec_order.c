@@ -44,12 +44,21 @@ struct command { /* a copy or a launch */
     struct clock start; /* what is done before it starts */
 };
 
+struct mark {
+    uint32_t stream;
+    const uint64_t *slot;
+    size_t n_log, n_records, n_waits; /* commands before it */
+    struct clock at;                  /* what is done when the stream gets there */
+};
+
 static struct devset {
     char arena[DEVICES][LEASE];
     struct clock streams[STREAMS], host; /* host: what the enqueueing thread knows to be done */
     struct command log[MAX_LOG];
     size_t n_log;
     size_t n_records, n_waits;
+    struct mark marks[MAX_LOG];
+    size_t n_marks;
     int events;         /* alive */
     long fail_in;       /* commands until one fails; negative: never */
     int fail_drain;     /* what drain returns */
@@ -100,6 +109,17 @@ int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, 
 {
     (void)ds;
     return paper_work(stream, bytes, dst, src);
+}
+
+int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at)
+{
+    const int r = paper_command(stream);
+    if (r < 0)
+        return r;
+    assert_true(ds->n_marks < MAX_LOG);
+    ds->marks[ds->n_marks++] =
+        (struct mark){stream, at, ds->n_log, ds->n_records, ds->n_waits, ds->streams[stream]};
+    return 0;
 }
 
 int event_create(struct devset *ds, struct event **ret)
@@ -341,6 +361,74 @@ static void test_waits_order_exactly_what_the_plan_says(void **state)
             mean_run(&m);
         }
         check_log(&m);
+        assert_int_equal(paper.n_marks, 0);
+
+        rig_close(&rig);
+        free(m.after);
+        free(m.starts);
+        free(m.what);
+    }
+}
+
+/* ---- times ---- */
+
+/* The marks of one instruction: work between them and nothing else; all that it waits for, in the plan's sense,
+ * before the first, and the record of its event behind the second. */
+static void check_marks(struct meaning *m, const struct mark *pair, size_t run, uint32_t instr,
+                        const struct plan_span *span)
+{
+    const struct plan_instr *in = &m->plan->programs[PROGRAM_CYCLE].instrs[instr];
+    const uint32_t work = in->kind != INSTR_DROP;
+    struct clock start = *meaning_after(m, run, instr);
+
+    start.of[in->stream] -= work;
+    assert_ptr_equal(pair[0].slot, &span->start_ns);
+    assert_ptr_equal(pair[1].slot, &span->end_ns);
+    assert_int_equal(pair[0].stream, in->stream);
+    assert_int_equal(pair[1].stream, in->stream);
+    assert_int_equal(pair[1].n_log, pair[0].n_log + work);
+    assert_int_equal(pair[1].n_records, pair[0].n_records);
+    assert_int_equal(pair[1].n_waits, pair[0].n_waits);
+    assert_memory_equal(&pair[0].at, &start, sizeof start);
+    assert_memory_equal(&pair[1].at, meaning_after(m, run, instr), sizeof start);
+}
+
+static void test_marks_stand_around_the_work_of_the_window(void **state)
+{
+    enum { RUNS = 9, FLUSH_AT = 5, FIRST = 3, TRACED = 4, CASES = 100, MAX_INSTRS = 24 };
+    (void)state;
+
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        struct rng rng = {.seed = seed};
+        struct rig rig;
+        struct meaning m = {.plan = &rig.h.plan};
+        struct plan_span spans[TRACED * MAX_INSTRS];
+
+        paper_reset();
+        hm_init(&rig.h, DEVICES, LEASE);
+        push_random_program(&rig.h, PROGRAM_CYCLE, &rng, 1 + rng_below(&rng, MAX_INSTRS));
+        rig_open(&rig);
+        const uint32_t n = m.plan->programs[PROGRAM_CYCLE].n_instrs;
+        m.after = xcalloc(RUNS * MAX_INSTRS, sizeof *m.after);
+        m.starts = xcalloc(RUNS * MAX_INSTRS, sizeof *m.starts);
+        m.what = xcalloc(RUNS * MAX_INSTRS, sizeof *m.what);
+
+        assert_int_equal(exec_trace(rig.exec, 100 + FIRST, TRACED, spans), 0);
+        assert_int_equal(exec_run(rig.exec, PROGRAM_ENTRY, NULL), 0);
+        for (uint32_t s = 0; s < RUNS; s++) {
+            const struct step_args args = step_args(100 + s);
+            if (s == FLUSH_AT) {
+                assert_int_equal(exec_run(rig.exec, PROGRAM_FLUSH, NULL), 0);
+                mean_drain(&m);
+            }
+            assert_int_equal(exec_cycle(rig.exec, &args), 0);
+            mean_run(&m);
+            const uint32_t traced = s < FIRST ? 0 : s - FIRST + 1;
+            assert_int_equal(paper.n_marks, 2 * n * (traced < TRACED ? traced : TRACED));
+        }
+        check_log(&m); /* the rest is as it is without marks */
+        for (uint32_t i = 0; i < TRACED * n; i++)
+            check_marks(&m, &paper.marks[2 * i], FIRST + i / n, i % n, &spans[i]);
 
         rig_close(&rig);
         free(m.after);
@@ -541,6 +629,61 @@ static void test_steps_of_a_cycle_must_be_consecutive(void **state)
     rig_close(&rig);
 }
 
+static void test_window_tells_which_runs_are_complete(void **state)
+{
+    struct plan_span spans[4];
+    struct rig rig;
+    (void)state;
+
+    open_small(&rig); /* one instruction per run */
+    struct exec *e = rig.exec;
+    assert_int_equal(exec_trace(e, 6, 0, spans), -EINVAL);
+    assert_int_equal(exec_trace(e, 6, 3, NULL), -EINVAL);
+    assert_int_equal(exec_traced(e), 0);
+    assert_int_equal(exec_trace(e, 6, 3, spans), 0);
+    assert_int_equal(exec_trace(e, 6, 3, spans), -EBUSY);
+    assert_int_equal(exec_run(e, PROGRAM_ENTRY, NULL), 0);
+    for (uint64_t s = 4; s <= 7; s++) {
+        const struct step_args args = step_args(s);
+        assert_int_equal(exec_cycle(e, &args), 0);
+        assert_int_equal(exec_traced(e), 0); /* at most step 5 is known to be complete */
+    }
+    assert_int_equal(exec_wait(e, 5), 0);
+    assert_int_equal(exec_traced(e), 0);
+    assert_int_equal(exec_wait(e, 6), 0);
+    assert_int_equal(exec_traced(e), 1);
+    assert_int_equal(exec_run(e, PROGRAM_FLUSH, NULL), 0); /* drains */
+    assert_int_equal(exec_traced(e), 2);
+    assert_int_equal(exec_trace(e, 0, 1, spans), -EBUSY);
+
+    /* The rest of the window is in another life of the devices, and at an earlier step. */
+    assert_int_equal(exec_run(e, PROGRAM_EXIT, NULL), 0);
+    assert_int_equal(exec_run(e, PROGRAM_ENTRY, NULL), 0);
+    assert_int_equal(exec_traced(e), 2);
+    assert_int_equal(paper.n_marks, 4);
+    for (uint64_t s = 2; s <= 3; s++) {
+        const struct step_args args = step_args(s);
+        assert_int_equal(exec_cycle(e, &args), 0);
+        assert_int_equal(exec_traced(e), 2);
+    }
+    assert_int_equal(exec_wait(e, 2), 0);
+    assert_int_equal(exec_traced(e), 3);
+    assert_int_equal(paper.n_marks, 6);
+    for (int i = 0; i < 6; i++)
+        assert_ptr_equal(paper.marks[i].slot, (const uint64_t *)&spans[i / 2] + i % 2);
+
+    /* Complete: a new one may be opened, with a run under way that is not its own. */
+    assert_int_equal(exec_trace(e, 0, 1, &spans[3]), 0);
+    assert_int_equal(exec_traced(e), 0);
+    const struct step_args args = step_args(4);
+    assert_int_equal(exec_cycle(e, &args), 0);
+    assert_int_equal(exec_traced(e), 0);
+    assert_int_equal(exec_wait(e, 4), 0);
+    assert_int_equal(exec_traced(e), 1);
+    assert_int_equal(paper.n_marks, 8);
+    rig_close(&rig);
+}
+
 /* ---- failures ---- */
 
 static void assert_failed(struct exec *e, int r)
@@ -560,21 +703,25 @@ static void test_a_failed_command_fails_every_later_call(void **state)
 {
     (void)state;
 
-    for (long n = 0;; n++) { /* the n-th command of entry and two cycles */
+    for (long n = 0;; n++) { /* the n-th command of entry and two cycles, the second with marks */
         const struct step_args args[2] = {step_args(0), step_args(1)};
+        struct plan_span span;
         struct rig rig;
         int r;
 
         open_small(&rig);
+        assert_int_equal(exec_trace(rig.exec, 1, 1, &span), 0);
         paper.fail_in = n;
         r = exec_run(rig.exec, PROGRAM_ENTRY, NULL);
         for (int s = 0; r == 0 && s < 2; s++)
             r = exec_cycle(rig.exec, &args[s]);
         if (r == 0) {
-            assert_true(n > 3);
+            assert_true(n > 5);
+            assert_int_equal(paper.n_marks, 2);
             rig_close(&rig);
             return;
         }
+        assert_int_equal(exec_traced(rig.exec), 0);
         assert_int_equal(r, -EIO);
         assert_failed(rig.exec, -EIO);
         rig_close(&rig);
@@ -638,12 +785,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_order_exactly_what_the_plan_says),
+        cmocka_unit_test(test_marks_stand_around_the_work_of_the_window),
         cmocka_unit_test(test_only_awaited_instructions_record_events),
         cmocka_unit_test(test_ring_tensors_use_the_slot_of_the_step),
         cmocka_unit_test(test_a_part_of_a_ring_tensor_begins_inside_the_slot),
         cmocka_unit_test(test_at_most_ring_runs_are_under_way),
         cmocka_unit_test(test_calls_out_of_order_are_refused),
         cmocka_unit_test(test_steps_of_a_cycle_must_be_consecutive),
+        cmocka_unit_test(test_window_tells_which_runs_are_complete),
         cmocka_unit_test(test_a_failed_command_fails_every_later_call),
         cmocka_unit_test(test_a_failed_drain_or_sync_fails_every_later_call),
         cmocka_unit_test(test_create_undoes_what_it_did_when_events_run_out),

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "scheduler/explain.h"
 #include "scheduler/policy.h"
+#include "tests/unit/spans.h"
 #include "tests/unit/tiny_plan.h"
 
 /* ---------------------------------------------------------------------------------------- dump */
@@ -451,6 +452,14 @@ static void test_json_refuses_other_documents(void **state)
     assert_null(p);
 }
 
+/* The trace of the prediction alone. */
+static void trace_plan(const struct plan *p, enum program_kind k, const struct sim_result *sim,
+                       struct strbuf *out)
+{
+    const struct trace_part part = {"plan", sim->spans, sim->runs};
+    plan_trace(p, k, &part, 1, out);
+}
+
 /* Whatever loads must be safe to use, verified or not. */
 static void use_everything(const struct plan *p)
 {
@@ -462,7 +471,7 @@ static void use_everything(const struct plan *p)
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 2, prof, &m);
     plan_dump(p, &out);
     plan_summary(p, &tiny_graph, sim, &out);
-    plan_trace(p, PROGRAM_CYCLE, sim, &out);
+    trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_round_trip(p);
     strbuf_finish(&out);
     sim_destroy(sim);
@@ -582,25 +591,123 @@ static void test_trace_is_json_with_names_and_spans(void **state)
     struct json *doc = NULL;
 
     (void)state;
-    plan_trace(p, PROGRAM_CYCLE, sim, &out);
+    trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);
-    assert_int_equal(count_events(doc, "X"), 2 * 13); /* the drop takes no time */
+    assert_int_equal(count_events(doc, "X"), 2 * 13); /* the drop is none */
     assert_int_equal(count_events(doc, "M"),
                      2 * (3 + 9)); /* name and place of three processes, nine threads */
     json_free(doc);
-    assert_contains(&out, "\"name\":\"process_name\",\"args\":{\"name\":\"device 0\"}");
-    assert_contains(&out, "\"pid\":3,\"tid\":9,\"name\":\"process_name\",\"args\":{\"name\":\"host\"}");
+    assert_contains(&out, "\"name\":\"process_name\",\"args\":{\"name\":\"device 0 (plan)\"}");
+    assert_contains(&out,
+                    "\"pid\":3,\"tid\":9,\"name\":\"process_name\",\"args\":{\"name\":\"host (plan)\"}");
     assert_contains(&out, "\"pid\":2,\"tid\":8,\"name\":\"thread_name\",\"args\":{\"name\":\"peer\"}");
     assert_contains(&out,
                     "{\"ph\":\"X\",\"name\":\"FWD l0 m0\",\"cat\":\"task\",\"pid\":1,\"tid\":1,\"ts\":5.320,"
-                    "\"dur\":1.000,\"args\":{\"run\":0,\"instr\":2}}");
-    assert_contains(&out,
-                    "{\"ph\":\"X\",\"name\":\"send X1.0\",\"cat\":\"move\",\"pid\":1,\"tid\":4,\"ts\":20.978,"
-                    "\"dur\":0.271,\"args\":{\"run\":1,\"instr\":3,\"tensor\":\"X1.0\",\"bytes\":512}}");
+                    "\"dur\":1.000,\"args\":{\"run\":0,\"instr\":2,\"layer\":0,\"micro\":0}}");
+    assert_contains(
+        &out, "{\"ph\":\"X\",\"name\":\"send X1.0\",\"cat\":\"move\",\"pid\":1,\"tid\":4,\"ts\":20.978,"
+              "\"dur\":0.271,\"args\":{\"run\":1,\"instr\":3,\"layer\":1,\"micro\":0,\"tensor\":\"X1.0\","
+              "\"bytes\":512}}");
     assert_contains(&out, "\"name\":\"fetch W0\"");
     assert_contains(&out, "\"name\":\"spill dW0\"");
     assert_contains(&out, "\"name\":\"UPD l0\",\"cat\":\"task\",\"pid\":3,\"tid\":9");
     assert_lacks(&out, "DROP");
+    strbuf_finish(&out);
+    sim_destroy(sim);
+    plan_destroy(p);
+}
+
+static uint32_t count_but_drops(const struct plan_program *prog)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        n += prog->instrs[i].kind != INSTR_DROP;
+    return n;
+}
+
+/* Removes the part `"key":number` of an event's text. */
+static void cut_number(char *event, const char *key)
+{
+    char *at = strstr(event, key);
+
+    assert_non_null(at);
+    at += strlen(key);
+    size_t n = strspn(at, "0123456789.");
+    assert_true(n > 0);
+    memmove(at, at + n, strlen(at + n) + 1);
+}
+
+/* Two parts of one document: another clock, other times, and for the rest the same events in the same order. */
+static void test_trace_lays_run_beside_plan(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 2, &profile, &slow);
+    const uint32_t n = 2 * sim->n_instrs, events = 2 * count_but_drops(&p->programs[PROGRAM_CYCLE]);
+    struct plan_span *measured = calloc(n, sizeof *measured);
+    struct strbuf out = {0};
+    struct json *doc = NULL;
+
+    (void)state;
+    assert_non_null(measured);
+    for (uint32_t i = 0; i < n; i++) /* twice as slow, and the machine has been up for a year */
+        measured[i] = (struct plan_span){31557600000000123u + 2 * sim->spans[i].start_ns,
+                                         31557600000000123u + 2 * sim->spans[i].end_ns};
+    const struct trace_part parts[] = {{"run", measured, 2}, {"plan", sim->spans, 2}};
+    plan_trace(p, PROGRAM_CYCLE, parts, 2, &out);
+    assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);
+    assert_int_equal(count_events(doc, "X"), 2 * events);
+    assert_int_equal(count_events(doc, "M"), 2 * 2 * (3 + 9));
+    json_free(doc);
+    assert_contains(&out,
+                    "\"pid\":1,\"tid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"device 0 (run)\"}");
+    assert_contains(&out, "\"pid\":3,\"tid\":9,\"name\":\"process_name\",\"args\":{\"name\":\"host (run)\"}");
+    assert_contains(&out,
+                    "\"pid\":4,\"tid\":10,\"name\":\"process_name\",\"args\":{\"name\":\"device 0 (plan)\"}");
+    assert_contains(&out,
+                    "\"pid\":6,\"tid\":18,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":18}");
+    assert_contains(&out, "\"pid\":1,\"tid\":1,\"ts\":10.640,\"dur\":2.000,\"args\":{\"run\":0,\"instr\":2,");
+    assert_contains(&out, "\"pid\":4,\"tid\":10,\"ts\":5.320,\"dur\":1.000,\"args\":{\"run\":0,\"instr\":2,");
+
+    char *lines[2 * 2 * 13], *save = NULL;
+    uint32_t found = 0;
+    for (char *line = strtok_r(out.at, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (!strstr(line, "\"ph\":\"X\""))
+            continue;
+        static const char *const own[] = {"\"pid\":", "\"tid\":", "\"ts\":", "\"dur\":"};
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+            cut_number(line, own[i]);
+        if (line[strlen(line) - 1] == ',')
+            line[strlen(line) - 1] = '\0';
+        lines[found++] = line;
+    }
+    assert_int_equal(found, 2 * events);
+    for (uint32_t i = 0; i < events; i++)
+        assert_string_equal(lines[i], lines[events + i]);
+    free(measured);
+    strbuf_finish(&out);
+    sim_destroy(sim);
+    plan_destroy(p);
+}
+
+/* A part may begin in the middle of a simulation, and an instruction that takes no time is there all the same. */
+static void test_trace_begins_at_zero(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 4, &profile, &slow);
+    const struct trace_part late = {"plan", sim->spans + 2 * sim->n_instrs, 2};
+    struct strbuf out = {0};
+    struct json *doc = NULL;
+
+    (void)state;
+    sim->spans[2 * sim->n_instrs + 5].end_ns = sim->spans[2 * sim->n_instrs + 5].start_ns;
+    plan_trace(p, PROGRAM_CYCLE, &late, 1, &out);
+    assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);
+    assert_int_equal(count_events(doc, "X"), 2 * 13);
+    json_free(doc);
+    assert_contains(&out, "\"ts\":0.000,");
+    assert_contains(&out, "\"dur\":0.000,\"args\":{\"run\":0,\"instr\":5,");
+    assert_lacks(&out, "\"run\":2");
     strbuf_finish(&out);
     sim_destroy(sim);
     plan_destroy(p);
@@ -614,7 +721,7 @@ static void test_trace_of_empty_program(void **state)
     struct json *doc = NULL;
 
     (void)state;
-    plan_trace(p, PROGRAM_EVAL, sim, &out);
+    trace_plan(p, PROGRAM_EVAL, sim, &out);
     assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);
     assert_int_equal(count_events(doc, "X"), 0);
     json_free(doc);
@@ -651,21 +758,9 @@ static struct graph *policy_graph(bool training)
  * up. */
 static void check_simulation(const struct plan *p, const struct sim_result *sim)
 {
-    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
-    uint64_t stream_end[DEVICE_MAX * LANE_COUNT + 1] = {0}, in = 0, out = 0, peer = 0;
+    uint64_t in = 0, out = 0, peer = 0;
 
-    for (uint32_t at = 0; at < sim->runs * sim->n_instrs; at++) {
-        const struct plan_instr *instr = &prog->instrs[at % sim->n_instrs];
-        const struct sim_span *span = &sim->spans[at];
-        assert_true(span->start_ns >= stream_end[instr->stream] && span->end_ns >= span->start_ns);
-        stream_end[instr->stream] = span->end_ns;
-        for (uint32_t w = 0; w < instr->n_waits; w++) {
-            const struct plan_wait *wait = &prog->waits[instr->wait + w];
-            if (wait->distance <= span->run)
-                assert_true(span->start_ns >=
-                            sim->spans[(span->run - wait->distance) * sim->n_instrs + wait->instr].end_ns);
-        }
-    }
+    assert_spans_follow_plan(p, sim->spans, sim->runs, NULL);
     for (uint32_t d = 0; d < p->n_devices; d++) {
         struct plan_bytes b;
         plan_count_device_bytes(p, PROGRAM_CYCLE, d, &b);
@@ -694,8 +789,9 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     plan_summary(p, g, sim, &out);
     assert_contains(&out, "4 layers (dense x3, softmax_xent)");
     out.n = 0;
-    plan_trace(p, PROGRAM_CYCLE, sim, &out);
+    trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);
+    assert_int_equal(count_events(doc, "X"), 3 * count_but_drops(&p->programs[PROGRAM_CYCLE]));
     json_free(doc);
     strbuf_finish(&out);
     sim_destroy(sim);
@@ -741,6 +837,8 @@ int main(void)
         cmocka_unit_test(test_json_byte_flips_never_crash),
         cmocka_unit_test(test_json_random_digits_never_crash),
         cmocka_unit_test(test_trace_is_json_with_names_and_spans),
+        cmocka_unit_test(test_trace_lays_run_beside_plan),
+        cmocka_unit_test(test_trace_begins_at_zero),
         cmocka_unit_test(test_trace_of_empty_program),
         cmocka_unit_test(test_every_policy_can_be_explained),
     };

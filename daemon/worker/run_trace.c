@@ -1,0 +1,113 @@
+/* trace.json. See run_trace.h.
+ *
+ * Which steps: a few, soon, but not the first ones, which find cold caches and, on a GPU, code that is not
+ * loaded yet; and with no evaluation or checkpoint between two of them, which would tear the picture apart.
+ * Where a job has no such steps the window is shorter. The prediction is simulated from the same start: after
+ * as many steps since the devices were last drained, up to WARM_UP, which is enough for a steady state.
+ *
+ * The executor writes the times into an array that is made before the first step, so nothing is allocated,
+ * waited for or written to a file while the job trains.
+ */
+#include "daemon/worker/run_trace.h"
+
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "scheduler/explain.h"
+#include "scheduler/simulate.h"
+
+#define WARM_UP          2      /* steps */
+#define SEARCH           64     /* steps that are tried as the first one */
+#define RUN_TRACE_INSTRS 60000u /* at most: 1 MB of times, about 20 MB of JSON */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Does the loop stop for an evaluation or a checkpoint when so many steps are done? */
+static bool is_break(const struct job *j, uint64_t steps_done)
+{
+    const struct spec *s = j->spec;
+
+    return spec_due(s, &s->checkpoint.every, steps_done) ||
+           (j->val != NULL && spec_due(s, &s->eval, steps_done));
+}
+
+static bool is_whole(const struct job *j, uint64_t first, uint32_t steps)
+{
+    for (uint32_t i = 1; i < steps; i++)
+        if (is_break(j, first + i))
+            return false;
+    return true;
+}
+
+/* The longest window, then the earliest, of the steps from..total. */
+static void choose(struct run_trace *t, const struct job *j, uint64_t from, uint64_t total)
+{
+    uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
+
+    for (uint32_t n = (uint32_t)least(most, total - from); n > 0; n--) {
+        uint64_t first = from + least(WARM_UP, total - from - n), last = least(total - n, first + SEARCH);
+        for (; first <= last; first++) {
+            if (!is_whole(j, first, n))
+                continue;
+            t->first_step = first;
+            t->steps = n;
+            return;
+        }
+    }
+}
+
+void run_trace_start(struct run_trace *t, const struct job *j, struct exec *e, uint64_t step)
+{
+    choose(t, j, step, j->spec->resolved.total_steps);
+    if (t->steps == 0)
+        return;
+    while (t->warm_up < WARM_UP && t->first_step - t->warm_up > step &&
+           !is_break(j, t->first_step - t->warm_up))
+        t->warm_up++;
+    t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
+    if (exec_trace(e, t->first_step, t->steps, t->spans) < 0) /* another window is open: not here */
+        run_trace_finish(t);
+}
+
+void run_trace_end(struct run_trace *t, const struct exec *e)
+{
+    t->complete = t->spans != NULL && exec_traced(e) == t->steps;
+}
+
+static void print(const struct run_trace *t, const struct job *j, struct strbuf *out)
+{
+    struct profile *prof = profile_analytic(j->graph, &j->machine);
+    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, t->warm_up + t->steps, prof, &j->machine);
+    const struct trace_part parts[] = {
+        {"run", t->spans, t->steps},
+        {"plan", sim->spans + (size_t)t->warm_up * sim->n_instrs, t->steps},
+    };
+
+    plan_trace(j->plan, PROGRAM_CYCLE, parts, sizeof parts / sizeof *parts, out);
+    sim_destroy(sim);
+    profile_destroy(prof);
+}
+
+int run_trace_write(const struct run_trace *t, const struct job *j, const struct outdir *out, struct err *err)
+{
+    struct strbuf b = {0};
+    int r;
+
+    if (!t->complete) {
+        fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp"); /* of a run that was killed while it wrote */
+        return 0;
+    }
+    print(t, j, &b);
+    r = fs_replace(out, RUN_TRACE_FILE, b.at, b.n, err);
+    strbuf_finish(&b);
+    return r;
+}
+
+void run_trace_finish(struct run_trace *t)
+{
+    free(t->spans);
+    t->spans = NULL;
+}
