@@ -1,0 +1,106 @@
+"""Figures of the daemon: durable submits a second, one at a time and in flight together, and what a list of 1,000 queued
+jobs takes on the socket and through the client.   daemon.py TUTTID TUTTI"""
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SPEC = {"schema": "job/v1", "name": "bench", "model": {"type": "mlp", "input": 8, "hidden": [16], "classes": 4},
+        "data": {"format": "synthetic", "samples": 64}, "train": {"steps": 3, "global_batch": 8},
+        "optimizer": {"type": "sgd", "lr": 0.1}}
+
+
+class Wire:
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.file = self.socket.makefile("rwb")
+        self.file.readline()
+        self.id = 0
+
+    def send(self, method, **params):
+        self.id += 1
+        self.file.write(json.dumps({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}).encode() + b"\n")
+
+    def answer(self):
+        self.file.flush()
+        message = json.loads(self.file.readline())
+        assert "result" in message, message
+        return message["result"]
+
+
+def median_ms(action, times):
+    taken = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - begin)
+    return 1000 * statistics.median(taken)
+
+
+def start(tuttid, folder):
+    worker = os.path.join(folder, "worker")  # one that takes the only device and says nothing: the rest stays queued
+    with open(worker, "w") as f:
+        f.write("#!/bin/sh\nexec sleep 600\n")
+    os.chmod(worker, 0o700)
+    path = os.path.join(folder, "tutti.sock")
+    daemon = subprocess.Popen([tuttid, "--user", "--socket", path, "--state", os.path.join(folder, "state"), "--devices",
+                               "1", "--worker", worker, "--hang-timeout", "600"], stderr=subprocess.DEVNULL)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return daemon, path
+
+
+def fsync_ms(folder):
+    with open(os.path.join(folder, "probe"), "wb") as f:
+        def write():
+            f.write(b"x" * 4096)
+            f.flush()
+            os.fdatasync(f.fileno())
+        return median_ms(write, 50)
+
+
+def main():
+    tuttid, tutti = sys.argv[1:3]
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
+        daemon, path = start(tuttid, folder)
+        try:
+            wire = Wire(path)
+            submit = {"spec": SPEC, "dir": folder}
+
+            def one():
+                wire.send("submit", **submit)
+                wire.answer()
+
+            def sixteen():
+                for _ in range(16):
+                    wire.send("submit", **submit)
+                for _ in range(16):
+                    wire.answer()
+
+            print(f"{'write + fdatasync of 4 KiB, this disk':44} {fsync_ms(folder):10.3f} ms")
+            alone = median_ms(one, 200)
+            print(f"{'submit, one at a time (durable)':44} {alone:10.3f} ms  {1000 / alone:8.0f}/s")
+            together = median_ms(sixteen, 50) / 16
+            print(f"{'submit, 16 in flight (durable)':44} {together:10.3f} ms  {1000 / together:8.0f}/s")
+
+            def list_all():
+                wire.send("list", limit=1000)
+                assert len(wire.answer()["jobs"]) == 1000
+
+            print(f"{'list of 1,000 queued jobs, on the socket':44} {median_ms(list_all, 50):10.3f} ms")
+            command = [tutti, "--socket", path, "ls", "--json"]
+            ls = median_ms(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), 20)
+            print(f"{'tutti ls --json of them, the whole process':44} {ls:10.3f} ms")
+            wire.send("cancel", id=1, now=True)  # the one worker
+            wire.answer()
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+main()
