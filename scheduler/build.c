@@ -137,6 +137,17 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
+static void draft_program(struct draft *d, const struct order *o, const struct knobs *knobs,
+                          const struct machine *m, bool cyclic)
+{
+    if (knobs->keep == KEEP_LRU) {
+        draft_paging(d, o, m, knobs->least_cache, cyclic);
+        return;
+    }
+    draft_residency(d, o, knobs, cyclic);
+    draft_place(d);
+}
+
 static int draft_eval(const struct plan_request *r, const struct order *cycle, const struct knobs *knobs,
                       const struct profile *prof, struct draft *ret, struct err *err)
 {
@@ -147,10 +158,8 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
     }
     order_forward_only(cycle, r->eval, &eval);
     int e = order_merge(&eval, prof, err);
-    if (e == 0) {
-        draft_residency(ret, &eval, knobs, false);
-        draft_place(ret);
-    }
+    if (e == 0)
+        draft_program(ret, &eval, knobs, r->machine, false);
     order_finish(&eval);
     return e;
 }
@@ -213,8 +222,7 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
     r = draft_eval(request, cycle, knobs, prof, &de, err);
     if (r < 0)
         return r;
-    draft_residency(&dc, cycle, knobs, true);
-    draft_place(&dc);
+    draft_program(&dc, cycle, knobs, request->machine, true);
 
     const struct graph *g = request->train;
     bool *used = xcalloc(g->n_tensors, sizeof *used);

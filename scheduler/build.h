@@ -4,6 +4,7 @@
  *   merge     -> the same, in one issue order over all locations
  *   residency -> struct draft      segments (lifetimes of device copies), moves and drops between the tasks
  *   place     -> segment.addr      offline placement of the lifetimes
+ *   paging    -> both at once      in place of residency and place (`lru`): a cache, replayed
  *   waits     -> draft waits       from data dependence and address reuse, transitively reduced
  *   build     -> struct plan       cycle and eval drafts, entry, flush, exit from the boundary, host offsets
  *
@@ -55,12 +56,14 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err);
 enum keep_rule {
     KEEP_UNIT, /* state within a span, activations within an item and into the next item of the device */
     KEEP_ALL,  /* everything until its last use; persistent state across cycles */
+    KEEP_LRU,  /* what a cache with LRU eviction keeps; nothing across cycles */
 };
 
 struct knobs {
     enum keep_rule keep;
     uint32_t lead_state; /* spans that W is fetched ahead and dW held behind */
     uint32_t lead_items; /* items that activations and K are fetched ahead and spilled outputs held behind */
+    bool least_cache;    /* KEEP_LRU: the smallest cache that will do, not one of the device's size */
 };
 
 /* ---- drafts: a program before it has a plan around it ---- */
@@ -102,7 +105,25 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
 /* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the
  * caller's. */
 void draft_place(struct draft *d);
+/* Residency and addresses together, by replaying a cache. `o` is merged and has no REC. Where the capacity is
+ * below what the largest task needs, the cache is as large as that: this never fails either. */
+void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
+                  bool cyclic);
 void draft_waits(struct draft *d);
+
+/* Writing a draft (draft.c), at its end. A task is followed by its uses; segments get their start from what
+ * creates them and their end from their drop. */
+void draft_put_task(struct draft *d, const struct todo *t);
+void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access);
+void draft_put_fetch(struct draft *d, uint32_t to);
+void draft_put_spill(struct draft *d, uint32_t from);
+void draft_put_send(struct draft *d, uint32_t from, uint32_t to);
+void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
+
+/* Whether a task has this operand of its graph task: optional outputs may be left out. */
+bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
+/* Results: they have to be on the host at the end of the step. */
+bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 

@@ -18,13 +18,14 @@ void plan_dump(const struct plan *p, struct strbuf *out);
 
 /* The page that `tutti-worker --plan` prints: what a person wants to know before running. Machine, policy,
  * packs (which layers which device computes), what stays resident, bytes per iteration by kind (state, stash,
- * data) and direction, peak against capacity per device, predicted time split in compute and stall. */
+ * data) and direction beside the lower bound (bound.h), peak against capacity per device, predicted time
+ * split in compute and stall. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   struct strbuf *out);
 
 /* The same in figures, as one JSON object: what `tutti plan --json` prints. For a verified plan. Averages
- * over devices; activation_bytes are stash in and out and what devices send each other. plan_s: how long
- * planning took. */
+ * over devices; activation_bytes are stash in and out and what devices send each other; bound_bytes is the
+ * least that state and stash of this plan could move. plan_s: how long planning took. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 

@@ -1,7 +1,7 @@
 /* plan_summary: the page a person reads before running a job. Four questions, four blocks:
  *
  *     who computes what   packs per device, forward, backward and recompute; where updates run
- *     what moves          bytes per iteration by class and direction, rounded and exact
+ *     what moves          bytes per iteration by class and direction, rounded and exact; the least possible
  *     does it fit         peak against capacity; what stays on the devices from one iteration to the next
  *     how long            the simulator's prediction, split in compute and stall
  */
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "scheduler/bound.h"
 #include "scheduler/explain_parts.h"
 
 /* ----------------------------------------------------------------------- columns and numbers */
@@ -304,6 +305,21 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
+/* How far state and stash are from the least that could move. */
+static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
+{
+    uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
+
+    label(out, "bound");
+    add_size(out, least, HUMAN_WIDTH);
+    strbuf_addf(out, "%*llu", EXACT_WIDTH, (unsigned long long)least);
+    strbuf_add(out, "  state + stash cannot be less; here ");
+    strbuf_add_bytes(out, moved);
+    if (least > 0)
+        strbuf_addf(out, ", %.2f times that", (double)moved / (double)least);
+    strbuf_add(out, "\n");
+}
+
 static void add_bytes(struct strbuf *out, const struct plan *p)
 {
     int n = p->n_devices > 1 ? 3 : 2;
@@ -321,6 +337,7 @@ static void add_bytes(struct strbuf *out, const struct plan *p)
     add_bytes_row(out, "stash", (uint64_t[]){b.stash_in, b.stash_out, peer[BYTES_STASH]}, n);
     add_bytes_row(out, "data", (uint64_t[]){b.data_in, b.data_out, peer[BYTES_DATA]}, n);
     add_bytes_row(out, "total", (uint64_t[]){b.in, b.out, b.peer}, n);
+    add_bound(out, p, &b);
     add_once(out, p);
 }
 
@@ -470,8 +487,10 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
         strbuf_addf(out, "%s%llu", d ? "," : "", (unsigned long long)p->devices[d].peak_bytes);
     strbuf_addf(out,
                 "],\"host_bytes\":%llu,\"host_in_bytes\":%llu,\"host_out_bytes\":%llu,\"peer_bytes\":%llu,"
-                "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"plan_s\":%.3g,\"verified\":true}",
+                "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"bound_bytes\":%llu,\"plan_s\":%.3g,"
+                "\"verified\":true}",
                 (unsigned long long)p->host_bytes, (unsigned long long)b->in, (unsigned long long)b->out,
                 (unsigned long long)b->peer, (unsigned long long)(b->state_in + b->state_out),
-                (unsigned long long)(b->stash_in + b->stash_out + b->peer), plan_s);
+                (unsigned long long)(b->stash_in + b->stash_out + b->peer),
+                (unsigned long long)bound_bytes(p), plan_s);
 }

@@ -167,15 +167,6 @@ static uint32_t drop_slot(const struct residency *r, uint32_t seg)
 
 /* ---- uses ---- */
 
-static bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op)
-{
-    if (t->kind != INSTR_FWD && t->kind != INSTR_REC)
-        return true;
-    if (!(op->access & ACCESS_WRITE))
-        return true;
-    return tensor->kind == TENSOR_S ? t->save : tensor->kind == TENSOR_X ? t->output : true;
-}
-
 static void collect_uses(struct residency *r)
 {
     r->use_first = arena_alloc_array(r->arena, r->n + 1, sizeof *r->use_first);
@@ -357,11 +348,6 @@ static void end_segment(struct residency *r, uint32_t seg)
     vec_push(&r->entries, (struct entry){drop_slot(r, seg), ENTRY_DROP, seg, seg, SEGMENT_NONE});
 }
 
-static bool trainer_reads(const struct graph_tensor *t)
-{
-    return t->external && (t->kind == TENSOR_RESULT || t->kind == TENSOR_DECISION);
-}
-
 static bool all_on_one_device(const struct residency *r, const uint32_t *sorted, uint32_t n)
 {
     uint32_t loc = r->todos[r->uses.at[sorted[0]].pos].loc;
@@ -427,82 +413,36 @@ static int compare_entries(const void *pa, const void *pb)
     return ka < kb ? -1 : ka > kb;
 }
 
-static void put_operand(struct draft *d, tensor_id tensor, uint32_t segment, enum access access)
-{
-    vec_push(&d->operands, (struct draft_operand){tensor, segment, access});
-    d->instrs.at[d->instrs.n - 1].n_operands++;
-}
-
-static void put_instr(struct draft *d, enum instr_kind kind, uint32_t stream)
-{
-    vec_push(&d->instrs, (struct plan_instr){
-                             .kind = kind,
-                             .stream = stream,
-                             .layer = PLAN_NONE,
-                             .micro = PLAN_NONE,
-                             .replica = PLAN_NONE,
-                             .operand = (uint32_t)d->operands.n,
-                         });
-}
-
 static void put_task(struct residency *r, uint32_t pos)
 {
-    struct draft *d = r->d;
-    const struct todo *t = &r->todos[pos];
-    uint32_t index = (uint32_t)d->instrs.n;
-    put_instr(d, t->kind,
-              t->loc == PLAN_HOST ? d->n_devices * LANE_COUNT : plan_stream(t->loc, LANE_COMPUTE));
-    struct plan_instr *in = &d->instrs.at[index];
-    in->layer = t->layer;
-    in->micro = t->micro;
-    in->replica = r->g->tasks[t->task].replica;
-    for (uint32_t i = r->use_first[pos]; i < r->use_first[pos + 1]; i++) {
-        const struct use *u = &r->uses.at[i];
-        put_operand(d, u->tensor, u->segment, u->access);
-        if (u->segment == SEGMENT_NONE)
-            continue;
-        struct segment *s = &d->segments.at[u->segment];
-        if (u->access == ACCESS_WRITE && !s->boundary)
-            s->start = index;
-    }
+    draft_put_task(r->d, &r->todos[pos]);
+    for (uint32_t i = r->use_first[pos]; i < r->use_first[pos + 1]; i++)
+        draft_put_use(r->d, r->uses.at[i].tensor, r->uses.at[i].segment, r->uses.at[i].access);
 }
 
-static void put_move(struct residency *r, const struct entry *e)
+/* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
+static enum lane drop_lane(const struct life *life)
 {
-    struct draft *d = r->d;
-    struct segment *from = e->from == SEGMENT_NONE ? NULL : &d->segments.at[e->from];
-    struct segment *to = e->to == SEGMENT_NONE ? NULL : &d->segments.at[e->to];
-    uint32_t index = (uint32_t)d->instrs.n;
-    const struct life *life;
+    return life->spilled ? LANE_OUT : life->sent ? LANE_PEER : LANE_COMPUTE;
+}
+
+static void put_entry(struct residency *r, const struct entry *e)
+{
     switch (e->cls) {
     case ENTRY_SPILL:
-        put_instr(d, INSTR_SPILL, plan_stream(from->device, LANE_OUT));
-        put_operand(d, from->tensor, e->from, ACCESS_READ);
-        put_operand(d, from->tensor, SEGMENT_NONE, ACCESS_WRITE);
+        draft_put_spill(r->d, e->from);
         break;
     case ENTRY_SEND:
-        put_instr(d, INSTR_SEND, plan_stream(from->device, LANE_PEER));
-        put_operand(d, from->tensor, e->from, ACCESS_READ);
-        put_operand(d, from->tensor, e->to, ACCESS_WRITE);
-        to->start = index;
-        break;
-    case ENTRY_FETCH:
-        put_instr(d, INSTR_FETCH, plan_stream(to->device, LANE_IN));
-        put_operand(d, to->tensor, SEGMENT_NONE, ACCESS_READ);
-        put_operand(d, to->tensor, e->to, ACCESS_WRITE);
-        to->start = index;
+        draft_put_send(r->d, e->from, e->to);
         break;
     case ENTRY_DROP:
-        /* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
-        life = &r->lives.at[e->from];
-        put_instr(d, INSTR_DROP,
-                  plan_stream(from->device, life->spilled ? LANE_OUT
-                                            : life->sent  ? LANE_PEER
-                                                          : LANE_COMPUTE));
-        put_operand(d, from->tensor, e->from, ACCESS_DROP);
-        from->end = index;
+        draft_put_drop(r->d, e->from, drop_lane(&r->lives.at[e->from]));
+        break;
+    case ENTRY_FETCH:
+        draft_put_fetch(r->d, e->to);
         break;
     case ENTRY_TASK:
+        put_task(r, e->from);
         break;
     }
 }
@@ -512,12 +452,8 @@ static void write_program(struct residency *r)
     for (uint32_t p = 0; p < r->n; p++)
         vec_push(&r->entries, (struct entry){3 * p + 1, ENTRY_TASK, p, p, SEGMENT_NONE});
     qsort(r->entries.at, r->entries.n, sizeof *r->entries.at, compare_entries);
-    for (size_t i = 0; i < r->entries.n; i++) {
-        if (r->entries.at[i].cls == ENTRY_TASK)
-            put_task(r, r->entries.at[i].from);
-        else
-            put_move(r, &r->entries.at[i]);
-    }
+    for (size_t i = 0; i < r->entries.n; i++)
+        put_entry(r, &r->entries.at[i]);
     for (size_t s = 0; s < r->d->segments.n; s++)
         if (r->d->segments.at[s].boundary)
             r->d->segments.at[s].end = (uint32_t)r->d->instrs.n - 1;
@@ -551,12 +487,4 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
     vec_free(&r.entries);
     vec_free(&r.direct);
     arena_destroy(r.arena);
-}
-
-void draft_finish(struct draft *d)
-{
-    vec_free(&d->instrs);
-    vec_free(&d->operands);
-    vec_free(&d->waits);
-    vec_free(&d->segments);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "scheduler/bound.h"
 #include "scheduler/verify.h"
 
 #define RESOLVED_MAX    (64u << 20)
@@ -20,6 +21,8 @@
 #define AUTO_LEAST_ROWS 16  /* fewer are slow */
 #define AUTO_TASKS      (1u << 16)
 #define MAX_DIVISORS    1536
+#define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
+#define COMPARE_LAYERS  (1u << 10)
 
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
@@ -290,6 +293,34 @@ int job_least_capacity(const struct job_options *o, const struct job *j, uint64_
     }
     drop_graphs(&leanest);
     return r;
+}
+
+static int count_lru(struct plan_request *request, struct plan_bytes *ret, struct err *err)
+{
+    struct plan *p = NULL;
+    const struct graph *g = request->train;
+    if (g->n_tasks > COMPARE_TASKS || g->n_layers > COMPARE_LAYERS)
+        return err_set(err, -E2BIG, "%u tasks on %u layers are many; up to %u on %u are compared", g->n_tasks,
+                       g->n_layers, COMPARE_TASKS, COMPARE_LAYERS);
+    int r = plan_make(request, &p, NULL, err);
+    if (r == -ENOSPC && request->update == UPDATE_AUTO) {
+        request->update = UPDATE_HOST;
+        r = plan_make(request, &p, NULL, err);
+    }
+    if (r == 0)
+        plan_count_bytes(p, PROGRAM_CYCLE, ret);
+    plan_destroy(p);
+    return r;
+}
+
+void job_compare(const struct job_options *o, struct job *j)
+{
+    struct plan_request request = request_of(o, j);
+    struct job_comparison *ret = &j->comparison;
+    *ret = (struct job_comparison){.bound_bytes = bound_bytes(j->plan)};
+    request.policy = POLICY_lru;
+    request.eval = NULL; /* of no interest here */
+    ret->has_lru = count_lru(&request, &ret->lru, &ret->lru_err) == 0;
 }
 
 void job_finish(struct job *j)

@@ -31,6 +31,14 @@ struct job_options {
     uint64_t delay_seed;                         /* 0: none */
 };
 
+/* What the plan's bytes per step are measured by: see job_compare. */
+struct job_comparison {
+    uint64_t bound_bytes;  /* no plan moves less state and stash in and out */
+    bool has_lru;          /* else lru_err says why not */
+    struct plan_bytes lru; /* what demand paging would move: the same job on the same machine, policy `lru` */
+    struct err lru_err;
+};
+
 struct job {
     struct spec *spec;
     const char *output;
@@ -41,6 +49,7 @@ struct job {
     double plan_s;     /* how long planning and verifying took */
     uint32_t threads;
     bool resolved_now;    /* micro_batch was "auto", and this is the first time that it is resolved */
+    struct job_comparison comparison; /* by job_compare */
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
 };
 
@@ -56,6 +65,10 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err);
 int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes,
                        struct err *err);
 void job_finish(struct job *j); /* takes a zeroed one */
+
+/* Fills j->comparison. Takes about a second at most: a job of too many tasks is not planned again. The update is where the job
+ * wants it; with "auto" on the device and, where that does not fit, on the host. */
+void job_compare(const struct job_options *o, struct job *j);
 
 #define JOB_RESOLVED "resolved.json"
 

@@ -26,7 +26,7 @@ static const char usage[] =
     "  --devices N            number of virtual cpu devices\n"
     "  --device-memory SIZE   bytes of each, e.g. 64MiB\n"
     "  --host-memory SIZE     host memory the job may use\n"
-    "  --policy NAME          auto, resident, stream, harmony-pp\n"
+    "  --policy NAME          auto, resident, stream, lru, harmony-pp\n"
     "  --optimizer-on WHERE   auto, host, device\n"
     "  --threads N            threads that share one operation (default: one per core)\n"
     "  --link SIZE            pace host copies to SIZE bytes per second, each device and direction\n"

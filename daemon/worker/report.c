@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/strbuf.h"
+#include "scheduler/bound.h"
 #include "scheduler/simulate.h"
 
 #define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
@@ -157,15 +158,13 @@ static void add_plan(const struct job *j, struct strbuf *b)
                 ",\"micro_batch\":%u,\"host_bytes\":%" PRIu64
                 ",\"iteration_s\":%.9g,\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64
                 ",\"peer\":%" PRIu64 ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64
-                "},\"device_peak_bytes\":[",
+                ",\"stash_in\":%" PRIu64 ",\"stash_out\":%" PRIu64 "},\"device_peak_bytes\":[",
                 p->policy, p->n_devices, j->machine.capacity_bytes[0], p->rows,
                 p->host_bytes + j->machine.host_taken_bytes, (double)sim->cycle_ns * 1e-9, n->in, n->out,
-                n->peer, n->state_in, n->state_out);
+                n->peer, n->state_in, n->state_out, n->stash_in, n->stash_out);
     for (uint32_t i = 0; i < p->n_devices; i++)
         strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", p->devices[i].peak_bytes);
-    strbuf_add(b, "]");
-    /* Further figures of the plan (bounds, what other policies would move) go here. */
-    strbuf_add(b, "}");
+    strbuf_addf(b, "],\"bound_bytes\":%" PRIu64 "}", bound_bytes(p));
     sim_destroy(sim);
     profile_destroy(prof);
 }
@@ -266,6 +265,18 @@ static void add_number(struct strbuf *b, const char *key, double v)
         strbuf_add(b, "null");
 }
 
+static void add_comparison(struct strbuf *b, const struct job_comparison *c)
+{
+    strbuf_addf(b, ",\"bound_bytes\":%" PRIu64 ",\"lru_bytes\":", c->bound_bytes);
+    if (c->has_lru) {
+        strbuf_addf(b, "{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "}", c->lru.in, c->lru.out,
+                    c->lru.peer);
+        return;
+    }
+    strbuf_add(b, "null,\"lru_reason\":");
+    strbuf_add_json(b, c->lru_err.msg);
+}
+
 void report_json(const struct job *j, const struct train_report *r, struct strbuf *b)
 {
     strbuf_add(b, "{\"ok\":true,\"name\":");
@@ -285,10 +296,14 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u", j->plan->policy, j->spec->resolved.micro_batch);
     strbuf_addf(b,
                 ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64
-                ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64 "},\"counted_bytes\":{\"in\":%" PRIu64
-                ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "},\"devices\":[",
+                ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64 ",\"stash_in\":%" PRIu64
+                ",\"stash_out\":%" PRIu64 "}",
                 r->cycle.in, r->cycle.out, r->cycle.peer, r->cycle.state_in, r->cycle.state_out,
-                r->counted_in, r->counted_out, r->counted_peer);
+                r->cycle.stash_in, r->cycle.stash_out);
+    add_comparison(b, &j->comparison);
+    strbuf_addf(
+        b, ",\"counted_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "},\"devices\":[",
+        r->counted_in, r->counted_out, r->counted_peer);
     for (uint32_t i = 0; i < j->plan->n_devices; i++)
         strbuf_addf(b, "%s{\"peak_bytes\":%" PRIu64 ",\"capacity_bytes\":%" PRIu64 "}", i > 0 ? "," : "",
                     j->plan->devices[i].peak_bytes, j->plan->devices[i].lease_bytes);
@@ -298,10 +313,33 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
 }
 
-static void add_bytes_row(struct strbuf *b, const char *name, uint64_t bytes)
+static void add_bytes_row(struct strbuf *b, const char *name, const struct plan_bytes *bytes)
 {
-    strbuf_addf(b, " %s ", name);
-    strbuf_add_bytes(b, bytes);
+    strbuf_addf(b, "\n  %-9s in ", name);
+    strbuf_add_bytes(b, bytes->in);
+    strbuf_add(b, "  out ");
+    strbuf_add_bytes(b, bytes->out);
+    strbuf_add(b, "  peer ");
+    strbuf_add_bytes(b, bytes->peer);
+}
+
+/* What moved per step, beside the least possible and what demand paging would move. */
+static void add_bytes(struct strbuf *b, const char *policy, const struct plan_bytes *moved,
+                      const struct job_comparison *c)
+{
+    uint64_t state = moved->state_in + moved->state_out + moved->stash_in + moved->stash_out;
+    add_bytes_row(b, "per step", moved);
+    strbuf_addf(b, "   (policy %s; counted at the copies, equal to the plan)\n  bound     at least ", policy);
+    strbuf_add_bytes(b, c->bound_bytes);
+    strbuf_add(b, " of state and stash; moved ");
+    strbuf_add_bytes(b, state);
+    if (c->bound_bytes > 0)
+        strbuf_addf(b, ", %.2f times that", (double)state / (double)c->bound_bytes);
+    if (c->has_lru)
+        add_bytes_row(b, "lru", &c->lru);
+    else
+        strbuf_addf(b, "\n  lru       not compared: %s", c->lru_err.msg);
+    strbuf_add(b, c->has_lru ? "   (what demand paging would move)\n" : "\n");
 }
 
 void report_text(const struct job *j, const struct train_report *r, struct strbuf *b)
@@ -313,13 +351,9 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, "\n  loss      %.6f", r->loss);
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
-    strbuf_addf(
-        b, "\n  speed     %.0f samples/s, %.1f s; compute streams stalled %.1f %% of their time\n  per step ",
-        r->samples_per_s, r->seconds, 100 * r->stall_share);
-    add_bytes_row(b, "in", r->cycle.in);
-    add_bytes_row(b, " out", r->cycle.out);
-    add_bytes_row(b, " peer", r->cycle.peer);
-    strbuf_addf(b, "   (policy %s; counted at the copies, equal to the plan)\n", j->plan->policy);
+    strbuf_addf(b, "\n  speed     %.0f samples/s, %.1f s; compute streams stalled %.1f %% of their time",
+                r->samples_per_s, r->seconds, 100 * r->stall_share);
+    add_bytes(b, j->plan->policy, &r->cycle, &j->comparison);
     for (uint32_t i = 0; i < j->plan->n_devices; i++) {
         strbuf_addf(b, "  device %-2u peak ", i);
         strbuf_add_bytes(b, j->plan->devices[i].peak_bytes);

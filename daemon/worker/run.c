@@ -234,8 +234,10 @@ static int train(const struct run_options *o, const struct outdir *out, struct r
         o->planned(o->ctx, &res->job, out);
     handle_signals(true);
     int r = train_run(&res->job, out, &t, &res->report, &res->err);
-    if (r == 0)
+    if (r == 0) {
+        job_compare(o->job, &res->job);
         r = write_result(out, res);
+    }
     if (r == 0)
         write_trace(&trace, &res->job, out);
     run_trace_finish(&trace);

@@ -330,7 +330,7 @@ int spec_read_resources(const struct spec_reader *r, const struct json *node)
 
 int spec_read_memory(const struct spec_reader *r, const struct json *node)
 {
-    static const char *const later_policies[] = {"harmony-dp", "lru", NULL};
+    static const char *const later_policies[] = {"harmony-dp", NULL};
     static const char *const recompute_now[] = {"auto", NULL}, *const recompute_later[] = {"always", "never",
                                                                                            NULL};
     struct json_obj o;

@@ -6,7 +6,7 @@ from files import (DELETE, SMALL, TINY, check_checkpoint, job, outcome, read_jso
                    write_job)
 from harness import case, once
 
-POLICIES = ["auto", "harmony-pp", "resident", "stream"]
+POLICIES = ["auto", "harmony-pp", "lru", "resident", "stream"]
 PLENTY = 1 << 20
 
 CHAIN = {
@@ -130,7 +130,7 @@ def test_bits_same_as_from_memory_and_resources_sections(t):
             t.equal(len(result["devices"]), 3 if resources["devices"] == 3 else 2, "devices")
 
 
-@case(each=["resident", "stream", "harmony-pp", "auto"])
+@case(each=POLICIES)
 def test_least_capacity_runs_and_less_does_not(t, policy):
     name = "dropout and clipping"
     path = write_job(t, spec_of(name))
@@ -158,6 +158,45 @@ def test_bytes_moved_are_those_of_the_plan(t):
             t.check(r["counted_bytes"][way] >= r["steps"] * r["step_bytes"][way],
                     f"{policy}: fewer bytes {way} than the plan says: {r}")
         t.equal(read_json(os.path.join(out, "result.json"))["step_bytes"], r["step_bytes"], "result.json")
+
+
+@case(each=["auto", "host", "device"])
+def test_report_compares_with_the_bound_and_with_lru(t, update):
+    """Beside the bytes of a step stand the least that state and stash could be, and what a plan of lru moves."""
+    path = write_job(t, SMALL)
+    where = ["--devices", 2, "--optimizer-on", update]
+    memory = least_bytes(t, path, *where)
+    where += ["--device-memory", memory]
+    fits = t.worker("--plan", path, "--policy", "lru", "--json", *where, expect=None)
+    if fits.code == 5:  # "auto" puts the update of lru on the device; where that does not fit, the host does it
+        t.equal(update, "auto", "optimizer_on")
+        fits = t.worker("--plan", path, "--policy", "lru", "--json", *where[:2], *where[4:], "--optimizer-on", "host")
+    lru = fits.json()
+    out = t.fresh("out")
+    r = t.worker("--run", path, "--output", out, "--quiet", "--json", *where).json()
+    t.equal(r["lru_bytes"], {way: lru[f"{name}_bytes"] for way, name in
+                             (("in", "host_in"), ("out", "host_out"), ("peer", "peer"))}, "lru_bytes")
+    plan = t.worker("--plan", path, "--json", *where).json()
+    moved = sum(r["step_bytes"][k] for k in ("state_in", "state_out", "stash_in", "stash_out"))
+    t.equal(r["bound_bytes"], plan["bound_bytes"], "bound_bytes")
+    t.check(0 < r["bound_bytes"] <= moved, f"bound {r['bound_bytes']}, moved {moved}")
+    written = read_json(os.path.join(out, "result.json"))
+    t.equal((written["bound_bytes"], written["lru_bytes"]), (r["bound_bytes"], r["lru_bytes"]), "result.json")
+    run = t.worker("--run", path, "--output", t.fresh("text"), "--quiet", *where)
+    t.contains(run.out, "bound     at least ", f", {moved / r['bound_bytes']:.2f} times that", "lru       in ",
+               what="the report")
+
+
+@case
+def test_report_does_not_compare_huge_plans(t):
+    model = {"type": "chain", "input": 4,
+             "layers": [{"op": "linear", "out": 4}, {"repeat": 1100, "block": [{"op": "relu"}]}]}
+    path = write_job(t, job(TINY, {"model": model, "train": {"steps": 1, "global_batch": 2}}))
+    r = t.worker("--run", path, "--output", t.fresh("out"), "--quiet", "--json").json()
+    t.equal(r["lru_bytes"], None, "lru_bytes")
+    t.contains(r["lru_reason"], "on 1102 layers", what="lru_reason")
+    run = t.worker("--run", path, "--output", t.fresh("text"), "--quiet")
+    t.contains(run.out, "lru       not compared: ", what="the report")
 
 
 @case

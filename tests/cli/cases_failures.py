@@ -58,7 +58,7 @@ def poisoned(t, loss="mse"):
                        "eval": DELETE, "checkpoint": {"every": {"steps": 1}, "keep": 9}})
 
 
-@case(each=["resident", "stream", "harmony-pp"])
+@case(each=["resident", "stream", "lru", "harmony-pp"])
 def test_skipped_steps_change_nothing_and_the_others_go_on(t, policy):
     spec = job(poisoned(t), {"train.on_nonfinite": "skip"})
     t.worker("--run", write_job(t, spec), "--quiet", "--output", t.path("out"), "--policy", policy, "--devices", 2)

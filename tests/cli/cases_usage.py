@@ -27,7 +27,7 @@ def refused(t, *options, says=(), **popen):
 def test_help_names_every_option(t):
     run = t.worker("--help")
     t.equal(run.err, "", "standard error")
-    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, resident, stream, harmony-pp", what="help")
+    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, resident, stream, lru, harmony-pp", what="help")
     t.check(all(len(line) <= 110 for line in run.out.splitlines()), "a line of the help is longer than 110")
 
 
@@ -226,20 +226,20 @@ def test_relative_paths_begin_at_the_current_directory(t):
 
 # ---- plan ----
 
-@case(each=["auto", "harmony-pp", "resident", "stream"])
+@case(each=["auto", "harmony-pp", "lru", "resident", "stream"])
 def test_plan_as_text_has_its_rows(t, policy):
     run = t.worker("--plan", write_job(t, SMALL), "--policy", policy, "--devices", 2, "--device-memory", "96KiB",
                    "--output", t.path("nothing"))
     t.contains(run.out, "plan ", " on 2 devices", "model ", "batch ", "3 micro-batches of 8 rows", "COMPUTE", "forward",
-               "backward", "BYTES", "state", "stash", "data", "total", "MEMORY", "device 0", "device 1", "host", "TIME",
-               "iteration", what="the plan")
+               "backward", "BYTES", "state", "stash", "data", "total", "bound", "MEMORY", "device 0", "device 1",
+               "host", "TIME", "iteration", what="the plan")
     if policy != "auto":
         t.contains(run.out, f"policy {policy} ", what="the plan")
     t.equal(run.err, "", "standard error")
     t.check(not os.path.exists(t.path("nothing")), "--plan made the output directory")
 
 
-@case(each=["harmony-pp", "resident", "stream"])
+@case(each=["harmony-pp", "lru", "resident", "stream"])
 def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
     path, memory = write_job(t, SMALL), 98304
     run = t.worker("--plan", path, "--policy", policy, "--devices", 3, "--device-memory", memory, "--json",
@@ -252,8 +252,9 @@ def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
         covered = [l for first, last in figures[key] for l in range(first, last + 1)]
         t.equal(covered, list(range(plan["n_layers"])), f"layers in {key}")
     for key in ("iteration_s", "compute_s", "stall_s", "host_in_bytes", "host_out_bytes", "peer_bytes", "state_bytes",
-                "activation_bytes", "plan_s"):
+                "activation_bytes", "bound_bytes", "plan_s"):
         t.check(figures[key] >= 0, key)
+    t.check(figures["bound_bytes"] <= figures["state_bytes"] + figures["activation_bytes"], "more moves than must")
     t.equal((plan["policy"], plan["n_devices"], plan["n_micro"], plan["rows"]), (policy, 3, 3, 8), "the plan")
     t.equal(sorted(plan["programs"]), ["cycle", "entry", "eval", "exit", "flush"], "programs")
     t.equal(plan["columns"]["devices"], ["lease_bytes", "peak_bytes"], "columns")

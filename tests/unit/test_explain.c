@@ -4,11 +4,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "scheduler/bound.h"
 #include "scheduler/explain.h"
 #include "scheduler/policy.h"
 #include "tests/unit/spans.h"
@@ -471,6 +473,7 @@ static void use_everything(const struct plan *p)
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 2, prof, &m);
     plan_dump(p, &out);
     plan_summary(p, &tiny_graph, sim, &out);
+    plan_summary_json(p, sim, 0, &out);
     trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_round_trip(p);
     strbuf_finish(&out);
@@ -788,6 +791,15 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     out.n = 0;
     plan_summary(p, g, sim, &out);
     assert_contains(&out, "4 layers (dense x3, softmax_xent)");
+    assert_contains(&out, "  state + stash cannot be less; here ");
+    out.n = 0;
+    plan_summary_json(p, sim, 0.5, &out);
+    assert_int_equal(json_parse(out.at, out.n, "summary", false, &doc, NULL), 0);
+    json_free(doc);
+    char bound[64];
+    snprintf(bound, sizeof bound, ",\"bound_bytes\":%llu,\"plan_s\":0.5,",
+             (unsigned long long)bound_bytes(p));
+    assert_contains(&out, bound);
     out.n = 0;
     trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_int_equal(json_parse(out.at, out.n, "trace", false, &doc, NULL), 0);

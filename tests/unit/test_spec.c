@@ -513,7 +513,7 @@ static const struct wrong wrongs[] = {
      .path = "train.replicas",
      .part = "write 1"},
     {.rest = ",\"precision\":\"bf16\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
-    {.rest = ",\"memory\":{\"policy\":\"lru\"}",
+    {.rest = ",\"memory\":{\"policy\":\"harmony-dp\"}",
      .code = -EOPNOTSUPP,
      .path = "memory.policy",
      .part = "\"stream\""},
