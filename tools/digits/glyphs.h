@@ -1,0 +1,24 @@
+/* How the ten digits are written: several styles each, as strokes of a pen. */
+#ifndef DIGITS_GLYPHS_H
+#define DIGITS_GLYPHS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { GLYPH_CLASSES = 10, GLYPH_STYLES = 4, GLYPH_MAX_STROKES = 4, GLYPH_MAX_POINTS = 15 };
+
+/* Points in a box of 100 x 100, y downwards. A curved stroke is a smooth line through all of its points, a
+ * straight one a line with corners. A curve whose ends are the same point is closed without a corner. */
+struct stroke {
+    bool curved;
+    uint8_t points; /* 0: no such stroke */
+    int8_t at[GLYPH_MAX_POINTS][2];
+};
+
+struct glyph {
+    struct stroke strokes[GLYPH_MAX_STROKES];
+};
+
+extern const struct glyph glyphs[GLYPH_CLASSES][GLYPH_STYLES];
+
+#endif
