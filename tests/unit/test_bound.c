@@ -211,7 +211,7 @@ static void test_bound_holds_for_every_policy(void **state)
         graph_destroy(g);
     }
     /* A bound that says nothing would pass as well. */
-    print_message("%u plans, bound above 0 for %u, within a quarter of it %u\n", tally.plans, tally.positive,
+    print_message("# %u plans, bound above 0 for %u, within a quarter of it %u\n", tally.plans, tally.positive,
                   tally.reached);
     assert_true(tally.positive > tally.plans / 5);
     assert_true(tally.reached > tally.plans / 200);

@@ -274,7 +274,7 @@ static void test_paging_every_move_has_a_reason(void **state)
         check_plan(&r, seed, &evictions, &gathered);
         graph_destroy(g);
     }
-    print_message("%u evictions, %u of operands\n", evictions, gathered);
+    print_message("# %u evictions, %u of operands\n", evictions, gathered);
     assert_true(evictions > 10 * CASES);
     assert_true(gathered > 0);
 }
