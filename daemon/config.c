@@ -32,6 +32,7 @@ static const char usage[] =
     "  --worker PATH          the worker program (default: $TUTTI_WORKER, or tutti-worker beside this "
     "program)\n"
     "  --hang-timeout SEC     kill a worker that says nothing for so long (default 60)\n"
+    "  --step-timeout SEC     kill a worker that speaks but makes no step for so long (default 3600)\n"
     "  --stop-timeout SEC     at SIGTERM, time for checkpoints (default 90)\n"
     "  --restart-delay MS     before a failed worker's first restart; doubles (default 1000)\n"
     "  --max-queued N         jobs that may wait (default 10000)\n"
@@ -53,6 +54,7 @@ enum option_id {
     OPT_RESTART_DELAY,
     OPT_SOCKET,
     OPT_STATE,
+    OPT_STEP_TIMEOUT,
     OPT_STOP_TIMEOUT,
     OPT_USER,
     OPT_VERSION,
@@ -70,6 +72,7 @@ static const struct option options[] = {
     {"restart-delay", required_argument, NULL, OPT_RESTART_DELAY},
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"state", required_argument, NULL, OPT_STATE},
+    {"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT},
     {"stop-timeout", required_argument, NULL, OPT_STOP_TIMEOUT},
     {"user", no_argument, NULL, OPT_USER},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -143,6 +146,8 @@ static int parse_option(int id, const char *arg, struct words *w, struct config 
         return parse_size(arg, "--host-memory", &c->host_bytes, err);
     case OPT_HANG_TIMEOUT:
         return parse_seconds(arg, "--hang-timeout", &c->hang_timeout_ms, err);
+    case OPT_STEP_TIMEOUT:
+        return parse_seconds(arg, "--step-timeout", &c->step_timeout_ms, err);
     case OPT_STOP_TIMEOUT:
         return parse_seconds(arg, "--stop-timeout", &c->stop_timeout_ms, err);
     case OPT_RESTART_DELAY:
@@ -277,6 +282,7 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
     *ret = (struct config){.n_devices = DEFAULT_DEVICES,
                            .private_fd = -1,
                            .hang_timeout_ms = 60000,
+                           .step_timeout_ms = 3600000,
                            .stop_timeout_ms = 90000,
                            .restart_delay_ms = 1000,
                            .max_queued = 10000};

@@ -16,7 +16,7 @@ struct config {
     uint32_t n_devices; /* 0: auto, a job gets what it asks for */
     uint64_t device_bytes, host_bytes;
     int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */
-    uint64_t hang_timeout_ms, stop_timeout_ms, restart_delay_ms;
+    uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
 };
 

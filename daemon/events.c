@@ -32,12 +32,12 @@ struct keeping {
 
 struct events {
     struct daemon *daemon;
-    struct event ring[EVENTS_KEPT]; /* of number s: ring[s % EVENTS_KEPT] */
-    uint64_t first, next;           /* numbers in the ring: [first, next) */
+    struct event ring[EVENTS_KEPT];  /* of number s: ring[s % EVENTS_KEPT] */
+    uint64_t first, next;            /* numbers in the ring: [first, next) */
     struct keeping *oldest, *newest; /* not settled */
-    uint64_t visible;               /* all below may be shown; before `first` when the ring turns faster than the disk */
-    uint64_t reserved;              /* no number at or above may be given out */
-    struct watcher watchers;        /* head of a ring */
+    uint64_t visible;  /* all below may be shown; before `first` when the ring turns faster than the disk */
+    uint64_t reserved; /* no number at or above may be given out */
+    struct watcher watchers; /* head of a ring */
 };
 
 int events_create(struct daemon *d, struct events **ret, struct err *err)

@@ -303,15 +303,16 @@ static const char *reason_of(const struct job *j)
 
 void job_short_json(const struct job *j, struct strbuf *b)
 {
-    bool alive = !job_ended(j) && j->state != JOB_QUEUED;
+    enum job_state state = job_told(j);
+    bool alive = state == JOB_RUNNING || state == JOB_STOPPING, ended = !alive && state != JOB_QUEUED;
     strbuf_addf(b, "{\"id\":%" PRIu64, j->id);
     add_text(b, "name", j->name);
     add_text(b, "user", j->user);
-    strbuf_addf(b, ",\"uid\":%u,\"state\":\"%s\"", (unsigned)j->uid, job_state_names[j->state]);
+    strbuf_addf(b, ",\"uid\":%u,\"state\":\"%s\"", (unsigned)j->uid, job_state_names[state]);
     add_text(b, "reason", reason_of(j));
     add_time(b, "submitted_ms", j->submitted_ms);
     add_time(b, "started_ms", j->started_ms);
-    add_time(b, "ended_ms", j->ended_ms);
+    add_time(b, "ended_ms", ended ? j->ended_ms : 0);
     add_devices(b, &j->lease);
     add_u64(b, "attempt", j->attempt);
     add_u64(b, "failures", j->failures);
@@ -324,8 +325,8 @@ void job_short_json(const struct job *j, struct strbuf *b)
     add_double(b, "loss", j->loss);
     add_double(b, "samples_per_s", j->samples_per_s);
     add_double(b, "eta_s", alive ? j->eta_s : NAN);
-    add_exit(b, j->exit);
-    add_json(b, "error", j->error);
+    add_exit(b, ended ? j->exit : JOB_NO_EXIT);
+    add_json(b, "error", ended ? j->error : NULL);
 }
 
 /* A member of a JSON text, as text; NULL when there is none. */

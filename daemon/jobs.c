@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "daemon/events.h"
 #include "daemon/job_json.h"
 
@@ -18,6 +17,11 @@ const char *const job_state_names[JOB_STATE_COUNT + 1] = {
 bool job_ended(const struct job *j)
 {
     return j->state >= JOB_DONE;
+}
+
+enum job_state job_told(const struct job *j)
+{
+    return job_ended(j) && !j->archived ? j->before : j->state;
 }
 
 void job_set_text(char **text, const char *to)
@@ -133,6 +137,8 @@ static void withdraw(struct jobs *jobs, struct job *j)
 
 void job_set_state(struct job *j, enum job_state state, const char *reason)
 {
+    if (!job_ended(j))
+        j->before = j->state;
     j->state = state;
     job_set_text(&j->reason, reason);
 }
@@ -149,7 +155,7 @@ static int load_one(void *ctx, const struct state_job *disk, struct err *err)
         return r;
     }
     j->archived = job_ended(j);
-    j->spec_crc = jobs_spec_crc(disk->spec, j->dir);
+    j->spec_hash = jobs_spec_hash(disk->spec, j->dir);
     insert(jobs, j);
     return 0;
 }
@@ -159,10 +165,15 @@ int jobs_load(struct jobs *jobs, struct err *err)
     return state_load(jobs->daemon->state, load_one, jobs, err);
 }
 
-uint64_t jobs_spec_crc(const char *spec, const char *dir)
+/* FNV-1a, with the end of each text. (Not two CRCs: those of texts of one length agree or differ together.) */
+uint64_t jobs_spec_hash(const char *spec, const char *dir)
 {
-    uint64_t low = crc32c(0, spec, strlen(spec) + 1), high = crc32c(1, spec, strlen(spec) + 1);
-    return crc32c((uint32_t)low, dir, strlen(dir)) | high << 32;
+    const char *const parts[] = {spec, dir};
+    uint64_t h = 0xcbf29ce484222325;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        for (size_t k = 0, n = strlen(parts[i]) + 1; k < n; k++)
+            h = (h ^ (unsigned char)parts[i][k]) * 0x100000001b3;
+    return h;
 }
 
 struct addition {
@@ -196,7 +207,7 @@ struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(vo
     job_set_text(&j->dir, n->dir);
     job_set_text(&j->output, n->output);
     job_set_text(&j->reason, "");
-    j->spec_crc = jobs_spec_crc(n->spec, n->dir);
+    j->spec_hash = jobs_spec_hash(n->spec, n->dir);
     j->ask = n->ask;
     j->submitted_ms = clock_wall_ns() / 1000000;
     j->exit = JOB_NO_EXIT;

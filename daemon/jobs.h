@@ -64,7 +64,7 @@ struct job {
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    uint64_t spec_crc; /* of spec and dir: tells a retry of submit from another job with its key */
+    uint64_t spec_hash; /* of spec and dir: tells a retry of submit from another job with its key */
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
 
@@ -89,7 +89,8 @@ struct job {
     bool on_disk;           /* the submit is acknowledged */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
     struct job_live live;
-    bool archived;         /* it has ended, and what was `live` is in the status on disk */
+    bool archived;         /* it has ended, and that is on disk, with what was `live` */
+    enum job_state before; /* it ended: its state before that, which is told until it is archived */
     struct worker *worker; /* NULL: none */
 };
 
@@ -118,9 +119,10 @@ struct job_new {
 };
 struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status),
                      void *ctx);
-uint64_t jobs_spec_crc(const char *spec, const char *dir);
+uint64_t jobs_spec_hash(const char *spec, const char *dir);
 
 bool job_ended(const struct job *j);
+enum job_state job_told(const struct job *j); /* its state for others: an end only when it is on disk */
 void job_set_state(struct job *j, enum job_state state, const char *reason); /* saves nothing */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 void job_set_text(char **text, const char *to); /* frees the old one; `to` may be NULL */

@@ -186,7 +186,8 @@ int launch_start(struct daemon *d, struct job *j, struct err *err)
         .stdio_count = 3,
         .stdio = stdio,
     };
-    *w = (struct worker){.daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d)};
+    *w = (struct worker){
+        .daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d), .moved_ms = daemon_now_ms(d)};
     w->handle.process.data = w;
     int r = uv_spawn(d->loop, &w->handle.process, &o);
     close(log);
@@ -221,6 +222,7 @@ bool launch_adopt(struct daemon *d, struct job *j)
         .adopted = true,
         .pidfd = pidfd,
         .heard_ms = daemon_now_ms(d),
+        .moved_ms = daemon_now_ms(d),
     };
     w->handle.poll.data = w;
     uv_poll_init(d->loop, &w->handle.poll, pidfd);

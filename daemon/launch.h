@@ -31,6 +31,7 @@ struct worker {
     int pidfd;           /* adopted */
     struct peer *peer;   /* NULL: not connected */
     uint64_t heard_ms;   /* when it last said something */
+    uint64_t moved_ms;   /* when it last told of a step, an evaluation, a checkpoint */
     uint64_t kill_at_ms; /* 0: not; then it gets SIGKILL */
     bool stop_sent;
     const char *killed_for; /* why it was killed by us; NULL: it was not */

@@ -202,8 +202,9 @@ static int lock(const char *path, const char *what, struct err *err)
     if (fd < 0)
         return err_set_at(err, -errno, path, "cannot open the lock: %s", strerror(errno));
     if (fcntl(fd, F_SETLK, &whole) < 0) {
-        int r = errno == EAGAIN || errno == EACCES ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
-                                     : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
+        int r = errno == EAGAIN || errno == EACCES
+                    ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
+                    : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
         close(fd);
         return r;
     }
@@ -220,9 +221,9 @@ static int take_locks(const struct config *c, struct err *err)
     r = lock(path, "state", err);
     if (r == 0)
         r = make_parent(c->socket, err);
-    snprintf(path, sizeof path, "%s.lock", c->socket);
+    snprintf(path, sizeof path, "%s.lock", c->worker_socket); /* one for both sockets: they lie side by side */
     if (r == 0)
-        r = lock(path, "socket", err);
+        r = lock(path, "directory of sockets", err);
     snprintf(path, sizeof path, "%s/logs", c->state_dir);
     if (r == 0)
         r = make_dir(path, err);

@@ -74,23 +74,34 @@ static void send_buf(struct conn *c, struct strbuf *b)
     strbuf_finish(b);
 }
 
+/* An id that is nearly a line of its own has no room in the answer: then it comes without. */
 static void send_error(struct conn *c, const struct json *id, enum wire_code code, const struct err *err)
 {
     struct strbuf b = {0};
     wire_add_error(&b, id, code, err, NULL);
+    if (b.n > WIRE_LINE_MAX) {
+        strbuf_finish(&b);
+        wire_add_error(&b, NULL, code, err, NULL);
+    }
     send_buf(c, &b);
 }
 
 /* ---- requests ---- */
+
+/* Something that kept the connection is over; it may be gone afterwards. */
+static void let_go(struct conn *c)
+{
+    if (--c->under_way == MAX_UNDER_WAY - 1 && c->peer != NULL)
+        peer_hold(c->peer, false);
+    maybe_free(c);
+}
 
 static void answered(struct request *rq)
 {
     struct conn *c = rq->conn;
     wire_msg_finish(&rq->msg);
     free(rq);
-    if (--c->under_way == MAX_UNDER_WAY - 1 && c->peer != NULL)
-        peer_hold(c->peer, false);
-    maybe_free(c);
+    let_go(c);
 }
 
 void request_reply(struct request *rq, const struct strbuf *result)
@@ -122,6 +133,17 @@ void request_fail(struct request *rq, enum wire_code code, const struct err *err
 void request_refuse(struct request *rq, const struct err *err)
 {
     request_fail(rq, WIRE_INVALID_PARAMS, err);
+}
+
+bool request_no_params(struct request *rq)
+{
+    struct json_obj o;
+    struct err err = {0};
+    json_obj_begin(&o, rq->params, "", &err);
+    if (json_obj_end(&o) == 0)
+        return true;
+    request_refuse(rq, &err);
+    return false;
 }
 
 struct job *request_job(struct request *rq, uint64_t id)
@@ -261,8 +283,7 @@ void server_watch(struct request *rq, uint64_t job, uint64_t next)
     request_reply(rq, &b);
     strbuf_finish(&b);
     events_watch(events, &w->w);
-    c->under_way--;
-    maybe_free(c);
+    let_go(c);
 }
 
 static void on_drained(struct peer *p)

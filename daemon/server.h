@@ -32,6 +32,8 @@ void request_reply_job(struct request *rq, uint64_t id); /* the job in short for
 void request_fail(struct request *rq, enum wire_code code, const struct err *err);
 /* Wrong parameters: -32602. */
 void request_refuse(struct request *rq, const struct err *err);
+/* For methods without parameters. False: there are some; the request has failed and is gone. */
+bool request_no_params(struct request *rq);
 /* The job that params.id means; NULL: the request has failed and is gone. `o` is the caller's reader of params. */
 struct job *request_job(struct request *rq, uint64_t id);
 

@@ -41,7 +41,7 @@ static const char *const write_sql[WRITE_COUNT] = {
     [WRITE_JOB] = "INSERT INTO jobs(id, key, body, spec, crc) VALUES(?1, ?2, ?3, ?4, ?5)",
     [WRITE_STATUS] = "INSERT OR REPLACE INTO status(id, body, crc) VALUES(?1, ?3, ?5)",
     [WRITE_EVENT] = "INSERT INTO events(seq, job, body, crc) VALUES(?1, ?6, ?3, ?5)",
-    [WRITE_SEQ] = "INSERT OR REPLACE INTO meta(key, value) VALUES('seq', ?1)",
+    [WRITE_SEQ] = "INSERT OR REPLACE INTO meta(key, value) VALUES('seq', ?1), ('seq_crc', ?5)",
 };
 
 struct write {
@@ -115,10 +115,12 @@ static char *copy(const char *s)
     return memcpy(xmalloc(n), s, n);
 }
 
-/* Over every column, each with its end, so that content cannot wander from one to the next. */
-static uint32_t row_crc(uint64_t id, const char *key, const char *body, const char *spec)
+/* Over every column, each with its end, so that content cannot wander from one to the next. `job`: of an event, else 0. */
+static uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec)
 {
     uint32_t crc = crc32c(0, &id, sizeof id);
+    if (job != 0)
+        crc = crc32c(crc, &job, sizeof job);
     const char *const parts[] = {key, body, spec};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i] != NULL)
@@ -175,7 +177,8 @@ static int check_whole(struct state *s, struct err *err)
         text);
 }
 
-static int check_version(struct state *s, struct err *err)
+/* The schema's version; 0: a new file. */
+static int read_version(struct state *s, int *ret, struct err *err)
 {
     char text[200] = "";
     if (sqlite3_exec(s->db, "PRAGMA user_version", first_text, text, NULL) != SQLITE_OK)
@@ -184,7 +187,20 @@ static int check_version(struct state *s, struct err *err)
         return err_set_at(err, -EINVAL, s->path,
                           "was written by a newer tuttid (schema %s, this one knows %d)", text,
                           SCHEMA_VERSION);
+    *ret = atoi(text);
     return 0;
+}
+
+static int make_tables(struct state *s, struct err *err)
+{
+    char sql[64];
+    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", SCHEMA_VERSION);
+    int r = exec(s, s->db, "BEGIN IMMEDIATE", "write the state", err);
+    if (r == 0)
+        r = exec(s, s->db, schema, "make the tables", err);
+    if (r == 0)
+        r = exec(s, s->db, sql, "write the state", err);
+    return r == 0 ? exec(s, s->db, "COMMIT", "write the state", err) : r;
 }
 
 /* SQLite takes a file of a few bytes for a new one, and would write over what is left of ours. */
@@ -193,33 +209,27 @@ static int check_length(const struct state *s, struct err *err)
     struct stat st;
     if (stat(s->path, &st) < 0 || st.st_size == 0 || st.st_size >= 512)
         return 0;
-    return err_set_at(err, -EBADMSG, s->path,
-                      "the file is damaged: it has only %lld bytes; restore it from a backup, or remove it to begin "
-                      "without jobs",
-                      (long long)st.st_size);
+    return err_set_at(
+        err, -EBADMSG, s->path,
+        "the file is damaged: it has only %lld bytes; restore it from a backup, or remove it to begin "
+        "without jobs",
+        (long long)st.st_size);
 }
 
 static int open_database(struct state *s, struct err *err)
 {
-    char sql[64];
-    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", SCHEMA_VERSION);
-    int r = check_length(s, err);
+    int version = 0, r = check_length(s, err);
     if (r == 0)
         r = open_connection(s, true, &s->db, err);
     if (r == 0)
         r = exec(s, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state", err);
     if (r == 0)
-        r = check_version(s, err);
+        r = read_version(s, &version, err);
     if (r == 0)
         r = check_whole(s, err);
-    if (r == 0)
-        r = exec(s, s->db, "BEGIN IMMEDIATE", "write the state", err);
-    if (r == 0)
-        r = exec(s, s->db, schema, "make the tables", err);
-    if (r == 0)
-        r = exec(s, s->db, sql, "write the state", err);
-    if (r == 0)
-        r = exec(s, s->db, "COMMIT", "write the state", err);
+    if (r == 0 &&
+        version == 0) /* otherwise they must be there: making them again would hide that one is lost */
+        r = make_tables(s, err);
     for (int k = 0; r == 0 && k < WRITE_COUNT; k++)
         if (sqlite3_prepare_v3(s->db, write_sql[k], -1, SQLITE_PREPARE_PERSISTENT, &s->write[k], NULL) !=
             SQLITE_OK)
@@ -290,12 +300,35 @@ static int take_job(const struct state *s, sqlite3_stmt *q, struct state_job *re
 {
     *ret = (struct state_job){(uint64_t)sqlite3_column_int64(q, 0), column(q, 1), column(q, 2), column(q, 3),
                               column(q, 5)};
-    if (row_crc(ret->id, ret->key, ret->body, ret->spec) != (uint32_t)sqlite3_column_int64(q, 4))
+    if (row_crc(ret->id, 0, ret->key, ret->body, ret->spec) != (uint32_t)sqlite3_column_int64(q, 4))
         return refuse_row(s, "jobs", ret->id, err);
     if (ret->status == NULL ||
-        row_crc(ret->id, NULL, ret->status, NULL) != (uint32_t)sqlite3_column_int64(q, 6))
+        row_crc(ret->id, 0, NULL, ret->status, NULL) != (uint32_t)sqlite3_column_int64(q, 6))
         return refuse_row(s, "status", ret->id, err);
     return 0;
+}
+
+/* Columns: seq, job, body, crc. */
+static bool take_event(sqlite3_stmt *q, struct state_event *ret)
+{
+    *ret = (struct state_event){(uint64_t)sqlite3_column_int64(q, 0), (uint64_t)sqlite3_column_int64(q, 1),
+                                column(q, 2)};
+    return row_crc(ret->seq, ret->job, NULL, ret->body, NULL) == (uint32_t)sqlite3_column_int64(q, 3);
+}
+
+static int check_events(struct state *s, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    struct state_event e;
+    int r = 0, step = SQLITE_ERROR;
+    if (sqlite3_prepare_v2(s->db, "SELECT seq, job, body, crc FROM events", -1, &q, NULL) == SQLITE_OK)
+        while (r == 0 && (step = sqlite3_step(q)) == SQLITE_ROW)
+            if (!take_event(q, &e))
+                r = refuse_row(s, "events", e.seq, err);
+    if (r == 0 && step != SQLITE_DONE)
+        r = fail_db(s, s->db, "read the events", err);
+    sqlite3_finalize(q);
+    return r;
 }
 
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),
@@ -316,20 +349,35 @@ int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *j
             r = each(ctx, &job, err);
     }
     sqlite3_finalize(q);
-    return r;
+    return r == 0 ? check_events(s, err) : r;
 }
+
+static int write_row(struct state *s, const struct write *w);
 
 int state_reserve_seq(struct state *s, uint64_t ahead, uint64_t *ret_first, struct err *err)
 {
-    char text[200] = "", sql[128];
-    const char *get = "SELECT max(coalesce((SELECT value FROM meta WHERE key='seq'), 1),"
-                      " coalesce((SELECT max(seq) + 1 FROM events), 1))";
-    if (sqlite3_exec(s->db, get, first_text, text, NULL) != SQLITE_OK)
-        return fail_db(s, s->db, "read the state", err);
-    *ret_first = strtoull(text, NULL, 10);
-    snprintf(sql, sizeof sql, "INSERT OR REPLACE INTO meta(key, value) VALUES('seq', %" PRIu64 ")",
-             *ret_first + ahead);
-    return exec(s, s->db, sql, "write the state", err);
+    static const char get[] =
+        "SELECT (SELECT value FROM meta WHERE key='seq'),"
+        " (SELECT value FROM meta WHERE key='seq_crc'), (SELECT max(seq) + 1 FROM events)";
+    sqlite3_stmt *q = NULL;
+    if (sqlite3_prepare_v2(s->db, get, -1, &q, NULL) != SQLITE_OK || sqlite3_step(q) != SQLITE_ROW) {
+        int r = fail_db(s, s->db, "read the state", err);
+        sqlite3_finalize(q);
+        return r;
+    }
+    bool is_new = sqlite3_column_type(q, 0) == SQLITE_NULL && sqlite3_column_type(q, 1) == SQLITE_NULL;
+    uint64_t limit = (uint64_t)sqlite3_column_int64(q, 0), next = (uint64_t)sqlite3_column_int64(q, 2);
+    bool good = is_new || row_crc(limit, 0, NULL, NULL, NULL) == (uint32_t)sqlite3_column_int64(q, 1);
+    sqlite3_finalize(q);
+    if (!good)
+        return err_set_at(
+            err, -EBADMSG, s->path,
+            "row seq of table meta does not match its checksum; restore the file from a backup, or "
+            "remove that row with `sqlite3 state.db 'DELETE FROM meta'`");
+    *ret_first = limit > next ? limit : next > 0 ? next : 1;
+    return write_row(s, &(struct write){WRITE_SEQ, *ret_first + ahead, 0, NULL, NULL, NULL}) == SQLITE_OK
+               ? 0
+               : fail_db(s, s->db, "write the state", err);
 }
 
 /* ---- writing ---- */
@@ -392,7 +440,7 @@ static int write_row(struct state *s, const struct write *w)
         sqlite3_bind_text(q, 3, w->body, -1, SQLITE_STATIC);
     if (w->spec != NULL)
         sqlite3_bind_text(q, 4, w->spec, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(q, 5, row_crc(w->id, w->key, w->body, w->spec));
+    sqlite3_bind_int64(q, 5, row_crc(w->id, w->job, w->key, w->body, w->spec));
     sqlite3_bind_int64(q, 6, (sqlite3_int64)w->job);
     int r = sqlite3_step(q);
     sqlite3_reset(q);
@@ -545,11 +593,10 @@ static int read_event_rows(struct read *r, sqlite3_stmt *q)
     sqlite3_bind_int64(q, 3, (sqlite3_int64)r->end);
     sqlite3_bind_int64(q, 4, r->limit);
     while ((step = sqlite3_step(q)) == SQLITE_ROW) {
-        uint64_t seq = (uint64_t)sqlite3_column_int64(q, 0);
-        if (row_crc(seq, NULL, column(q, 2), NULL) != (uint32_t)sqlite3_column_int64(q, 3))
+        struct state_event e;
+        if (!take_event(q, &e))
             return -EBADMSG;
-        vec_push(&r->events,
-                 (struct state_event){seq, (uint64_t)sqlite3_column_int64(q, 1), keep(r, column(q, 2))});
+        vec_push(&r->events, (struct state_event){e.seq, e.job, keep(r, e.body)});
     }
     return step == SQLITE_DONE ? 0 : -EIO;
 }

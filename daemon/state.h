@@ -33,7 +33,7 @@ struct state_job {
     uint64_t id;
     const char *key;    /* NULL: none */
     const char *body;   /* JSON: what never changes, the spec aside */
-    const char *spec;   /* JSON, frozen; NULL in state_load */
+    const char *spec;   /* JSON, frozen */
     const char *status; /* JSON: what changes */
 };
 

@@ -25,6 +25,14 @@ static void save(struct request *rq, struct job *j, const char *event, const cha
     jobs_save(rq->daemon->jobs, j, event, members, on_disk, c);
 }
 
+/* Its end may not be on disk yet: nothing is committed, after it. */
+static void reply_ended(struct request *rq, const struct job *j)
+{
+    struct cancelling *c = xcalloc(1, sizeof *c);
+    *c = (struct cancelling){rq, j->id};
+    state_commit(state_begin(rq->daemon->state), false, on_disk, c);
+}
+
 static void cancel_queued(struct request *rq, struct job *j)
 {
     j->cancel = true;
@@ -52,7 +60,7 @@ void verb_cancel(struct request *rq)
     if (j == NULL)
         return;
     if (job_ended(j)) {
-        request_reply_job(rq, id);
+        reply_ended(rq, j);
         return;
     }
     if (j->worker == NULL) {

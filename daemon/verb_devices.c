@@ -17,6 +17,8 @@ void verb_devices(struct request *rq)
 {
     const struct daemon *d = rq->daemon;
     struct strbuf b = {0};
+    if (!request_no_params(rq))
+        return;
     strbuf_addf(&b, "{\"backend\":\"cpu\",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"devices\":[",
                 d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes);
     for (uint32_t i = 0; i < d->config.n_devices; i++)

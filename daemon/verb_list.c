@@ -27,7 +27,7 @@ void verb_list(struct request *rq)
     strbuf_add(&b, "{\"jobs\":[");
     for (size_t i = jobs_after(jobs, after); i < jobs->all.n; i++) {
         const struct job *j = jobs->all.at[i];
-        if (!j->on_disk || (active && job_ended(j)))
+        if (!j->on_disk || (active && j->archived))
             continue;
         if (n == limit || b.n > LIST_BYTES) {
             more = true;

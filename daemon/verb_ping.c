@@ -4,6 +4,8 @@
 void verb_ping(struct request *rq)
 {
     struct strbuf b = {0};
+    if (!request_no_params(rq))
+        return;
     strbuf_add(&b, "{}");
     request_reply(rq, &b);
     strbuf_finish(&b);

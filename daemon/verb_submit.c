@@ -2,6 +2,7 @@
  * that is the worker's business, with the user's rights. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,10 +61,10 @@ static void duplicate_on_disk(void *ctx, int status)
     free(s);
 }
 
-static void answer_duplicate(struct request *rq, const struct job *j, uint64_t spec_crc)
+static void answer_duplicate(struct request *rq, const struct job *j, uint64_t spec_hash)
 {
     struct err err = {0};
-    if (j->spec_crc != spec_crc) {
+    if (j->spec_hash != spec_hash) {
         err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
         request_refuse(rq, &err);
         return;
@@ -143,8 +144,12 @@ static int take_params(struct request *rq, const struct json **ret_spec, const c
     json_obj_begin(&o, rq->params, "", err);
     if (json_take(&o, "spec", JSON_REQUIRED, ret_spec) && json_type(*ret_spec) != JSON_OBJECT)
         json_fail(&o, "spec", -EINVAL, "must be an object");
-    if (json_take_string(&o, "dir", JSON_REQUIRED, ret_dir) && (*ret_dir)[0] != '/')
-        json_fail(&o, "dir", -EINVAL, "must be an absolute path");
+    if (json_take_string(&o, "dir", JSON_REQUIRED, ret_dir)) {
+        if ((*ret_dir)[0] != '/')
+            json_fail(&o, "dir", -EINVAL, "must be an absolute path");
+        else if (strlen(*ret_dir) >= PATH_MAX)
+            json_fail(&o, "dir", -EINVAL, "is too long: at most %d bytes", PATH_MAX - 1);
+    }
     if (json_take_string(&o, "key", JSON_OPTIONAL, ret_key) &&
         ((*ret_key)[0] == '\0' || strlen(*ret_key) > KEY_MOST))
         json_fail(&o, "key", -EINVAL, "must have 1 to %d characters", KEY_MOST);
@@ -164,7 +169,7 @@ void verb_submit(struct request *rq)
     char *text = json_print(node);
     const struct job *before = key != NULL ? jobs_find_key(rq->daemon->jobs, rq->uid, key) : NULL;
     if (before != NULL)
-        answer_duplicate(rq, before, jobs_spec_crc(text, dir));
+        answer_duplicate(rq, before, jobs_spec_hash(text, dir));
     else if (spec_parse(text, strlen(text), "spec", dir, false, &spec, &err) < 0)
         request_refuse(rq, &err);
     else

@@ -315,6 +315,8 @@ static void on_notification(struct worker *w, const struct wire_msg *m)
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
             continue;
+        if (notices[i].take != on_alive)
+            w->moved_ms = daemon_now_ms(w->daemon);
         char *text = m->params != NULL ? json_print(m->params) : NULL;
         notices[i].take(w, m->params, text != NULL ? text : "{}");
         free(text);
@@ -356,6 +358,11 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
+static bool is_full(int code)
+{
+    return code == -ENOSPC || code == -EDQUOT;
+}
+
 static void take_failed(struct worker *w, const struct json *params, struct answer *a)
 {
     const struct json *retry = json_get(params, "retry");
@@ -365,6 +372,8 @@ static void take_failed(struct worker *w, const struct json *params, struct answ
         json_bool(retry, "retry", &again, NULL);
     if (w->job->cancel) {
         workers_end_job(w->daemon, w->job, JOB_CANCELLED, EXIT_CANCELLED, error, outcome_on_disk, a);
+    } else if (again && is_full(wire_errno(text_at(json_get(params, "error"), "errno")))) {
+        workers_pause(w->daemon, w->job, text_at(json_get(params, "error"), "message"), outcome_on_disk, a);
     } else if (again) {
         char why[512];
         snprintf(why, sizeof why, "failed: %s", text_at(json_get(params, "error"), "message"));

@@ -18,6 +18,9 @@ void workers_failed(struct daemon *d, struct job *j, const char *why, void (*don
                     void *ctx);
 /* The end of a worker that was asked to stop. False: nobody asked it. */
 bool workers_stopped(struct worker *w, void (*done)(void *ctx, int status), void *ctx);
+/* Back to the queue for a while, without counting as a failure: its disk is full. */
+void workers_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
+                   void *ctx);
 void workers_took_outcome(struct worker *w);
 bool workers_over_limit(const struct job *j); /* its time is up */
 

@@ -25,6 +25,7 @@
 #define MOST_LATE_MS   1000  /* of a tick */
 #define MOST_FAILURES  3     /* restarts in a row without a new checkpoint */
 #define MOST_DELAY_MS  60000 /* of a restart */
+#define PAUSE_DELAYS   30    /* restart delays until a job whose disk was full is tried again */
 #define EXIT_WITHIN_MS 10000 /* of the answer to its outcome */
 #define STOP_WITHIN_MS 60000 /* of a cancel */
 
@@ -89,6 +90,17 @@ void workers_requeue(struct daemon *d, struct job *j, const char *why, void (*do
     strbuf_add(&b, "\"why\":");
     strbuf_add_json(&b, why);
     jobs_save(d->jobs, j, "queued", b.at, done, ctx);
+    strbuf_finish(&b);
+}
+
+void workers_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
+                   void *ctx)
+{
+    struct strbuf b = {0};
+    j->not_before_ms = daemon_now_ms(d) + PAUSE_DELAYS * d->config.restart_delay_ms;
+    strbuf_addf(&b, "paused: %s", why);
+    log_warning("job %" PRIu64 ": %s", j->id, b.at);
+    workers_requeue(d, j, b.at, done, ctx);
     strbuf_finish(&b);
 }
 
@@ -309,6 +321,14 @@ bool workers_over_limit(const struct job *j)
     return j->ask.time_limit_s > 0 && j->used_ms + launch_age_ms(&j->process) > 1000 * j->ask.time_limit_s;
 }
 
+static void kill_hung(struct worker *w, const char *why, uint64_t now)
+{
+    log_warning("job %" PRIu64 ": worker %ld %s", w->job->id, (long)w->pid, why);
+    w->heard_ms = w->moved_ms = now;
+    w->killed_for = why;
+    launch_signal(w, SIGKILL);
+}
+
 static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
 {
     struct job *j = w->job;
@@ -318,10 +338,9 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
         w->killed_for = "did not stop in time";
         launch_signal(w, SIGKILL);
     } else if (now - w->heard_ms > d->config.hang_timeout_ms) {
-        log_warning("job %" PRIu64 ": worker %ld says nothing, killing it", j->id, (long)w->pid);
-        w->heard_ms = now;
-        w->killed_for = "hung (it said nothing for too long) and was killed";
-        launch_signal(w, SIGKILL);
+        kill_hung(w, "hung (it said nothing for too long) and was killed", now);
+    } else if (now - w->moved_ms > d->config.step_timeout_ms) {
+        kill_hung(w, "hung (it made no step for too long) and was killed", now);
     } else if (workers_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
         job_set_state(j, JOB_STOPPING, "its time limit is over");
         jobs_save(d->jobs, j, "stopping", "\"by\":\"limit\"", NULL, NULL);
@@ -334,7 +353,7 @@ static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->all.n; i++)
         if (d->jobs->all.at[i]->worker != NULL)
-            d->jobs->all.at[i]->worker->heard_ms = now;
+            d->jobs->all.at[i]->worker->heard_ms = d->jobs->all.at[i]->worker->moved_ms = now;
 }
 
 static void on_tick(uv_timer_t *t)
