@@ -9,8 +9,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/wire.h"
 #include "daemon/events.h"
 #include "daemon/launch.h"
+
+#define LONG_BYTES (WIRE_LINE_MAX - 2048) /* of the long form; the rest: an id, and what is always there */
 
 static void add_text(struct strbuf *b, const char *key, const char *s)
 {
@@ -243,7 +246,8 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     take_devices(&o, &j->lease);
     json_take_u64(&o, "device_bytes", JSON_REQUIRED, &j->lease.device_bytes);
     json_take_u64(&o, "host_bytes", JSON_REQUIRED, &j->lease.host_bytes);
-    json_take_u64(&o, "pid", JSON_REQUIRED, &pid);
+    if (json_take_u64(&o, "pid", JSON_REQUIRED, &pid) && pid > INT32_MAX)
+        json_fail(&o, "pid", -EINVAL, "is no process");
     json_take_u64(&o, "pid_start", JSON_REQUIRED, &j->process.start);
     take_chars(&o, "boot", j->process.boot, sizeof j->process.boot);
     take_chars(&o, "secret", j->secret, sizeof j->secret);
@@ -344,10 +348,16 @@ static struct json *parse(const char *text)
     return doc;
 }
 
+/* What has no room in a line is null: of a model of thousands of layers, `resolved` (which `spec` tells as well) or more. */
+static void add_fitting(struct strbuf *b, const char *key, const char *json)
+{
+    add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);
+}
+
 static void add_member(struct strbuf *b, const char *key, const struct json *doc, const char *from)
 {
     char *text = member(doc, from);
-    add_json(b, key, text);
+    add_fitting(b, key, text);
     free(text);
 }
 
@@ -364,22 +374,22 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
     job_short_json(j, b);
     add_text(b, "dir", j->dir);
     add_text(b, "output", j->output);
-    add_json(b, "spec", disk->spec);
-    add_member(b, "resolved", planned, "resolved");
-    add_member(b, "plan", planned, "plan");
     add_member(b, "parameters", planned, "parameters");
     add_member(b, "state_bytes", planned, "state_bytes");
+    add_fitting(b, "spec", disk->spec);
     if (status != NULL) {
         add_member(b, "progress", status, "progress");
         add_member(b, "report", status, "report");
         add_member(b, "curve", status, "curve");
         add_member(b, "evals", status, "evals");
     } else {
-        add_json(b, "progress", j->live.progress);
-        add_json(b, "report", j->live.report);
-        add_json(b, "curve", j->live.curve);
-        add_json(b, "evals", j->live.evals);
+        add_fitting(b, "progress", j->live.progress);
+        add_fitting(b, "report", j->live.report);
+        add_fitting(b, "curve", j->live.curve);
+        add_fitting(b, "evals", j->live.evals);
     }
+    add_member(b, "plan", planned, "plan");
+    add_member(b, "resolved", planned, "resolved");
     add_u64(b, "checkpoint_step", j->checkpoint_step);
     if (stat(path, &st) == 0)
         add_u64(b, "log_bytes", (uint64_t)st.st_size);

@@ -231,10 +231,11 @@ bool launch_adopt(struct daemon *d, struct job *j)
     return true;
 }
 
+/* Never once it is reaped, or if it never was: its pid may be another's by then, and pid 0 is everyone in our group. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)
         syscall(SYS_pidfd_send_signal, w->pidfd, sig, NULL, 0);
-    else
+    else if (w->pid > 0 && !uv_is_closing((uv_handle_t *)&w->handle.process))
         uv_process_kill(&w->handle.process, sig);
 }

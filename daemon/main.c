@@ -221,7 +221,8 @@ static int take_locks(const struct config *c, struct err *err)
     r = lock(path, "state", err);
     if (r == 0)
         r = make_parent(c->socket, err);
-    snprintf(path, sizeof path, "%s.lock", c->worker_socket); /* one for both sockets: they lie side by side */
+    snprintf(path, sizeof path, "%s.lock",
+             c->worker_socket); /* one for both sockets: they lie side by side */
     if (r == 0)
         r = lock(path, "directory of sockets", err);
     snprintf(path, sizeof path, "%s/logs", c->state_dir);

@@ -12,18 +12,23 @@
 #include "base/arena.h"
 #include "base/wire.h"
 
-#define FINISH_MS 5000
-#define BACKLOG   512
+#define FINISH_MS    5000
+#define BACKLOG      512
+#define LINES_A_TURN 16 /* of one peer; then it is the others' turn */
 
 struct peer {
     uv_pipe_t pipe;
     uv_timer_t timer; /* a line that began, or the last bytes of one that finishes */
+    uv_idle_t turn;   /* active while `more` */
     const struct peer_ops *ops;
     void *ctx;
     struct wire_in in;
     uint64_t last_ms;
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
+    bool more;         /* its turn is over; lines that are there come with the next */
+    int lines;         /* given in this turn */
+    uint64_t lines_ms; /* loop clock of this turn */
 };
 
 struct send {
@@ -53,6 +58,7 @@ void peer_close(struct peer *p)
     p->closing = true;
     uv_close((uv_handle_t *)&p->pipe, on_handle_closed);
     uv_close((uv_handle_t *)&p->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&p->turn, on_handle_closed);
 }
 
 static void on_deadline(uv_timer_t *t)
@@ -74,7 +80,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
 
 static void set_reading(struct peer *p)
 {
-    bool want = !p->held && !p->closing && !p->finishing && peer_ready(p);
+    bool want = !p->held && !p->more && !p->closing && !p->finishing && peer_ready(p);
     if (want == p->reading)
         return;
     p->reading = want;
@@ -84,19 +90,25 @@ static void set_reading(struct peer *p)
         uv_read_stop((uv_stream_t *)&p->pipe);
 }
 
-/* Hands out whole lines until there is none, or the peer is held. */
+static void on_turn(uv_idle_t *idle);
+
+/* Hands out whole lines until there is none, the peer is held, or it is the others' turn. */
 static void give_lines(struct peer *p)
 {
     char *line;
     size_t bytes;
-    int r = 0;
-    bool any = false;
-    if (p->in_lines)
-        return; /* called from within a line: the loop below goes on */
+    int r = 0, before;
+    if (p->in_lines || p->more)
+        return; /* called from within a line: the loop below goes on; or the next turn comes by itself */
+    if (p->lines_ms != uv_now(p->pipe.loop)) { /* it changes between turns, and not within one */
+        p->lines_ms = uv_now(p->pipe.loop);
+        p->lines = 0;
+    }
+    before = p->lines;
     p->in_lines = true;
-    while (!p->closing && !p->finishing && !p->held && peer_ready(p) &&
+    while (p->lines < LINES_A_TURN && !p->closing && !p->finishing && !p->held && peer_ready(p) &&
            (r = wire_in_line(&p->in, &line, &bytes)) > 0) {
-        any = true;
+        p->lines++;
         p->ops->line(p, line, bytes);
     }
     p->in_lines = false;
@@ -107,12 +119,28 @@ static void give_lines(struct peer *p)
         peer_finish(p);
         return;
     }
+    if (p->lines == LINES_A_TURN) {
+        p->more = true;
+        uv_idle_start(&p->turn, on_turn);
+        uv_timer_stop(&p->timer);
+        set_reading(p);
+        return;
+    }
     bool waits = wire_in_partial(&p->in) && !p->held && peer_ready(p);
-    if (any || !waits)
+    if (p->lines > before || !waits)
         uv_timer_stop(&p->timer);
     if (waits && !uv_is_active((uv_handle_t *)&p->timer))
         uv_timer_start(&p->timer, on_deadline, PEER_LINE_MS, 0);
     set_reading(p);
+}
+
+static void on_turn(uv_idle_t *idle)
+{
+    struct peer *p = of((uv_handle_t *)idle);
+    uv_idle_stop(idle);
+    p->more = false;
+    p->lines = 0;
+    give_lines(p);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
@@ -211,8 +239,9 @@ int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line
         return r;
     }
     uv_timer_init(server->loop, &p->timer);
-    p->open_handles = 2;
-    p->pipe.data = p->timer.data = p;
+    uv_idle_init(server->loop, &p->turn);
+    p->open_handles = 3;
+    p->pipe.data = p->timer.data = p->turn.data = p;
     p->ops = ops;
     p->ctx = ctx;
     p->last_ms = uv_now(server->loop);

@@ -63,7 +63,7 @@ void verb_cancel(struct request *rq)
         reply_ended(rq, j);
         return;
     }
-    if (j->worker == NULL) {
+    if (j->worker == NULL || j->worker->phase == WORKER_ENDED) { /* that one only has to exit */
         cancel_queued(rq, j);
         return;
     }

@@ -228,14 +228,27 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* "{...}" without its braces. */
-static void publish(struct worker *w, const char *event, const char *object)
+/* What the worker said, as an event: without members that are the event's own, or that would make it longer than a line.
+ * (Of a model of thousands of layers `resolved` can be that.) */
+static void publish(struct worker *w, const char *event, const struct json *params)
 {
-    size_t n = strlen(object);
-    char *members = memcpy(xmalloc(n + 1), object, n + 1);
-    members[n - 1] = '\0';
-    events_add(w->daemon->events, w->job->id, event, members + 1);
-    free(members);
+    static const char *const own[] = {"event", "job", "seq", "time_ms"};
+    struct strbuf b = {0};
+    for (const struct json *c = params != NULL ? json_array_first(params) : NULL; c != NULL;
+         c = json_array_next(c)) {
+        bool taken = false;
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+            taken |= strcmp(json_key(c), own[i]) == 0;
+        char *value = json_print(c);
+        if (!taken && b.n + 6 * strlen(json_key(c)) + strlen(value) < WIRE_LINE_MAX - 1024) {
+            strbuf_add(&b, b.n > 0 ? "," : "");
+            strbuf_add_json(&b, json_key(c));
+            strbuf_addf(&b, ":%s", value);
+        }
+        free(value);
+    }
+    events_add(w->daemon->events, w->job->id, event, b.at);
+    strbuf_finish(&b);
 }
 
 static void on_planned(struct worker *w, const struct json *params, const char *text)
@@ -245,7 +258,7 @@ static void on_planned(struct worker *w, const struct json *params, const char *
     job_set_text(&j->live.planned, text);
     j->total_steps = count_at(json_get(params, "resolved"), "total_steps", j->total_steps);
     if (!again)
-        publish(w, "planned", text);
+        publish(w, "planned", params);
 }
 
 static void on_progress(struct worker *w, const struct json *params, const char *text)
@@ -257,17 +270,18 @@ static void on_progress(struct worker *w, const struct json *params, const char 
     j->loss = number_at(params, "loss", j->loss);
     j->samples_per_s = number_at(params, "samples_per_s", j->samples_per_s);
     j->eta_s = number_at(params, "eta_s", j->eta_s);
-    publish(w, "progress", text);
+    publish(w, "progress", params);
 }
 
 static void on_checkpoint(struct worker *w, const struct json *params, const char *text)
 {
     uint64_t step = count_at(params, "step", 0);
+    (void)text;
     if (step > w->job->checkpoint_step) {
         w->job->checkpoint_step = step;
         jobs_save(w->daemon->jobs, w->job, NULL, NULL, NULL, NULL);
     }
-    publish(w, "checkpoint", text);
+    publish(w, "checkpoint", params);
 }
 
 static void on_curve(struct worker *w, const struct json *params, const char *text)
@@ -286,20 +300,21 @@ static void on_alive(struct worker *w, const struct json *params, const char *te
 
 static void on_eval(struct worker *w, const struct json *params, const char *text)
 {
-    (void)params;
-    publish(w, "eval", text);
+    (void)text;
+    publish(w, "eval", params);
 }
 
 static void on_resumed(struct worker *w, const struct json *params, const char *text)
 {
+    (void)text;
     w->job->step = count_at(params, "step", w->job->step);
-    publish(w, "resumed", text);
+    publish(w, "resumed", params);
 }
 
 static void on_skipped(struct worker *w, const struct json *params, const char *text)
 {
-    (void)params;
-    publish(w, "skipped", text);
+    (void)text;
+    publish(w, "skipped", params);
 }
 
 static const struct notice {

@@ -97,7 +97,8 @@ static void test_a_full_curve_halves(void **state)
 
 static void test_points_are_means_over_equally_many_steps_at_any_length(void **state)
 {
-    static const uint64_t lengths[] = {1, 2, 255, 256, 257, 511, 512, 513, 1000, 4096, 5000, 100000, 1u << 18};
+    static const uint64_t lengths[] = {1,   2,    255,  256,  257,    511,     512,
+                                       513, 1000, 4096, 5000, 100000, 1u << 18};
     (void)state;
 
     for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
@@ -275,7 +276,8 @@ static void test_random_runs_stay_in_bounds(void **state)
         struct curve c = {0};
         uint64_t step = 0;
         for (int i = 0; i < 3000; i++) {
-            step = rng_below(&rng, 400) == 0 ? rng_below(&rng, (uint32_t)step + 2) : step + 1 + rng_below(&rng, 3);
+            step = rng_below(&rng, 400) == 0 ? rng_below(&rng, (uint32_t)step + 2)
+                                             : step + 1 + rng_below(&rng, 3);
             curve_add(&c, step, rng_below(&rng, 50) == 0 ? NAN : (double)rng_below(&rng, 1000));
             assert_true(c.n < CURVE_POINTS);
             for (uint32_t k = 1; k < c.n; k++)

@@ -38,7 +38,8 @@ static void open_all(void)
 {
     struct err err = {0};
     d = (struct daemon){.loop = &loop};
-    if (state_open(&(struct state_config){&loop, dir, die, NULL}, &d.state, &err) < 0 || events_create(&d, &e, &err) < 0)
+    if (state_open(&(struct state_config){&loop, dir, die, NULL}, &d.state, &err) < 0 ||
+        events_create(&d, &e, &err) < 0)
         fail_msg("%s", err.msg);
 }
 
@@ -160,7 +161,8 @@ static void spy_gone(struct watcher *w)
 
 static void watch(struct spy *s, uint64_t since, uint64_t job)
 {
-    s->w = (struct watcher){.next = since + 1, .job = job, .ready = spy_ready, .send = spy_send, .gone = spy_gone};
+    s->w = (struct watcher){
+        .next = since + 1, .job = job, .ready = spy_ready, .send = spy_send, .gone = spy_gone};
     s->ready = true;
     events_watch(e, &s->w);
 }

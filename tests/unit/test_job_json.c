@@ -360,9 +360,10 @@ static void test_what_is_no_json_is_refused(void **state)
 
 static void test_the_short_form_is_json_with_all_its_keys(void **state)
 {
-    static const char *const keys[] = {"id",          "name",       "user",     "uid",     "state",    "reason",      "submitted_ms",
-                                       "started_ms",  "ended_ms",   "devices",  "attempt", "failures", "pid",         "step",
-                                       "total_steps", "loss",       "samples_per_s",       "eta_s",    "exit",        "error"};
+    static const char *const keys[] = {"id",      "name",          "user",       "uid",      "state",
+                                       "reason",  "submitted_ms",  "started_ms", "ended_ms", "devices",
+                                       "attempt", "failures",      "pid",        "step",     "total_steps",
+                                       "loss",    "samples_per_s", "eta_s",      "exit",     "error"};
     (void)state;
     for (int s = 0; s < JOB_STATE_COUNT; s++) {
         struct job j = full((enum job_state)s);
@@ -385,7 +386,8 @@ static void test_the_short_form_is_json_with_all_its_keys(void **state)
 
 static void test_what_is_not_known_is_null(void **state)
 {
-    static const char *const keys[] = {"started_ms", "ended_ms", "pid", "loss", "samples_per_s", "eta_s", "exit", "error"};
+    static const char *const keys[] = {"started_ms",    "ended_ms", "pid",  "loss",
+                                       "samples_per_s", "eta_s",    "exit", "error"};
     struct job j = empty();
     struct strbuf b = {0};
     struct json *doc = NULL;

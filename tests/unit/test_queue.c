@@ -238,17 +238,19 @@ static void test_what_can_never_run_is_refused_with_what_it_lacks(void **state)
                   "asks for 3 devices; this machine has 2");
     check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .device_bytes = 1001}, 2,
                   "resources.device_memory", "asks for 1001 bytes; a device here has 1000");
-    check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 2, "resources.host_memory",
-                  "asks for 601 bytes; this machine has 600");
-    check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 0, "resources.host_memory",
-                  "asks for 601 bytes; this machine has 600");
+    check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 2,
+                  "resources.host_memory", "asks for 601 bytes; this machine has 600");
+    check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 0,
+                  "resources.host_memory", "asks for 601 bytes; this machine has 600");
 }
 
 static void test_what_fits_to_the_byte_is_admitted(void **state)
 {
     (void)state;
-    check_admitted(&(struct job_ask){.devices_min = 2, .devices_max = 2, .device_bytes = 1000, .host_bytes = 600}, 2);
-    check_admitted(&(struct job_ask){.devices_min = 1, .devices_max = 9}, 2); /* fewer than its most will do */
+    check_admitted(
+        &(struct job_ask){.devices_min = 2, .devices_max = 2, .device_bytes = 1000, .host_bytes = 600}, 2);
+    check_admitted(&(struct job_ask){.devices_min = 1, .devices_max = 9},
+                   2); /* fewer than its most will do */
     check_admitted(&(struct job_ask){.devices_min = 64, .devices_max = 64, .device_bytes = 1ull << 50}, 0);
 }
 

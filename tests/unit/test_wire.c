@@ -95,7 +95,8 @@ static void check_same(const struct lines *found, const struct lines *want)
     }
 }
 
-static const char stream[] = "{\"a\":1}\n\n\r\n\0\nbc\0d\n\xff\xfe\0\0\n0123456789012345\n\nx\n\0\0\0\n last\n";
+static const char stream[] =
+    "{\"a\":1}\n\n\r\n\0\nbc\0d\n\xff\xfe\0\0\n0123456789012345\n\nx\n\0\0\0\n last\n";
 #define STREAM_BYTES (sizeof stream - 1)
 
 static void check_cut(const size_t *cuts, size_t n_cuts, size_t max)
@@ -142,7 +143,8 @@ static void test_lines_are_the_same_in_pieces_of_every_size(void **state)
 /* Lines on both sides of the buffer's first size and of its growth. */
 static void test_long_lines_survive_random_pieces(void **state)
 {
-    static const size_t lengths[] = {0, 1, 4094, 4095, 4096, 4097, 0, 8191, 8192, 3, 20000, 0, 1, 65535, 70000};
+    static const size_t lengths[] = {0,    1, 4094,  4095, 4096, 4097,  0,    8191,
+                                     8192, 3, 20000, 0,    1,    65535, 70000};
     struct lines want = {0};
     struct strbuf all = {0};
     struct rng rng = {.seed = 5};
@@ -212,8 +214,8 @@ static int end_of_line_of(size_t bytes, size_t max, size_t before, size_t piece)
 
 static void test_limit_is_exact_to_the_byte(void **state)
 {
-    static const size_t limits[] = {1,    2,    3,     16,    100,           4095,         4096,
-                                    4097, 8191, 10000, 65536, WIRE_LINE_MAX, WIRE_WORKER_LINE_MAX};
+    static const size_t limits[] = {
+        1, 2, 3, 16, 100, 4095, 4096, 4097, 8191, 10000, 65536, WIRE_LINE_MAX, WIRE_WORKER_LINE_MAX};
     (void)state;
 
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
@@ -311,8 +313,10 @@ static void test_what_is_not_json_is_a_parse_error(void **state)
     check_refused("", WIRE_PARSE_ERROR, "empty", NULL);
     check_refused(" ", WIRE_PARSE_ERROR, "empty", NULL);
     check_refused("{", WIRE_PARSE_ERROR, "ends too early", NULL);
-    check_refused("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"", WIRE_PARSE_ERROR, "ends too early", NULL);
-    check_refused("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}", WIRE_PARSE_ERROR, "end of the document", NULL);
+    check_refused("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"", WIRE_PARSE_ERROR, "ends too early",
+                  NULL);
+    check_refused("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}", WIRE_PARSE_ERROR,
+                  "end of the document", NULL);
     check_refused("{} {}", WIRE_PARSE_ERROR, "end of the document", NULL);
     check_refused("{} // x", WIRE_PARSE_ERROR, "comments", NULL);
     check_refused("\x01\x02\x03", WIRE_PARSE_ERROR, "0x01", NULL);
@@ -348,32 +352,41 @@ static void test_json_that_is_no_request_says_why(void **state)
 {
     (void)state;
     check_refused("[]", WIRE_INVALID_REQUEST, "batches", NULL);
-    check_refused("[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]", WIRE_INVALID_REQUEST, "batches", NULL);
+    check_refused("[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]", WIRE_INVALID_REQUEST, "batches",
+                  NULL);
     check_refused("1", WIRE_INVALID_REQUEST, "object", NULL);
     check_refused("\"x\"", WIRE_INVALID_REQUEST, "object", NULL);
     check_refused("null", WIRE_INVALID_REQUEST, "object", NULL);
     check_refused("true", WIRE_INVALID_REQUEST, "object", NULL);
     check_refused("{}", WIRE_INVALID_REQUEST, "jsonrpc", NULL);
     check_refused("{\"id\":1}", WIRE_INVALID_REQUEST, "jsonrpc", "1");
-    check_refused("{\"id\":\"x\",\"jsonrpc\":\"1.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc", "\"x\"");
+    check_refused("{\"id\":\"x\",\"jsonrpc\":\"1.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc",
+                  "\"x\"");
     check_refused("{\"id\":7,\"jsonrpc\":2.0,\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc", "7");
     check_refused("{\"id\":7,\"jsonrpc\":null,\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc", "7");
-    check_refused("{\"id\":7,\"jsonrpc\":\"2.0 \",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc", "7");
-    check_refused("{\"id\":{},\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"", NULL);
-    check_refused("{\"id\":[1],\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"", NULL);
-    check_refused("{\"id\":true,\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"", NULL);
+    check_refused("{\"id\":7,\"jsonrpc\":\"2.0 \",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "jsonrpc",
+                  "7");
+    check_refused("{\"id\":{},\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"",
+                  NULL);
+    check_refused("{\"id\":[1],\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"",
+                  NULL);
+    check_refused("{\"id\":true,\"jsonrpc\":\"2.0\",\"method\":\"ping\"}", WIRE_INVALID_REQUEST, "\"id\"",
+                  NULL);
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\"}", WIRE_INVALID_REQUEST, "needs one of", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":5}", WIRE_INVALID_REQUEST, "\"method\"", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":null}", WIRE_INVALID_REQUEST, "\"method\"", "1");
-    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":[\"ping\"]}", WIRE_INVALID_REQUEST, "\"method\"", "1");
-    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"Method\":\"ping\"}", WIRE_INVALID_REQUEST, "needs one of", "1");
-    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"params\":[]}", WIRE_INVALID_REQUEST, "\"params\"",
+    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":[\"ping\"]}", WIRE_INVALID_REQUEST, "\"method\"",
                   "1");
+    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"Method\":\"ping\"}", WIRE_INVALID_REQUEST, "needs one of",
+                  "1");
+    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"params\":[]}", WIRE_INVALID_REQUEST,
+                  "\"params\"", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"params\":null}", WIRE_INVALID_REQUEST,
                   "\"params\"", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"params\":\"x\"}", WIRE_INVALID_REQUEST,
                   "\"params\"", "1");
-    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"result\":1,\"error\":{}}", WIRE_INVALID_REQUEST, "needs one of", "1");
+    check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"result\":1,\"error\":{}}", WIRE_INVALID_REQUEST,
+                  "needs one of", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"error\":1}", WIRE_INVALID_REQUEST, "\"error\"", "1");
     check_refused("{\"id\":1,\"jsonrpc\":\"2.0\",\"error\":null}", WIRE_INVALID_REQUEST, "\"error\"", "1");
 }
@@ -426,7 +439,8 @@ static void test_the_four_kinds_are_told_apart(void **state)
     assert_null(m.id);
     wire_msg_finish(&m);
 
-    m = parse("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"m\",\"result\":1,\"error\":{}}"); /* method decides */
+    m = parse(
+        "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"m\",\"result\":1,\"error\":{}}"); /* method decides */
     assert_int_equal(m.kind, WIRE_REQUEST);
     wire_msg_finish(&m);
 }
@@ -482,7 +496,8 @@ static void test_what_is_built_can_be_read(void **state)
     wire_begin_request(&b, 1ull << 53, "show");
     strbuf_add(&b, "{\"id\":3}");
     wire_end(&b);
-    check_built(&b, "{\"jsonrpc\":\"2.0\",\"id\":9007199254740992,\"method\":\"show\",\"params\":{\"id\":3}}\n");
+    check_built(&b,
+                "{\"jsonrpc\":\"2.0\",\"id\":9007199254740992,\"method\":\"show\",\"params\":{\"id\":3}}\n");
     wire_begin_notification(&b, "a\"\n\xff");
     strbuf_add(&b, "{}");
     wire_end(&b);
@@ -587,7 +602,8 @@ static void test_errors_of_strangers_are_read_as_far_as_they_go(void **state)
     check_error_text("{\"message\":5,\"data\":7}", -EIO, "", "unknown error");
     check_error_text("{\"message\":\"x\",\"data\":{\"errno\":\"EWHAT\"}}", -EIO, "", "x");
     check_error_text("{\"message\":\"x\",\"data\":{\"errno\":22}}", -EIO, "", "x");
-    check_error_text("{\"message\":\"x\",\"data\":{\"errno\":\"ENOENT\",\"path\":\"p\",\"hint\":\"h\"}}", -ENOENT, "p", "x; h");
+    check_error_text("{\"message\":\"x\",\"data\":{\"errno\":\"ENOENT\",\"path\":\"p\",\"hint\":\"h\"}}",
+                     -ENOENT, "p", "x; h");
 }
 
 static void test_err_objects_have_their_three_members(void **state)

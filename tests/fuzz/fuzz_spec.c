@@ -1,0 +1,75 @@
+/* Text as a job spec, with and without comments; what is accepted can be resolved for data sets of any size. */
+#include "tests/fuzz/fuzz.h"
+
+#include <math.h>
+
+#include "daemon/worker/spec.h"
+
+static void check_resolved(struct spec *s, uint64_t samples)
+{
+    struct strbuf b = {0}, again = {0};
+    struct json *doc = NULL;
+    struct err err = {0};
+    uint32_t micro_batch = 0;
+    int r = spec_resolve(s, 0, samples, 7, &err);
+    if (r < 0) {
+        check_failure(r, &err);
+        return;
+    }
+    HOLDS(s->resolved.micro_batch > 0 && s->train.global_batch % s->resolved.micro_batch == 0);
+    HOLDS(s->resolved.total_steps > 0 && s->resolved.total_steps <= SPEC_MAX_STEPS);
+    spec_resolved_json(s, &b);
+    HOLDS(json_parse(b.at, b.n, "resolved", false, &doc, NULL) == 0);
+    json_free(doc);
+    spec_resolved_json(s, &again);
+    HOLDS(b.n == again.n && memcmp(b.at, again.at, b.n) == 0);
+    HOLDS(spec_resolved_micro_batch(b.at, b.n, &micro_batch, &err) == 0 &&
+          micro_batch == s->resolved.micro_batch);
+    spec_hash(s);
+    const uint64_t steps[] = {0, s->resolved.total_steps / 3, s->resolved.total_steps / 2,
+                              s->resolved.total_steps - 1};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        double lr = spec_lr(s, steps[i]);
+        HOLDS(isfinite(lr) && lr >= 0 && lr <= s->lr);
+        HOLDS(steps[i] > 0 || (!spec_due(s, &s->eval, 0) && !spec_due(s, &s->checkpoint.every, 0)));
+        spec_due(s, &s->eval, steps[i]);
+    }
+    strbuf_finish(&b);
+    strbuf_finish(&again);
+}
+
+static void check_spec(const struct spec *s)
+{
+    HOLDS(s->name != NULL && s->output != NULL && s->output[0] == '/');
+    HOLDS(s->model.n_layers >= 1 && s->model.n_layers <= SPEC_MAX_LAYERS);
+    HOLDS((s->train.epochs > 0) != (s->train.steps > 0));
+    HOLDS(s->train.global_batch >= 1);
+    HOLDS(s->resources.devices_min >= 1);
+    HOLDS(s->resources.devices_max == 0 || s->resources.devices_max >= s->resources.devices_min);
+}
+
+static bool try(const char *text, size_t bytes, bool comments)
+{
+    static const uint64_t samples[] = {1, 2, 96, 60000, 1ull << 32, 1ull << 53};
+    struct spec *s = NULL;
+    struct err err = {0};
+    int r = spec_parse(text, bytes, "fuzz", "/base", comments, &s, &err);
+    if (r < 0) {
+        HOLDS(s == NULL);
+        check_failure(r, &err);
+        return false;
+    }
+    check_spec(s);
+    for (size_t i = 0; i < sizeof samples / sizeof samples[0]; i++)
+        if (s->model.n_layers < 500 || i == 2) /* of long ones the text takes its time */
+            check_resolved(s, samples[i]);
+    spec_destroy(s);
+    return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    bool without = try((const char *)data, bytes, false), with = try((const char *)data, bytes, true);
+    HOLDS(with || !without);
+    return 0;
+}
