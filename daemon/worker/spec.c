@@ -373,7 +373,7 @@ double spec_lr(const struct spec *s, uint64_t step)
 
     assert(total > 0);
     if (step < warmup)
-        return s->lr * (double)(step + 1) / (double)warmup;
+        return s->lr * ((double)(step + 1) / (double)warmup); /* in this order it is never above lr */
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
     if (step >= total)
