@@ -1075,13 +1075,19 @@ def test_a_watcher_cut_off_anywhere_loses_and_repeats_nothing(t, seed):
     p = Puppet(d, job)
     done = threading.Event()
 
+    problems = []
+
     def produce():
-        with d.connect() as c:
-            for i in range(150):
-                for _ in range(rng.randrange(40)):
-                    p.tell("progress", **dict(PROGRESS, step=i))
-                c.call("cancel", id=c.call("submit", spec=spec("x"), dir=t.dir)["id"])
-        done.set()
+        try:
+            with d.connect() as c:
+                for i in range(150):
+                    for _ in range(rng.randrange(40)):
+                        p.tell("progress", **dict(PROGRESS, step=i))
+                    c.call("cancel", id=c.call("submit", spec=spec("x"), dir=t.dir)["id"])
+        except Exception as e:  # told by the case itself, below
+            problems.append(repr(e))
+        finally:
+            done.set()
 
     producer = threading.Thread(target=produce)
     producer.start()
@@ -1089,6 +1095,7 @@ def test_a_watcher_cut_off_anywhere_loses_and_repeats_nothing(t, seed):
     seen, last, cuts = [], 0, 0
     while True:
         over = done.is_set()
+        t.equal(problems, [], "what went wrong while events were made")
         with d.connect() as c:
             newest = c.call("watch", since=last)["seq"] if over else (c.send_raw(request(1, "watch", since=last)) or None)
             budget, data = cutter.choice((100, 3000, 20000, 10**9 if over else 60000)), c.rest
