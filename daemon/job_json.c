@@ -348,7 +348,7 @@ static struct json *parse(const char *text)
     return doc;
 }
 
-/* What has no room in a line is null: of a model of thousands of layers, `resolved` (which `spec` tells as well) or more. */
+/* What has no room in a line is null: a spec that is nearly a line by itself, or a report of any length. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);

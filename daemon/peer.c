@@ -26,6 +26,7 @@ struct peer {
     uint64_t last_ms;
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
+    bool at_end;       /* of file: nothing is read any more */
     bool more;         /* its turn is over; lines that are there come with the next */
     int lines;         /* given in this turn */
     uint64_t lines_ms; /* loop clock of this turn */
@@ -80,7 +81,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
 
 static void set_reading(struct peer *p)
 {
-    bool want = !p->held && !p->more && !p->closing && !p->finishing && peer_ready(p);
+    bool want = !p->held && !p->more && !p->at_end && !p->closing && !p->finishing && peer_ready(p);
     if (want == p->reading)
         return;
     p->reading = want;
@@ -126,7 +127,7 @@ static void give_lines(struct peer *p)
         set_reading(p);
         return;
     }
-    bool waits = wire_in_partial(&p->in) && !p->held && peer_ready(p);
+    bool waits = wire_in_partial(&p->in) && !p->held && !p->at_end && peer_ready(p);
     if (p->lines > before || !waits)
         uv_timer_stop(&p->timer);
     if (waits && !uv_is_active((uv_handle_t *)&p->timer))
@@ -147,6 +148,13 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct peer *p = of((uv_handle_t *)stream);
     (void)buf;
+    if (n == UV_EOF) {
+        p->at_end = true;
+        uv_timer_stop(&p->timer);
+        set_reading(p);
+        p->ops->ended(p);
+        return;
+    }
     if (n < 0) {
         peer_close(p);
         return;

@@ -2,8 +2,8 @@
  * output; a line that began must end in time. Loop thread only.
  *
  * peer_accept, then callbacks: `line` for each line (NUL-terminated, valid during the call), `drained` when the output has
- * gone out, and `closed` exactly once at the end, whoever ended it; the peer's memory is gone after `closed`. peer_close
- * may be called from within any callback; no `line` comes after it.
+ * gone out, `ended` at end of file, and `closed` exactly once at the end, whoever ended it; the peer's memory is gone after
+ * `closed`. peer_close may be called from within any callback; no `line` comes after it.
  */
 #ifndef DAEMON_PEER_H
 #define DAEMON_PEER_H
@@ -25,6 +25,7 @@ struct peer_ops {
     void (*line)(struct peer *p, char *line, size_t bytes);
     void (*too_long)(struct peer *p); /* a line over the limit; the peer is closed afterwards */
     void (*drained)(struct peer *p);
+    void (*ended)(struct peer *p); /* no more lines come, but it may still read: peer_finish or peer_close is due */
     void (*closed)(struct peer *p);
 };
 

@@ -23,6 +23,7 @@ struct conn {
     uint32_t under_way; /* requests without an answer */
     struct watcher *watcher;
     bool evicted;             /* had to make room; is about to close */
+    bool leaving;             /* asks for nothing more; is closed when everything is answered */
     struct conn *prev, *next; /* least recently active first */
 };
 
@@ -91,8 +92,11 @@ static void send_error(struct conn *c, const struct json *id, enum wire_code cod
 /* Something that kept the connection is over; it may be gone afterwards. */
 static void let_go(struct conn *c)
 {
-    if (--c->under_way == MAX_UNDER_WAY - 1 && c->peer != NULL)
+    c->under_way--;
+    if (c->under_way == MAX_UNDER_WAY - 1 && c->peer != NULL)
         peer_hold(c->peer, false);
+    if (c->under_way == 0 && c->leaving && c->peer != NULL)
+        peer_finish(c->peer);
     maybe_free(c);
 }
 
@@ -295,6 +299,16 @@ static void on_drained(struct peer *p)
 
 /* ---- coming and going ---- */
 
+/* `echo '{...}' | socat - UNIX-CONNECT:tutti.sock` has said all it wants and waits for the answers. */
+static void on_ended(struct peer *p)
+{
+    struct conn *c = peer_ctx(p);
+    c->leaving = true;
+    stop_watching(c);
+    if (c->under_way == 0)
+        peer_finish(p);
+}
+
 static void on_closed(struct peer *p)
 {
     struct conn *c = peer_ctx(p);
@@ -305,7 +319,7 @@ static void on_closed(struct peer *p)
     maybe_free(c);
 }
 
-static const struct peer_ops conn_ops = {on_line, on_too_long, on_drained, on_closed};
+static const struct peer_ops conn_ops = {on_line, on_too_long, on_drained, on_ended, on_closed};
 
 static void greet(struct conn *c)
 {

@@ -89,6 +89,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
+        w->moved_ms = daemon_now_ms(w->daemon); /* the time for its first step begins */
         if (w->stop_sent && a->conn->peer != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
     }
@@ -228,8 +229,8 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* What the worker said, as an event: without members that are the event's own, or that would make it longer than a line.
- * (Of a model of thousands of layers `resolved` can be that.) */
+/* What the worker said, as an event: without members that are the event's own, or that would make it longer than a line
+ * (a worker's line may be longer than a client's). */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -457,6 +458,11 @@ static void on_drained(struct peer *p)
     (void)p;
 }
 
+static void on_ended(struct peer *p)
+{
+    peer_close(p);
+}
+
 static void on_closed(struct peer *p)
 {
     struct wconn *c = peer_ctx(p);
@@ -467,7 +473,7 @@ static void on_closed(struct peer *p)
     maybe_free(c);
 }
 
-static const struct peer_ops wconn_ops = {on_line, on_too_long, on_drained, on_closed};
+static const struct peer_ops wconn_ops = {on_line, on_too_long, on_drained, on_ended, on_closed};
 
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
 {

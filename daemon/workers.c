@@ -339,7 +339,7 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
         launch_signal(w, SIGKILL);
     } else if (now - w->heard_ms > d->config.hang_timeout_ms) {
         kill_hung(w, "hung (it said nothing for too long) and was killed", now);
-    } else if (now - w->moved_ms > d->config.step_timeout_ms) {
+    } else if (w->phase == WORKER_RUNNING && now - w->moved_ms > d->config.step_timeout_ms) {
         kill_hung(w, "hung (it made no step for too long) and was killed", now);
     } else if (workers_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
         job_set_state(j, JOB_STOPPING, "its time limit is over");

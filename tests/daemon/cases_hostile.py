@@ -9,13 +9,12 @@ import random
 import resource
 import select
 import socket
-import subprocess
 import threading
 import time
 
 import harness_daemon
-from cases_protocol import LINE, PROGRESS, Puppet, check_stream, idle_daemon, kept_seqs, parallel, puppets, read_log, request
-from harness import Skip, case
+from cases_protocol import LINE, PROGRESS, Puppet, check_stream, idle_daemon, kept_seqs, parallel, puppets, request
+from harness import case
 from harness_daemon import KEPT, SIGKILL, Client, Daemon, Gone, RpcError, process_state, spec, until
 from strace import sanitized
 
@@ -56,23 +55,17 @@ def need_descriptors(t, n):
         resource.setrlimit(resource.RLIMIT_NOFILE, (n, hard))
 
 
-def is_open(c):
-    """Has the daemon not hung up? What it said is thrown away."""
-    while True:
-        readable, _, _ = select.select([c.socket], [], [], 0) if c.socket.fileno() < 1024 else poll(c.socket)
-        if not readable:
-            return True
+def is_open(s):
+    """Has the daemon not hung up on this socket? What it said is thrown away."""
+    p = select.poll()
+    p.register(s, select.POLLIN)
+    while p.poll(0):
         try:
-            if not c.socket.recv(1 << 16):
+            if not s.recv(1 << 16):
                 return False
         except OSError:
             return False
-
-
-def poll(s):
-    p = select.poll()
-    p.register(s, select.POLLIN)
-    return p.poll(0), None, None
+    return True
 
 
 # ---- lines ----
@@ -94,7 +87,8 @@ def test_a_line_may_be_a_mebibyte_and_not_a_byte_more(t):
                 t.equal(answer, {"jsonrpc": "2.0", "id": 1, "result": {}}, "the answer to the longest line")
                 t.equal(c.call("ping"), {}, "the answer afterwards")
                 continue
-            t.equal((answer["id"], answer["error"]["code"], answer["error"]["data"]["errno"]), (None, -32600, "EMSGSIZE"),
+            t.equal((answer["id"], answer["error"]["code"], answer["error"]["data"]["errno"]),
+                    (None, -32600, "EMSGSIZE"),
                     f"the answer to {over} bytes more")
             t.contains(answer["error"]["message"], str(LINE))
             t.equal(c.read_line(), None, "what follows")
@@ -129,7 +123,8 @@ def test_lines_without_end_cost_nothing(t):
 def test_an_answer_never_exceeds_a_line_whatever_the_id(t):
     d = idle_daemon(t)
     job = d.submit(spec("x"))["id"]
-    for method, params in (("ping", {}), ("nothing", {}), ("list", {"limit": "x"}), ("show", {"id": job}), ("devices", {}),
+    for method, params in (("ping", {}), ("nothing", {}), ("list", {"limit": "x"}), ("show", {"id": job}),
+                           ("devices", {}),
                            ("show", {"id": 99}), ("watch", {})):
         for length in (LINE - 3000, LINE - 150):
             with d.connect() as c:
@@ -167,7 +162,8 @@ def test_nesting_is_bounded(t):
 def test_numbers_of_any_size(t):
     d = idle_daemon(t)
     with d.connect() as c:
-        for text, code in (("1e308", -32602), ("-1e308", -32602), ("1e309", -32700), ("-1e400", -32700), ("1e-400", None),
+        for text, code in (("1e308", -32602), ("-1e308", -32602), ("1e309", -32700), ("-1e400", -32700),
+                           ("1e-400", None),
                            ("9" * 63, -32602), ("9" * 64, -32700), ("9" * 100000, -32700), ("1" + "0" * 400, -32700),
                            ("9007199254740992", None), ("9007199254740993", None), ("18446744073709551616", -32602),
                            ("0.5", -32602), ("-0", None), ("-1", -32602), ("1E2", None), ("4294967296", None)):
@@ -200,7 +196,8 @@ def test_lines_full_of_small_things(t):
 
 
 SEEDS = [request(1, "ping"), request("é", "list", active=True, after=3, limit=5), request(2, "show", id=1),
-         request(3, "logs", id=1, offset=4, limit=10), request(4, "watch", id=1, since=0), request(5, "cancel", id=1, now=True),
+         request(3, "logs", id=1, offset=4, limit=10), request(4, "watch", id=1, since=0), request(5, "cancel", id=1,
+                                                                                                   now=True),
          request(6, "devices"), request(7, "submit", spec=spec("out"), dir="/", key="k"), b"[1,2]\n", b"{}\n", b"\r\n",
          b'{"jsonrpc":"2.0","id":1,"result":{"a":[null,true,1e3]}}\n', b'{"jsonrpc":"2.0","method":"ping"}\n']
 
@@ -219,7 +216,8 @@ def mutate(rng, line):
             other = rng.choice(SEEDS)
             line[at:at] = other[rng.randrange(len(other)):][:rng.randrange(60)]
         elif kind == 4:
-            line[at:at] = rng.choice((b'"', b"{", b"[", b"}", b"]", b",", b":", b"\\", b"\0", b"\n", b"1e99", b"null", b"\xc3"))
+            line[at:at] = rng.choice((b'"', b"{", b"[", b"}", b"]", b",", b":", b"\\", b"\0", b"\n", b"1e99", b"null",
+                                      b"\xc3"))
         else:
             line = line[:at]
         line = line or bytearray(b" ")
@@ -328,7 +326,7 @@ def test_half_open_connections_hold_up_nobody(t):
         half.append(c)
     for _ in range(50):
         t.equal(d.call("ping"), {}, "the answer to another one")
-    t.check(all(is_open(c) for c in half), "one was hung up on")
+    t.check(all(is_open(c.socket) for c in half), "one was hung up on")
     for i, c in enumerate(half[:100]):  # some go on, some leave
         c.send_raw(request(i, "submit", spec=spec("x"), dir=t.dir)[1 + i:])
     t.equal(sorted(c.answer(i)["id"] for i, c in enumerate(half[:100])), list(range(1, 101)), "jobs")
@@ -338,6 +336,32 @@ def test_half_open_connections_hold_up_nobody(t):
     finish(t, d)  # with fifty half lines
     for c in half:
         c.close()
+
+
+@case
+def test_who_has_said_all_still_gets_the_answers(t):
+    """As with `echo REQUEST | socat - UNIX-CONNECT:...`: the client closes its side for writing."""
+    d = idle_daemon(t)
+    for n in (1, 5, 40):
+        with d.connect() as c:
+            lines = [request(i, *(("submit", "show", "ping", "logs", "list")[i % 5],),
+                             **({"spec": spec("x"), "dir": t.dir}, {"id": 1}, {}, {"id": 1},
+                                {})[i % 5]) for i in range(n)]
+            c.send_raw(b"".join(lines) + b"half a li")
+            c.socket.shutdown(socket.SHUT_WR)
+            answered = []
+            while (line := c.read_line()) is not None:
+                t.check("result" in line, f"{line}")
+                answered.append(line["id"])
+            t.equal(sorted(answered), list(range(n)), "answered ids")
+    with d.connect() as c:  # nothing asked
+        c.socket.shutdown(socket.SHUT_WR)
+        t.equal(c.read_line(), None, "what follows")
+    with d.connect() as c:  # a watcher is hung up on as well: it may as well have died
+        c.watch()
+        c.socket.shutdown(socket.SHUT_WR)
+        t.equal(c.read_line(), None, "what follows")
+    finish(t, d)
 
 
 @case
@@ -389,11 +413,11 @@ def test_idle_connections_make_room_for_new_ones(t):
             data += more
 
         def count():
-            return sum(is_open(Wrapped(s)) for s in idle)
+            return sum(is_open(s) for s in idle)
 
         left = until(lambda: (lambda n: n <= 1000 and n)(count()), "room: at most 1000 connections")
         t.check(left > 900, f"only {left} of 1000 are left")
-        opened = [is_open(Wrapped(s)) for s in idle]
+        opened = [is_open(s) for s in idle]
         t.equal(opened, sorted(opened), "the oldest are gone, the newest are left")
         t.equal(busy.call("ping"), {}, "the answer to one that was busy")
         job = d.submit(spec("x"))["id"]
@@ -404,16 +428,10 @@ def test_idle_connections_make_room_for_new_ones(t):
             s.close()
 
 
-class Wrapped:
-    def __init__(self, s):
-        self.socket = s
-
-
 @case
 def test_when_all_watch_a_new_one_is_told_to_try_later(t):
     need_descriptors(t, 4096)
     d = idle_daemon(t)
-    d.popen = {}
     watchers = []
     for _ in range(1000):
         c = d.connect()
@@ -423,7 +441,8 @@ def test_when_all_watch_a_new_one_is_told_to_try_later(t):
         c.answer(1)
     with d.connect(greeted=False) as c:
         line = c.read_line()
-        t.equal((line.get("id", 0), line["error"]["code"], line["error"]["data"]["errno"], line["error"]["data"]["exit"]),
+        t.equal((line.get("id", 0), line["error"]["code"], line["error"]["data"]["errno"],
+                 line["error"]["data"]["exit"]),
                 (None, -32000, "EAGAIN", 1), "what a new one is told")
         t.equal(c.read_line(), None, "what follows")
     t.equal(watchers[0].call("ping"), {}, "the answer to a watcher")
@@ -573,7 +592,8 @@ def test_without_descriptors_it_waits_and_goes_on_when_there_are_some(t):
         for s in crowd:
             s.close()
         until(lambda: try_ping(d), "answer to a fresh connection")
-        j = until(lambda: (lambda j: j if j["state"] == "failed" or secret(t, job) else None)(c.call("show", id=job)), "worker")
+        j = until(lambda: (lambda j: j if j["state"] == "failed" or secret(t, job) else None)(c.call("show", id=job)),
+                  "worker")
         t.check(j["state"] in ("queued", "failed"), f"the job is {j['state']}")
     finish(t, d)
 
@@ -603,13 +623,15 @@ def test_who_is_no_worker_is_hung_up_on_by_worker_sock(t):
         with Client(d.worker_socket, greeted=False) as c:
             send_all(c, data)
             t.equal(c.read_line(), None, f"what is said to {data[:40]}")
-    for changes in ({"secret": "0" * 32}, {"secret": ""}, {"secret": p.words["secret"] + "0"}, {"secret": 5}, {"job": waiting},
+    for changes in ({"secret": "0" * 32}, {"secret": ""}, {"secret": p.words["secret"] + "0"}, {"secret": 5},
+                    {"job": waiting},
                     {"job": 99}, {"job": 0}, {"attempt": 2}, {"attempt": 0}, {"protocol": 2}, {"protocol": 0}, {"pid": "x"},
                     {"job": -1}, {"phase": 7}, {"colour": 1}):
         with Client(d.worker_socket, greeted=False) as c:
             c.send_raw(line(params={**p.words, **changes}))
             answer = c.read_line()
-            t.check(answer is not None and answer["id"] == 1 and "error" in answer, f"{changes} is answered with {answer}")
+            t.check(answer is not None and answer["id"] == 1 and "error" in answer,
+                    f"{changes} is answered with {answer}")
             t.check("spec" not in json.dumps(answer), "it was given the spec")
     with Client(d.worker_socket, greeted=False) as c:
         c.send_raw(line(params={}) + b'{"jsonrpc":"2.0","id":2,"method":"hello"}\n')
@@ -656,14 +678,15 @@ def test_noise_of_a_worker_hurts_nobody_else(t):
     one, two = d.submit(spec("x"))["id"], d.submit(spec("x"))["id"]
     good = Puppet(d, two)
     rng = random.Random(3)
-    seeds = [request(1, "outcome", state="odd")[:-2] + b"\n", json.dumps({"jsonrpc": "2.0", "method": "progress", "params":
+    seeds = [request(1, "outcome", state="odd")[:-2] + b"\n", json.dumps({"jsonrpc": "2.0", "method": "progress",
+                                                                          "params":
              PROGRESS}).encode() + b"\n", b'{"jsonrpc":"2.0","method":"curve","params":{"points":[[1,2]]}}\n',
              b'{"jsonrpc":"2.0","method":"planned","params":{"resolved":5}}\n', b'{"jsonrpc":"2.0","method":"alive"}\n']
     p = Puppet(d, one)
     for _ in range(few(200)):
         line = mutate(rng, rng.choice(seeds)).replace(b"outcome", b"outc0me")
         send_all(p.link, line + b"\n")
-        if rng.randrange(3) == 0 or not is_open(p.link):
+        if rng.randrange(3) == 0 or not is_open(p.link.socket):
             p.link.close()
             p.link = Client(d.worker_socket, greeted=False)
             p.link.call("hello", **dict(p.words, phase="running"))
@@ -682,19 +705,24 @@ def test_noise_of_a_worker_hurts_nobody_else(t):
 
 
 STRANGE = [
-    ("planned", {}), ("planned", {"resolved": []}), ("planned", {"plan": "x" * 1000}), ("planned", {"resolved": {"total_steps": -1}}),
+    ("planned", {}), ("planned", {"resolved": []}), ("planned", {"plan": "x" * 1000}), ("planned",
+                                                                                        {"resolved": {"total_steps": -1}}),
     ("progress", {}), ("progress", {"step": -1, "loss": "x", "total_steps": 1.5}), ("progress", {"step": 2**60}),
     ("progress", {"loss": 1e308, "samples_per_s": -1e308, "eta_s": None}), ("progress", {"step": [], "loss": {}}),
-    ("checkpoint", {}), ("checkpoint", {"step": "x"}), ("checkpoint", {"step": 2**53}), ("curve", {}), ("curve", {"points": 5}),
-    ("curve", {"points": {"a": 1}, "evals": "x"}), ("eval", {}), ("resumed", {}), ("resumed", {"step": -5}), ("skipped", {}),
+    ("checkpoint", {}), ("checkpoint", {"step": "x"}), ("checkpoint", {"step": 2**53}), ("curve", {}), ("curve",
+                                                                                                        {"points": 5}),
+    ("curve", {"points": {"a": 1}, "evals": "x"}), ("eval", {}), ("resumed", {}), ("resumed",
+                                                                                   {"step": -5}), ("skipped", {}),
     ("alive", {"x": [1, 2, {"y": "\u2028"}]}), ("hello", {}), ("stop", {}), ("", {}),
 ]
 
 OUTCOMES = [
-    ({"state": "failed", "exit": 3, "error": "just words"}, "failed", 3), ({"state": "failed", "exit": "x", "error": 5}, "failed", 1),
+    ({"state": "failed", "exit": 3, "error": "just words"}, "failed",
+     3), ({"state": "failed", "exit": "x", "error": 5}, "failed", 1),
     ({"state": "failed", "exit": 1e9, "error": {"errno": 5, "message": {}}}, "failed", 1), ({}, "failed", 1),
     ({"state": "dreaming", "exit": -1, "error": [], "report": "r", "curve": 1, "evals": {}, "step": -3}, "failed", 1),
-    ({"state": "failed", "exit": 2, "error": {"errno": "EIO", "path": "p" * 300000, "message": "\"" * 600000}}, "failed", 2),
+    ({"state": "failed", "exit": 2, "error": {"errno": "EIO", "path": "p" * 300000, "message": "\"" * 600000}},
+     "failed", 2),
     ({"state": "failed", "exit": 2, "error": {"errno": "EIO", "message": "m", "extra": ["e"] * 9999}}, "failed", 2),
     ({"state": "done", "report": {"loss": "none", "x": ["y"] * 50000}, "step": 2**53}, "done", 0),
     ({"state": "done", "report": None, "curve": [[1, "x"]], "evals": [None]}, "done", 0),
@@ -764,7 +792,8 @@ def test_events_have_their_own_fields_whatever_a_worker_says(t):
         p.tell("eval", step=5, loss=1, accuracy=1)
         while True:
             e = json.loads(c.read_raw_line(), object_pairs_hook=strict)["params"]
-            t.equal((e["job"], e["event"] in ("progress", "eval"), e["seq"] > seq, e["time_ms"] > 7), (job, True, True, True),
+            t.equal((e["job"], e["event"] in ("progress", "eval"), e["seq"] > seq, e["time_ms"] > 7),
+                    (job, True, True, True),
                     "the event's own fields")
             if e["event"] == "eval":
                 break
@@ -780,7 +809,8 @@ def test_events_never_exceed_a_line(t):
     with d.connect() as c:
         c.watch(id=job)
         for size in (LINE - 4000, LINE - 100, LINE, WORKER_LINE - 1000):
-            p.tell("planned", parameters=size, state_bytes=1, resolved={"total_steps": 7, "x": "r" * size}, plan={}, output="/o")
+            p.tell("planned", parameters=size, state_bytes=1, resolved={"total_steps": 7, "x": "r" * size}, plan={},
+                   output="/o")
             p.tell("eval", step=size, loss=1, accuracy=1)
             while True:
                 raw = c.read_raw_line()
@@ -792,7 +822,8 @@ def test_events_never_exceed_a_line(t):
         t.check(len(raw) < LINE, f"an answer of {len(raw)} bytes")
         j = json.loads(raw)["result"]
         t.equal((j["total_steps"], j["spec"]), (7, spec("x")), "the job")
-        t.equal(p.link.call("outcome", state="done", exit=0, error=None, report={"x": "y" * (WORKER_LINE - 1000)}), {}, "the answer")
+        t.equal(p.link.call("outcome", state="done", exit=0, error=None, report={"x": "y" * (WORKER_LINE - 1000)}), {},
+                "the answer")
         c.send_raw(request(2, "show", id=job))
         answer = json.loads(c.read_raw_line() or b"{}")
         while "method" in answer:

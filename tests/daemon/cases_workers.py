@@ -371,7 +371,7 @@ send({"id": 2, "method": "outcome", "params": {"state": "done", "exit": 0, "erro
       "curve": [], "evals": [], "step": 3}})
 lines.readline()
 """
-    d = Daemon(t, step_timeout=1, worker=fake_worker(t, body)).start()
+    d = Daemon(t, step_timeout=3, worker=fake_worker(t, body)).start()
     job_id = d.submit(spec("out"))["id"]
     t.equal(d.wait_job(job_id, "done")["attempt"], 2, "attempt")
     events = d.kept_events(job_id)

@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "base/wire.h"
 
-#define MOST_LINES 50 /* that are looked into; of thousands of empty ones nothing is to be learnt */
+#define MOST_LINES 10 /* that are looked into; of thousands of empty ones nothing is to be learnt */
 
 static const size_t limits[] = {16, 64, 4097, WIRE_LINE_MAX};
 
