@@ -1,4 +1,6 @@
 /* list: jobs in short form, a line's worth at a time. */
+#include <errno.h>
+
 #include "daemon/jobs.h"
 #include "daemon/server.h"
 
@@ -15,7 +17,8 @@ void verb_list(struct request *rq)
     json_obj_begin(&o, rq->params, "", &err);
     json_take_bool(&o, "active", JSON_OPTIONAL, &active);
     json_take_u64(&o, "after", JSON_OPTIONAL, &after);
-    json_take_u64(&o, "limit", JSON_OPTIONAL, &limit);
+    if (json_take_u64(&o, "limit", JSON_OPTIONAL, &limit) && limit == 0)
+        json_fail(&o, "limit", -EINVAL, "must be at least 1");
     if (json_obj_end(&o) < 0) {
         request_refuse(rq, &err);
         return;
