@@ -1,0 +1,23 @@
+/* What a program may ask of the simulator besides CUDA itself. The stand-in libcudart.so.13 exports these;
+ * the real one does not, so declare them weak (as here) and test them before use:
+ *
+ *     if (cudasim_host_access)
+ *         cudasim_host_access(weights, bytes, 1);
+ *
+ * or look the name up with dlsym(RTLD_DEFAULT, "cudasim_host_access"). All may be called from any thread. */
+#ifndef CUDASIM_H
+#define CUDASIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* "I read (write: I write) these bytes of host memory." Inside a host function (cudaLaunchHostFunc) the
+ * access belongs to that operation, also when a helper thread of it calls; elsewhere to the host thread.
+ * Only memory from cudaHostAlloc or cudaHostRegister is watched, anything else is ignored. */
+void cudasim_host_access(const void *p, size_t bytes, int write) __attribute__((weak));
+
+/* Distinct races, and problems of all kinds (races too), reported so far. */
+uint64_t cudasim_races(void) __attribute__((weak));
+uint64_t cudasim_problems(void) __attribute__((weak));
+
+#endif
