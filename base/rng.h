@@ -8,13 +8,17 @@
 
 #include <stdint.h>
 
+#ifndef RNG_INLINE
+#define RNG_INLINE static inline /* kernels/cuda/ compiles the same code for devices */
+#endif
+
 enum rng_purpose { RNG_INIT, RNG_DROPOUT, RNG_SHUFFLE, RNG_DATA, RNG_TEST, RNG_PURPOSE_COUNT };
 
 struct rng_block {
     uint32_t v[4];
 };
 
-static inline struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
@@ -30,13 +34,13 @@ static inline struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
-static inline uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
+RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
 /* Uniform in [0, 1) with 24 bits: exact in float. */
-static inline float rng_unit(uint32_t bits)
+RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }

@@ -25,6 +25,7 @@ const char *const lane_names[LANE_COUNT] = {
 /* Alphabetized. */
 static const struct backend *const backends[] = {
     &backend_cpu,
+    &backend_cuda,
 };
 
 #define N_BACKENDS (sizeof backends / sizeof backends[0])
@@ -47,12 +48,10 @@ static int unknown_backend(const char *name, struct err *err)
     return err_set(err, -EINVAL, "unknown device backend \"%s\"; known: %s", name, known);
 }
 
-static int check_config(const struct devset_config *config, struct err *err)
+static int check_capacities(uint32_t n_devices, const uint64_t *capacity_bytes, struct err *err)
 {
-    if (config->n_devices < 1 || config->n_devices > DEVICE_MAX)
-        return err_set(err, -EINVAL, "%" PRIu32 " devices: must be 1 to %d", config->n_devices, DEVICE_MAX);
-    for (uint32_t d = 0; d < config->n_devices; d++) {
-        uint64_t bytes = config->capacity_bytes[d];
+    for (uint32_t d = 0; d < n_devices; d++) {
+        uint64_t bytes = capacity_bytes[d];
         if (bytes == 0 || bytes % DEVICE_ALIGN != 0)
             return err_set(err, -EINVAL,
                            "device %" PRIu32 ": a capacity of %" PRIu64
@@ -60,6 +59,18 @@ static int check_config(const struct devset_config *config, struct err *err)
                            d, bytes, DEVICE_ALIGN);
     }
     return 0;
+}
+
+static int check_config(const struct devset_config *config, struct err *err)
+{
+    if (config->n_devices < 1 || config->n_devices > DEVICE_MAX)
+        return err_set(err, -EINVAL, "%" PRIu32 " devices: must be 1 to %d", config->n_devices, DEVICE_MAX);
+    return check_capacities(config->n_devices, config->capacity_bytes, err);
+}
+
+const char *devset_backend_name(uint32_t i)
+{
+    return i < N_BACKENDS ? backends[i]->name : NULL;
 }
 
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err)
@@ -144,8 +155,11 @@ static int check_copy(const struct devset *ds, uint32_t stream, const void *dst,
 
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call)
 {
-    if (!known_stream(ds, stream) || (unsigned)call->op >= OP_COUNT)
+    if (!known_stream(ds, stream) || backend_lane(ds, stream) != LANE_COMPUTE ||
+        (unsigned)call->op >= OP_COUNT)
         return -EINVAL;
+    if (ds->released)
+        return -EPROTO;
     return ds->backend->launch(ds, stream, call);
 }
 
@@ -155,6 +169,8 @@ int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, 
 
     if (!known_stream(ds, stream))
         return -EINVAL;
+    if (ds->released)
+        return -EPROTO;
     r = check_copy(ds, stream, dst, src, bytes);
     if (r < 0)
         return r;
@@ -199,6 +215,43 @@ int event_sync(struct devset *ds, struct event *e)
 int devset_drain(struct devset *ds)
 {
     return ds->backend->drain(ds);
+}
+
+static void forget_arenas(struct devset *ds)
+{
+    for (uint32_t d = 0; d < ds->n_devices; d++) {
+        ds->arena[d] = NULL;
+        ds->capacity_bytes[d] = 0;
+    }
+}
+
+int devset_release(struct devset *ds)
+{
+    int r;
+
+    if (ds->released)
+        return 0;
+    r = devset_drain(ds);
+    ds->backend->release(ds);
+    forget_arenas(ds);
+    ds->released = true;
+    return r;
+}
+
+int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err)
+{
+    int r;
+
+    if (!ds->released)
+        return err_set(err, -EPROTO, "the devices' memory was not released");
+    r = check_capacities(ds->n_devices, capacity_bytes, err);
+    if (r < 0)
+        return r;
+    r = ds->backend->acquire(ds, capacity_bytes, err);
+    ds->released = r < 0;
+    if (r < 0)
+        forget_arenas(ds);
+    return r;
 }
 
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret)

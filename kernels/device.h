@@ -31,10 +31,10 @@ struct devset;
 struct event;
 
 struct devset_config {
-    const char *backend;                 /* "cpu" */
+    const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena of each device; multiples of DEVICE_ALIGN */
-    uint32_t threads;                    /* cpu: that work on one op, at least 1; never changes the bits */
+    uint32_t threads; /* that work on one op of the cpu or the host, at least 1; never changes the bits */
     uint64_t link_bytes_per_s; /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
     uint64_t peer_bytes_per_s; /* cpu: pace of peer copies; 0: unpaced */
     uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
@@ -43,10 +43,15 @@ struct devset_config {
 /* Bytes that copies have really moved, counted at the copy, per device; and where streams spent time. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* peer: counted at the sender */
-    uint64_t compute_busy_ns;                 /* compute stream: running ops */
-    uint64_t compute_wait_ns;                 /* compute stream: blocked in an event wait */
+    uint64_t compute_busy_ns;                 /* compute stream: running ops; cuda: 0, not measured */
+    uint64_t compute_wait_ns;                 /* compute stream: blocked in an event wait; cuda: 0 */
 };
 
+/* The name of backend i, NULL when there are no more. That it can be opened here is another matter. */
+const char *devset_backend_name(uint32_t i);
+
+/* Fails with what a person can do about it in err. cuda: -ENOENT no module, -ELIBACC the module cannot be
+ * loaded (no CUDA runtime), -ENODEV no driver or not as many devices, -ENOMEM less memory than asked for. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
 void devset_close(struct devset *ds); /* drains first; takes NULL */
 
@@ -57,10 +62,13 @@ const char *devset_numerics(const struct devset *ds);
 /* The device's address `offset`, for passing to launches and copies. offset <= capacity. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
+/* On a compute stream, a device's or the host's. The addresses in the call are of that device's arena, or of
+ * host memory. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream
- * says how it is counted and paced. */
+ * says how it is counted and paced. Host memory is devset_host_alloc's: cuda refuses any other (-EFAULT), which
+ * it would read when the copy is enqueued and not when it runs. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
 
 /* Writes the time (clock_now_ns) to *at when the stream gets there: when all its commands before are done and
@@ -80,6 +88,14 @@ int devset_drain(struct devset *ds);
 
 /* Exact after devset_drain; while streams run, at least what was counted at the last drain. Any thread. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
+
+/* Gives the devices' memory back and keeps the rest: streams, events and host memory. Drains first, and returns
+ * what devset_drain does. From then on copies and launches are refused (-EPROTO) until devset_acquire, which
+ * takes memory again: capacity_bytes[n_devices], as in devset_config. Contents are lost, and addresses may be
+ * others: ask devset_address again. When acquiring fails the devset stays released. Releasing twice is nothing;
+ * acquiring what was not released is -EPROTO. */
+int devset_release(struct devset *ds);
+int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
 /* Host memory for tensors: pinned where the backend copies from it. Zeroed. -ENOMEM when it cannot be had. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret);

@@ -49,6 +49,7 @@ struct cpu_devset {
     struct devset base; /* first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
+    bool fill; /* arenas; delay_seed was given */
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans */
@@ -145,10 +146,8 @@ static void run(void *ctx, const struct command *c)
 
 /* ---- open and close ---- */
 
-static int open_arena(struct cpu_devset *ds, uint32_t device, const struct devset_config *config,
-                      struct err *err)
+static int open_arena(struct cpu_devset *ds, uint32_t device, uint64_t bytes, struct err *err)
 {
-    uint64_t bytes = config->capacity_bytes[device];
     int r = guarded_init(&ds->arenas[device], bytes);
 
     if (r < 0)
@@ -158,7 +157,7 @@ static int open_arena(struct cpu_devset *ds, uint32_t device, const struct devse
                        device, bytes);
     ds->base.arena[device] = ds->arenas[device].base;
     ds->base.capacity_bytes[device] = bytes;
-    if (config->delay_seed)
+    if (ds->fill)
         memset(ds->base.arena[device], 0xFF, bytes < FILL_MAX ? bytes : FILL_MAX);
     return 0;
 }
@@ -192,7 +191,7 @@ static int open_parts(struct cpu_devset *ds, const struct devset_config *config,
     int r;
 
     for (uint32_t d = 0; d < config->n_devices; d++) {
-        r = open_arena(ds, d, config, err);
+        r = open_arena(ds, d, config->capacity_bytes[d], err);
         if (r < 0)
             return r;
     }
@@ -229,6 +228,7 @@ static int cpu_open(const struct devset_config *config, struct devset **ret, str
     ds->base.backend = &backend_cpu;
     ds->base.n_devices = config->n_devices;
     ds->n_streams = LANE_COUNT * config->n_devices + 1;
+    ds->fill = config->delay_seed != 0;
     snprintf(ds->numerics, sizeof ds->numerics, "cpu %s", cpu_numerics());
     r = open_parts(ds, config, err);
     if (r < 0) {
@@ -375,6 +375,26 @@ static void host_free(struct devset *base, void *p, uint64_t bytes)
     munmap(p, bytes);
 }
 
+static void release(struct devset *base)
+{
+    struct cpu_devset *ds = cpu(base);
+
+    for (uint32_t d = 0; d < base->n_devices; d++)
+        guarded_finish(&ds->arenas[d]);
+}
+
+static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct err *err)
+{
+    for (uint32_t d = 0; d < base->n_devices; d++) {
+        int r = open_arena(cpu(base), d, capacity_bytes[d], err);
+        if (r < 0) {
+            release(base);
+            return r;
+        }
+    }
+    return 0;
+}
+
 const struct backend backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -392,4 +412,6 @@ const struct backend backend_cpu = {
     .event_sync = sync_event,
     .host_alloc = host_alloc,
     .host_free = host_free,
+    .release = release,
+    .acquire = acquire,
 };

@@ -12,7 +12,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VMATH_INLINE static inline __attribute__((always_inline))
+#ifndef VMATH_INLINE
+#define VMATH_INLINE static inline __attribute__((always_inline)) /* kernels/cuda/ compiles it for devices */
+#endif
 
 #define VMATH_EXP_MAX 80.0f
 

@@ -1,0 +1,54 @@
+/* Failed CUDA calls: logged once, cleared, turned into an errno. See check.h. Enqueueing thread only. */
+#include "kernels/cuda/check.h"
+
+#include <errno.h>
+
+#include <cublas_v2.h>
+
+#include "base/log.h"
+#include "kernels/backend.h"
+
+const struct backend_host *cuda_host;
+
+static int keep(struct cuda_fault *f, int code, const char *call, const char *what, const char *file,
+                int line)
+{
+    if (f->code == 0) {
+        cuda_host->log(LOG_ERROR, "cuda: %s:%d: %s: %s", file, line, call, what);
+        f->code = code;
+    }
+    return code;
+}
+
+int cuda_errno(cudaError_t e)
+{
+    if (e == cudaSuccess)
+        return 0;
+    cudaGetLastError(); /* or the next call that looks there would find this one's */
+    switch (e) {
+    case cudaErrorMemoryAllocation:
+        return -ENOMEM;
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoDevice:
+        return -ENODEV;
+    default:
+        return -EIO;
+    }
+}
+
+int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line)
+{
+    return e == cudaSuccess ? 0 : keep(f, cuda_errno(e), call, cudaGetErrorString(e), file, line);
+}
+
+int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    cudaGetLastError();
+    return keep(f, status == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO, call,
+                cublasGetStatusString((cublasStatus_t)status), file, line);
+}

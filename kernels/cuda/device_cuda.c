@@ -1,0 +1,357 @@
+/* The cuda backend: opening and closing devices, their memory, and the module's entry.
+ *
+ * A devset takes CUDA's devices 0 to n - 1, in the order that CUDA_VISIBLE_DEVICES gives them. On each, one
+ * cudaMalloc of the capacity is the arena; the addresses in it are the plan's. All that an op, a copy or a wait
+ * may need besides is made here: streams, the cuBLAS handle with its workspace, scratch for sums, buffers for
+ * copies between devices that cannot reach each other, and the kernels themselves are loaded.
+ *
+ * Order of calls and threads: device.h.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cublas_v2.h>
+
+#include "base/arena.h"
+#include "kernels/cuda/cuda.h"
+
+static const struct backend module_backend;
+
+/* ---- is there anything to open? ---- */
+
+static int count_devices(uint32_t wanted, struct err *err)
+{
+    int n = 0; /* stays untouched without a driver */
+    const cudaError_t e = cudaGetDeviceCount(&n);
+
+    cuda_errno(e);
+    if (e == cudaErrorInsufficientDriver)
+        return err_set(err, -ENODEV, "no NVIDIA driver is running here, or it is older than CUDA %d.%d needs",
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+        return err_set(err, -ENODEV,
+                       "there is an NVIDIA driver but no device that this process may use; "
+                       "is CUDA_VISIBLE_DEVICES as it should be?");
+    if (e != cudaSuccess)
+        return err_set(err, -ENODEV, "CUDA does not start: %s", cudaGetErrorString(e));
+    if ((uint32_t)n < wanted)
+        return err_set(err, -ENODEV,
+                       "%" PRIu32 " devices were asked for, CUDA has %d; ask for fewer, or look at "
+                       "CUDA_VISIBLE_DEVICES",
+                       wanted, n);
+    return 0;
+}
+
+/* ---- arenas ---- */
+
+static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
+                      struct err *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    void *p = NULL;
+    int r = cuda_errno(cudaSetDevice((int)d));
+
+    if (r == 0)
+        r = cuda_errno(cudaMemGetInfo(&free_bytes, &total_bytes));
+    if (r < 0)
+        return err_set(err, r, "device %" PRIu32 ": it does not answer", d);
+    const uint64_t most = free_bytes > beside_bytes ? free_bytes - beside_bytes : 0;
+    if (bytes <= most)
+        r = cuda_errno(cudaMalloc(&p, bytes));
+    else
+        r = -ENOMEM;
+    if (r < 0)
+        return err_set(err, r,
+                       "device %" PRIu32 " has no %" PRIu64
+                       " bytes for its arena: of %zu bytes %zu are free, of "
+                       "which %" PRIu64 " can be used; lower the device's capacity or free memory on it",
+                       d, bytes, total_bytes, free_bytes, most / DEVICE_ALIGN * DEVICE_ALIGN);
+    ds->base.arena[d] = p;
+    ds->base.capacity_bytes[d] = bytes;
+    return 0;
+}
+
+static void release(struct devset *base)
+{
+    for (uint32_t d = 0; d < base->n_devices; d++)
+        if (base->arena[d]) {
+            cuda_errno(cudaSetDevice((int)d));
+            cuda_errno(cudaFree(base->arena[d]));
+            base->arena[d] = NULL;
+        }
+}
+
+static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct err *err)
+{
+    for (uint32_t d = 0; d < base->n_devices; d++) {
+        const int r = open_arena(cuda(base), d, capacity_bytes[d], CUDA_SPARE_BYTES, err);
+        if (r < 0) {
+            release(base);
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* ---- devices ---- */
+
+/* The device is the current one. */
+static int open_stream(struct cuda_devset *ds, uint32_t stream)
+{
+    struct cuda_stream *s = &ds->streams[stream];
+
+    CUDA_TRY(&ds->fault, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    CUDA_TRY(&ds->fault,
+             cudaEventCreateWithFlags(&s->drained, cudaEventDisableTiming | cudaEventBlockingSync));
+    return 0;
+}
+
+/* Setting a stream resets the workspace: in this order. */
+static int open_blas(struct cuda_device *dev)
+{
+    struct cuda_fault *f = dev->place.fault;
+
+    CUDA_TRY(f, cudaMalloc(&dev->workspace, CUDA_WORKSPACE_BYTES));
+    CUBLAS_TRY(f, cublasCreate(&dev->place.blas));
+    CUBLAS_TRY(f, cublasSetStream(dev->place.blas, dev->place.stream));
+    CUBLAS_TRY(f, cublasSetWorkspace(dev->place.blas, dev->workspace, CUDA_WORKSPACE_BYTES));
+    CUBLAS_TRY(f, cublasSetMathMode(dev->place.blas, CUBLAS_PEDANTIC_MATH));
+    CUBLAS_TRY(f, cublasSetAtomicsMode(dev->place.blas, CUBLAS_ATOMICS_NOT_ALLOWED));
+    return 0;
+}
+
+static int warm_up(const struct cuda_place *at)
+{
+    int r = cuda_warm_elementwise(at);
+
+    if (r == 0)
+        r = cuda_warm_loss(at);
+    if (r == 0)
+        r = cuda_warm_update(at);
+    return r;
+}
+
+static int open_device_parts(struct cuda_devset *ds, uint32_t d)
+{
+    struct cuda_device *dev = &ds->devices[d];
+    int r;
+
+    for (uint32_t lane = 0; lane < LANE_COUNT; lane++) {
+        r = open_stream(ds, LANE_COUNT * d + lane);
+        if (r < 0)
+            return r;
+    }
+    dev->place.fault = &ds->fault;
+    dev->place.stream = ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream;
+    CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->place.partials, CUDA_PARTIALS_BYTES));
+    r = open_blas(dev);
+    return r < 0 ? r : warm_up(&dev->place);
+}
+
+static int open_device(struct cuda_devset *ds, uint32_t d, uint64_t capacity_bytes, struct err *err)
+{
+    int r =
+        open_arena(ds, d, capacity_bytes, CUDA_WORKSPACE_BYTES + CUDA_PARTIALS_BYTES + CUDA_SPARE_BYTES, err);
+
+    if (r < 0)
+        return r;
+    r = open_device_parts(ds, d);
+    if (r < 0)
+        return err_set(err, r, "device %" PRIu32 " cannot be used; the log says which call failed", d);
+    return 0;
+}
+
+static void close_device(struct cuda_devset *ds, uint32_t d)
+{
+    struct cuda_device *dev = &ds->devices[d];
+
+    cuda_errno(cudaSetDevice((int)d));
+    if (dev->place.blas)
+        cublasDestroy(dev->place.blas);
+    cuda_errno(cudaFree(dev->workspace));
+    cuda_errno(cudaFree(dev->place.partials));
+}
+
+/* ---- names ---- */
+
+/* Device kinds, each once: the bits of a matrix product depend on the kind. */
+static int name_devices(struct cuda_devset *ds)
+{
+    char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
+    int version = 0;
+
+    CUBLAS_TRY(&ds->fault, cublasGetVersion(ds->devices[0].place.blas, &version));
+    at += snprintf(at, (size_t)(end - at), "cuda cuBLAS %d.%d.%d", version / 10000, version / 100 % 100,
+                   version % 100);
+    for (uint32_t d = 0; d < ds->base.n_devices; d++) {
+        struct cudaDeviceProp p;
+        char kind[sizeof p.name + 32];
+        CUDA_TRY(&ds->fault, cudaGetDeviceProperties(&p, (int)d));
+        snprintf(kind, sizeof kind, " sm_%d%d %s", p.major, p.minor, p.name);
+        if (!strstr(ds->numerics, kind) && strlen(kind) < (size_t)(end - at))
+            at += snprintf(at, (size_t)(end - at), "%s", kind);
+    }
+    return 0;
+}
+
+static const char *numerics(const struct devset *base)
+{
+    return ((const struct cuda_devset *)base)->numerics;
+}
+
+/* ---- open and close ---- */
+
+/* On device 0. */
+static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
+{
+    int r = CUDA_CHECK(&ds->fault, cudaSetDevice(0));
+
+    if (r == 0)
+        r = open_stream(ds, ds->n_streams - 1);
+    if (r < 0)
+        return err_set(err, r, "cannot create the host's stream");
+    return host_queue_init(&ds->host, threads, &ds->fault, err);
+}
+
+static int open_parts(struct cuda_devset *ds, const struct devset_config *config, struct err *err)
+{
+    int r;
+
+    for (uint32_t d = 0; d < config->n_devices; d++) {
+        r = open_device(ds, d, config->capacity_bytes[d], err);
+        if (r < 0)
+            return r;
+    }
+    r = peer_open(ds, err);
+    if (r == 0)
+        r = open_host(ds, config->threads, err);
+    if (r < 0)
+        return r;
+    r = name_devices(ds);
+    if (r == 0)
+        r = cuda_drain(&ds->base); /* the kernels that warm_up launched */
+    return r < 0 ? err_set(err, r, "the devices cannot be used; the log says which call failed") : 0;
+}
+
+/* Takes one that is half built. */
+static void destroy(struct cuda_devset *ds)
+{
+    for (uint32_t i = 0; i < ds->n_streams; i++) {
+        if (ds->streams[i].drained)
+            cuda_errno(cudaEventDestroy(ds->streams[i].drained));
+        if (ds->streams[i].stream)
+            cuda_errno(cudaStreamDestroy(ds->streams[i].stream));
+    }
+    peer_close(ds);
+    host_queue_finish(&ds->host);
+    for (uint32_t d = 0; d < ds->base.n_devices; d++)
+        close_device(ds, d);
+    release(&ds->base);
+    while (ds->host_blocks) {
+        struct host_block *b = ds->host_blocks;
+        ds->host_blocks = b->next;
+        cuda_errno(cudaFreeHost(b->base));
+        free(b);
+    }
+    free(ds);
+}
+
+static int cuda_open(const struct devset_config *config, struct devset **ret, struct err *err)
+{
+    struct cuda_devset *ds;
+    int r;
+
+    if (config->threads < 1)
+        return err_set(err, -EINVAL, "the cuda backend needs at least 1 thread, for the host's stream");
+    r = count_devices(config->n_devices, err);
+    if (r < 0)
+        return r;
+    ds = xcalloc(1, sizeof *ds);
+    ds->base.backend = &module_backend;
+    ds->base.n_devices = config->n_devices;
+    ds->n_streams = LANE_COUNT * config->n_devices + 1;
+    r = open_parts(ds, config, err);
+    if (r < 0) {
+        destroy(ds);
+        return r;
+    }
+    *ret = &ds->base;
+    return 0;
+}
+
+static void cuda_close(struct devset *base)
+{
+    cuda_drain(base);
+    destroy(cuda(base));
+}
+
+/* ---- host memory ---- */
+
+/* One allocation, because a copy may not run from one piece of pinned memory into the next. Portable: pinned for
+ * all devices. */
+static int host_alloc(struct devset *base, uint64_t bytes, void **ret)
+{
+    struct cuda_devset *ds = cuda(base);
+    struct host_block *b;
+    void *p = NULL;
+    const int r = cuda_errno(cudaHostAlloc(&p, bytes, cudaHostAllocPortable));
+
+    if (r < 0)
+        return r;
+    memset(p, 0, bytes);
+    b = xcalloc(1, sizeof *b);
+    *b = (struct host_block){.next = ds->host_blocks, .base = p, .bytes = bytes};
+    ds->host_blocks = b;
+    *ret = p;
+    return 0;
+}
+
+static void host_free(struct devset *base, void *p, uint64_t bytes)
+{
+    struct host_block **at = &cuda(base)->host_blocks;
+
+    (void)bytes;
+    while (*at && (*at)->base != p)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    struct host_block *b = *at;
+    *at = b->next;
+    cuda_errno(cudaFreeHost(p));
+    free(b);
+}
+
+static const struct backend module_backend = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .numerics = numerics,
+    .launch = cuda_launch,
+    .copy = cuda_copy,
+    .mark = cuda_mark,
+    .drain = cuda_drain,
+    .counters = cuda_counters,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_sync = cuda_event_sync,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .release = release,
+    .acquire = acquire,
+};
+
+backend_module_fn tutti_backend;
+
+__attribute__((visibility("default"))) const struct backend *tutti_backend(uint32_t abi,
+                                                                           const struct backend_host *host)
+{
+    if (abi != BACKEND_ABI)
+        return NULL;
+    cuda_host = host;
+    return &module_backend;
+}

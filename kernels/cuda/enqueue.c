@@ -1,0 +1,177 @@
+/* Launches, copies, marks and events: each call of device.h becomes one or a few asynchronous CUDA calls.
+ *
+ * A devset whose queues have failed once answers everything with that error (check.h). Nothing here allocates
+ * but cuda_event_create. A CUDA event belongs to one device and can be recorded on its streams alone, so an
+ * event of ours is one of CUDA's for each device, and remembers which was recorded last.
+ *
+ * Bytes are counted where the copy is enqueued: a copy that then fails fails the devset.
+ *
+ * Enqueueing thread, except mark_now (driver's) and cuda_counters (any).
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "kernels/cuda/cuda.h"
+
+struct event {
+    uint32_t stream; /* of the last record; UINT32_MAX: never recorded */
+    uint32_t device; /* that stream's */
+    cudaEvent_t on[];
+};
+
+int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call)
+{
+    struct cuda_devset *ds = cuda(base);
+    const uint32_t device = stream / LANE_COUNT;
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    if (device == base->n_devices)
+        return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
+    CUDA_TRY(&ds->fault, cudaSetDevice((int)device)); /* kernels go to the current device only */
+    return cuda_ops[call->op](&ds->devices[device].place, call);
+}
+
+static bool in_host_memory(const struct cuda_devset *ds, const void *p, uint64_t bytes)
+{
+    for (const struct host_block *b = ds->host_blocks; b; b = b->next) {
+        const uint64_t offset = (uintptr_t)p - (uintptr_t)b->base;
+        if (offset <= b->bytes && bytes <= b->bytes - offset)
+            return true;
+    }
+    return false;
+}
+
+int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes)
+{
+    struct cuda_devset *ds = cuda(base);
+    struct cuda_stream *s = &ds->streams[stream];
+    const enum lane lane = backend_lane(base, stream);
+    int r;
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    if (bytes == 0)
+        return 0;
+    if (lane != LANE_PEER && !in_host_memory(ds, lane == LANE_IN ? src : dst, bytes))
+        return -EFAULT;
+    if (lane == LANE_PEER)
+        r = peer_copy(ds, stream / LANE_COUNT, dst, src, bytes);
+    else
+        r = CUDA_CHECK(&ds->fault,
+                       cudaMemcpyAsync(dst, src, bytes,
+                                       lane == LANE_IN ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                       s->stream));
+    if (r == 0)
+        atomic_fetch_add_explicit(&s->copied_bytes, bytes, memory_order_relaxed);
+    return r;
+}
+
+static void mark_now(void *at)
+{
+    *(uint64_t *)at = cuda_host->now_ns();
+}
+
+/* A host function and not a timing event: one clock for all devices and the host, so marks that are in order
+ * are in order on it too. The stream stands still meanwhile, which is why only a few steps are traced. */
+int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    CUDA_TRY(&ds->fault, cudaLaunchHostFunc(ds->streams[stream].stream, mark_now, at));
+    return 0;
+}
+
+/* ---- events ---- */
+
+int cuda_event_create(struct devset *base, struct event **ret)
+{
+    struct event *e = xcalloc(1, sizeof *e + base->n_devices * sizeof e->on[0]);
+
+    e->stream = UINT32_MAX;
+    for (uint32_t d = 0; d < base->n_devices; d++) {
+        int r = cuda_errno(cudaSetDevice((int)d));
+        if (r == 0)
+            r = cuda_errno(
+                cudaEventCreateWithFlags(&e->on[d], cudaEventDisableTiming | cudaEventBlockingSync));
+        if (r < 0) {
+            cuda_event_destroy(base, e);
+            return r;
+        }
+    }
+    *ret = e;
+    return 0;
+}
+
+void cuda_event_destroy(struct devset *base, struct event *e)
+{
+    for (uint32_t d = 0; d < base->n_devices; d++)
+        if (e->on[d])
+            cuda_errno(cudaEventDestroy(e->on[d]));
+    free(e);
+}
+
+int cuda_event_record(struct devset *base, uint32_t stream, struct event *e)
+{
+    struct cuda_devset *ds = cuda(base);
+    const uint32_t device = cuda_device_of(ds, stream);
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    CUDA_TRY(&ds->fault, cudaEventRecord(e->on[device], ds->streams[stream].stream));
+    e->stream = stream;
+    e->device = device;
+    return 0;
+}
+
+int cuda_event_wait(struct devset *base, uint32_t stream, struct event *e)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    if (e->stream == UINT32_MAX || e->stream == stream) /* nothing to wait for; or the stream's own order */
+        return 0;
+    CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
+    return 0;
+}
+
+int cuda_event_sync(struct devset *base, struct event *e)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    if (e->stream != UINT32_MAX)
+        CUDA_TRY(&ds->fault, cudaEventSynchronize(e->on[e->device]));
+    return 0;
+}
+
+/* ---- results ---- */
+
+/* Waits for all streams even if one has failed. By an event and not by cudaStreamSynchronize: the thread sleeps,
+ * whatever the process has asked CUDA to do about waiting. */
+int cuda_drain(struct devset *base)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    for (uint32_t i = 0; i < ds->n_streams; i++)
+        CUDA_CHECK(&ds->fault, cudaEventRecord(ds->streams[i].drained, ds->streams[i].stream));
+    for (uint32_t i = 0; i < ds->n_streams; i++)
+        CUDA_CHECK(&ds->fault, cudaEventSynchronize(ds->streams[i].drained));
+    return ds->fault.code;
+}
+
+void cuda_counters(const struct devset *base, uint32_t device, struct device_counters *ret)
+{
+    const struct cuda_stream *lanes = &((const struct cuda_devset *)base)->streams[LANE_COUNT * device];
+
+    *ret = (struct device_counters){
+        .in_bytes = atomic_load_explicit(&lanes[LANE_IN].copied_bytes, memory_order_relaxed),
+        .out_bytes = atomic_load_explicit(&lanes[LANE_OUT].copied_bytes, memory_order_relaxed),
+        .peer_bytes = atomic_load_explicit(&lanes[LANE_PEER].copied_bytes, memory_order_relaxed),
+    };
+}

@@ -1,0 +1,70 @@
+/* The host's compute stream: a CUDA stream of device 0 whose launches are host functions that run the cpu
+ * backend's ops. So the host waits for devices, and devices for the host, by CUDA events alone, and nobody
+ * sits in a synchronizing call.
+ *
+ * A host function gets one pointer, and what it points to must stay as it is until the function has run. So a
+ * call is copied into a slot of a ring. The ring is in two halves: behind the last call of a half its event is
+ * recorded, and before the first slot of a half is used again that event is waited for. (A counter and a
+ * condition would do as well, but not when a device fails: then CUDA does not run host functions any more, while
+ * waiting for an event returns with the error.) The wait is what a full queue is in device.h.
+ *
+ * Threads: run_slot in a thread of the driver, where no CUDA call is allowed; the rest in the enqueueing one.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+
+#define HALF (HOST_QUEUE / 2)
+
+static void run_slot(void *arg)
+{
+    const struct host_slot *s = arg;
+
+    cuda_host->run_op(&s->call, s->pool);
+}
+
+int host_queue_init(struct host_queue *q, uint32_t threads, struct cuda_fault *f, struct err *err)
+{
+    int r = cuda_host->pool_create(threads, &q->pool);
+
+    if (r < 0)
+        return err_set(err, r, "cannot start %u threads: %s", threads, strerror(-r));
+    for (int h = 0; h < 2; h++) {
+        r = CUDA_CHECK(
+            f, cudaEventCreateWithFlags(&q->half_done[h], cudaEventDisableTiming | cudaEventBlockingSync));
+        if (r < 0)
+            return err_set(err, r, "cannot create the events of the host's stream");
+    }
+    return 0;
+}
+
+void host_queue_finish(struct host_queue *q)
+{
+    for (int h = 0; h < 2; h++)
+        if (q->half_done[h])
+            cuda_errno(cudaEventDestroy(q->half_done[h]));
+    if (q->pool)
+        cuda_host->pool_destroy(q->pool);
+}
+
+int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
+                      struct cuda_fault *f)
+{
+    const uint64_t at = q->pushed % HOST_QUEUE;
+    struct host_slot *s = &q->slots[at];
+
+    if (at % HALF == 0) /* an event that was never recorded is done */
+        CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
+    s->call = *call;
+    s->pool = q->pool;
+    if (call->step) {
+        s->step = *call->step;
+        s->call.step = &s->step;
+    }
+    CUDA_TRY(f, cudaLaunchHostFunc(stream, run_slot, s));
+    q->pushed++;
+    if (at % HALF == HALF - 1)
+        CUDA_TRY(f, cudaEventRecord(q->half_done[at / HALF], stream));
+    return 0;
+}

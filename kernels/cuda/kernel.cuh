@@ -1,0 +1,75 @@
+/* What the kernels share: sizes of grids, the sixteen lanes of a sum, and sums in order.
+ *
+ * The cpu backend sums over 16 lanes: lane l takes elements l, l + 16, ... and the lanes are folded in halves.
+ * Here a lane is a thread and the sixteen of a sum are half a warp: the same additions in the same order, and
+ * neighbouring threads read neighbouring elements.
+ */
+#ifndef KERNELS_CUDA_KERNEL_CUH
+#define KERNELS_CUDA_KERNEL_CUH
+
+#include <stdint.h>
+
+#define THREADS 256u /* of a block, everywhere */
+#define LANES   16u
+#define SUMS    (THREADS / LANES) /* of LANES threads in a block */
+
+/* Blocks for n pieces of work, `per` to a block: kernels stride over the rest. */
+static inline unsigned grid_for(uint64_t n, uint64_t per)
+{
+    const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
+
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* Grid-stride loop over i < n. */
+#define FOR_EACH(i, n)                                                                                       \
+    for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
+         i += (uint64_t)gridDim.x * THREADS)
+
+/* i % n; a division of 64 bits takes several times as long as one of 32. */
+static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
+{
+    return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
+}
+
+/* The threads that share this one's sum. */
+static __device__ __forceinline__ unsigned lanes_mask(void)
+{
+    return 0xffffu << (threadIdx.x & 16u);
+}
+
+/* lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1; the sum, in every lane. */
+static __device__ __forceinline__ float fold_lanes_float(float v)
+{
+    for (unsigned w = LANES / 2; w > 0; w /= 2)
+        v = v + __shfl_down_sync(lanes_mask(), v, w, LANES);
+    return __shfl_sync(lanes_mask(), v, 0, LANES);
+}
+
+static __device__ __forceinline__ double fold_lanes(double v)
+{
+    for (unsigned w = LANES / 2; w > 0; w /= 2)
+        v = v + __shfl_down_sync(lanes_mask(), v, w, LANES);
+    return __shfl_sync(lanes_mask(), v, 0, LANES);
+}
+
+/* ((start + x[0]) + x[1]) + ...: one thread adds, the others of the (only) block bring the numbers. The sum is
+ * thread 0's. */
+static __device__ double add_in_order(double start, const double *x, uint32_t n)
+{
+    __shared__ double tile[THREADS];
+
+    for (uint32_t begin = 0; begin < n; begin += THREADS) {
+        const uint32_t width = n - begin < THREADS ? n - begin : THREADS;
+        if (threadIdx.x < width)
+            tile[threadIdx.x] = x[begin + threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x == 0)
+            for (uint32_t i = 0; i < width; i++)
+                start = start + tile[i];
+        __syncthreads();
+    }
+    return start;
+}
+
+#endif

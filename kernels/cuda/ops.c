@@ -1,0 +1,76 @@
+/* The table of the cuda backend's ops, generated from ops.def: an op that nobody wrote does not link; and the
+ * linear ops, which are one call of cuBLAS each.
+ *
+ * cuBLAS thinks in columns: a row-major matrix [r][c] is to it a column-major c x r matrix with leading
+ * dimension c. So instead of C = A B it computes C^T = B^T A^T, which is the same memory.
+ *
+ * Same bits every time: one handle per device, on one stream, with a fixed workspace of its own, and pedantic
+ * math (plain float, no TF32). Which sums it makes in which order depends on shapes, device kind and library
+ * version, and devset_numerics names the last two.
+ *
+ * Enqueueing thread only.
+ */
+#include "kernels/cuda/ops.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include <cublas_v2.h>
+
+cuda_op_fn *const cuda_ops[OP_COUNT] = {
+#define OP(name) [OP_##name] = cuda_op_##name,
+#include "kernels/ops.def"
+#undef OP
+};
+
+/* c[m][n] = (accumulate ? c : 0) + op(a) op(b), row-major: as kernels/cpu/gemm.h. */
+struct product {
+    const float *a, *b;
+    float *c;
+    uint32_t m, n, k;
+    bool a_trans, b_trans, accumulate;
+};
+
+static int multiply(const struct cuda_place *at, const struct product *p)
+{
+    const float one = 1, beta = p->accumulate ? 1 : 0;
+
+    if (p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX)
+        return -EINVAL;
+    CUBLAS_TRY(at->fault, cublasSgemm(at->blas, p->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                      p->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N, (int)p->n, (int)p->m, (int)p->k,
+                                      &one, p->b, (int)(p->b_trans ? p->k : p->n), p->a,
+                                      (int)(p->a_trans ? p->m : p->k), &beta, p->c, (int)p->n));
+    return 0;
+}
+
+int cuda_op_linear_fwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_linear_fwd *o = &call->linear_fwd;
+
+    return multiply(
+        at, &(struct product){
+                .a = o->x, .b = o->w, .c = o->y, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true});
+}
+
+int cuda_op_linear_bwd_data(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_linear_bwd_data *o = &call->linear_bwd_data;
+
+    return multiply(
+        at, &(struct product){.a = o->dy, .b = o->w, .c = o->dx, .m = o->rows, .n = o->in, .k = o->out});
+}
+
+int cuda_op_linear_bwd_weight(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_linear_bwd_weight *o = &call->linear_bwd_weight;
+
+    return multiply(at, &(struct product){.a = o->dy,
+                                          .b = o->x,
+                                          .c = o->dw,
+                                          .m = o->out,
+                                          .n = o->in,
+                                          .k = o->rows,
+                                          .a_trans = true,
+                                          .accumulate = o->accumulate});
+}

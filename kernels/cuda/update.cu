@@ -1,0 +1,186 @@
+/* Updates, and the norm that decides about them: bit for bit kernels/cpu/ops_update.c, whose head states the
+ * expressions and the order of every sum. The decision is read on the device, when the update runs.
+ *
+ * Enqueueing thread only.
+ */
+#include <math.h>
+
+#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/ops.h"
+
+static __device__ __forceinline__ bool decided_skip(const struct step_decision *d)
+{
+    return d && !d->apply;
+}
+
+static __device__ __forceinline__ float decided_scale(const struct step_decision *d)
+{
+    return d ? d->scale : 1.0f;
+}
+
+/* ---- sgd ---- */
+
+struct sgd_scalars {
+    float momentum, weight_decay, lr;
+};
+
+static __global__ void sgd(float *w, const float *dw, float *v, const struct step_decision *decision,
+                           uint64_t n, struct sgd_scalars s)
+{
+    const float scale = decided_scale(decision);
+
+    if (decided_skip(decision))
+        return;
+    FOR_EACH(i, n)
+    {
+        const float g = dw[i] * scale;
+        float d = g + s.weight_decay * w[i];
+        if (v) {
+            d = s.momentum * v[i] + d;
+            v[i] = d;
+        }
+        w[i] = w[i] - s.lr * d;
+    }
+}
+
+int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_sgd *o = &call->sgd;
+    const struct sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
+
+    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->v, o->decision, o->n, s);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- adamw ---- */
+
+struct adamw_scalars {
+    float beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
+};
+
+static __global__ void adamw(float *w, const float *dw, float *m, float *v,
+                             const struct step_decision *decision, uint64_t n, struct adamw_scalars s)
+{
+    const float scale = decided_scale(decision);
+
+    if (decided_skip(decision))
+        return;
+    FOR_EACH(i, n)
+    {
+        const float g = dw[i] * scale;
+        const float m1 = s.beta1 * m[i] + s.c1 * g;
+        const float v1 = s.beta2 * v[i] + (s.c2 * g) * g;
+        const float step = (s.lr * (m1 * s.bias_correct1)) / (sqrtf(v1 * s.bias_correct2) + s.eps);
+        m[i] = m1;
+        v[i] = v1;
+        w[i] = (w[i] - s.decay * w[i]) - step;
+    }
+}
+
+int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_adamw *o = &call->adamw;
+    const struct step_args *step = call->step;
+    struct adamw_scalars s;
+
+    s.beta1 = o->beta1;
+    s.beta2 = o->beta2;
+    s.c1 = 1.0f - o->beta1;
+    s.c2 = 1.0f - o->beta2;
+    s.eps = o->eps;
+    s.decay = step->lr * o->weight_decay;
+    s.lr = step->lr;
+    s.bias_correct1 = step->bias_correct1;
+    s.bias_correct2 = step->bias_correct2;
+    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->m, o->v, o->decision, o->n, s);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- the norm ---- */
+
+#define BLOCK 4096u /* elements of one partial sum */
+
+/* sums[b] of the `blocks` blocks of x[n]: half a warp each. */
+static __global__ void block_sumsq(const float *x, uint64_t n, double *sums, uint32_t blocks)
+{
+    const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;
+    const uint64_t begin = (uint64_t)b * BLOCK, end = begin + BLOCK < n ? begin + BLOCK : n;
+    double sum = 0;
+
+    if (b >= blocks)
+        return;
+#pragma unroll 8
+    for (uint64_t i = begin + threadIdx.x % LANES; i < end; i += LANES)
+        sum = sum + (double)x[i] * (double)x[i];
+    sum = fold_lanes(sum);
+    if (threadIdx.x % LANES == 0)
+        sums[b] = sum;
+}
+
+static __global__ void add_blocks(const double *sums, uint32_t blocks, bool first, double *total)
+{
+    const double sum = add_in_order(first ? 0.0 : *total, sums, blocks);
+
+    if (threadIdx.x == 0)
+        *total = sum;
+}
+
+int cuda_op_sumsq(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_sumsq *o = &call->sumsq;
+    const uint64_t most = (uint64_t)CUDA_PARTIALS * BLOCK;
+
+    for (uint64_t begin = 0; begin == 0 || begin < o->n; begin += most) {
+        const uint64_t n = o->n - begin < most ? o->n - begin : most;
+        const uint32_t blocks = (uint32_t)((n + BLOCK - 1) / BLOCK);
+        if (blocks > 0)
+            block_sumsq<<<blocks / SUMS + (blocks % SUMS != 0), THREADS, 0, at->stream>>>(
+                o->x + begin, n, at->partials, blocks);
+        add_blocks<<<1, THREADS, 0, at->stream>>>(at->partials, blocks, begin == 0, o->sum);
+    }
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+static __global__ void norm_add(const double *sum, struct step_decision *decision, bool first)
+{
+    decision->sumsq = (first ? 0.0 : decision->sumsq) + *sum;
+}
+
+int cuda_op_norm_add(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_norm_add *o = &call->norm_add;
+
+    norm_add<<<1, 1, 0, at->stream>>>(o->sum, o->decision, o->first);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+static __global__ void decide(struct step_decision *d, double clip)
+{
+    const double norm = sqrt(d->sumsq);
+
+    d->apply = isfinite(d->sumsq) ? 1 : 0;
+    d->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
+}
+
+int cuda_op_decide(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_decide *o = &call->decide;
+
+    decide<<<1, 1, 0, at->stream>>>(o->decision, o->clip);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+int cuda_warm_update(const struct cuda_place *at)
+{
+    const struct sgd_scalars s = {0};
+    const struct adamw_scalars a = {0};
+    struct step_decision *scratch = (struct step_decision *)at->partials;
+
+    sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, 0, s);
+    adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, a);
+    block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, 0, NULL, 0);
+    add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
+    norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true);
+    decide<<<1, 1, 0, at->stream>>>(scratch, 0);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}

@@ -1,0 +1,111 @@
+/* The cuda backend as the program sees it: a row in the table of backends whose `open` loads the module.
+ *
+ * Why a module: the program must start on machines with no driver, no CUDA runtime and no device, and use them
+ * where they are. So the only file that needs libcudart and libcublas is libtutti-cuda.so, loaded when somebody
+ * asks for the backend; what it needs of the program it gets in a table.
+ *
+ * Where it is looked for: $TUTTI_CUDA_MODULE and nowhere else if that is set; beside the program in a build
+ * directory; where it was to be installed. It is never unloaded: the CUDA runtime does not like to go.
+ *
+ * No state, any thread.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+
+#define MODULE_FILE "libtutti-cuda.so"
+
+/* In a thread of the driver, which may be a new one each time. */
+static void run_op(const struct op_call *call, struct pool *pool)
+{
+    cpu_thread_init();
+    cpu_ops[call->op](call, pool);
+}
+
+static const struct backend_host host = {
+    .now_ns = clock_now_ns,
+    .log = log_msg,
+    .pool_create = pool_create,
+    .pool_destroy = pool_destroy,
+    .run_op = run_op,
+};
+
+/* The folder of the running program, without the slash at the end; false when it cannot be told. */
+static bool program_folder(char *ret, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", ret, size - 1);
+    char *slash;
+
+    if (n <= 0)
+        return false;
+    ret[n] = '\0';
+    slash = strrchr(ret, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    return true;
+}
+
+/* The first that is there. Programs of a build directory are one or two folders deep in it. */
+static bool find_module(char *ret, size_t size)
+{
+    static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};
+    const char *named = secure_getenv("TUTTI_CUDA_MODULE");
+    char folder[PATH_MAX];
+
+    if (named && *named)
+        return (size_t)snprintf(ret, size, "%s", named) < size && access(ret, F_OK) == 0;
+    if (program_folder(folder, sizeof folder))
+        for (size_t i = 0; i < sizeof from_program / sizeof from_program[0]; i++)
+            if ((size_t)snprintf(ret, size, "%s%s" MODULE_FILE, folder, from_program[i]) < size &&
+                access(ret, F_OK) == 0)
+                return true;
+    snprintf(ret, size, "%s/" MODULE_FILE, MODULE_DIR);
+    return access(ret, F_OK) == 0;
+}
+
+static int load_module(const char *path, const struct backend **ret, struct err *err)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    backend_module_fn *entry;
+
+    if (!handle)
+        return err_set_at(
+            err, -ELIBACC, path,
+            "the cuda backend cannot be loaded: %s. It needs the CUDA runtime and cuBLAS of the "
+            "version it was built with; install them or put their folder into LD_LIBRARY_PATH",
+            dlerror());
+    entry = (backend_module_fn *)(uintptr_t)dlsym(handle, BACKEND_MODULE_SYMBOL);
+    if (!entry)
+        return err_set_at(err, -EPROTO, path, "this is no backend: it has no " BACKEND_MODULE_SYMBOL);
+    *ret = entry(BACKEND_ABI, &host);
+    if (!*ret)
+        return err_set_at(err, -EPROTO, path, "the cuda backend is of another version than this program");
+    return 0;
+}
+
+static int open_cuda(const struct devset_config *config, struct devset **ret, struct err *err)
+{
+    const struct backend *b;
+    char path[2 * PATH_MAX];
+    int r;
+
+    if (!find_module(path, sizeof path))
+        return err_set_at(
+            err, -ENOENT, path,
+            "there is no cuda backend here; build with -Dcuda=enabled (needs nvcc), or say where " MODULE_FILE
+            " is with TUTTI_CUDA_MODULE");
+    r = load_module(path, &b, err);
+    return r < 0 ? r : b->open(config, ret, err);
+}
+
+const struct backend backend_cuda = {.name = "cuda", .open = open_cuda};

@@ -1,0 +1,43 @@
+/* What the tests of the cuda backend share: opening a devset by the name of its backend, and the small calls that
+ * fail the test when they fail. Host memory is always devset_host_alloc's and devices are reached by copies only,
+ * so the same test runs on every backend. Main thread only. */
+#ifndef TESTS_CUDA_RIG_H
+#define TESTS_CUDA_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+
+#define STREAM(device, lane) ((uint32_t)(LANE_COUNT * (device) + (lane)))
+#define RIG_CAPACITY         (UINT64_C(1) << 20)
+
+struct devset_config rig_config(const char *backend, uint32_t n_devices);
+struct devset *rig_open(const struct devset_config *c);
+/* devset_open must fail with this code and a message in which `says` occurs. */
+void rig_refused(const struct devset_config *c, int code, const char *says);
+
+struct event *rig_event(struct devset *ds);
+float *rig_floats(struct devset *ds, uint64_t n); /* host memory, zero; freed by devset_host_free */
+void rig_free(struct devset *ds, float *p, uint64_t n);
+void rig_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+void rig_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
+void rig_record(struct devset *ds, uint32_t stream, struct event *e);
+void rig_wait(struct devset *ds, uint32_t stream, struct event *e);
+void rig_drain(struct devset *ds);
+
+/* All that was put into `from` so far happens before what `to` gets from now on. */
+void rig_order(struct devset *ds, uint32_t from, uint32_t to, struct event *e);
+
+/* y[n] += b[n], and y[n] = relu(y[n]) */
+struct op_call rig_add(float *y, const float *b, uint32_t n);
+struct op_call rig_relu(float *y, uint64_t n);
+
+/* The test of a backend that cannot be opened here is left. */
+bool rig_has(const char *backend);
+
+#endif

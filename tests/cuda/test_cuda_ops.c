@@ -1,0 +1,350 @@
+/* Every op on the cuda backend, on the cases of tests/unit/op_cases.h: against double precision, and against the
+ * cpu backend's result, bit for bit where ops.h of the backend promises it.
+ *
+ * The arrays of a call are in one region of host memory, which is copied to the device and back as a whole: a
+ * write outside of an array is found by the guards behind them.
+ *
+ * --small leaves out cases of more than a few thousand elements, for runs with the race detector.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/cuda/rig.h"
+#include "tests/unit/op_cases.h"
+
+#define REGION_BYTES (UINT64_C(48) << 20)
+#define SMALL_BYTES  (UINT64_C(1) << 16)
+
+static struct devset *ds;
+static struct pool *pool;
+static unsigned char *before, *after; /* regions of host memory */
+static uint64_t most_bytes = REGION_BYTES;
+
+/* Whose bits are not the cpu backend's. */
+static bool has_own_bits(enum op op)
+{
+    return op == OP_linear_fwd || op == OP_linear_bwd_data || op == OP_linear_bwd_weight ||
+           op == OP_softmax_xent_fwd;
+}
+
+/* The call as it is built and as it comes back, both in host memory. */
+struct run {
+    struct tape built, returned;
+    struct op_call in, out;
+};
+
+static void run_on_device(enum op op, uint32_t variant, struct run *r)
+{
+    struct event *e = rig_event(ds);
+    void *device = devset_address(ds, 0, 0);
+
+    op_build_in(op, variant, before, REGION_BYTES, &r->built, &r->in);
+    const uint64_t bytes = r->built.region_used;
+    const struct op_call call = op_move(&r->in, before, bytes, device);
+    rig_copy(ds, STREAM(0, LANE_IN), device, before, bytes);
+    rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
+    rig_launch(ds, STREAM(0, LANE_COMPUTE), &call);
+    rig_order(ds, STREAM(0, LANE_COMPUTE), STREAM(0, LANE_OUT), e);
+    rig_copy(ds, STREAM(0, LANE_OUT), after, device, bytes);
+    rig_record(ds, STREAM(0, LANE_OUT), e);
+    assert_int_equal(event_sync(ds, e), 0);
+    r->returned = op_move_tape(&r->built, before, after);
+    r->out = op_move(&r->in, before, bytes, after);
+    rig_drain(ds);
+    event_destroy(ds, e);
+}
+
+static bool is_too_large(enum op op, uint32_t variant)
+{
+    struct tape t;
+    struct op_call call;
+
+    if (most_bytes == REGION_BYTES)
+        return false;
+    op_build_in(op, variant, before, REGION_BYTES, &t, &call);
+    return t.region_used > most_bytes;
+}
+
+static void test_op_matches_reference(void **state)
+{
+    enum op op = (enum op)(uintptr_t)*state;
+
+    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+        struct run r;
+        if (is_too_large(op, v))
+            continue;
+        run_on_device(op, v, &r);
+        tape_check_guards(&r.returned);
+        op_tests[op]->check(&r.in, &r.out);
+    }
+}
+
+static void assert_close_losses(const struct step_result *a, const struct step_result *b)
+{
+    assert_true(fabs(a->loss - b->loss) <= 4e-16 * fabs(b->loss) + 1e-300 || a->loss == b->loss);
+    assert_true(a->correct == b->correct);
+}
+
+static void test_op_has_bits_of_cpu(void **state)
+{
+    enum op op = (enum op)(uintptr_t)*state;
+
+    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+        struct run r;
+        struct tape cpu;
+        struct op_call call;
+        if (is_too_large(op, v))
+            continue;
+        run_on_device(op, v, &r);
+        op_build(op, v, 0, &cpu, &call);
+        cpu_ops[op](&call, pool);
+        if (op == OP_softmax_xent_fwd)
+            assert_close_losses(r.out.softmax_xent_fwd.result, call.softmax_xent_fwd.result);
+        else if (!has_own_bits(op))
+            assert_same_outputs(&cpu, &r.returned);
+        tape_finish(&cpu);
+    }
+}
+
+static void test_op_has_same_bits_again(void **state)
+{
+    enum op op = (enum op)(uintptr_t)*state;
+
+    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+        static unsigned char first[SMALL_BYTES];
+        struct run r;
+        run_on_device(op, v, &r);
+        const uint64_t bytes = r.built.region_used < SMALL_BYTES ? r.built.region_used : SMALL_BYTES;
+        memcpy(first, after, bytes);
+        run_on_device(op, v, &r);
+        assert_memory_equal(first, after, bytes);
+        if (bytes == SMALL_BYTES)
+            return;
+    }
+}
+
+/* More rows than the scratch of a device holds at once, and the last batch not full. */
+static void test_losses_of_very_many_rows(void **state)
+{
+    enum { ROWS = 70000 };
+    float *x = (float *)(void *)before, *target = x + ROWS, *dev = devset_address(ds, 0, 0);
+    struct step_result *result = (struct step_result *)(void *)after, want;
+    const struct step_args step = {.valid_rows = ROWS - 3};
+    struct event *e = rig_event(ds);
+    void *at = devset_address(ds, 0, 2 * ROWS * sizeof *x + 256 - 2 * ROWS * sizeof *x % 256);
+
+    (void)state;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        x[i] = (float)(i % 1013) * 0.37f;
+        target[i] = (float)(i % 7);
+    }
+    struct op_call call = {.op = OP_mse_fwd, .step = &step, .mse_fwd = {x, target, &want, ROWS, 1, 0}};
+    cpu_ops[OP_mse_fwd](&call, pool);
+    call.mse_fwd = (struct op_mse_fwd){dev, dev + ROWS, at, ROWS, 1, 0};
+    rig_copy(ds, STREAM(0, LANE_IN), dev, before, 2 * ROWS * sizeof *x);
+    rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
+    rig_launch(ds, STREAM(0, LANE_COMPUTE), &call);
+    rig_order(ds, STREAM(0, LANE_COMPUTE), STREAM(0, LANE_OUT), e);
+    rig_copy(ds, STREAM(0, LANE_OUT), result, at, sizeof *result);
+    rig_drain(ds);
+    assert_memory_equal(result, &want, sizeof want);
+    event_destroy(ds, e);
+}
+
+/* The step's values are the op's from the launch on. */
+static void test_step_is_copied_when_enqueued(void **state)
+{
+    enum { N = 64 };
+    float *w = (float *)(void *)before, *dev = devset_address(ds, 0, 0);
+    struct step_args step = {.lr = 0.5f};
+    struct event *e = rig_event(ds);
+
+    (void)state;
+    for (int i = 0; i < 2 * N; i++)
+        w[i] = 1;
+    struct op_call call = {.op = OP_sgd, .step = &step, .sgd = {.w = dev, .dw = dev + N, .n = N}};
+    rig_copy(ds, STREAM(0, LANE_IN), dev, w, 2 * N * sizeof *w);
+    rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
+    rig_launch(ds, STREAM(0, LANE_COMPUTE), &call);
+    call.sgd.w = w + 2 * N;
+    call.sgd.dw = w + 3 * N;
+    for (int i = 2 * N; i < 4 * N; i++)
+        w[i] = 1;
+    rig_launch(ds, STREAM(1, 0), &call); /* the host's stream */
+    step.lr = 100;
+    rig_order(ds, STREAM(0, LANE_COMPUTE), STREAM(0, LANE_OUT), e);
+    rig_copy(ds, STREAM(0, LANE_OUT), after, dev, N * sizeof *w);
+    rig_drain(ds);
+    for (int i = 0; i < N; i++)
+        assert_true(((float *)(void *)after)[i] == 0.5f && w[2 * N + i] == 0.5f);
+    event_destroy(ds, e);
+}
+
+/* Copies the host's `bytes` to the device, launches, copies them back. */
+static void launch_around(const struct op_call *calls, uint32_t n, void *host, uint64_t bytes)
+{
+    struct event *e = rig_event(ds);
+
+    rig_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), host, bytes);
+    rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
+    for (uint32_t i = 0; i < n; i++)
+        rig_launch(ds, STREAM(0, LANE_COMPUTE), &calls[i]);
+    rig_order(ds, STREAM(0, LANE_COMPUTE), STREAM(0, LANE_OUT), e);
+    rig_copy(ds, STREAM(0, LANE_OUT), host, devset_address(ds, 0, 0), bytes);
+    rig_drain(ds);
+    event_destroy(ds, e);
+}
+
+static void assert_same_or_nan(const float *got, const float *want, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!(isnan(got[i]) && isnan(want[i])))
+            assert_bits(got[i], want[i]);
+}
+
+static void test_extreme_values_as_on_cpu(void **state)
+{
+    static const float x[] = {NAN, INFINITY, -INFINITY, 1e30f,  -1e30f,  3e38f,  -3e38f, -100,
+                              100, -0.0f,    0.0f,      1e-40f, -1e-40f, 1e-45f, 12,     -12};
+    enum { COUNT_X = COUNT(x) };
+    float y[COUNT_X], dx[COUNT_X];
+    float *host = (float *)(void *)before, *dev = devset_address(ds, 0, 0);
+
+    (void)state;
+    for (int act = 0; act < ACT_COUNT; act++) {
+        for (uint32_t i = 0; i < COUNT_X; i++) {
+            host[i] = x[i];
+            host[COUNT_X + i] = 2; /* dy */
+        }
+        struct op_call calls[] = {
+            {.op = OP_act_fwd, .act_fwd = {x, y, COUNT_X, (enum act)act}},
+            {.op = OP_act_bwd, .act_bwd = {x, host + COUNT_X, dx, COUNT_X, (enum act)act}}};
+        for (int i = 0; i < 2; i++)
+            cpu_ops[calls[i].op](&calls[i], pool);
+        calls[0].act_fwd = (struct op_act_fwd){dev, dev + 2 * COUNT_X, COUNT_X, (enum act)act};
+        calls[1].act_bwd = (struct op_act_bwd){dev, dev + COUNT_X, dev + 3 * COUNT_X, COUNT_X, (enum act)act};
+        launch_around(calls, 2, host, 4 * COUNT_X * sizeof *host);
+        assert_same_or_nan(host + 2 * COUNT_X, y, COUNT_X);
+        assert_same_or_nan(host + 3 * COUNT_X, dx, COUNT_X);
+    }
+}
+
+/* NaN among the logits gives a NaN loss that counts as wrong; so does a target that is no class. */
+static void test_bad_logits_and_targets_give_nan_loss(void **state)
+{
+    enum { CLASSES = 20 };
+    const struct step_args step = {.grad_scale = 1, .valid_rows = 1};
+    struct {
+        struct step_result result;
+        float x[CLASSES];
+        int32_t target;
+    } *host = (void *)before, *dev = devset_address(ds, 0, 0);
+    const struct op_call call = {.op = OP_softmax_xent_fwd,
+                                 .step = &step,
+                                 .softmax_xent_fwd = {dev->x, &dev->target, &dev->result, 1, CLASSES, 0}};
+
+    (void)state;
+    for (int32_t i = 0; i < 3 * CLASSES; i++) {
+        memset(host, 0, sizeof *host);
+        if (i < 2 * CLASSES)
+            host->x[i % CLASSES] = i < CLASSES ? NAN : INFINITY;
+        host->target = i < 2 * CLASSES ? CLASSES / 2 : i % 2 ? -1 : CLASSES;
+        launch_around(&call, 1, host, sizeof *host);
+        assert_true(isnan(host->result.loss) && host->result.correct == 0);
+    }
+}
+
+static void test_nan_gradient_leaves_weights(void **state)
+{
+    const struct step_args step = {.lr = 1, .bias_correct1 = 1, .bias_correct2 = 1};
+    struct {
+        struct step_decision decision;
+        double sum;
+        float w[3], dw[3], m[3], v[3];
+    } *host = (void *)before, *dev = devset_address(ds, 0, 0);
+    const struct op_call calls[] = {
+        {.op = OP_sumsq, .sumsq = {dev->dw, &dev->sum, 3}},
+        {.op = OP_norm_add, .norm_add = {&dev->sum, &dev->decision, true}},
+        {.op = OP_decide, .decide = {&dev->decision, 1}},
+        {.op = OP_adamw,
+         .step = &step,
+         .adamw = {dev->w, dev->dw, dev->m, dev->v, &dev->decision, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+    };
+
+    (void)state;
+    memset(host, 0, sizeof *host);
+    host->w[0] = host->w[1] = host->w[2] = 7;
+    host->dw[1] = NAN;
+    launch_around(calls, COUNT(calls), host, sizeof *host);
+    assert_int_equal(host->decision.apply, 0);
+    assert_true(host->w[0] == 7 && host->w[1] == 7 && host->w[2] == 7 && host->m[0] == 0 && host->v[1] == 0);
+}
+
+/* Memory that is not pinned would be read when the copy is enqueued. */
+static void test_other_host_memory_refused(void **state)
+{
+    float own[8] = {0};
+
+    (void)state;
+    assert_int_equal(devset_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), own, sizeof own), -EFAULT);
+    assert_int_equal(devset_copy(ds, STREAM(0, LANE_OUT), own, devset_address(ds, 0, 0), sizeof own),
+                     -EFAULT);
+    assert_int_equal(
+        devset_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), before + 2 * REGION_BYTES - 4, 8),
+        -EFAULT);
+    rig_drain(ds);
+}
+
+static int set_up(void **state)
+{
+    struct devset_config c = rig_config("cuda", 1);
+    void *p = NULL;
+
+    (void)state;
+    c.capacity_bytes[0] = REGION_BYTES;
+    ds = rig_open(&c);
+    printf("# %s\n", devset_numerics(ds));
+    cpu_thread_init();
+    if (devset_host_alloc(ds, 2 * REGION_BYTES, &p) < 0 || pool_create(2, &pool) < 0)
+        return -1;
+    before = p;
+    after = before + REGION_BYTES;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    pool_destroy(pool);
+    devset_host_free(ds, before, 2 * REGION_BYTES);
+    devset_close(ds);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+#define OP(name)                                                                                             \
+    {"test_" #name "_matches_reference", test_op_matches_reference, NULL, NULL,                              \
+     (void *)(uintptr_t)OP_##name},                                                                          \
+        {"test_" #name "_has_bits_of_cpu", test_op_has_bits_of_cpu, NULL, NULL,                              \
+         (void *)(uintptr_t)OP_##name},                                                                      \
+        {"test_" #name "_has_same_bits_again", test_op_has_same_bits_again, NULL, NULL,                      \
+         (void *)(uintptr_t)OP_##name},
+#include "kernels/ops.def"
+#undef OP
+        cmocka_unit_test(test_bad_logits_and_targets_give_nan_loss),
+        cmocka_unit_test(test_extreme_values_as_on_cpu),
+        cmocka_unit_test(test_losses_of_very_many_rows),
+        cmocka_unit_test(test_nan_gradient_leaves_weights),
+        cmocka_unit_test(test_other_host_memory_refused),
+        cmocka_unit_test(test_step_is_copied_when_enqueued),
+    };
+
+    if (argc > 1 && strcmp(argv[1], "--small") == 0)
+        most_bytes = SMALL_BYTES;
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

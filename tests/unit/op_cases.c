@@ -1,0 +1,186 @@
+/* Tapes, the registry, and what rows share: see op_cases.h. */
+#include "tests/unit/op_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/reference.h"
+
+#define REGION_ALIGN 16 /* of arrays in a region, as malloc's */
+
+const uint64_t lengths[N_LENGTHS] = {1, 2, 3, 15, 16, 17, 63, 65, 383, 384, 385, 769, 32768, 70001};
+const uint32_t matrices[N_MATRICES][2] = {{1, 1},    {1, 65},   {2, 15},   {3, 16},  {17, 17},
+                                          {63, 3},   {16, 10},  {33, 10},  {65, 63}, {600, 10},
+                                          {513, 65}, {31, 769}, {97, 385}, {5, 8200}};
+const uint32_t products[N_PRODUCTS][3] = {
+    {1, 1, 1},       {1, 384, 1},    {2, 3, 15},     {3, 15, 2},     {15, 16, 17},
+    {16, 16, 16},    {17, 63, 16},   {63, 65, 10},   {65, 383, 10},  {10, 385, 65},
+    {1, 769, 65},    {15, 769, 63},  {16, 384, 17},  {17, 385, 383}, {383, 17, 65},
+    {384, 65, 16},   {385, 63, 63},  {769, 65, 17},  {65, 769, 63},  {17, 16, 769},
+    {130, 383, 129}, {33, 769, 385}, {300, 10, 200}, {385, 8, 200},  {130, 512, 300}};
+
+const struct op_test *const op_tests[OP_COUNT] = {
+#define OP(name) [OP_##name] = &name##_test,
+#include "kernels/ops.def"
+#undef OP
+};
+
+/* ---- tapes ---- */
+
+static unsigned char *cut(struct tape *t, size_t bytes)
+{
+    size_t at = (t->region_used + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+
+    assert_true(at <= t->region_bytes && bytes <= t->region_bytes - at);
+    t->region_used = at + bytes;
+    return t->region + at;
+}
+
+void *tape_bytes(struct tape *t, size_t bytes, size_t align)
+{
+    size_t skip = (t->shift + align - 1) / align * align;
+    unsigned char *base = t->region ? cut(t, bytes + GUARD) : malloc(skip + bytes + GUARD);
+
+    assert_non_null(base);
+    assert_true(t->n < TAPE_MAX);
+    t->mem[t->n].base = t->region ? NULL : base;
+    t->mem[t->n].end = base + skip + bytes;
+    memset(t->mem[t->n].end, GUARD_BYTE, GUARD);
+    t->n++;
+    return base + skip;
+}
+
+void tape_output(struct tape *t, const void *at, size_t bytes)
+{
+    assert_true(t->n_out < TAPE_MAX);
+    t->out[t->n_out].at = at;
+    t->out[t->n_out++].bytes = bytes;
+}
+
+float *tape_floats(struct tape *t, uint64_t n, float scale)
+{
+    float *x = tape_bytes(t, n * sizeof *x, sizeof *x);
+    ref_fill(x, n, t->key++, scale);
+    return x;
+}
+
+float *tape_state(struct tape *t, uint64_t n, float scale)
+{
+    float *x = tape_floats(t, n, scale);
+    tape_output(t, x, n * sizeof *x);
+    return x;
+}
+
+float *tape_result(struct tape *t, uint64_t n)
+{
+    float *x = tape_state(t, n, 0);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = NAN;
+    return x;
+}
+
+void tape_check_guards(const struct tape *t)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        for (int b = 0; b < GUARD; b++)
+            assert_int_equal(t->mem[i].end[b], GUARD_BYTE);
+}
+
+void tape_finish(struct tape *t)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        free(t->mem[i].base);
+}
+
+void assert_same_outputs(const struct tape *a, const struct tape *b)
+{
+    assert_int_equal(a->n_out, b->n_out);
+    for (uint32_t i = 0; i < a->n_out; i++)
+        assert_memory_equal(a->out[i].at, b->out[i].at, a->out[i].bytes);
+}
+/* ---- building ---- */
+
+/* By name: a new op must not change the values, and so the hashes, of the others. */
+static uint32_t key_of(enum op op, uint32_t variant)
+{
+    uint32_t key = 0;
+    for (const char *c = op_names[op]; *c; c++)
+        key = key * 31 + (unsigned char)*c;
+    return key << 16 | variant << 6;
+}
+
+static void build_on(enum op op, uint32_t variant, struct tape *t, struct op_call *call)
+{
+    t->key = key_of(op, variant);
+    t->step = (struct step_args){.step = (UINT64_C(3) << 32) + 12345,
+                                 .seed = UINT64_C(0x123456789abcdef),
+                                 .lr = 1e-2f,
+                                 .bias_correct1 = 1.25f,
+                                 .bias_correct2 = 17.5f,
+                                 .grad_scale = 0.125f,
+                                 .valid_rows = UINT32_MAX,
+                                 .training = 1};
+    *call = (struct op_call){.op = op, .step = &t->step};
+    op_tests[op]->build(t, variant, call);
+}
+
+void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct op_call *call)
+{
+    *t = (struct tape){.shift = shift};
+    build_on(op, variant, t, call);
+}
+
+void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
+                 struct op_call *call)
+{
+    *t = (struct tape){.region = region, .region_bytes = bytes};
+    build_on(op, variant, t, call);
+}
+
+static uintptr_t move(uintptr_t p, const void *from, size_t bytes, const void *to)
+{
+    return p - (uintptr_t)from < bytes ? p - (uintptr_t)from + (uintptr_t)to : p;
+}
+
+/* Goes through the arguments a word at a time: whatever points into the region is one of the tape's pointers,
+ * since sizes are smaller and pairs of floats larger than any address. So a new op needs nothing here. */
+struct op_call op_move(const struct op_call *call, const void *from, size_t bytes, const void *to)
+{
+    struct op_call moved = *call;
+    unsigned char *raw = (unsigned char *)&moved;
+    uintptr_t word;
+
+    for (size_t at = offsetof(struct op_call, act_bwd); at + sizeof word <= sizeof moved; at += sizeof word) {
+        memcpy(&word, raw + at, sizeof word);
+        word = move(word, from, bytes, to);
+        memcpy(raw + at, &word, sizeof word);
+    }
+    return moved;
+}
+
+struct tape op_move_tape(const struct tape *t, const void *from, const void *to)
+{
+    struct tape moved = *t;
+
+    moved.region = (unsigned char *)(uintptr_t)to;
+    for (uint32_t i = 0; i < t->n; i++)
+        moved.mem[i].end = (unsigned char *)move((uintptr_t)t->mem[i].end, from, t->region_bytes, to);
+    for (uint32_t i = 0; i < t->n_out; i++)
+        moved.out[i].at = (const void *)move((uintptr_t)t->out[i].at, from, t->region_bytes, to);
+    return moved;
+}
+
+/* ---- checking ---- */
+
+void assert_near(float got, double want, double tolerance)
+{
+    if (!(fabs((double)got - want) <= tolerance))
+        fail_msg("got %.9g, want %.9g +- %.3g", (double)got, want, tolerance);
+}
+
+void assert_bits(float got, float want)
+{
+    if (memcmp(&got, &want, sizeof got) != 0)
+        fail_msg("got %a, want %a exactly", (double)got, (double)want);
+}

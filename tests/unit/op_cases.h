@@ -1,0 +1,97 @@
+/* Cases of every op, driven by ops.def: an op without a row does not link. For the tests of each backend.
+ *
+ * An op's row builds calls (shapes and values are a function of the variant's number alone) and checks results
+ * against double precision. The arrays of one call are on a tape: allocations of their own with a guard behind
+ * each, so that a sanitizer or the guard sees a write too far; or, for devices whose memory the host cannot
+ * touch, one region that can be copied there and back as a whole (op_move).
+ *
+ * Any thread; a tape belongs to one.
+ */
+#ifndef TESTS_UNIT_OP_CASES_H
+#define TESTS_UNIT_OP_CASES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/op.h"
+
+#define COUNT(array) ((uint32_t)(sizeof(array) / sizeof((array)[0])))
+#define EPS          (FLT_EPSILON / 2) /* relative error of one rounding */
+
+/* ---- tape: the arrays of one call ---- */
+
+#define GUARD      64
+#define GUARD_BYTE 0xa5
+#define TAPE_MAX   12
+
+struct tape {
+    size_t shift; /* bytes; a multiple of 4 */
+    uint32_t key; /* of the next random array */
+    uint32_t n, n_out;
+    unsigned char *region; /* what arrays are cut from; NULL: each is an allocation */
+    size_t region_bytes, region_used;
+    struct {
+        unsigned char *base; /* NULL: in the region */
+        unsigned char *end;
+    } mem[TAPE_MAX];
+    struct {
+        const void *at;
+        size_t bytes;
+    } out[TAPE_MAX];
+    struct step_args step;
+};
+
+void *tape_bytes(struct tape *t, size_t bytes, size_t align);
+void tape_output(struct tape *t, const void *at, size_t bytes);
+float *tape_floats(struct tape *t, uint64_t n, float scale);
+float *tape_state(struct tape *t, uint64_t n, float scale); /* read and written */
+float *tape_result(struct tape *t,
+                   uint64_t n); /* only written: NaN before, so that an op that adds to it is found out */
+
+void tape_check_guards(const struct tape *t);
+void tape_finish(struct tape *t);
+void assert_same_outputs(const struct tape *a, const struct tape *b);
+
+/* ---- rows ---- */
+
+struct op_test {
+    uint32_t variants;
+    void (*build)(struct tape *t, uint32_t variant, struct op_call *call);
+    void (*check)(const struct op_call *in, const struct op_call *out); /* in: as built, before the run */
+    uint64_t golden;
+};
+
+#define OP(name) extern const struct op_test name##_test;
+#include "kernels/ops.def"
+#undef OP
+extern const struct op_test *const op_tests[OP_COUNT];
+
+/* Calls number `variant` of an op, on a tape of allocations with every array shifted by `shift` bytes; or on a
+ * tape in a region, which is filled from its start. */
+void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct op_call *call);
+void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
+                 struct op_call *call);
+
+/* The call with all its pointers into [from, from + bytes) moved to the same place in another region. */
+struct op_call op_move(const struct op_call *call, const void *from, size_t bytes, const void *to);
+/* The tape likewise. It owns nothing. */
+struct tape op_move_tape(const struct tape *t, const void *from, const void *to);
+
+/* ---- what rows share ---- */
+
+#define N_LENGTHS  14
+#define N_MATRICES 14
+#define N_PRODUCTS 25
+extern const uint64_t lengths[N_LENGTHS];
+extern const uint32_t matrices[N_MATRICES][2]; /* rows, columns */
+extern const uint32_t products[N_PRODUCTS][3]; /* rows, in, out */
+
+void assert_near(float got, double want, double tolerance);
+void assert_bits(float got, float want);
+
+#endif

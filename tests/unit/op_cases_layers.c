@@ -1,0 +1,266 @@
+/* Rows of the linear ops, the bias, activations and dropout: see op_cases.h. */
+#include "tests/unit/op_cases.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/vmath.h"
+#include "tests/unit/reference.h"
+
+/* Against the product in double: |error| <= (k + 2) eps * sum of |a b|, for any order of summation. */
+static void check_product(const float *a, const float *b, const float *before, const float *c,
+                          struct ref_matmul p)
+{
+    size_t n = (size_t)p.m * p.n;
+    double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
+    double *da = ref_to_double(a, (uint64_t)p.m * p.k), *db = ref_to_double(b, (uint64_t)p.k * p.n);
+
+    p.a = da;
+    p.b = db;
+    ref_matmul(&p, want, size);
+    for (size_t i = 0; i < n; i++) {
+        double old = before ? (double)before[i] : 0;
+        assert_near(c[i], old + want[i], (p.k + 2.0) * (double)EPS * (size[i] + fabs(old)));
+    }
+    free(want);
+    free(size);
+    free(da);
+    free(db);
+}
+
+static void build_linear_fwd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = products[v][0], in = products[v][1], out = products[v][2];
+    call->linear_fwd = (struct op_linear_fwd){.x = tape_floats(t, (uint64_t)rows * in, 1),
+                                              .w = tape_floats(t, (uint64_t)out * in, 1),
+                                              .y = tape_result(t, (uint64_t)rows * out),
+                                              .rows = rows,
+                                              .in = in,
+                                              .out = out};
+}
+
+static void check_linear_fwd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_linear_fwd *o = &in->linear_fwd;
+    check_product(o->x, o->w, NULL, out->linear_fwd.y,
+                  (struct ref_matmul){.m = o->rows, .n = o->out, .k = o->in, .b_trans = true});
+}
+
+const struct op_test linear_fwd_test = {N_PRODUCTS, build_linear_fwd, check_linear_fwd};
+
+static void build_linear_bwd_data(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = products[v][0], in = products[v][1], out = products[v][2];
+    call->linear_bwd_data = (struct op_linear_bwd_data){.dy = tape_floats(t, (uint64_t)rows * out, 1),
+                                                        .w = tape_floats(t, (uint64_t)out * in, 1),
+                                                        .dx = tape_result(t, (uint64_t)rows * in),
+                                                        .rows = rows,
+                                                        .in = in,
+                                                        .out = out};
+}
+
+static void check_linear_bwd_data(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_linear_bwd_data *o = &in->linear_bwd_data;
+    check_product(o->dy, o->w, NULL, out->linear_bwd_data.dx,
+                  (struct ref_matmul){.m = o->rows, .n = o->in, .k = o->out});
+}
+
+const struct op_test linear_bwd_data_test = {N_PRODUCTS, build_linear_bwd_data, check_linear_bwd_data};
+
+static void build_linear_bwd_weight(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = products[v / 2][0], in = products[v / 2][1], out = products[v / 2][2];
+    bool accumulate = v % 2;
+    uint64_t n = (uint64_t)out * in;
+    call->linear_bwd_weight =
+        (struct op_linear_bwd_weight){.dy = tape_floats(t, (uint64_t)rows * out, 1),
+                                      .x = tape_floats(t, (uint64_t)rows * in, 1),
+                                      .dw = accumulate ? tape_state(t, n, 1) : tape_result(t, n),
+                                      .rows = rows,
+                                      .in = in,
+                                      .out = out,
+                                      .accumulate = accumulate};
+}
+
+static void check_linear_bwd_weight(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_linear_bwd_weight *o = &in->linear_bwd_weight;
+    check_product(o->dy, o->x, o->accumulate ? o->dw : NULL, out->linear_bwd_weight.dw,
+                  (struct ref_matmul){.m = o->out, .n = o->in, .k = o->rows, .a_trans = true});
+}
+
+const struct op_test linear_bwd_weight_test = {2 * N_PRODUCTS, build_linear_bwd_weight,
+                                               check_linear_bwd_weight};
+
+static void build_bias_fwd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = matrices[v][0], n = matrices[v][1];
+    call->bias_fwd = (struct op_bias_fwd){
+        .y = tape_state(t, (uint64_t)rows * n, 1), .b = tape_floats(t, n, 1), .rows = rows, .n = n};
+}
+
+static void check_bias_fwd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_bias_fwd *o = &in->bias_fwd;
+    for (size_t i = 0; i < (size_t)o->rows * o->n; i++)
+        assert_bits(out->bias_fwd.y[i], o->y[i] + o->b[i % o->n]);
+}
+
+const struct op_test bias_fwd_test = {N_MATRICES, build_bias_fwd, check_bias_fwd,
+                                      UINT64_C(0x538df3d113f4972f)};
+
+static void build_bias_bwd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = matrices[v / 2][0], n = matrices[v / 2][1];
+    bool accumulate = v % 2;
+    call->bias_bwd = (struct op_bias_bwd){.dy = tape_floats(t, (uint64_t)rows * n, 1),
+                                          .db = accumulate ? tape_state(t, n, 1) : tape_result(t, n),
+                                          .rows = rows,
+                                          .n = n,
+                                          .accumulate = accumulate};
+}
+
+static void check_bias_bwd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_bias_bwd *o = &in->bias_bwd;
+    for (uint32_t c = 0; c < o->n; c++) {
+        double sum = o->accumulate ? (double)o->db[c] : 0, size = fabs(sum);
+        for (uint32_t r = 0; r < o->rows; r++) {
+            sum += (double)o->dy[(size_t)r * o->n + c];
+            size += fabs((double)o->dy[(size_t)r * o->n + c]);
+        }
+        /* chunks of 32: the error grows with rows / 32, not with rows */
+        assert_near(out->bias_bwd.db[c], sum, (34 + o->rows / 32) * (double)EPS * size);
+    }
+}
+
+const struct op_test bias_bwd_test = {2 * N_MATRICES, build_bias_bwd, check_bias_bwd,
+                                      UINT64_C(0x69e411ed03c9ff50)};
+
+/* Variants: every length x every activation x in place or not. */
+static uint64_t act_length(uint32_t v)
+{
+    return lengths[v / ACT_COUNT % N_LENGTHS];
+}
+
+static bool act_in_place(uint32_t v)
+{
+    return v / ACT_COUNT / N_LENGTHS == 1;
+}
+
+static void build_act_fwd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = act_length(v);
+    struct op_act_fwd *o = &call->act_fwd;
+    *o = (struct op_act_fwd){.n = n, .act = v % ACT_COUNT};
+    if (act_in_place(v))
+        o->x = o->y = tape_state(t, n, 10);
+    else {
+        o->x = tape_floats(t, n, 10);
+        o->y = tape_result(t, n);
+    }
+}
+
+/* The same arithmetic as the op, compiled here without vectors or clones. */
+static float plain_act(enum act act, float x)
+{
+    switch (act) {
+    case ACT_RELU:
+        return vmath_relu(x);
+    case ACT_GELU:
+        return vmath_gelu(x);
+    case ACT_TANH:
+        return vmath_tanh(x);
+    default:
+        return x;
+    }
+}
+
+static void check_act_fwd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_act_fwd *o = &in->act_fwd;
+    for (uint64_t i = 0; i < o->n; i++) {
+        double want = ref_act(o->act, (double)o->x[i]);
+        assert_near(out->act_fwd.y[i], want, 1e-6 * fabs(want) + 1e-9);
+        assert_bits(out->act_fwd.y[i], plain_act(o->act, o->x[i]));
+    }
+}
+
+const struct op_test act_fwd_test = {2 * ACT_COUNT * N_LENGTHS, build_act_fwd, check_act_fwd,
+                                     UINT64_C(0xd1f40778f3292cb5)};
+
+static void build_act_bwd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = act_length(v);
+    struct op_act_bwd *o = &call->act_bwd;
+    *o = (struct op_act_bwd){.x = tape_floats(t, n, 8), .n = n, .act = v % ACT_COUNT};
+    if (act_in_place(v))
+        o->dy = o->dx = tape_state(t, n, 1);
+    else {
+        o->dy = tape_floats(t, n, 1);
+        o->dx = tape_result(t, n);
+    }
+}
+
+static float plain_act_bwd(enum act act, float x, float dy)
+{
+    switch (act) {
+    case ACT_RELU:
+        return x <= 0 ? 0 : dy;
+    case ACT_GELU:
+        return dy * vmath_gelu_slope(x);
+    case ACT_TANH:
+        return dy * vmath_tanh_slope(x);
+    default:
+        return dy;
+    }
+}
+
+static void check_act_bwd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_act_bwd *o = &in->act_bwd;
+    for (uint64_t i = 0; i < o->n; i++) {
+        double slope = ref_act_slope(o->act, (double)o->x[i]);
+        assert_near(out->act_bwd.dx[i], (double)o->dy[i] * slope,
+                    5e-7 * (1 + fabs(slope)) * fabs((double)o->dy[i]));
+        assert_bits(out->act_bwd.dx[i], plain_act_bwd(o->act, o->x[i], o->dy[i]));
+    }
+}
+
+const struct op_test act_bwd_test = {2 * ACT_COUNT * N_LENGTHS, build_act_bwd, check_act_bwd,
+                                     UINT64_C(0x615f7afc37606c43)};
+
+/* Variants: shapes x {training, in place, not training}. */
+static void build_dropout(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t rows = matrices[v / 3][0], n = matrices[v / 3][1];
+    uint64_t count = (uint64_t)rows * n;
+    struct op_dropout *o = &call->dropout;
+
+    t->step.training = v % 3 != 2;
+    *o = (struct op_dropout){.rows = rows, .n = n, .layer = 5, .first_row = 1000, .p = 0.3f};
+    if (v % 3 == 1)
+        o->x = o->y = tape_state(t, count, 1);
+    else {
+        o->x = tape_floats(t, count, 1);
+        o->y = tape_result(t, count);
+    }
+}
+
+static void check_dropout(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_dropout *o = &in->dropout;
+    for (uint32_t r = 0; r < o->rows; r++)
+        for (uint32_t e = 0; e < o->n; e++) {
+            float x = o->x[(size_t)r * o->n + e], want = x;
+            if (in->step->training)
+                want = ref_dropout_keeps(in->step, o->layer, o->first_row + r, e, o->p) ? x / (1.0f - o->p)
+                                                                                        : 0.0f;
+            assert_bits(out->dropout.y[(size_t)r * o->n + e], want);
+        }
+}
+
+const struct op_test dropout_test = {3 * N_MATRICES, build_dropout, check_dropout,
+                                     UINT64_C(0xb5aaa15c0f8f7c9a)};

@@ -1,0 +1,209 @@
+/* Rows of the updates and of the norm that decides about them: see op_cases.h. */
+#include "tests/unit/op_cases.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* Updates: variants are lengths x {no decision, apply with a scale, do not apply}. */
+static const struct step_decision *tape_decision(struct tape *t, uint32_t kind)
+{
+    struct step_decision *d = tape_bytes(t, sizeof *d, _Alignof(struct step_decision));
+    *d = (struct step_decision){.sumsq = 4, .scale = 0.37f, .apply = kind == 1};
+    return kind == 0 ? NULL : d;
+}
+
+static float used_scale(const struct step_decision *d)
+{
+    return d ? d->scale : 1.0f;
+}
+
+static void build_sgd(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = lengths[v / 6];
+    call->sgd = (struct op_sgd){.w = tape_state(t, n, 1),
+                                .dw = tape_floats(t, n, 1),
+                                .v = v % 2 ? tape_state(t, n, 1) : NULL,
+                                .decision = tape_decision(t, v / 2 % 3),
+                                .n = n,
+                                .momentum = v % 2 ? 0.9f : 0,
+                                .weight_decay = 0.01f};
+}
+
+static void check_sgd(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_sgd *o = &in->sgd;
+    float scale = used_scale(o->decision), lr = in->step->lr;
+
+    for (uint64_t i = 0; i < o->n; i++) {
+        float w = o->w[i], v = o->v ? o->v[i] : 0;
+        double dv = 0, dw = 0;
+        if (!o->decision || o->decision->apply) { /* once exactly as promised, once in double */
+            dv = (double)o->momentum * (double)v +
+                 ((double)o->dw[i] * (double)scale + (double)o->weight_decay * (double)w);
+            dw = (double)w - (double)lr * dv;
+            float d = o->dw[i] * scale + o->weight_decay * w;
+            v = o->v ? o->momentum * v + d : d;
+            w = w - lr * v;
+            assert_near(w, dw, 4 * (double)EPS);
+        }
+        assert_bits(out->sgd.w[i], w);
+        if (o->v)
+            assert_bits(out->sgd.v[i], v);
+    }
+}
+
+const struct op_test sgd_test = {6 * N_LENGTHS, build_sgd, check_sgd, UINT64_C(0x7ed3446edc45d026)};
+
+static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = lengths[v / 3];
+    float *second = tape_state(t, n, 0.1f);
+    for (uint64_t i = 0; i < n; i++)
+        second[i] = second[i] * second[i];
+    call->adamw = (struct op_adamw){.w = tape_state(t, n, 1),
+                                    .dw = tape_floats(t, n, 1),
+                                    .m = tape_state(t, n, 0.1f),
+                                    .v = second,
+                                    .decision = tape_decision(t, v % 3),
+                                    .n = n,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.999f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.01f};
+}
+
+static double adamw_in_double(const struct op_adamw *o, const struct step_args *s, uint64_t i)
+{
+    double g = (double)o->dw[i] * (double)used_scale(o->decision), b1 = (double)o->beta1,
+           b2 = (double)o->beta2;
+    double m = b1 * (double)o->m[i] + (1 - b1) * g, v = b2 * (double)o->v[i] + (1 - b2) * g * g;
+    double w = (double)o->w[i] * (1 - (double)s->lr * (double)o->weight_decay);
+    double denominator = sqrt(v * (double)s->bias_correct2) + (double)o->eps;
+    return w - (double)s->lr * m * (double)s->bias_correct1 / denominator;
+}
+
+static void check_adamw(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_adamw *o = &in->adamw;
+    const struct step_args *s = in->step;
+    float scale = used_scale(o->decision), c1 = 1.0f - o->beta1, c2 = 1.0f - o->beta2;
+    float decay = s->lr * o->weight_decay;
+
+    for (uint64_t i = 0; i < o->n; i++) {
+        float w = o->w[i], m = o->m[i], v = o->v[i];
+        if (!o->decision || o->decision->apply) {
+            float g = o->dw[i] * scale;
+            m = o->beta1 * m + c1 * g;
+            v = o->beta2 * v + (c2 * g) * g;
+            w = (w - decay * w) - (s->lr * (m * s->bias_correct1)) / (sqrtf(v * s->bias_correct2) + o->eps);
+            assert_near(w, adamw_in_double(o, s, i), 1e-6);
+        }
+        assert_bits(out->adamw.w[i], w);
+        assert_bits(out->adamw.m[i], m);
+        assert_bits(out->adamw.v[i], v);
+    }
+}
+
+const struct op_test adamw_test = {3 * N_LENGTHS, build_adamw, check_adamw, UINT64_C(0xca847f575a60cb5b)};
+
+static const uint64_t sumsq_lengths[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 70001, (8u << 20) + 5000};
+
+static double *tape_double(struct tape *t, double value)
+{
+    double *d = tape_bytes(t, sizeof *d, _Alignof(double));
+    *d = value;
+    return d;
+}
+
+static void build_sumsq(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = sumsq_lengths[v];
+    double *sum = tape_double(t, NAN);
+    tape_output(t, sum, sizeof *sum);
+    call->sumsq = (struct op_sumsq){.x = tape_floats(t, n, 1), .sum = sum, .n = n};
+}
+
+/* The order that ops_update.c promises to every backend. */
+static double promised_sumsq(const float *x, uint64_t n)
+{
+    double sum = 0;
+    for (uint64_t at = 0; at < n; at += 4096) {
+        double lane[16] = {0};
+        for (uint64_t i = at; i < n && i < at + 4096; i++)
+            lane[i % 16] += (double)x[i] * (double)x[i];
+        for (int w = 8; w > 0; w /= 2)
+            for (int l = 0; l < w; l++)
+                lane[l] += lane[l + w];
+        sum += lane[0];
+    }
+    return sum;
+}
+
+static void check_sumsq(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_sumsq *o = &in->sumsq;
+    long double want = 0;
+    for (uint64_t i = 0; i < o->n; i++)
+        want += (long double)o->x[i] * (long double)o->x[i];
+    assert_true(fabsl(*out->sumsq.sum - want) <= 1e-12L * want);
+    assert_true(*out->sumsq.sum == promised_sumsq(o->x, o->n));
+}
+
+const struct op_test sumsq_test = {COUNT(sumsq_lengths), build_sumsq, check_sumsq,
+                                   UINT64_C(0x3a3892265d9e0d9e)};
+
+static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
+{
+    struct step_decision *d = tape_bytes(t, sizeof *d, _Alignof(struct step_decision));
+    *d = (struct step_decision){.sumsq = sumsq, .scale = -1, .apply = 77};
+    tape_output(t, d, sizeof *d);
+    return d;
+}
+
+static void build_norm_add(struct tape *t, uint32_t v, struct op_call *call)
+{
+    call->norm_add = (struct op_norm_add){
+        .sum = tape_double(t, 0.1), .decision = tape_new_decision(t, v == 0 ? NAN : 0.7), .first = v == 0};
+}
+
+static void check_norm_add(const struct op_call *in, const struct op_call *out)
+{
+    double want = in->norm_add.first ? 0.1 : 0.7 + 0.1;
+    assert_true(out->norm_add.decision->sumsq == want);
+}
+
+const struct op_test norm_add_test = {2, build_norm_add, check_norm_add, UINT64_C(0x976881c6323cd82a)};
+
+static const struct decide_case {
+    double sumsq, clip;
+    uint32_t apply;
+    float scale;
+} decide_cases[] = {
+    {0, 0, 1, 1},
+    {25, 0, 1, 1},
+    {25, 6, 1, 1},
+    {25, 5, 1, 1},
+    {25, 2, 1, (float)(2 / (5 + 1e-6))},
+    {1e300, 1, 1, (float)(1 / (1e150 + 1e-6))},
+    {(double)INFINITY, 0, 0, 1},
+    {(double)NAN, 1, 0, 1},
+};
+
+static void build_decide(struct tape *t, uint32_t v, struct op_call *call)
+{
+    call->decide = (struct op_decide){.decision = tape_new_decision(t, decide_cases[v].sumsq),
+                                      .clip = decide_cases[v].clip};
+}
+
+static void check_decide(const struct op_call *in, const struct op_call *out)
+{
+    const struct decide_case *c = decide_cases;
+    while (memcmp(&c->sumsq, &in->decide.decision->sumsq, sizeof c->sumsq) != 0 || c->clip != in->decide.clip)
+        c++;
+    assert_int_equal(out->decide.decision->apply, c->apply);
+    assert_bits(out->decide.decision->scale, c->scale);
+}
+
+const struct op_test decide_test = {COUNT(decide_cases), build_decide, check_decide,
+                                    UINT64_C(0x27e780106d53752f)};
