@@ -9,27 +9,60 @@
 #include "client/show.h"
 #include "client/term.h"
 
-static const struct column columns[] = {
+static const struct column virtual_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "MEMORY", .right = true},
     {.title = "JOB", .right = true},
 };
 
+/* FREE and TOTAL: as the daemon found them when it started. */
+static const struct column real_columns[] = {
+    {.title = "DEVICE", .right = true},
+    {.title = "NAME", .least = 8},
+    {.title = "BUS ID", .drop = 2},
+    {.title = "MEMORY", .right = true},
+    {.title = "FREE", .right = true, .drop = 3},
+    {.title = "TOTAL", .right = true, .drop = 1},
+    {.title = "JOB", .right = true},
+};
+
+static void add_bytes_cell(struct table *t, const struct style *s, const struct json *d, const char *key)
+{
+    struct strbuf text = {0};
+    strbuf_add_bytes(&text, get_count_or(d, key, 0));
+    table_cell(t, s, INK_NONE, text.at);
+    strbuf_finish(&text);
+}
+
+static void add_row(struct table *t, const struct style *s, const struct json *d, bool real)
+{
+    char index[24], job[24] = "free";
+    bool taken = get_node(d, "job") != NULL;
+    snprintf(index, sizeof index, "%" PRIu64, get_count_or(d, "index", 0));
+    if (taken)
+        snprintf(job, sizeof job, "%" PRIu64, get_count_or(d, "job", 0));
+    table_cell(t, s, INK_NONE, index);
+    if (real) {
+        table_cell(t, s, INK_NONE, get_text(d, "name"));
+        table_cell(t, s, INK_NONE, get_text(d, "bus_id"));
+    }
+    add_bytes_cell(t, s, d, "memory_bytes");
+    if (real) {
+        add_bytes_cell(t, s, d, "free_bytes");
+        add_bytes_cell(t, s, d, "total_bytes");
+    }
+    table_cell(t, s, taken ? INK_CYAN : INK_DIM, job);
+}
+
 static void add_rows(struct strbuf *b, const struct style *s, const struct json *devices)
 {
-    struct table *t = table_create(columns, sizeof columns / sizeof columns[0]);
-    for (const struct json *d = json_array_first(devices); d != NULL; d = json_array_next(d)) {
-        struct strbuf memory = {0};
-        char index[24], job[24] = "free";
-        snprintf(index, sizeof index, "%" PRIu64, get_count_or(d, "index", 0));
-        if (get_node(d, "job") != NULL)
-            snprintf(job, sizeof job, "%" PRIu64, get_count_or(d, "job", 0));
-        strbuf_add_bytes(&memory, get_count_or(d, "memory_bytes", 0));
-        table_cell(t, s, INK_NONE, index);
-        table_cell(t, s, INK_NONE, memory.at);
-        table_cell(t, s, get_node(d, "job") != NULL ? INK_CYAN : INK_DIM, job);
-        strbuf_finish(&memory);
-    }
+    const struct json *first = json_array_first(devices);
+    bool real = first != NULL && get_node(first, "total_bytes") != NULL;
+    struct table *t = real
+                          ? table_create(real_columns, sizeof real_columns / sizeof real_columns[0])
+                          : table_create(virtual_columns, sizeof virtual_columns / sizeof virtual_columns[0]);
+    for (const struct json *d = first; d != NULL; d = json_array_next(d))
+        add_row(t, s, d, real);
     table_print(t, s, b);
     table_destroy(t);
 }
@@ -46,6 +79,11 @@ static void add_page(struct strbuf *b, const struct json *machine)
         strbuf_add_bytes(b, host);
     }
     strbuf_add(b, "\n");
+    if (get_text(machine, "backend_reason")[0] != '\0') {
+        strbuf_add(b, "because ");
+        show_text(b, &s, get_text(machine, "backend_reason"));
+        strbuf_add(b, "\n");
+    }
     if (get_flag(machine, "auto"))
         strbuf_add(b, "no fixed devices: a job gets what it asks for\n");
     else if (devices != NULL)

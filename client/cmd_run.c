@@ -93,10 +93,10 @@ static int run(struct client *c, const struct args *a)
     char *spec = NULL;
     if (spec_read(a->rest[0], a, &spec, &err) < 0)
         return client_fail_as(c, CLIENT_USAGE, &err);
-    int exit = spec_check(c, spec, NULL);
+    int exit = spec_check(c, spec, a, NULL);
     if (exit == CLIENT_DONE) {
         term_catch_signals();
-        if (private_start(&daemon, &err) < 0) {
+        if (private_start(opts_get(a, "backend"), opts_get(a, "machine"), &daemon, &err) < 0) {
             exit = client_fail_as(c, CLIENT_UNREACHABLE, &err);
         } else {
             own.socket = daemon.socket;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "client/follow.h"
@@ -20,14 +21,28 @@ static const struct opt opts[] = {
     {0},
 };
 
+/* --backend: the daemon has one, and a job is not to end up on another. */
+static int check_backend(const struct json *machine, const struct args *a, struct err *err)
+{
+    const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");
+    if (want == NULL || strcmp(want, "auto") == 0 || strcmp(want, has) == 0)
+        return 0;
+    if (strcmp(want, "cpu") != 0 && strcmp(want, "cuda") != 0)
+        return err_set_at(err, -EINVAL, "--backend", "is \"%s\": must be auto, cpu or cuda", want);
+    return err_set_at(err, -EINVAL, "--backend", "is %s, but the daemon hands out %s devices: %s", want, has,
+                      get_text(machine, "backend_reason"));
+}
+
 /* Against the machine that the server has. */
-static int check(const struct client *c, struct tutti *t, const char *spec)
+static int check(const struct client *c, struct tutti *t, const char *spec, const struct args *a)
 {
     struct err err = {0};
     struct wire_msg m = {0};
-    if (tutti_call(t, "devices", NULL, &m, &err) < 0)
-        return client_fail(c, &err);
-    int exit = spec_check(c, spec, m.result);
+    int exit = CLIENT_DONE;
+    if (tutti_call(t, "devices", NULL, &m, &err) < 0 || check_backend(m.result, a, &err) < 0)
+        exit = client_fail(c, &err);
+    else if (!opts_has(a, "no-check"))
+        exit = spec_check(c, spec, a, m.result);
     wire_msg_finish(&m);
     return exit;
 }
@@ -63,7 +78,8 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
     struct err err = {0};
     struct wire_msg job = {0};
     struct follow_options o = {.has_since = true};
-    int exit = opts_has(a, "no-check") ? CLIENT_DONE : check(c, *t, spec);
+    bool blind = opts_has(a, "no-check") && !opts_has(a, "backend");
+    int exit = blind ? CLIENT_DONE : check(c, *t, spec, a);
     if (exit != CLIENT_DONE)
         return exit;
     if (submit_job(c, t, spec, opts_get(a, "key"), &job, &o.since, &err) < 0)

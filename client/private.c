@@ -87,19 +87,28 @@ static void become_daemon(const char *path, char **argv, const char *log, int pi
     _exit(127);
 }
 
-static int launch(struct private_daemon *d, const char *path, int pipe_end, struct err *err)
+static int launch(struct private_daemon *d, const char *path, const char *backend, const char *machine,
+                  int pipe_end, struct err *err)
 {
     char number[16];
+    const char *env = getenv("TUTTI_BACKEND");
+    if (backend == NULL)
+        backend = machine == NULL && env != NULL && env[0] != '\0' ? env : "auto";
     snprintf(number, sizeof number, "%d", pipe_end);
-    char *argv[] = {(char *)path, "--user",  "--private", number, "--state", d->dir,
-                    "--socket",   d->socket, "--devices", "auto", NULL};
+    char *argv[] = {(char *)path, "--user",   "--private", number,      "--state",
+                    d->dir,       "--socket", d->socket,   "--backend", (char *)backend,
+                    "--devices",  "auto",     NULL,        NULL,        NULL};
+    if (machine != NULL) {
+        argv[12] = "--machine";
+        argv[13] = (char *)machine;
+    }
     d->pid = fork();
     if (d->pid == 0)
         become_daemon(path, argv, d->log, pipe_end);
     return d->pid < 0 ? err_set_at(err, -errno, path, "cannot be started: %s", strerror(errno)) : 0;
 }
 
-int private_start(struct private_daemon *ret, struct err *err)
+int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err)
 {
     char *path = NULL;
     int ends[2] = {-1, -1};
@@ -116,7 +125,7 @@ int private_start(struct private_daemon *ret, struct err *err)
         ret->socket = below(ret->dir, "tutti.sock");
         ret->log = below(ret->dir, "tuttid.log");
         ret->keep = ends[1];
-        r = launch(ret, path, ends[0], err);
+        r = launch(ret, path, backend, machine, ends[0], err);
         close(ends[0]);
     }
     free(path);

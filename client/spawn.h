@@ -40,8 +40,9 @@ struct private_daemon {
     pid_t pid;
 };
 
-/* Starts it in a new directory. The socket is there a little later. */
-int private_start(struct private_daemon *ret, struct err *err);
+/* Starts it in a new directory. The socket is there a little later. `backend`, `machine`: as its options; NULL: the
+ * environment's or auto, and what is here. */
+int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err);
 /* False once it has exited; then err has what it said, where wanted. */
 bool private_alive(struct private_daemon *d, struct err *err);
 /* Lets it end (the job writes a checkpoint first, when it still runs), and removes the directory. */

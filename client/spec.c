@@ -161,8 +161,8 @@ int spec_read(const char *path, const struct args *a, char **ret, struct err *er
 
 void spec_pass_flags(const struct args *a, struct spawn_args *to)
 {
-    static const char *const names[] = {"devices",      "device-memory", "host-memory",
-                                        "optimizer-on", "output",        "policy"};
+    static const char *const names[] = {"backend", "devices",      "device-memory", "host-memory",
+                                        "machine", "optimizer-on", "output",        "policy"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char option[32];
         snprintf(option, sizeof option, "--%s", names[i]);
@@ -198,10 +198,27 @@ static uint64_t least_of(const struct json *spec, const char *key, uint64_t serv
     return server;
 }
 
+/* Devices that the server describes one by one: which of them suits is the worker's business. */
+static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
+{
+    uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
+    char *text = json_print(get_object(machine, "machine"));
+    spawn_add_option(to, "--machine", text);
+    if (host > 0)
+        add_number(to, "--host-memory", host);
+    free(text);
+}
+
 void spec_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     const struct json *devices = get_array(machine, "devices"), *d;
     uint64_t n = devices != NULL ? json_array_size(devices) : 0, least = 0, bytes, host;
+    if (get_object(machine, "machine") != NULL) {
+        add_topology(spec, machine, to);
+        return;
+    }
+    if (get_text(machine, "backend")[0] != '\0')
+        spawn_add_option(to, "--backend", get_text(machine, "backend"));
     if (get_flag(machine, "auto") || n == 0)
         return;
     for (d = json_array_first(devices); d != NULL; d = json_array_next(d))
@@ -233,7 +250,7 @@ static int report_verdict(const struct client *c, const char *text, size_t bytes
     return client_fail_as(c, exit, &err);
 }
 
-int spec_check(const struct client *c, const char *spec, const struct json *machine)
+int spec_check(const struct client *c, const char *spec, const struct args *a, const struct json *machine)
 {
     struct err err = {0};
     struct spawn_args args = {0};
@@ -247,7 +264,12 @@ int spec_check(const struct client *c, const char *spec, const struct json *mach
         spawn_add(&args, "--check");
         spawn_add(&args, "/dev/stdin");
         spawn_add(&args, "--json");
-        spec_machine_args(doc, machine, &args);
+        if (machine != NULL && !opts_has(a, "machine")) {
+            spec_machine_args(doc, machine, &args);
+        } else {
+            spawn_add_option(&args, "--backend", opts_get(a, "backend"));
+            spawn_add_option(&args, "--machine", opts_get(a, "machine"));
+        }
         r = spawn_collect(worker, &args, spec, &out, &exit, &err);
     }
     if (r < 0)

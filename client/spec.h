@@ -15,7 +15,9 @@
         name, 0, value, help                                                                                 \
     }
 #define SPEC_OPTS                                                                                            \
-    SPEC_OPT("devices", "N", "number of devices"),                                                           \
+    SPEC_OPT("backend", "NAME", "auto, cpu, cuda"),                                                          \
+        SPEC_OPT("machine", "FILE", "a topology file in place of the machine that is here"),                 \
+        SPEC_OPT("devices", "N", "number of devices"),                                                       \
         SPEC_OPT("device-memory", "SIZE", "bytes of each device, e.g. 64MiB"),                               \
         SPEC_OPT("host-memory", "SIZE", "host memory the job may use"),                                      \
         SPEC_OPT("optimizer-on", "WHERE", "where updates are computed: auto, host, device"),                 \
@@ -30,8 +32,8 @@ int spec_read(const char *path, const struct args *a, char **ret, struct err *er
 void spec_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Runs the worker's check of the spec as this user. `machine`: what `devices` answered; NULL: what the
- * spec says. 0, or an exit code; then the reason has been reported. */
-int spec_check(const struct client *c, const char *spec, const struct json *machine);
+ * flags and the spec say. --machine goes over both. 0, or an exit code; then the reason has been reported. */
+int spec_check(const struct client *c, const char *spec, const struct args *a, const struct json *machine);
 
 /* Arguments that make the check assume the server's machine (for tests). */
 void spec_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);

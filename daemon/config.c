@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-#define DEFAULT_DEVICES     2
 #define DEFAULT_CONNECTIONS 1000
 #define SPARE_DESCRIPTORS   64
 
@@ -25,9 +24,16 @@ static const char usage[] =
     "                         or run/tutti.sock in the state directory); worker.sock lies beside it\n"
     "  --state DIR            durable state and logs (default: $XDG_STATE_HOME/tutti or "
     "~/.local/state/tutti)\n"
-    "  --devices N|auto       virtual cpu devices to hand out (default 2); auto: a job gets what it asks "
-    "for\n"
-    "  --device-memory SIZE   memory of each (default: half of the machine's, shared out)\n"
+    "  --backend NAME         auto, cpu, cuda (default: $TUTTI_BACKEND or auto: cuda where it can be used; "
+    "cpu\n"
+    "                         when --devices or --device-memory is given)\n"
+    "  --machine FILE         a topology file: the machine to hand out, in place of what is found\n"
+    "  --devices N|auto       cpu: virtual devices to hand out (default 2); auto: a job gets what it asks "
+    "for.\n"
+    "                         Otherwise the first N, or all\n"
+    "  --device-memory SIZE   cpu: memory of each (default: half of the machine's, shared out). Otherwise no "
+    "more\n"
+    "                         than that of each\n"
     "  --host-memory SIZE     host memory for jobs (default: half of the machine's)\n"
     "  --worker PATH          the worker program (default: $TUTTI_WORKER, or tutti-worker beside this "
     "program)\n"
@@ -44,11 +50,13 @@ static const char usage[] =
     "SIGUSR2: end and leave the workers running; the next tuttid adopts them (for upgrades).\n";
 
 enum option_id {
-    OPT_DEVICES = 256,
+    OPT_BACKEND = 256,
+    OPT_DEVICES,
     OPT_DEVICE_MEMORY,
     OPT_HANG_TIMEOUT,
     OPT_HELP,
     OPT_HOST_MEMORY,
+    OPT_MACHINE,
     OPT_MAX_QUEUED,
     OPT_PRIVATE,
     OPT_RESTART_DELAY,
@@ -62,11 +70,13 @@ enum option_id {
 };
 
 static const struct option options[] = {
+    {"backend", required_argument, NULL, OPT_BACKEND},
     {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
     {"devices", required_argument, NULL, OPT_DEVICES},
     {"hang-timeout", required_argument, NULL, OPT_HANG_TIMEOUT},
     {"help", no_argument, NULL, OPT_HELP},
     {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
+    {"machine", required_argument, NULL, OPT_MACHINE},
     {"max-queued", required_argument, NULL, OPT_MAX_QUEUED},
     {"private", required_argument, NULL, OPT_PRIVATE},
     {"restart-delay", required_argument, NULL, OPT_RESTART_DELAY},
@@ -83,7 +93,7 @@ static const struct option options[] = {
 /* What the command line said, before defaults. */
 struct words {
     bool user;
-    const char *socket, *state, *worker;
+    const char *socket, *state, *worker, *machine;
 };
 
 static int parse_number(const char *text, const char *option, uint64_t most, uint64_t *ret, struct err *err)
@@ -115,6 +125,21 @@ static int parse_devices(const char *text, uint32_t *ret, struct err *err)
     return r;
 }
 
+static int parse_backend(const char *text, const char *option, struct config *c, struct err *err)
+{
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    const int n = sizeof names / sizeof names[0];
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i], text) != 0)
+            continue;
+        strcpy(c->backend, text);
+        return 0;
+    }
+    const char *near = json_did_you_mean(text, names, n);
+    return err_set_at(err, -EINVAL, option, "unknown name \"%s\"%s%s%s; it is auto, cpu or cuda", text,
+                      near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
 static int parse_size(const char *text, const char *option, uint64_t *ret, struct err *err)
 {
     int r = json_parse_bytes(text, option, ret, err);
@@ -138,7 +163,13 @@ static int parse_option(int id, const char *arg, struct words *w, struct config 
     case OPT_WORKER:
         w->worker = arg;
         return 0;
+    case OPT_BACKEND:
+        return parse_backend(arg, "--backend", c, err);
+    case OPT_MACHINE:
+        w->machine = arg;
+        return 0;
     case OPT_DEVICES:
+        c->devices_given = true;
         return parse_devices(arg, &c->n_devices, err);
     case OPT_DEVICE_MEMORY:
         return parse_size(arg, "--device-memory", &c->device_bytes, err);
@@ -240,19 +271,30 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
     return err_set_at(err, -ENOENT, "--worker", "tutti-worker is not beside tuttid: say where it is");
 }
 
-static uint64_t half_of_memory(void)
+/* Virtual devices are cpu devices, and a topology file names its own, whatever the environment says. */
+static int default_backend(struct config *c, struct err *err)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
+    const char *env = getenv("TUTTI_BACKEND");
+    if (c->backend[0] != '\0' || c->machine[0] != '\0' || c->devices_given || c->device_bytes > 0)
+        return 0;
+    if (env == NULL || env[0] == '\0')
+        return 0;
+    return parse_backend(env, "TUTTI_BACKEND", c, err);
+}
+
+static int place_machine(struct config *c, const struct words *w, struct err *err)
+{
+    if (w->machine == NULL)
+        return 0;
+    if (w->machine[0] == '\0')
+        return err_set_at(err, -EINVAL, "--machine", "must name a file");
+    int r = set_path(c->machine, "--machine", err, "%s%s", w->machine, "");
+    return r == 0 ? absolute(c->machine, "--machine", err) : r;
 }
 
 static void fill_in(struct config *c)
 {
     struct rlimit files;
-    if (c->device_bytes == 0)
-        c->device_bytes = half_of_memory() / (c->n_devices > 0 ? c->n_devices : 1);
-    if (c->host_bytes == 0)
-        c->host_bytes = half_of_memory();
     c->max_connections = DEFAULT_CONNECTIONS;
     if (getrlimit(RLIMIT_NOFILE, &files) < 0)
         return;
@@ -279,8 +321,7 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
 {
     struct words w = {0};
     int id, r = 0;
-    *ret = (struct config){.n_devices = DEFAULT_DEVICES,
-                           .private_fd = -1,
+    *ret = (struct config){.private_fd = -1,
                            .hang_timeout_ms = 60000,
                            .step_timeout_ms = 3600000,
                            .stop_timeout_ms = 90000,
@@ -304,6 +345,10 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
         r = place_sockets(ret, &w, err);
     if (r == 0)
         r = place_worker(ret, &w, err);
+    if (r == 0)
+        r = place_machine(ret, &w, err);
+    if (r == 0)
+        r = default_backend(ret, err);
     if (r == 0)
         fill_in(ret);
     return r;

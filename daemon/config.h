@@ -13,6 +13,10 @@ struct config {
     char socket[PATH_MAX];        /* tutti.sock */
     char worker_socket[PATH_MAX]; /* worker.sock, beside it */
     char worker_program[PATH_MAX];
+    char backend[8];        /* "auto", "cpu", "cuda"; "": not said */
+    char machine[PATH_MAX]; /* a topology file, which the worker program reads; "": none */
+    bool devices_given;     /* n_devices is from the command line */
+    /* What was not given is settled by offer_make. */
     uint32_t n_devices; /* 0: auto, a job gets what it asks for */
     uint64_t device_bytes, host_bytes;
     int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */

@@ -2,6 +2,7 @@
  * reading logs) goes to libuv's pool and comes back by callback.
  *
  *     main.c      starts and ends it: options, locks, signals
+ *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
  *     jobs.c      the table of jobs: what is known of each, and its changes of state
@@ -16,6 +17,7 @@
 #include <uv.h>
 
 #include "daemon/config.h"
+#include "daemon/offer.h"
 #include "kernels/device.h"
 
 struct events;
@@ -27,6 +29,7 @@ struct workers;
 struct daemon {
     uv_loop_t *loop;
     struct config config;
+    struct offer offer;
     struct state *state;
     struct jobs *jobs;
     struct events *events;

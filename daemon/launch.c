@@ -128,14 +128,26 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
+/* What a worker gets of our environment. What CUDA reads of it must be as the probe had it: it numbers the devices. */
+static const char *const pass[] = {"CUDA_DEVICE_ORDER",
+                                   "CUDA_VISIBLE_DEVICES",
+                                   "HOME",
+                                   "LANG",
+                                   "LD_LIBRARY_PATH",
+                                   "PATH",
+                                   "TMPDIR",
+                                   "TUTTI_CUDA_MODULE",
+                                   "USER",
+                                   "XDG_CACHE_HOME"};
+#define N_PASS (sizeof pass / sizeof pass[0])
+
 /* A clean environment: what a worker needs, and its secret. */
-static void make_env(const struct job *j, char *ret[8], char secret[64])
+static void make_env(const struct job *j, char *ret[N_PASS + 2], char secret[64])
 {
-    static const char *const pass[] = {"HOME", "LANG", "PATH", "TMPDIR", "USER"};
     int n = 0;
     snprintf(secret, 64, "TUTTI_SECRET=%s", j->secret);
     ret[n++] = secret;
-    for (size_t i = 0; i < sizeof pass / sizeof pass[0]; i++) {
+    for (size_t i = 0; i < N_PASS; i++) {
         const char *v = getenv(pass[i]);
         if (v != NULL)
             ret[n++] = (char *)v - strlen(pass[i]) - 1; /* NAME=value stands in the environment */
@@ -153,7 +165,7 @@ static int open_log(const struct daemon *d, const struct job *j, struct err *err
 
 int launch_start(struct daemon *d, struct job *j, struct err *err)
 {
-    char id[24], attempt[16], secret[64], *env[8];
+    char id[24], attempt[16], secret[64], *env[N_PASS + 2];
     struct worker *w = xcalloc(1, sizeof *w);
     snprintf(id, sizeof id, "%" PRIu64, j->id);
     snprintf(attempt, sizeof attempt, "%u", j->attempt);

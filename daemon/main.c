@@ -241,6 +241,8 @@ static int start(struct daemon *d, struct err *err)
     struct state_config state = {d->loop, d->config.state_dir, die_of_state, d};
     int r = take_locks(&d->config, err);
     if (r == 0)
+        r = offer_make(&d->config, &d->offer, err);
+    if (r == 0)
         r = state_open(&state, &d->state, err);
     if (r == 0)
         r = events_create(d, &d->events, err);
@@ -278,6 +280,7 @@ int main(int argc, char **argv)
     listen_for_the_end(d);
     start_watchdog(d->loop);
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
+    log_info("backend %s: %s", d->offer.backend, d->offer.reason);
     notify("READY=1");
     uv_run(d->loop, UV_RUN_DEFAULT);
     unlink(d->config.socket);

@@ -8,15 +8,45 @@ bool queue_before(const struct job *a, const struct job *b)
     return a->id < b->id;
 }
 
+static uint64_t bytes_of(const struct queue_machine *m, uint32_t device)
+{
+    return m->each_bytes != NULL ? m->each_bytes[device] : m->device_bytes;
+}
+
+/* Devices that have as much as the job asks for, or anything at all. */
+static bool suits(const struct job_ask *ask, const struct queue_machine *m, uint32_t device)
+{
+    uint64_t bytes = bytes_of(m, device);
+    return bytes > 0 && bytes >= ask->device_bytes;
+}
+
+static int admits_memory(const struct job_ask *ask, const struct queue_machine *m, struct err *err)
+{
+    uint32_t n = 0;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < m->n_devices; i++) {
+        n += suits(ask, m, i);
+        if (bytes_of(m, i) > most)
+            most = bytes_of(m, i);
+    }
+    if (n >= ask->devices_min)
+        return 0;
+    if (ask->device_bytes > most)
+        return err_set_at(err, -ENOSPC, "resources.device_memory",
+                          "asks for %llu bytes; a device here has %llu",
+                          (unsigned long long)ask->device_bytes, (unsigned long long)most);
+    return err_set_at(err, -ENOSPC, "resources.device_memory",
+                      "asks for %llu bytes on each of %u devices; %u here have that",
+                      (unsigned long long)ask->device_bytes, ask->devices_min, n);
+}
+
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err)
 {
     if (m->n_devices > 0 && ask->devices_min > m->n_devices)
         return err_set_at(err, -ENOSPC, "resources.devices", "asks for %u devices; this machine has %u",
                           ask->devices_min, m->n_devices);
-    if (m->n_devices > 0 && ask->device_bytes > m->device_bytes)
-        return err_set_at(err, -ENOSPC, "resources.device_memory",
-                          "asks for %llu bytes; a device here has %llu",
-                          (unsigned long long)ask->device_bytes, (unsigned long long)m->device_bytes);
+    if (m->n_devices > 0 && admits_memory(ask, m, err) < 0)
+        return -ENOSPC;
     if (ask->host_bytes > m->host_bytes)
         return err_set_at(err, -ENOSPC, "resources.host_memory", "asks for %llu bytes; this machine has %llu",
                           (unsigned long long)ask->host_bytes, (unsigned long long)m->host_bytes);
@@ -34,14 +64,37 @@ static void lease_auto(const struct job_ask *ask, const struct queue_machine *m,
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes : m->host_bytes;
 }
 
+/* One more device: of those that are free and suit, the one with the most memory, of equals the first. */
+static bool take_best(const struct job_ask *ask, const struct queue_machine *m, bool taken[DEVICE_MAX],
+                      uint64_t *ret_bytes)
+{
+    uint32_t best = m->n_devices;
+    for (uint32_t i = 0; i < m->n_devices; i++)
+        if (m->device_job[i] == 0 && !taken[i] && suits(ask, m, i) &&
+            (best == m->n_devices || bytes_of(m, i) > bytes_of(m, best)))
+            best = i;
+    if (best == m->n_devices)
+        return false;
+    taken[best] = true;
+    *ret_bytes = bytes_of(m, best);
+    return true;
+}
+
 static bool lease_free(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
-    *ret = (struct job_lease){.device_bytes = ask->device_bytes > 0 ? ask->device_bytes : m->device_bytes};
-    for (uint32_t i = 0; i < m->n_devices && ret->n_devices < ask->devices_max; i++)
-        if (m->device_job[i] == 0)
+    bool taken[DEVICE_MAX] = {0};
+    uint64_t least = m->device_bytes;
+    *ret = (struct job_lease){0};
+    for (uint32_t n = 0; n < ask->devices_max && take_best(ask, m, taken, &least); n++)
+        ;
+    for (uint32_t i = 0; i < m->n_devices; i++)
+        if (taken[i])
             ret->devices[ret->n_devices++] = i;
+    ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least; /* one number for all of them */
     /* Host memory is shared out by devices. */
-    ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes : m->host_bytes / m->n_devices * ret->n_devices;
+    ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
+                      : m->one_job        ? m->host_bytes
+                                          : m->host_bytes / m->n_devices * ret->n_devices;
     return ret->n_devices >= ask->devices_min;
 }
 

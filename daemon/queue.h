@@ -16,6 +16,9 @@ struct queue_machine {
     uint32_t n_devices; /* 0: auto, as many as a job asks for */
     uint64_t device_bytes, host_bytes;
     const uint64_t *device_job; /* per device: the job that has it, 0: free */
+    const uint64_t
+        *each_bytes; /* per device, where they differ: in place of device_bytes; 0: not handed out */
+    bool one_job;    /* at a time: it gets all of the host's memory */
 };
 
 bool queue_before(const struct job *a, const struct job *b);

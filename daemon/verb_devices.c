@@ -3,14 +3,32 @@
 
 #include "daemon/server.h"
 
+static void add_text(struct strbuf *b, const char *key, const char *text)
+{
+    strbuf_addf(b, ",\"%s\":", key);
+    strbuf_add_json(b, text);
+}
+
+/* Of a device that is there: as it was at start. */
+static void add_real(struct strbuf *b, const struct offer *o, uint32_t i)
+{
+    const struct device_info *info = &o->topology.devices[i];
+    add_text(b, "name", info->name);
+    add_text(b, "bus_id", info->bus_id);
+    strbuf_addf(b, ",\"total_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64, info->total_bytes,
+                info->free_bytes);
+}
+
 static void add_device(struct strbuf *b, const struct daemon *d, uint32_t i)
 {
-    strbuf_addf(b, "%s{\"index\":%u,\"memory_bytes\":%" PRIu64 ",\"job\":", i > 0 ? "," : "", i,
-                d->config.device_bytes);
+    strbuf_addf(b, "%s{\"index\":%u,\"memory_bytes\":%" PRIu64, i > 0 ? "," : "", i,
+                d->offer.real ? d->offer.each_bytes[i] : d->config.device_bytes);
+    if (d->offer.real)
+        add_real(b, &d->offer, i);
     if (d->device_job[i] != 0)
-        strbuf_addf(b, "%" PRIu64 "}", d->device_job[i]);
+        strbuf_addf(b, ",\"job\":%" PRIu64 "}", d->device_job[i]);
     else
-        strbuf_add(b, "null}");
+        strbuf_add(b, ",\"job\":null}");
 }
 
 void verb_devices(struct request *rq)
@@ -19,7 +37,9 @@ void verb_devices(struct request *rq)
     struct strbuf b = {0};
     if (!request_no_params(rq))
         return;
-    strbuf_addf(&b, "{\"backend\":\"cpu\",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"devices\":[",
+    strbuf_add(&b, "{");
+    offer_add_json(&d->offer, &b);
+    strbuf_addf(&b, ",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"devices\":[",
                 d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes);
     for (uint32_t i = 0; i < d->config.n_devices; i++)
         add_device(&b, d, i);

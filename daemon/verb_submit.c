@@ -90,7 +90,7 @@ static struct job_ask ask_of(const struct spec *s)
 static int check(struct request *rq, const struct job_ask *ask, struct err *err)
 {
     const struct config *c = &rq->daemon->config;
-    const struct queue_machine m = {c->n_devices, c->device_bytes, c->host_bytes, rq->daemon->device_job};
+    const struct queue_machine m = workers_machine(rq->daemon);
     if (rq->daemon->stopping)
         return err_set(err, -ESHUTDOWN, "the daemon is stopping; submit again when it is back");
     if (ask->devices_max > DEVICE_MAX)

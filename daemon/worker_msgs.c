@@ -83,9 +83,10 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_begin_result(&b, a->msg.id);
         strbuf_addf(&b, "{\"spec\":%s,\"dir\":", disk->spec);
         strbuf_add_json(&b, w->job->dir);
-        strbuf_addf(&b,
-                    ",\"lease\":{\"devices\":%u,\"device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 "}}",
+        strbuf_addf(&b, ",\"lease\":{\"devices\":%u,\"device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 ",",
                     l->n_devices, l->device_bytes, l->host_bytes);
+        offer_add_lease(&w->daemon->offer, l->devices, l->n_devices, &b);
+        strbuf_add(&b, "}}");
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;

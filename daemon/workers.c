@@ -51,6 +51,19 @@ size_t workers_count(const struct daemon *d)
 
 /* ---- leases ---- */
 
+struct queue_machine workers_machine(const struct daemon *d)
+{
+    const struct config *c = &d->config;
+    return (struct queue_machine){
+        .n_devices = c->n_devices,
+        .device_bytes = c->device_bytes,
+        .host_bytes = c->host_bytes,
+        .device_job = d->device_job,
+        .each_bytes = d->offer.real ? d->offer.each_bytes : NULL,
+        .one_job = d->offer.real && c->private_fd >= 0,
+    };
+}
+
 static void take_devices(struct daemon *d, const struct job *j)
 {
     for (uint32_t i = 0; d->config.n_devices > 0 && i < j->lease.n_devices; i++)
@@ -255,8 +268,7 @@ static bool something_to_come(const struct daemon *d)
 
 void workers_schedule(struct daemon *d)
 {
-    const struct config *c = &d->config;
-    const struct queue_machine m = {c->n_devices, c->device_bytes, c->host_bytes, d->device_job};
+    const struct queue_machine m = workers_machine(d);
     struct job *j;
     struct job_lease lease;
     if (d->workers == NULL)
@@ -388,6 +400,8 @@ static void adopt(struct daemon *d)
         if (launch_adopt(d, j)) {
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
             take_devices(d, j);
+            for (uint32_t k = 0; k < j->lease.n_devices; k++)
+                offer_count_own(&d->offer, j->lease.devices[k]);
             if (j->state == JOB_STOPPING)
                 j->worker->kill_at_ms = daemon_now_ms(d) + STOP_WITHIN_MS;
         } else if (j->cancel) {

@@ -25,6 +25,7 @@ struct devset {
 /* Contracts as in device.h. device.c has checked streams, ops, addresses and the config of devices. */
 struct backend {
     const char *name;
+    int (*probe)(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
     int (*open)(const struct devset_config *config, struct devset **ret, struct err *err);
     void (*close)(struct devset *ds); /* drains first */
     const char *(*numerics)(const struct devset *ds);
@@ -70,7 +71,8 @@ struct backend_host {
  * crosses the boundary; the rest catches most of the times that this is forgotten. */
 #define BACKEND_ABI                                                                                          \
     (1u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
-     (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config)))
+     (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
+                sizeof(struct device_info)))
 
 /* The one symbol of a module. NULL when its ABI is another; `host` stays valid while the process lives. */
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);

@@ -93,19 +93,32 @@ static int load_module(const char *path, const struct backend **ret, struct err 
     return 0;
 }
 
-static int open_cuda(const struct devset_config *config, struct devset **ret, struct err *err)
+static int find_backend(const struct backend **ret, struct err *err)
 {
-    const struct backend *b;
     char path[2 * PATH_MAX];
-    int r;
 
     if (!find_module(path, sizeof path))
         return err_set_at(
             err, -ENOENT, path,
             "there is no cuda backend here; build with -Dcuda=enabled (needs nvcc), or say where " MODULE_FILE
             " is with TUTTI_CUDA_MODULE");
-    r = load_module(path, &b, err);
+    return load_module(path, ret, err);
+}
+
+static int probe_cuda(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+{
+    const struct backend *b;
+    int r = find_backend(&b, err);
+
+    return r < 0 ? r : b->probe(ret, max, ret_n, err);
+}
+
+static int open_cuda(const struct devset_config *config, struct devset **ret, struct err *err)
+{
+    const struct backend *b;
+    int r = find_backend(&b, err);
+
     return r < 0 ? r : b->open(config, ret, err);
 }
 
-const struct backend backend_cuda = {.name = "cuda", .open = open_cuda};
+const struct backend backend_cuda = {.name = "cuda", .probe = probe_cuda, .open = open_cuda};

@@ -48,6 +48,16 @@ static int unknown_backend(const char *name, struct err *err)
     return err_set(err, -EINVAL, "unknown device backend \"%s\"; known: %s", name, known);
 }
 
+int devset_probe(const char *backend, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+{
+    const struct backend *b = find_backend(backend);
+
+    *ret_n = 0;
+    if (!b)
+        return err_set(err, -ENODEV, "this build has no %s backend", backend);
+    return b->probe(ret, max, ret_n, err);
+}
+
 static int check_capacities(uint32_t n_devices, const uint64_t *capacity_bytes, struct err *err)
 {
     for (uint32_t d = 0; d < n_devices; d++) {

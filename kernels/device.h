@@ -27,6 +27,23 @@ extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "pee
 #define DEVICE_MAX   64
 #define DEVICE_ALIGN 256 /* of arenas and of every address in a plan */
 
+/* A device as a backend finds it on this machine. */
+struct device_info {
+    uint32_t index;                      /* the backend's number, for devset_config.device_index */
+    char name[80], bus_id[24], uuid[48]; /* "" where not known; the bus id as in /sys: "0000:3b:00.0" */
+    uint64_t total_bytes;
+    uint64_t free_bytes;                  /* of these, what no process uses now */
+    int32_t numa_node;                    /* of the host memory nearest to it; -1: not known */
+    uint32_t pcie_generation, pcie_width; /* of its link to the host; 0: not known */
+    bool peer[DEVICE_MAX];                /* [i]: copies go directly to the i-th device of the list */
+};
+
+/* What the backend finds here. 0 with *ret_n == 0: virtual devices, as many as one likes. A backend that cannot be
+ * used on this machine fails, and the message says why. Holds nothing afterwards, but may start the backend's runtime in
+ * this process. Not while a devset is open: a backend may shut down and start its devices. */
+int devset_probe(const char *backend, struct device_info *ret, uint32_t max, uint32_t *ret_n,
+                 struct err *err);
+
 struct devset;
 struct event;
 
@@ -38,6 +55,7 @@ struct devset_config {
     uint64_t link_bytes_per_s; /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
     uint64_t peer_bytes_per_s; /* cpu: pace of peer copies; 0: unpaced */
     uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
+    const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; cpu: no meaning */
 };
 
 /* Bytes that copies have really moved, counted at the copy, per device; and where streams spent time. */

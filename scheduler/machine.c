@@ -1,4 +1,5 @@
-/* The machine of the embedded default: cpu devices, which are a slice of the host itself.
+/* Machines in round figures: the embedded default, cpu devices, which are a slice of the host itself; and a GPU behind a
+ * PCIe link, for what was neither measured nor read from a file (topology.h).
  *
  * The rates are round figures, the same on every computer, and deliberately not measured: a plan then depends
  * on the job and the budgets alone, so that it can be compared, stored and made again elsewhere. They are in
@@ -26,4 +27,16 @@ void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_b
     };
     for (uint32_t d = 0; d < n_devices; d++)
         m->capacity_bytes[d] = capacity_bytes;
+}
+
+void machine_init_cuda(struct machine *m)
+{
+    *m = (struct machine){
+        .link_bytes_per_s = 12 * GIGA,
+        .peer_bytes_per_s = 10 * GIGA,
+        .device_flops_per_s = 10000 * GIGA,
+        .device_bytes_per_s = 500 * GIGA,
+        .host_bytes_per_s = 20 * GIGA,
+        .launch_ns = 10000,
+    };
 }

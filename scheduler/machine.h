@@ -11,6 +11,7 @@ struct machine {
     uint64_t host_bytes;                 /* host memory the job may use */
     uint64_t host_taken_bytes;           /* of these, taken by others than the plan: the data set */
     uint64_t link_bytes_per_s;           /* host link of a device, each direction */
+    uint64_t link_out_bytes_per_s;       /* device to host, where it differs; 0: as link_bytes_per_s */
     uint64_t peer_bytes_per_s;           /* between two devices */
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
@@ -18,6 +19,8 @@ struct machine {
     uint64_t launch_ns;          /* fixed cost of one instruction */
 };
 
+/* A GPU of a server as a round figure, for what nobody measured; the devices are to be filled in. */
+void machine_init_cuda(struct machine *m);
 /* The embedded default: cpu devices. Rates are round figures of one server core pair, not measurements. */
 void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
 

@@ -32,7 +32,11 @@ static uint64_t move_ns(const struct sim *s, const struct plan_instr *in)
 {
     const struct machine *m = s->machine;
     uint64_t bytes = in->n_operands ? operand_bytes(&s->program->operands[in->operand]) : 0;
-    uint64_t per_s = in->kind == INSTR_SEND ? m->peer_bytes_per_s : m->link_bytes_per_s;
+    uint64_t per_s = m->link_bytes_per_s;
+    if (in->kind == INSTR_SEND)
+        per_s = m->peer_bytes_per_s;
+    else if (in->kind == INSTR_SPILL && m->link_out_bytes_per_s > 0)
+        per_s = m->link_out_bytes_per_s;
     return ns_add(rate_ns(bytes, per_s), m->launch_ns);
 }
 

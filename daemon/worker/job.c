@@ -44,46 +44,6 @@ static int open_data(struct job *j, struct err *err)
     return r;
 }
 
-static uint64_t physical_bytes(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 1ull << 30;
-}
-
-/* There are as many virtual devices as anyone wants: the most that the spec allows, or what the command line says. */
-static uint32_t choose_devices(const struct job_options *o, const struct spec *s)
-{
-    uint32_t least = s->resources.devices_min, most = s->resources.devices_max;
-    return o->devices > 0 ? o->devices : most > 0 ? most : least > 0 ? least : 1;
-}
-
-/* Half of the machine's memory plays host memory, the other half is shared out to the virtual devices. */
-static int choose_machine(const struct job_options *o, struct job *j, struct err *err)
-{
-    const struct spec *s = j->spec;
-    uint32_t n = choose_devices(o, s);
-    if (n > DEVICE_MAX)
-        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
-    uint64_t device = o->device_bytes > 0 ? o->device_bytes : s->resources.device_bytes;
-    uint64_t host = o->host_bytes > 0 ? o->host_bytes : s->resources.host_bytes;
-    if (device == 0)
-        device = physical_bytes() / 2 / n;
-    if (host == 0)
-        host = physical_bytes() / 2;
-    if (device < PLAN_ALIGN)
-        return err_set_at(err, -EINVAL, "resources.device_memory", "%llu bytes: must be at least %d",
-                          (unsigned long long)device, PLAN_ALIGN);
-    machine_init_cpu(&j->machine, n, device & ~(uint64_t)(PLAN_ALIGN - 1), host);
-    j->machine.host_taken_bytes = j->train->bytes + (j->val != NULL ? j->val->bytes : 0);
-    if (o->link_bytes_per_s > 0)
-        j->machine.link_bytes_per_s = o->link_bytes_per_s;
-    if (o->peer_bytes_per_s > 0)
-        j->machine.peer_bytes_per_s = o->peer_bytes_per_s;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    j->threads = o->threads > 0 ? o->threads : cores > 0 ? (uint32_t)cores : 1;
-    return 0;
-}
-
 static int build_graph(const struct spec *s, uint32_t micro_batch, bool training, struct graph **ret,
                        struct err *err)
 {
@@ -264,7 +224,7 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
     uint32_t micro_batch = j->spec->train.micro_batch;
     int r = open_data(j, err);
     if (r == 0)
-        r = choose_machine(o, j, err);
+        r = job_choose_machine(o, j, err);
     if (r == 0 && micro_batch == 0)
         r = earlier_micro_batch(j, &micro_batch, err);
     if (r < 0)

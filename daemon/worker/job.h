@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "daemon/worker/data.h"
+#include "daemon/worker/discover.h"
 #include "daemon/worker/fsutil.h"
 #include "daemon/worker/spec.h"
 #include "scheduler/graph.h"
@@ -21,6 +22,8 @@ struct job_options {
     const char *spec_text; /* the spec itself, in place of spec_path; NULL: none */
     const char *dir;       /* where its relative paths begin; NULL: the current directory */
     const char *output;    /* NULL: the spec's */
+    enum backend_choice backend;
+    const char *machine;   /* a topology file, or its text, in place of looking; NULL: none */
     uint32_t devices;      /* 0: the spec's */
     uint64_t device_bytes; /* 0: the spec's */
     uint64_t host_bytes;   /* 0: the spec's */
@@ -29,6 +32,8 @@ struct job_options {
     uint32_t threads;      /* 0: one per core */
     uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
     uint64_t delay_seed;                         /* 0: none */
+    bool leased;                  /* by the daemon: device_bytes is a limit, not a wish */
+    const uint32_t *device_index; /* leased: which devices, `devices` of them; NULL: any */
 };
 
 /* What the plan's bytes per step are measured by: see job_compare. */
@@ -45,6 +50,11 @@ struct job {
     struct dataset *train, *val; /* val NULL without one */
     struct graph *graph, *eval_graph;
     struct machine machine;
+    const char *backend; /* "cpu"; and why */
+    char backend_reason[832];
+    bool elsewhere;    /* the machine is from a file: nobody looked whether it is this one */
+    bool real_devices; /* else virtual ones, without an index */
+    uint32_t device_index[DEVICE_MAX];
     struct plan *plan; /* verified */
     double plan_s;     /* how long planning and verifying took */
     uint32_t threads;
@@ -65,6 +75,11 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err);
 int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes,
                        struct err *err);
 void job_finish(struct job *j); /* takes a zeroed one */
+
+/* A part of job_prepare (job_machine.c): machine, backend and devices. The data set is open. */
+int job_choose_machine(const struct job_options *o, struct job *j, struct err *err);
+/* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */
+int job_check_backend(const struct job *j, struct err *err);
 
 /* Fills j->comparison. Takes about a second at most: a job of too many tasks is not planned again. The update is where the job
  * wants it; with "auto" on the device and, where that does not fit, on the host. */

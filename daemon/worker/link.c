@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -116,13 +117,47 @@ static void send_due(struct link *l, uint64_t now)
 
 /* ---- what the daemon says: the thread ---- */
 
+static const struct json *lease_at(const struct json *lease, const char *key)
+{
+    return lease != NULL && json_type(lease) == JSON_OBJECT ? json_get(lease, key) : NULL;
+}
+
 static uint64_t lease_number(const struct json *lease, const char *key)
 {
     uint64_t v = 0;
-    const struct json *node = lease != NULL && json_type(lease) == JSON_OBJECT ? json_get(lease, key) : NULL;
+    const struct json *node = lease_at(lease, key);
     if (node != NULL && json_type(node) == JSON_NUMBER)
         json_u64(node, key, &v, NULL);
     return v;
+}
+
+/* Which devices, where they have numbers. */
+static void take_devices(const struct json *lease, struct link_job *ret)
+{
+    const struct json *list = lease_at(lease, "indices");
+    uint32_t n = 0;
+    uint64_t v;
+    if (list == NULL || json_type(list) != JSON_ARRAY || ret->devices > DEVICE_MAX ||
+        json_array_size(list) != ret->devices)
+        return;
+    for (const struct json *at = json_array_first(list); at != NULL; at = json_array_next(at)) {
+        if (json_u64(at, "indices", &v, NULL) < 0 || v > UINT32_MAX)
+            return;
+        ret->device_index[n++] = (uint32_t)v;
+    }
+    ret->has_index = true;
+}
+
+/* What devices these are. */
+static void take_machine(const struct json *lease, struct link_job *ret)
+{
+    const struct json *node = lease_at(lease, "backend");
+    const char *name;
+    if (node != NULL && json_type(node) == JSON_STRING && json_string(node, "backend", &name, NULL) == 0)
+        snprintf(ret->backend, sizeof ret->backend, "%s", name);
+    node = lease_at(lease, "machine");
+    if (node != NULL && json_type(node) == JSON_OBJECT)
+        ret->machine = json_print(node);
 }
 
 static int take_job(const struct json *result, struct link_job *ret)
@@ -144,6 +179,8 @@ static int take_job(const struct json *result, struct link_job *ret)
         .device_bytes = lease_number(lease, "device_bytes"),
         .host_bytes = lease_number(lease, "host_bytes"),
     };
+    take_devices(lease, ret);
+    take_machine(lease, ret);
     return 0;
 }
 
@@ -407,6 +444,7 @@ void link_job_finish(struct link_job *j)
 {
     free(j->spec);
     free(j->dir);
+    free(j->machine);
     *j = (struct link_job){0};
 }
 

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/device.h"
 
 struct link;
 
@@ -47,6 +48,10 @@ struct link_job {
     char *dir;
     uint32_t devices;                  /* the lease; 0: what the spec asks for */
     uint64_t device_bytes, host_bytes; /* the same */
+    char backend[16];                  /* "": not said */
+    bool has_index;
+    uint32_t device_index[DEVICE_MAX]; /* the backend's numbers of the devices */
+    char *machine;                     /* a topology, JSON; NULL: look */
 };
 
 struct link_progress {

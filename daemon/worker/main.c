@@ -19,11 +19,16 @@ static const char usage[] =
     "time\n"
     "       tutti-worker --run JOB.json [options]     train, from the newest checkpoint where there is one\n"
     "       tutti-worker --export DIR --out FILE      write the weights of a job's output as safetensors\n"
+    "       tutti-worker --probe [--measure] [--out FILE]    what this machine has, and which backend jobs "
+    "use\n"
     "       tutti-worker --serve SOCKET --job ID --attempt N    train a job of tuttid, which starts it so\n"
     "JOB.json may be - for standard input.\n"
     "\n"
     "where to run (over the spec's resources and memory; none of these changes the results):\n"
-    "  --devices N            number of virtual cpu devices\n"
+    "  --backend NAME         auto, cpu, cuda (default: $TUTTI_BACKEND or auto: cuda where it can be used)\n"
+    "  --machine FILE         a topology file (or its text) in place of what is here, e.g. to plan for "
+    "elsewhere\n"
+    "  --devices N            number of devices; cpu devices are virtual, there are as many as one likes\n"
     "  --device-memory SIZE   bytes of each, e.g. 64MiB\n"
     "  --host-memory SIZE     host memory the job may use\n"
     "  --policy NAME          auto, resident, stream, lru, harmony-pp\n"
@@ -40,16 +45,22 @@ static const char usage[] =
     "finished\n"
     "                         job, else of the newest checkpoint)\n"
     "  --force                replace FILE\n"
+    "what to look for:\n"
+    "  --measure              with --probe: time copies between host and devices, and keep the result for "
+    "later\n"
     "what to print:\n"
     "  --json                 the result as JSON on standard output\n"
     "  --quiet                no progress\n"
     "  --dump                 with --plan: every instruction\n"
-    "  --out FILE             with --plan: write the plan as JSON; with --export: the weights\n"
+    "  --out FILE             with --plan: write the plan as JSON; with --export: the weights; with --probe: "
+    "a\n"
+    "                         topology file\n"
     "  --trace FILE           with --plan: write a Chrome trace of the simulated plan\n"
     "  --help, --version\n";
 
 enum option_id {
     OPT_ATTEMPT = 256,
+    OPT_BACKEND,
     OPT_CHECK,
     OPT_DELAY_SEED,
     OPT_DEVICES,
@@ -63,12 +74,15 @@ enum option_id {
     OPT_JOB,
     OPT_JSON,
     OPT_LINK,
+    OPT_MACHINE,
+    OPT_MEASURE,
     OPT_OPTIMIZER_ON,
     OPT_OUT,
     OPT_OUTPUT,
     OPT_PEER,
     OPT_PLAN,
     OPT_POLICY,
+    OPT_PROBE,
     OPT_QUIET,
     OPT_RUN,
     OPT_SERVE,
@@ -81,6 +95,7 @@ enum option_id {
 
 static const struct option options[] = {
     {"attempt", required_argument, NULL, OPT_ATTEMPT},
+    {"backend", required_argument, NULL, OPT_BACKEND},
     {"check", required_argument, NULL, OPT_CHECK},
     {"delay-seed", required_argument, NULL, OPT_DELAY_SEED},
     {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
@@ -94,12 +109,15 @@ static const struct option options[] = {
     {"job", required_argument, NULL, OPT_JOB},
     {"json", no_argument, NULL, OPT_JSON},
     {"link", required_argument, NULL, OPT_LINK},
+    {"machine", required_argument, NULL, OPT_MACHINE},
+    {"measure", no_argument, NULL, OPT_MEASURE},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
     {"out", required_argument, NULL, OPT_OUT},
     {"output", required_argument, NULL, OPT_OUTPUT},
     {"peer", required_argument, NULL, OPT_PEER},
     {"plan", required_argument, NULL, OPT_PLAN},
     {"policy", required_argument, NULL, OPT_POLICY},
+    {"probe", no_argument, NULL, OPT_PROBE},
     {"quiet", no_argument, NULL, OPT_QUIET},
     {"run", required_argument, NULL, OPT_RUN},
     {"serve", required_argument, NULL, OPT_SERVE},
@@ -112,8 +130,9 @@ static const struct option options[] = {
 };
 
 struct command {
-    int verb;         /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_RUN, OPT_SERVE; 0: none yet */
+    int verb;         /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_PROBE, OPT_RUN, OPT_SERVE; 0: none yet */
     bool trace_steps; /* were given */
+    bool backend;     /* was given */
     struct verb_options o;
 };
 
@@ -169,13 +188,14 @@ static int parse_size(const char *text, const char *option, uint64_t *ret, struc
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
-        return err_set(err, -EINVAL, "only one of --check, --plan and --run, or --export, or --serve");
+        return err_set(err, -EINVAL,
+                       "only one of --check, --plan and --run, or --export, or --probe, or --serve");
     c->verb = verb;
     if (verb == OPT_EXPORT)
         c->o.export_dir = path;
     else if (verb == OPT_SERVE)
         c->o.socket = path;
-    else
+    else if (verb != OPT_PROBE)
         c->o.job.spec_path = path;
     return 0;
 }
@@ -183,10 +203,12 @@ static int set_verb(struct command *c, int verb, const char *path, struct err *e
 static int parse_option(struct command *c, int id, const char *arg, struct err *err)
 {
     struct job_options *j = &c->o.job;
+    int name = 0, r;
     switch (id) {
     case OPT_CHECK:
     case OPT_EXPORT:
     case OPT_PLAN:
+    case OPT_PROBE:
     case OPT_RUN:
     case OPT_SERVE:
         return set_verb(c, id, arg, err);
@@ -194,6 +216,17 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         return parse_number(arg, "--job", 1, 1ull << 53, &c->o.job_id, err);
     case OPT_ATTEMPT:
         return parse_number(arg, "--attempt", 1, 1ull << 53, &c->o.attempt, err);
+    case OPT_BACKEND:
+        r = parse_name(arg, "--backend", backend_choice_names, &name, err);
+        j->backend = (enum backend_choice)name;
+        c->backend = true;
+        return r;
+    case OPT_MACHINE:
+        j->machine = arg;
+        return 0;
+    case OPT_MEASURE:
+        c->o.measure = true;
+        return 0;
     case OPT_DEVICES:
         return parse_u32(arg, "--devices", 1, DEVICE_MAX, &j->devices, err);
     case OPT_THREADS:
@@ -289,9 +322,12 @@ static bool asks_for_json(int argc, char **argv)
 static int check_options(const struct command *c, struct err *err)
 {
     const struct verb_options *o = &c->o;
-    bool out = o->plan_path != NULL && c->verb != OPT_EXPORT;
+    bool out = o->plan_path != NULL && c->verb != OPT_EXPORT && c->verb != OPT_PROBE;
     if (c->verb != OPT_PLAN && (o->dump || o->trace_path != NULL || out))
-        return err_set(err, -EINVAL, "--dump, --out and --trace go with --plan (--out also with --export)");
+        return err_set(err, -EINVAL,
+                       "--dump, --out and --trace go with --plan (--out also with --export and --probe)");
+    if (c->verb != OPT_PROBE && o->measure)
+        return err_set(err, -EINVAL, "--measure goes with --probe");
     if (c->verb != OPT_EXPORT && (o->export_step != NULL || o->force))
         return err_set(err, -EINVAL, "--step and --force go with --export");
     if (c->verb == OPT_EXPORT && o->plan_path == NULL)
@@ -316,17 +352,19 @@ static int run_verb(const struct command *c)
         return verb_export(&c->o);
     case OPT_PLAN:
         return verb_plan(&c->o);
+    case OPT_PROBE:
+        return verb_probe(&c->o);
     case OPT_RUN:
         return verb_run(&c->o);
     case OPT_SERVE:
         return verb_serve(&c->o);
     }
     if (c->o.json)
-        return fail(
-            c,
-            err_set(&err, -EINVAL,
-                    "one of --check, --plan and --run, or --export, or --serve is needed; see --help"),
-            &err);
+        return fail(c,
+                    err_set(&err, -EINVAL,
+                            "one of --check, --plan and --run, or --export, or --probe, or --serve is "
+                            "needed; see --help"),
+                    &err);
     fputs(usage, stderr);
     return EXIT_INVALID;
 }
@@ -358,5 +396,8 @@ int main(int argc, char **argv)
         return fail(
             &c, err_set(&err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", argv[optind]),
             &err);
+    /* A topology file names its backend; what the environment would rather have does not matter then. */
+    if (!c.backend && c.o.job.machine == NULL && discover_default(&c.o.job.backend, &err) < 0)
+        return fail(&c, err.code, &err);
     return run_verb(&c);
 }

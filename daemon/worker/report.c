@@ -71,6 +71,12 @@ int report_error(const struct verb_options *o, int code, const struct err *err, 
 
 /* ---- check ---- */
 
+void report_backend_members(const struct job *j, struct strbuf *b)
+{
+    strbuf_addf(b, ",\"backend\":\"%s\",\"backend_reason\":", j->backend);
+    strbuf_add_json(b, j->backend_reason);
+}
+
 static uint64_t total_params(const struct job *j)
 {
     uint64_t n = 0;
@@ -120,6 +126,7 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
                     j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes,
                     least, most);
         add_absolute(&b, j->output);
+        report_backend_members(j, &b);
         strbuf_add(&b, "}\n");
         return print_buffer(&b);
     }
@@ -139,7 +146,7 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
     strbuf_add_bytes(&b, least_bytes);
     strbuf_add(&b, "), ");
     strbuf_add_bytes(&b, p->host_bytes);
-    strbuf_add(&b, " of host memory\n");
+    strbuf_addf(&b, " of host memory\n  backend  %s: %s\n", j->backend, j->backend_reason);
     return print_buffer(&b);
 }
 
@@ -182,6 +189,7 @@ void report_planned(const struct job *j, struct strbuf *b)
     add_plan(j, b);
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
+    report_backend_members(j, b);
     strbuf_add(b, "}");
 }
 
@@ -310,6 +318,7 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, "],\"numerics_changed\":%s", r->numerics_changed ? "true" : "false");
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
+    report_backend_members(j, b);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
 }
 
@@ -361,5 +370,6 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
         strbuf_add_bytes(b, j->plan->devices[i].lease_bytes);
         strbuf_add(b, "\n");
     }
+    strbuf_addf(b, "  backend   %s: %s\n", j->backend, j->backend_reason);
     strbuf_addf(b, "  weights   %016" PRIx64 "  (%s)\n", r->weights_hash, r->numerics);
 }

@@ -39,6 +39,9 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
 void report_planned(const struct job *j, struct strbuf *b);
 void report_json(const struct job *j, const struct train_report *r, struct strbuf *b);
 
+/* ,"backend":"cpu","backend_reason":"...": members of a JSON object. */
+void report_backend_members(const struct job *j, struct strbuf *b);
+
 int print_buffer(struct strbuf *b); /* frees it; returns as report_check */
 
 #endif

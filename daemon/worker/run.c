@@ -279,6 +279,8 @@ int run_job(const struct run_options *o, struct run_result *ret)
     int r = job_load_spec(o->job, &ret->job, &ret->err);
     if (r == 0)
         r = job_prepare(o->job, &ret->job, &ret->err);
+    if (r == 0)
+        r = job_check_backend(&ret->job, &ret->err);
     ret->code = r;
     if (r < 0) {
         ret->exit = report_exit_code(r, true);

@@ -461,8 +461,9 @@ static int forget_result(const struct trainer *t, struct err *err)
 static int open_devices(struct trainer *t, struct err *err)
 {
     struct devset_config c = {
-        .backend = "cpu",
+        .backend = t->job->backend,
         .n_devices = t->plan->n_devices,
+        .device_index = t->job->real_devices ? t->job->device_index : NULL,
         .threads = t->job->threads,
         .link_bytes_per_s = t->options->link_bytes_per_s,
         .peer_bytes_per_s = t->options->peer_bytes_per_s,

@@ -47,8 +47,11 @@ static int print_plan(const struct verb_options *o, const struct job *j, const s
     struct strbuf b = {0};
     if (o->json) {
         plan_summary_json(j->plan, sim, j->plan_s, &b);
-        strbuf_add(&b, "\n");
+        b.at[--b.n] = '\0'; /* its brace: ours come behind */
+        report_backend_members(j, &b);
+        strbuf_add(&b, "}\n");
     } else {
+        strbuf_addf(&b, "backend %s: %s\n", j->backend, j->backend_reason);
         plan_summary(j->plan, j->graph, sim, &b);
         if (o->dump)
             plan_dump(j->plan, &b);

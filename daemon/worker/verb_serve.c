@@ -226,6 +226,21 @@ static int hand_over(struct link *link, const struct run_result *res)
 
 /* ---- the verb ---- */
 
+/* What the daemon says goes over the command line and the environment. */
+static void take_lease(const struct link_job *lease, struct job_options *job)
+{
+    job->devices = lease->devices;
+    job->device_bytes = lease->device_bytes;
+    job->host_bytes = lease->host_bytes;
+    job->leased = true;
+    job->machine = lease->machine;
+    if (lease->has_index)
+        job->device_index = lease->device_index;
+    for (int i = 0; lease->backend[0] != '\0' && i < CHOICE_COUNT; i++)
+        if (strcmp(backend_choice_names[i], lease->backend) == 0)
+            job->backend = (enum backend_choice)i;
+}
+
 static int serve(const struct verb_options *o, struct link *link, const struct link_job *lease)
 {
     struct serve s = {.link = link};
@@ -240,9 +255,7 @@ static int serve(const struct verb_options *o, struct link *link, const struct l
     struct run_result res;
     job->spec_text = lease->spec;
     job->dir = lease->dir;
-    job->devices = lease->devices;
-    job->device_bytes = lease->device_bytes;
-    job->host_bytes = lease->host_bytes;
+    take_lease(lease, job);
     progress_init(&s.log);
     s.log.every_ns = LOG_EVERY_NS;
     run_job(&run, &res);

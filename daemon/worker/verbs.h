@@ -26,12 +26,14 @@ struct verb_options {
     const char
         *export_step; /* --export: a number, "best", "last"; NULL: the finished model, else the newest */
     bool force;       /* --export: replace the file */
+    bool measure;     /* --probe: time copies; plan_path is the topology file to write */
 };
 
 /* Each prints its result on stdout, progress and errors on stderr, and returns the exit code. */
 int verb_check(const struct verb_options *o);
 int verb_export(const struct verb_options *o);
 int verb_plan(const struct verb_options *o);
+int verb_probe(const struct verb_options *o);
 int verb_run(const struct verb_options *o);
 int verb_serve(const struct verb_options *o);
 

@@ -84,6 +84,7 @@ struct cuda_devset {
     struct host_queue host;
     struct host_block *host_blocks;
     char numerics[256];
+    int number[DEVICE_MAX]; /* CUDA's number of each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
     struct cuda_stream

@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/probe.h"
 
 static const struct backend module_backend;
 
@@ -52,7 +53,7 @@ static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64
 {
     size_t free_bytes = 0, total_bytes = 0;
     void *p = NULL;
-    int r = cuda_errno(cudaSetDevice((int)d));
+    int r = cuda_errno(cudaSetDevice(ds->number[d]));
 
     if (r == 0)
         r = cuda_errno(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -78,7 +79,7 @@ static void release(struct devset *base)
 {
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (base->arena[d]) {
-            cuda_errno(cudaSetDevice((int)d));
+            cuda_errno(cudaSetDevice(cuda(base)->number[d]));
             cuda_errno(cudaFree(base->arena[d]));
             base->arena[d] = NULL;
         }
@@ -168,7 +169,7 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 {
     struct cuda_device *dev = &ds->devices[d];
 
-    cuda_errno(cudaSetDevice((int)d));
+    cuda_errno(cudaSetDevice(ds->number[d]));
     if (dev->place.blas)
         cublasDestroy(dev->place.blas);
     cuda_errno(cudaFree(dev->workspace));
@@ -189,7 +190,7 @@ static int name_devices(struct cuda_devset *ds)
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
         struct cudaDeviceProp p;
         char kind[sizeof p.name + 32];
-        CUDA_TRY(&ds->fault, cudaGetDeviceProperties(&p, (int)d));
+        CUDA_TRY(&ds->fault, cudaGetDeviceProperties(&p, ds->number[d]));
         snprintf(kind, sizeof kind, " sm_%d%d %s", p.major, p.minor, p.name);
         if (!strstr(ds->numerics, kind) && strlen(kind) < (size_t)(end - at))
             at += snprintf(at, (size_t)(end - at), "%s", kind);
@@ -207,7 +208,7 @@ static const char *numerics(const struct devset *base)
 /* On device 0. */
 static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
 {
-    int r = CUDA_CHECK(&ds->fault, cudaSetDevice(0));
+    int r = CUDA_CHECK(&ds->fault, cudaSetDevice(ds->number[0]));
 
     if (r == 0)
         r = open_stream(ds, ds->n_streams - 1);
@@ -259,19 +260,30 @@ static void destroy(struct cuda_devset *ds)
     free(ds);
 }
 
+static uint32_t device_number(const struct devset_config *config, uint32_t d)
+{
+    return config->device_index != NULL ? config->device_index[d] : d;
+}
+
 static int cuda_open(const struct devset_config *config, struct devset **ret, struct err *err)
 {
     struct cuda_devset *ds;
+    uint32_t wanted = config->n_devices;
     int r;
 
     if (config->threads < 1)
         return err_set(err, -EINVAL, "the cuda backend needs at least 1 thread, for the host's stream");
-    r = count_devices(config->n_devices, err);
+    for (uint32_t d = 0; d < config->n_devices; d++)
+        if (device_number(config, d) >= wanted)
+            wanted = device_number(config, d) + 1;
+    r = count_devices(wanted, err);
     if (r < 0)
         return r;
     ds = xcalloc(1, sizeof *ds);
     ds->base.backend = &module_backend;
     ds->base.n_devices = config->n_devices;
+    for (uint32_t d = 0; d < config->n_devices; d++)
+        ds->number[d] = (int)device_number(config, d);
     ds->n_streams = LANE_COUNT * config->n_devices + 1;
     r = open_parts(ds, config, err);
     if (r < 0) {
@@ -326,6 +338,7 @@ static void host_free(struct devset *base, void *p, uint64_t bytes)
 
 static const struct backend module_backend = {
     .name = "cuda",
+    .probe = cuda_probe,
     .open = cuda_open,
     .close = cuda_close,
     .numerics = numerics,

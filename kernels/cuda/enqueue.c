@@ -29,7 +29,7 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
         return ds->fault.code;
     if (device == base->n_devices)
         return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
-    CUDA_TRY(&ds->fault, cudaSetDevice((int)device)); /* kernels go to the current device only */
+    CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device])); /* kernels go to the current device only */
     return cuda_ops[call->op](&ds->devices[device].place, call);
 }
 
@@ -93,7 +93,7 @@ int cuda_event_create(struct devset *base, struct event **ret)
 
     e->stream = UINT32_MAX;
     for (uint32_t d = 0; d < base->n_devices; d++) {
-        int r = cuda_errno(cudaSetDevice((int)d));
+        int r = cuda_errno(cudaSetDevice(cuda(base)->number[d]));
         if (r == 0)
             r = cuda_errno(
                 cudaEventCreateWithFlags(&e->on[d], cudaEventDisableTiming | cudaEventBlockingSync));

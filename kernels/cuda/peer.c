@@ -20,9 +20,9 @@ static void enable_access(struct cuda_devset *ds, uint32_t d)
 {
     for (uint32_t p = 0; p < ds->base.n_devices; p++) {
         int can = 0;
-        if (p == d || cudaDeviceCanAccessPeer(&can, (int)d, (int)p) != cudaSuccess || !can)
+        if (p == d || cudaDeviceCanAccessPeer(&can, ds->number[d], ds->number[p]) != cudaSuccess || !can)
             continue;
-        const cudaError_t e = cudaDeviceEnablePeerAccess((int)p, 0);
+        const cudaError_t e = cudaDeviceEnablePeerAccess(ds->number[p], 0);
         if (e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled)
             ds->devices[d].direct |= UINT64_C(1) << p;
         cuda_errno(e);
@@ -55,13 +55,13 @@ static int open_relay(struct relay *r, struct cuda_fault *f)
 int peer_open(struct cuda_devset *ds, struct err *err)
 {
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
-        cuda_errno(cudaSetDevice((int)d));
+        cuda_errno(cudaSetDevice(ds->number[d]));
         enable_access(ds, d);
     }
     if (all_direct(ds))
         return 0;
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
-        cuda_errno(cudaSetDevice((int)d));
+        cuda_errno(cudaSetDevice(ds->number[d]));
         const int r = open_relay(&ds->devices[d].relay, &ds->fault);
         if (r < 0)
             return err_set(err, r, "device %" PRIu32 ": cannot prepare copies to other devices", d);
@@ -73,7 +73,7 @@ void peer_close(struct cuda_devset *ds)
 {
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
         struct relay *r = &ds->devices[d].relay;
-        cuda_errno(cudaSetDevice((int)d));
+        cuda_errno(cudaSetDevice(ds->number[d]));
         for (int b = 0; b < 2; b++) {
             if (r->filled[b])
                 cuda_errno(cudaEventDestroy(r->filled[b]));
@@ -131,6 +131,6 @@ int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src,
     }
     if (!(ds->devices[from].direct >> to & 1))
         return relay_copy(ds, from, to, dst, src, bytes);
-    CUDA_TRY(&ds->fault, cudaMemcpyPeerAsync(dst, (int)to, src, (int)from, bytes, out));
+    CUDA_TRY(&ds->fault, cudaMemcpyPeerAsync(dst, ds->number[to], src, ds->number[from], bytes, out));
     return 0;
 }

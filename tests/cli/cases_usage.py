@@ -6,9 +6,9 @@ import re
 from files import SMALL, TINY, job, read_json, write_job
 from harness import case
 
-OPTIONS = ["--check", "--plan", "--run", "--devices", "--device-memory", "--host-memory", "--policy", "--optimizer-on",
-           "--threads", "--link", "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out",
-           "--trace", "--trace-steps", "--help", "--version"]
+OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "--measure", "--devices",
+           "--device-memory", "--host-memory", "--policy", "--optimizer-on", "--threads", "--link",
+           "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version"]
 
 
 def refused(t, *options, says=(), **popen):

@@ -1145,7 +1145,8 @@ def test_a_watcher_cut_off_anywhere_loses_and_repeats_nothing(t, seed):
 def test_devices_and_their_jobs(t):
     d = Daemon(t, devices=3, worker=puppets(t)).start()
     with d.connect() as c:
-        want = {"backend": "cpu", "auto": False, "host_memory_bytes": 1 << 30,
+        want = {"backend": "cpu", "backend_reason": "virtual devices were asked for", "auto": False,
+                "host_memory_bytes": 1 << 30,
                 "devices": [{"index": i, "memory_bytes": 64 << 20, "job": None} for i in range(3)]}
         t.equal(c.call("devices"), want, "all free")
         job = c.call("submit", spec=spec("x", {"resources.devices": 2}), dir=t.dir)["id"]

@@ -210,6 +210,11 @@ static void test_check_assumes_the_servers_machine(void **state)
     check_machine("{\"resources\":{\"devices\":2,\"device_memory\":50,\"host_memory\":\"1KB\"}}", machine,
                   "--devices 2 --device-memory 50 --host-memory 1000");
     check_machine("{}", "{\"auto\":true,\"devices\":[]}", "");
+    check_machine("{}", "{\"backend\":\"cpu\",\"auto\":true,\"devices\":[]}", "--backend cpu");
+    check_machine(
+        "{}",
+        "{\"backend\":\"cuda\",\"machine\":{\"schema\":\"machine/v1\"},\"devices\":[{\"memory_bytes\":9}]}",
+        "--machine {\"schema\":\"machine/v1\"}");
 }
 
 int main(void)

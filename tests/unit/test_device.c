@@ -310,6 +310,19 @@ static void test_names(void **state)
     devset_close(ds);
 }
 
+static void test_probe_finds_virtual_devices_or_says_why_not(void **state)
+{
+    struct device_info found[2];
+    struct err err = {0};
+    uint32_t n = 7;
+
+    (void)state;
+    assert_int_equal(devset_probe("cpu", found, 2, &n, &err), 0);
+    assert_int_equal(n, 0);
+    assert_int_equal(devset_probe("abacus", found, 2, &n, &err), -ENODEV);
+    assert_string_equal(err.msg, "this build has no abacus backend");
+}
+
 static void test_null_is_taken(void **state)
 {
     struct devset_config c = config(1);
@@ -1232,6 +1245,7 @@ int main(void)
         CLOCKED(test_mark_is_the_time_when_the_stream_gets_there),
         CLOCKED(test_marks_are_ordered_as_streams_and_events_are),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_probe_finds_virtual_devices_or_says_why_not),
         cmocka_unit_test(test_null_is_taken),
         cmocka_unit_test(test_open_bad_config_refused),
         cmocka_unit_test(test_open_most_devices),

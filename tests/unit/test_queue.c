@@ -254,6 +254,55 @@ static void test_what_fits_to_the_byte_is_admitted(void **state)
     check_admitted(&(struct job_ask){.devices_min = 64, .devices_max = 64, .device_bytes = 1ull << 50}, 0);
 }
 
+static void test_devices_of_different_sizes(void **state)
+{
+    static const uint64_t each[] = {500, 0, 1000, 800}; /* of one too little is free */
+    struct table t;
+    struct job_lease lease;
+    struct err err = {0};
+    (void)state;
+    machine(&t, 4);
+    t.machine.each_bytes = each;
+    struct job *j = add(&t, 1, 4);
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 3, 0, 2, 3);
+    assert_int_equal(lease.device_bytes, 500); /* what all of them have */
+    j->ask.devices_max = 2;
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 2, 2, 3); /* the largest */
+    assert_int_equal(lease.device_bytes, 800);
+    j->ask.devices_max = 4;
+    j->ask.device_bytes = 600;
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 2, 2, 3);
+    assert_int_equal(lease.device_bytes, 600);
+    assert_int_equal(queue_admits(&j->ask, &t.machine, &err), 0);
+    t.devices[2] = t.devices[3] = 99;
+    assert_null(next(&t, &lease)); /* the one that is free is too small */
+    assert_int_equal(queue_admits(&j->ask, &t.machine, &err), 0);
+    j->ask.devices_min = 3;
+    assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
+    assert_string_equal(err.msg, "asks for 600 bytes on each of 3 devices; 2 here have that");
+    j->ask.device_bytes = 0;
+    j->ask.devices_min = 4;
+    assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
+    j->ask.device_bytes = 1001;
+    assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
+    assert_string_equal(err.msg, "asks for 1001 bytes; a device here has 1000");
+}
+
+static void test_the_only_job_gets_all_of_the_host(void **state)
+{
+    struct table t;
+    struct job_lease lease;
+    (void)state;
+    machine(&t, 4);
+    t.machine.one_job = true;
+    add(&t, 1, 1);
+    assert_non_null(next(&t, &lease));
+    assert_int_equal(lease.host_bytes, 600);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +318,8 @@ int main(void)
         cmocka_unit_test(test_the_most_devices_fit_a_lease),
         cmocka_unit_test(test_what_can_never_run_is_refused_with_what_it_lacks),
         cmocka_unit_test(test_what_fits_to_the_byte_is_admitted),
+        cmocka_unit_test(test_devices_of_different_sizes),
+        cmocka_unit_test(test_the_only_job_gets_all_of_the_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

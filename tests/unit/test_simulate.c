@@ -185,6 +185,21 @@ static void test_simulate_unlimited_links_cost_launches(void **state)
     plan_destroy(p);
 }
 
+static void test_simulate_the_way_out_may_be_slower(void **state)
+{
+    struct machine slow = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    slow.link_out_bytes_per_s = machine.link_bytes_per_s / 2;
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 1, &profile, &slow);
+    assert_int_equal(r->spans[0].end_ns - r->spans[0].start_ns, 4096 + 100);       /* fetch W0 */
+    assert_int_equal(r->spans[10].end_ns - r->spans[10].start_ns, 2 * 4096 + 100); /* spill dW0 */
+    assert_int_equal(r->total_ns, PERIOD + 4096);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_simulate_longer_distance_waits_later),
         cmocka_unit_test(test_simulate_other_programs),
         cmocka_unit_test(test_simulate_unlimited_links_cost_launches),
+        cmocka_unit_test(test_simulate_the_way_out_may_be_slower),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
 }

@@ -1,0 +1,77 @@
+/* A program run to its end, with a deadline. See child.h. */
+#include "daemon/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define OUTPUT_MAX (1u << 20)
+
+static pid_t start(char *const argv[], int out)
+{
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    signal(SIGPIPE, SIG_DFL);
+    setpgid(0, 0); /* what it starts itself is killed with it */
+    if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
+        execv(argv[0], argv);
+    _exit(127);
+}
+
+/* Until the end of the output. 0, or -ETIMEDOUT. */
+static int read_output(int fd, uint64_t until_ns, struct strbuf *b)
+{
+    char chunk[4096];
+    strbuf_add(b, "");
+    for (;;) {
+        uint64_t now = clock_now_ns();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (now >= until_ns)
+            return -ETIMEDOUT;
+        int r = poll(&p, 1, (int)((until_ns - now) / 1000000 + 1));
+        ssize_t n = r > 0 ? read(fd, chunk, sizeof chunk) : -1;
+        if (r > 0 && n == 0)
+            return 0;
+        if (n < 0 && r != 0 && errno != EINTR)
+            return -errno;
+        if (n > 0 && b->n < OUTPUT_MAX)
+            strbuf_addn(b, chunk, (size_t)n);
+    }
+}
+
+int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_output, int *ret_exit,
+                  struct err *err)
+{
+    int out[2], status = 0;
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return err_set(err, -errno, "no pipe: %s", strerror(errno));
+    pid_t pid = start(argv, out[1]);
+    int failed = errno;
+    close(out[1]);
+    int r = pid < 0 ? -failed : read_output(out[0], clock_now_ns() + timeout_ms * 1000000, ret_output);
+    close(out[0]);
+    if (pid < 0)
+        return err_set_at(err, r, argv[0], "cannot be started: %s", strerror(-r));
+    if (r < 0) {
+        kill(-pid, SIGKILL);
+        kill(pid, SIGKILL); /* in case it is not a group yet */
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (r < 0)
+        return err_set_at(err, r, argv[0],
+                          r == -ETIMEDOUT ? "did not end within %llu s" : "failed after %llu s",
+                          (unsigned long long)(timeout_ms / 1000));
+    if (WIFSIGNALED(status))
+        return err_set_at(err, -EIO, argv[0], "was ended by signal %d", WTERMSIG(status));
+    *ret_exit = WEXITSTATUS(status);
+    return 0;
+}

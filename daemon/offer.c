@@ -1,0 +1,208 @@
+/* What this daemon hands out. See offer.h.
+ *
+ * --devices or --device-memory alone mean virtual cpu devices, on a machine with GPUs too: whoever makes up devices wants
+ * those. Otherwise the probe decides. When it fails and nobody insisted on a backend, the daemon serves cpu devices and
+ * says why: a broken driver is no reason not to serve.
+ */
+#include "daemon/offer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "daemon/child.h"
+
+#define DEFAULT_DEVICES 2
+#define PROBE_MS        30000
+
+static uint64_t half_of_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
+}
+
+/* ---- virtual devices ---- */
+
+static void offer_virtual(struct config *c, const char *why, struct offer *ret)
+{
+    snprintf(ret->backend, sizeof ret->backend, "cpu");
+    snprintf(ret->reason, sizeof ret->reason, "%s", why);
+    ret->real = false;
+    if (!c->devices_given)
+        c->n_devices = DEFAULT_DEVICES;
+    if (c->device_bytes == 0)
+        c->device_bytes = half_of_memory() / (c->n_devices > 0 ? c->n_devices : 1);
+    if (c->host_bytes == 0)
+        c->host_bytes =
+            ret->topology.host_memory_bytes > 0 ? ret->topology.host_memory_bytes : half_of_memory();
+}
+
+/* ---- what the probe says ---- */
+
+static const char *text_at(const struct json *o, const char *key)
+{
+    const struct json *node = json_type(o) == JSON_OBJECT ? json_get(o, key) : NULL;
+    const char *s = "";
+    if (node != NULL && json_type(node) == JSON_STRING)
+        json_string(node, key, &s, NULL);
+    return s;
+}
+
+static int take_answer(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err)
+{
+    struct json *doc = NULL;
+    int r = json_parse(text, bytes, "the probe", false, &doc, NULL);
+    const struct json *machine = r == 0 && json_type(doc) == JSON_OBJECT ? json_get(doc, "machine") : NULL;
+    if (r == 0 && exit != 0 && text_at(doc, "message")[0] != '\0') {
+        r = err_set_at(err, -ENODEV, text_at(doc, "path"), "%s", text_at(doc, "message"));
+    } else if (exit != 0 || machine == NULL) {
+        r = err_set(err, -ENODEV, "tutti-worker --probe ended with code %d and without a result", exit);
+    } else {
+        char *inner = json_print(machine);
+        snprintf(ret->backend, sizeof ret->backend, "%s", text_at(doc, "backend"));
+        snprintf(ret->reason, sizeof ret->reason, "%s", text_at(doc, "backend_reason"));
+        r = topology_parse(inner, strlen(inner), "the probe", &ret->topology, err);
+        free(inner);
+    }
+    json_free(doc);
+    return r;
+}
+
+static int run_probe(const struct config *c, struct offer *ret, struct err *err)
+{
+    const char *argv[8] = {c->worker_program, "--probe", "--json"};
+    struct strbuf out = {0};
+    int n = 3, exit = 0;
+    if (c->backend[0] != '\0') {
+        argv[n++] = "--backend";
+        argv[n++] = c->backend;
+    }
+    if (c->machine[0] != '\0') {
+        argv[n++] = "--machine";
+        argv[n++] = c->machine;
+    }
+    int r = child_collect((char *const *)argv, PROBE_MS, &out, &exit, err);
+    if (r == 0)
+        r = take_answer(out.at, out.n, exit, ret, err);
+    strbuf_finish(&out);
+    return r;
+}
+
+/* ---- real devices ---- */
+
+static void set_bytes(struct offer *o, uint32_t device, uint64_t usable)
+{
+    o->each_bytes[device] = o->limit_bytes > 0 && o->limit_bytes < usable ? o->limit_bytes : usable;
+}
+
+static int offer_real(struct config *c, struct offer *o, struct err *err)
+{
+    const struct topology *t = &o->topology;
+    if (c->devices_given && c->n_devices > t->n_devices)
+        return err_set_at(err, -EINVAL, "--devices", "is %u, but there are %u of %s", c->n_devices,
+                          t->n_devices, o->backend);
+    if (!c->devices_given || c->n_devices == 0)
+        c->n_devices = t->n_devices;
+    o->real = true;
+    o->n_devices = c->n_devices;
+    o->limit_bytes = c->device_bytes;
+    c->device_bytes = 0;
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        set_bytes(o, i, topology_usable_bytes(t, i));
+        if (o->each_bytes[i] > c->device_bytes)
+            c->device_bytes = o->each_bytes[i];
+        if (o->each_bytes[i] == 0)
+            log_warning("device %" PRIu32 " (%s) is not handed out: too little of its memory is free",
+                        t->devices[i].index, t->devices[i].name);
+    }
+    if (c->host_bytes == 0)
+        c->host_bytes = t->host_memory_bytes > 0 ? t->host_memory_bytes : half_of_memory();
+    return 0;
+}
+
+void offer_count_own(struct offer *o, uint32_t device)
+{
+    uint64_t reserve = topology_reserve_bytes(o->topology.backend);
+    if (!o->real || o->from_file || device >= o->topology.n_devices)
+        return;
+    uint64_t total = o->topology.devices[device].total_bytes;
+    set_bytes(o, device, total > reserve ? (total - reserve) & ~(uint64_t)(DEVICE_ALIGN - 1) : 0);
+}
+
+/* ---- the decision ---- */
+
+static bool insisted(const struct config *c)
+{
+    return c->machine[0] != '\0' || (c->backend[0] != '\0' && strcmp(c->backend, "auto") != 0);
+}
+
+int offer_make(struct config *c, struct offer *ret, struct err *err)
+{
+    struct err why = {0};
+    char text[sizeof why], reason[sizeof ret->reason];
+    bool made_up = c->devices_given || c->device_bytes > 0;
+    *ret = (struct offer){0};
+    if (c->machine[0] == '\0' && (strcmp(c->backend, "cpu") == 0 || (c->backend[0] == '\0' && made_up))) {
+        offer_virtual(c, c->backend[0] == '\0' ? "virtual devices were asked for" : "it was asked for", ret);
+        return 0;
+    }
+    int r = run_probe(c, ret, &why);
+    ret->from_file = c->machine[0] != '\0';
+    if (r < 0 && insisted(c))
+        return err_set_at(err, r, why.path, "%s", why.msg);
+    if (r < 0) {
+        snprintf(reason, sizeof reason, "this machine could not be looked at: %.700s",
+                 err_text(&why, text, sizeof text));
+        log_warning("%s; serving cpu devices", reason);
+    } else {
+        snprintf(reason, sizeof reason, "%s", ret->reason);
+    }
+    if (r == 0 && ret->topology.n_devices > 0)
+        return offer_real(c, ret, err);
+    offer_virtual(c, reason, ret);
+    return 0;
+}
+
+/* ---- telling ---- */
+
+static void add_backend(const struct offer *o, struct strbuf *b)
+{
+    strbuf_add(b, "\"backend\":");
+    strbuf_add_json(b, o->backend);
+}
+
+void offer_add_json(const struct offer *o, struct strbuf *b)
+{
+    add_backend(o, b);
+    strbuf_add(b, ",\"backend_reason\":");
+    strbuf_add_json(b, o->reason);
+    if (!o->real)
+        return;
+    struct topology t = o->topology;
+    t.n_devices = o->n_devices;
+    for (uint32_t i = 0; i < t.n_devices; i++)
+        if (o->each_bytes[i] > 0)
+            t.devices[i].free_bytes = o->each_bytes[i] + topology_reserve_bytes(t.backend);
+    strbuf_add(b, ",\"machine\":");
+    topology_to_json(&t, b);
+}
+
+void offer_add_lease(const struct offer *o, const uint32_t *devices, uint32_t n, struct strbuf *b)
+{
+    add_backend(o, b);
+    if (o->real) {
+        strbuf_add(b, ",\"indices\":[");
+        for (uint32_t i = 0; i < n; i++)
+            strbuf_addf(b, "%s%" PRIu32, i > 0 ? "," : "", o->topology.devices[devices[i]].index);
+        strbuf_add(b, "]");
+    }
+    if (!o->from_file)
+        return;
+    strbuf_add(b, ",\"machine\":");
+    topology_to_json(&o->topology, b);
+}

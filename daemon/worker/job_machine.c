@@ -1,0 +1,230 @@
+/* What a job gets of the machine: which devices, how many bytes of each, how much of the host.
+ *
+ * Virtual devices are made to measure: as many as the job wants, with half of the host's memory shared out. Real ones
+ * have other users: a job gets those with the most free memory, and of each no more than is free less what the backend
+ * needs itself; a job that asks for more than is free is refused, and told what is. From a lease of the daemon come the
+ * devices and a limit for each, which the spec's wish may only lower.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/strbuf.h"
+#include "daemon/worker/job.h"
+
+struct wish {
+    uint32_t least, most;  /* devices */
+    uint64_t device_bytes; /* of each; 0: what there is */
+    uint64_t limit_bytes;  /* the lease's; 0: none */
+    uint64_t host_bytes;   /* 0: what there is */
+};
+
+static struct wish wish_of(const struct job_options *o, const struct spec *s)
+{
+    uint32_t least = s->resources.devices_min > 0 ? s->resources.devices_min : 1;
+    uint32_t most = s->resources.devices_max > 0 ? s->resources.devices_max : least;
+    struct wish w = {least, most, s->resources.device_bytes, 0, s->resources.host_bytes};
+    if (o->devices > 0)
+        w.least = w.most = o->devices;
+    if (o->host_bytes > 0)
+        w.host_bytes = o->host_bytes;
+    if (o->leased)
+        w.limit_bytes = o->device_bytes;
+    else if (o->device_bytes > 0)
+        w.device_bytes = o->device_bytes;
+    return w;
+}
+
+/* ---- virtual devices ---- */
+
+static int choose_virtual(const struct wish *w, const struct topology *t, struct machine *m, struct err *err)
+{
+    uint64_t bytes = w->limit_bytes > 0 ? w->limit_bytes : w->device_bytes;
+    if (w->most > DEVICE_MAX)
+        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
+    if (bytes == 0)
+        bytes = t->host_memory_bytes / w->most;
+    if (bytes < PLAN_ALIGN)
+        return err_set_at(err, -EINVAL, "resources.device_memory", "%llu bytes: must be at least %d",
+                          (unsigned long long)bytes, PLAN_ALIGN);
+    m->n_devices = w->most;
+    for (uint32_t i = 0; i < w->most; i++)
+        m->capacity_bytes[i] = bytes & ~(uint64_t)(PLAN_ALIGN - 1);
+    return 0;
+}
+
+/* ---- devices that are there ---- */
+
+/* Positions in the topology. */
+struct picks {
+    uint32_t n, at[DEVICE_MAX];
+};
+
+static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
+                           struct err *err)
+{
+    ret->n = 0;
+    if (o->device_index == NULL) {
+        for (uint32_t i = 0; i < t->n_devices; i++)
+            ret->at[ret->n++] = i;
+        return 0;
+    }
+    for (uint32_t k = 0; k < o->devices; k++) {
+        uint32_t i = 0;
+        while (i < t->n_devices && t->devices[i].index != o->device_index[k])
+            i++;
+        if (i == t->n_devices)
+            return err_set(err, -ENODEV, "device %u, which the job was given, is not there",
+                           o->device_index[k]);
+        ret->at[ret->n++] = i;
+    }
+    return 0;
+}
+
+/* Moves the n with the most free memory to the front, of equals the first, and puts these in order. */
+static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t best = i;
+        for (uint32_t k = i + 1; k < p->n; k++) {
+            uint64_t a = t->devices[p->at[k]].free_bytes, b = t->devices[p->at[best]].free_bytes;
+            if (a > b || (a == b && p->at[k] < p->at[best]))
+                best = k;
+        }
+        uint32_t swap = p->at[i];
+        p->at[i] = p->at[best];
+        p->at[best] = swap;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = i + 1; k < n; k++)
+            if (p->at[k] < p->at[i]) {
+                uint32_t swap = p->at[i];
+                p->at[i] = p->at[k];
+                p->at[k] = swap;
+            }
+}
+
+/* "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." */
+static void say_free(const struct topology *t, const struct picks *p, struct strbuf *b)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct device_info *d = &t->devices[p->at[i]];
+        strbuf_addf(b, "%sdevice %" PRIu32 "%s%s%s has ", i > 0 ? ", " : "", d->index,
+                    d->name[0] != '\0' ? " (" : "", d->name, d->name[0] != '\0' ? ")" : "");
+        strbuf_add_bytes(b, d->free_bytes);
+        strbuf_add(b, " of ");
+        strbuf_add_bytes(b, d->total_bytes);
+        strbuf_add(b, " free");
+    }
+}
+
+static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
+                         struct err *err)
+{
+    struct strbuf b = {0};
+    if (w->device_bytes > 0) {
+        strbuf_add(&b, "asks for ");
+        strbuf_add_bytes(&b, w->device_bytes);
+        strbuf_addf(&b, " on %u device%s; ", n, n == 1 ? "" : "s");
+    } else {
+        strbuf_add(&b, "too little is free: the backend itself needs ");
+        strbuf_add_bytes(&b, topology_reserve_bytes(t->backend));
+        strbuf_add(&b, " of a device; ");
+    }
+    say_free(t, p, &b);
+    err_set_at(err, -ENOSPC, "resources.device_memory", "%s", b.at);
+    strbuf_finish(&b);
+    return -ENOSPC;
+}
+
+static int refuse_number(const struct wish *w, const struct topology *t, const struct picks *p,
+                         const struct job_options *o, struct err *err)
+{
+    bool hint = t->backend != BACKEND_CPU && !o->leased && o->machine == NULL;
+    return err_set_at(err, -ENOSPC, "resources.devices", "asks for %u devices; this machine has %u of %s%s",
+                      w->least, p->n, backend_names[t->backend],
+                      hint ? " (--backend cpu has virtual ones, as many as one likes)" : "");
+}
+
+static int choose_real(const struct job_options *o, const struct wish *w, const struct topology *t,
+                       struct job *j, struct err *err)
+{
+    struct picks p;
+    struct machine *m = &j->machine;
+    int r = find_candidates(o, t, &p, err);
+    if (r < 0)
+        return r;
+    if (p.n < w->least)
+        return refuse_number(w, t, &p, o, err);
+    m->n_devices = w->most < p.n ? w->most : p.n;
+    prefer_free(t, &p, m->n_devices);
+    for (uint32_t i = 0; i < m->n_devices; i++) {
+        const struct device_info *d = &t->devices[p.at[i]];
+        uint64_t bytes = topology_usable_bytes(t, p.at[i]);
+        if (bytes == 0 || w->device_bytes > d->free_bytes)
+            return refuse_memory(w, t, &p, m->n_devices, err);
+        if (w->device_bytes > 0 && w->device_bytes < bytes)
+            bytes = w->device_bytes;
+        if (w->limit_bytes > 0 && w->limit_bytes < bytes)
+            bytes = w->limit_bytes;
+        if (bytes < PLAN_ALIGN)
+            return err_set_at(err, -EINVAL, "resources.device_memory", "%llu bytes: must be at least %d",
+                              (unsigned long long)bytes, PLAN_ALIGN);
+        m->capacity_bytes[i] = bytes & ~(uint64_t)(PLAN_ALIGN - 1);
+        j->device_index[i] = d->index;
+    }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int choose(const struct job_options *o, const struct discovery *d, struct job *j, struct err *err)
+{
+    const struct topology *t = &d->topology;
+    struct wish w = wish_of(o, j->spec);
+    struct machine *m = &j->machine;
+    topology_machine(t, m);
+    j->backend = backend_names[t->backend];
+    snprintf(j->backend_reason, sizeof j->backend_reason, "%s", d->reason);
+    j->elsewhere = d->from_file;
+    j->real_devices = t->n_devices > 0;
+    int r = j->real_devices ? choose_real(o, &w, t, j, err) : choose_virtual(&w, t, m, err);
+    m->host_bytes = w.host_bytes > 0 ? w.host_bytes : t->host_memory_bytes;
+    m->host_taken_bytes = j->train->bytes + (j->val != NULL ? j->val->bytes : 0);
+    if (o->link_bytes_per_s > 0) {
+        m->link_bytes_per_s = o->link_bytes_per_s;
+        m->link_out_bytes_per_s = 0;
+    }
+    if (o->peer_bytes_per_s > 0)
+        m->peer_bytes_per_s = o->peer_bytes_per_s;
+    return r;
+}
+
+int job_choose_machine(const struct job_options *o, struct job *j, struct err *err)
+{
+    struct discovery *d = malloc(sizeof *d); /* 50 KiB */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (d == NULL)
+        return err_set(err, -ENOMEM, "no memory to look at the machine");
+    int r = discover(o->backend, o->machine, d, err);
+    if (r == 0)
+        r = choose(o, d, j, err);
+    j->threads = o->threads > 0 ? o->threads : cores > 0 ? (uint32_t)cores : 1;
+    free(d);
+    return r;
+}
+
+int job_check_backend(const struct job *j, struct err *err)
+{
+    struct device_info found[DEVICE_MAX];
+    struct err why = {0};
+    char text[sizeof why];
+    uint32_t n;
+    if (!j->elsewhere || devset_probe(j->backend, found, DEVICE_MAX, &n, &why) == 0)
+        return 0;
+    return err_set_at(err, -ENODEV, "--machine", "describes a machine with %s, which cannot be used here: %s",
+                      j->backend, err_text(&why, text, sizeof text));
+}

@@ -1,0 +1,16 @@
+/* How fast copies are: between host and device in both directions, and between devices; through the device interface,
+ * so that any backend can be measured. */
+#ifndef WORKER_MEASURE_H
+#define WORKER_MEASURE_H
+
+#include "base/err.h"
+#include "scheduler/topology.h"
+
+#define MEASURE_BYTES   (64ull << 20) /* of one copy: on the host, and on each device */
+#define MEASURE_REPEATS 5             /* of which the median counts, after one that does not */
+
+/* Fills in the link and peer rates of t. Where its devices are virtual, of `virtual_devices` of them (at least 1): then
+ * there is no matrix of peers. */
+int measure(struct topology *t, uint32_t virtual_devices, struct err *err);
+
+#endif
