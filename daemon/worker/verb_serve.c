@@ -176,6 +176,7 @@ static bool may_retry(const struct run_result *res)
     case EIO:
     case EBUSY:
         return true;
+    case ENODEV: /* early: there is none; else one has gone */
     case ENOMEM:
     case ENOSPC: /* early: does not fit the devices */
     case EDQUOT:

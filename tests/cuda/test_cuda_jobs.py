@@ -34,6 +34,7 @@ MACHINES = [  # devices, memory of each, policy
     (2, "96KiB", "harmony-pp"), (4, "96KiB", "harmony-pp"), (2, "128KiB", "lru"), (4, "16MiB", "auto"),
 ]
 SEEDS = 50
+FAULTS = ["launch:900:sticky", "launch:120", "memcpy:150", "gemm:300", "device:1:gone@900"]  # of calls; some before the first checkpoint
 
 
 def write_job():
@@ -143,16 +144,19 @@ class Wire:
         return answer["result"]
 
 
-def case_daemon():
-    """The daemon gives its workers a clean environment, so theirs comes from a script in the worker's place."""
-    script = os.path.join(ROOT, "worker")
-    names = ("LD_LIBRARY_PATH", "CUDASIM_KERNELS", "CUDASIM_SEED", "CUDASIM_DEVICES", "CUDASIM_MEMORY")
+def through_daemon(name, first_attempt=None):
+    """Trains on 2 of the daemon's devices; returns the job. The daemon gives its workers a clean environment, so theirs comes
+    from a script in the worker's place. `first_attempt`: faults that only attempt 1 meets."""
+    script, names = fresh(name + ".sh"), ("LD_LIBRARY_PATH", "CUDASIM_KERNELS", "CUDASIM_SEED", "CUDASIM_DEVICES", "CUDASIM_MEMORY")
     with open(script, "w") as f:
-        f.write("#!/bin/sh\n" + "".join(f"export {n}='{environment(9)[n]}'\n" for n in names) + f"exec '{WORKER}' \"$@\"\n")
+        f.write("#!/bin/sh\n" + "".join(f"export {n}='{environment(9)[n]}'\n" for n in names))
+        if first_attempt is not None:
+            f.write(f'case "$*" in *"--attempt 1") export CUDASIM_FAULT={first_attempt};; esac\n')
+        f.write(f"exec '{WORKER}' \"$@\"\n")
     os.chmod(script, 0o700)
     path = os.path.join(ROOT, "s")
-    daemon = subprocess.Popen([TUTTID, "--user", "--socket", path, "--state", fresh("state"), "--backend", "cuda", "--worker", script],
-                              stderr=subprocess.PIPE, text=True)
+    daemon = subprocess.Popen([TUTTID, "--user", "--socket", path, "--state", fresh(name + ".state"), "--backend", "cuda", "--worker",
+                               script, "--restart-delay", "10"], stderr=subprocess.PIPE, text=True)
     try:
         while daemon.poll() is None and not os.path.exists(path):
             time.sleep(0.01)
@@ -160,7 +164,7 @@ def case_daemon():
         wire = Wire(path)
         devices = wire.call("devices")
         assert devices["backend"] == "cuda" and len(devices["devices"]) == 4, devices
-        job = dict(JOB, output=fresh("daemon"), resources={"devices": 2, "device_memory": "96KiB"})
+        job = dict(JOB, output=fresh(name), resources={"devices": 2, "device_memory": "96KiB"})
         number = wire.call("submit", spec=job, dir=ROOT)["id"]
         deadline = time.monotonic() + TIMEOUT_S
         while (shown := wire.call("show", id=number))["state"] not in ("done", "failed", "cancelled"):
@@ -168,15 +172,27 @@ def case_daemon():
             time.sleep(0.02)
         assert shown["state"] == "done", shown["error"]
         assert outcome(job["output"]) == first(), "other bits through the daemon"
+        return shown
     finally:
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(TIMEOUT_S) == 0, "the daemon's end"
+
+
+def case_daemon():
+    assert through_daemon("daemon")["attempt"] == 1
+
+
+def case_fault(fault):
+    """A device error ends the worker; the next one goes on from the checkpoint, to the same bits."""
+    shown = through_daemon("fault", fault)
+    assert shown["attempt"] == 2, shown
 
 
 def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)]
     cases += [("losses are within 1e-4 of the cpu's", case_losses_of_cpu), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
+    cases += [(f"a job goes on after {fault}", lambda fault=fault: case_fault(fault)) for fault in FAULTS]
     print(f"1..{len(cases)}", flush=True)
     bad = 0
     for number, (name, function) in enumerate(cases, 1):
