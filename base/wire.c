@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/get.h"
 
 #define FIRST_CAP 4096
 
@@ -137,22 +138,12 @@ bool wire_msg_id(const struct wire_msg *m, uint64_t *ret)
     return m->id != NULL && json_type(m->id) == JSON_NUMBER && json_u64(m->id, "id", ret, NULL) == 0;
 }
 
-static const char *text_at(const struct json *object, const char *key)
-{
-    const char *s = "";
-    const struct json *node =
-        object != NULL && json_type(object) == JSON_OBJECT ? json_get(object, key) : NULL;
-    if (node != NULL && json_type(node) == JSON_STRING)
-        json_string(node, key, &s, NULL);
-    return s;
-}
-
 int wire_msg_error(const struct wire_msg *m, struct err *ret)
 {
     const struct json *data = json_get(m->error, "data");
-    const char *message = text_at(m->error, "message"), *path = text_at(data, "path"),
-               *hint = text_at(data, "hint");
-    int code = wire_errno(text_at(data, "errno"));
+    const char *message = get_text(m->error, "message"), *path = get_text(data, "path"),
+               *hint = get_text(data, "hint");
+    int code = wire_errno(get_text(data, "errno"));
     return err_set_at(ret, code < 0 ? code : -EIO, path, "%s%s%s",
                       message[0] != '\0' ? message : "unknown error", hint[0] != '\0' ? "; " : "", hint);
 }

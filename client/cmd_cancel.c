@@ -6,7 +6,7 @@
 
 #include "client/client.h"
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

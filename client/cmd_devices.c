@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/spawn.h"
 
 static const struct opt opts[] = {

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 
 #define CHUNK_BYTES 65536

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/spec.h"
 #include "client/submit.h"
 #include "client/term.h"

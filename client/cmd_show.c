@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "client/client.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

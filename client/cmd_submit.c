@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/spec.h"
 #include "client/submit.h"

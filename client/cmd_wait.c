@@ -8,7 +8,7 @@
 #include "base/arena.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

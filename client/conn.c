@@ -26,6 +26,10 @@
 #define EVENTS_MAX  16384 /* kept while a call waits; the server itself remembers fewer */
 #define NS_PER_MS   1000000ull
 
+#define DAEMON_LEFT                                                                                          \
+    "the daemon closed the connection; if it is not there any more, start it with `tuttid --user` and try "  \
+    "again"
+
 struct tutti {
     int fd;
     bool lost;
@@ -76,9 +80,9 @@ static int read_some(struct tutti *t, struct err *err)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n < 0)
-        return lose(t, err, -ECONNRESET, strerror(errno));
+        return lose(t, err, -ECONNRESET, DAEMON_LEFT);
     if (n == 0)
-        return lose(t, err, -ECONNRESET, "the daemon closed the connection");
+        return lose(t, err, -ECONNRESET, DAEMON_LEFT);
     wire_in_added(&t->in, (size_t)n);
     return 0;
 }
@@ -97,7 +101,7 @@ static int send_all(struct tutti *t, const struct strbuf *b, uint64_t deadline_n
             return r;
         ssize_t n = send(t->fd, b->at + sent, b->n - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return lose(t, err, -ECONNRESET, "the daemon closed the connection");
+            return lose(t, err, -ECONNRESET, DAEMON_LEFT);
         if (n > 0)
             sent += (size_t)n;
         else
@@ -137,7 +141,7 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
         if (r != 0)
             return r;
         if (t->lost)
-            return err_set(err, -ECONNRESET, "the connection is lost");
+            return err_set(err, -ECONNRESET, "%s", DAEMON_LEFT);
         r = wait_for(t, POLLIN, deadline_ns);
         if (r <= 0)
             return r;
@@ -364,7 +368,7 @@ int tutti_call(struct tutti *t, const char *method, const char *params, struct w
     uint64_t deadline = deadline_after(CALL_MS);
     struct wire_msg m = {0};
     if (t->lost)
-        return err_set(err, -ECONNRESET, "the connection is lost");
+        return err_set(err, -ECONNRESET, "%s", DAEMON_LEFT);
     int status = 0, r = send_request(t, method, params, deadline, err);
     if (r < 0)
         return t->lost ? last_words(t, r, err) : r;

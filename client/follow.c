@@ -11,7 +11,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 #include "client/view.h"

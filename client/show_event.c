@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/show_private.h"
 

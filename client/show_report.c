@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/get.h"
+#include "base/get.h"
 #include "client/show.h"
 #include "client/show_private.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/get.h"
+#include "base/get.h"
 
 #define SPEC_MAX    (64u << 20)
 #define MAX_DEVICES 4096

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "client/get.h"
+#include "base/get.h"
 
 #define RETRY_NS     10000000000ull
 #define RETRY_GAP_NS 250000000ull

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "client/get.h"
+#include "base/get.h"
 
 static void add_eval(struct view *v, uint64_t step, double accuracy)
 {

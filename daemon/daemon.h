@@ -5,11 +5,12 @@
  *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
- *     jobs.c      the table of jobs: what is known of each, and its changes of state
+ *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
  *     state.c     what is durable: SQLite, group commit in the pool
  *     events.c    numbered events for watchers
  *     queue.c     who runs next on which devices (pure)
- *     workers.c   worker.sock: workers' messages                   launch.c  processes: start, adopt, stop, reap
+ *     workers.c   who is started, what happens when a worker ends  launch.c  processes: start, adopt, signal, reap
+ *     worker_msgs.c  worker.sock: what workers say and are told
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H

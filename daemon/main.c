@@ -1,7 +1,7 @@
 /* tuttid: starts and ends the daemon. See daemon.h for its parts.
  *
- * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then the state, the jobs
- * in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
+ * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then what there is to hand out
+ * (offer.c), the state, the jobs in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/dirs.h"
 #include "base/log.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
@@ -154,43 +155,12 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-static void sync_parent(const char *path)
-{
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", path);
-    *strrchr(dir, '/') = '\0';
-    int fd = open(dir[0] != '\0' ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return; /* may be searched but not read: cannot be synced */
-    fsync(fd);
-    close(fd);
-}
-
-static int make_dir(const char *path, struct err *err)
-{
-    char buf[PATH_MAX];
-    snprintf(buf, sizeof buf, "%s", path);
-    for (char *p = buf + 1;; p++) {
-        bool end = *p == '\0';
-        if (*p != '/' && !end)
-            continue;
-        *p = '\0';
-        if (mkdir(buf, 0700) == 0)
-            sync_parent(buf);
-        else if (errno != EEXIST)
-            return err_set_at(err, -errno, buf, "cannot make the directory: %s", strerror(errno));
-        if (end)
-            return 0;
-        *p = '/';
-    }
-}
-
 static int make_parent(const char *path, struct err *err)
 {
     char dir[PATH_MAX];
     snprintf(dir, sizeof dir, "%s", path);
     *strrchr(dir, '/') = '\0';
-    return dir[0] != '\0' ? make_dir(dir, err) : 0;
+    return dir[0] != '\0' ? dirs_make(dir, 0700, "the directory", err) : 0;
 }
 
 /* Held until the process ends. The file stays: removing it would let two daemons lock two files of one name. A lock of
@@ -214,7 +184,7 @@ static int lock(const char *path, const char *what, struct err *err)
 static int take_locks(const struct config *c, struct err *err)
 {
     char path[PATH_MAX + 8];
-    int r = make_dir(c->state_dir, err);
+    int r = dirs_make(c->state_dir, 0700, "the directory", err);
     if (r < 0)
         return r;
     snprintf(path, sizeof path, "%s/lock", c->state_dir);
@@ -227,7 +197,7 @@ static int take_locks(const struct config *c, struct err *err)
         r = lock(path, "directory of sockets", err);
     snprintf(path, sizeof path, "%s/logs", c->state_dir);
     if (r == 0)
-        r = make_dir(path, err);
+        r = dirs_make(path, 0700, "the directory", err);
     return r;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/get.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "daemon/child.h"
@@ -44,28 +45,19 @@ static void offer_virtual(struct config *c, const char *why, struct offer *ret)
 
 /* ---- what the probe says ---- */
 
-static const char *text_at(const struct json *o, const char *key)
-{
-    const struct json *node = json_type(o) == JSON_OBJECT ? json_get(o, key) : NULL;
-    const char *s = "";
-    if (node != NULL && json_type(node) == JSON_STRING)
-        json_string(node, key, &s, NULL);
-    return s;
-}
-
 static int take_answer(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err)
 {
     struct json *doc = NULL;
     int r = json_parse(text, bytes, "the probe", false, &doc, NULL);
     const struct json *machine = r == 0 && json_type(doc) == JSON_OBJECT ? json_get(doc, "machine") : NULL;
-    if (r == 0 && exit != 0 && text_at(doc, "message")[0] != '\0') {
-        r = err_set_at(err, -ENODEV, text_at(doc, "path"), "%s", text_at(doc, "message"));
+    if (r == 0 && exit != 0 && get_text(doc, "message")[0] != '\0') {
+        r = err_set_at(err, -ENODEV, get_text(doc, "path"), "%s", get_text(doc, "message"));
     } else if (exit != 0 || machine == NULL) {
         r = err_set(err, -ENODEV, "tutti-worker --probe ended with code %d and without a result", exit);
     } else {
         char *inner = json_print(machine);
-        snprintf(ret->backend, sizeof ret->backend, "%s", text_at(doc, "backend"));
-        snprintf(ret->reason, sizeof ret->reason, "%s", text_at(doc, "backend_reason"));
+        snprintf(ret->backend, sizeof ret->backend, "%s", get_text(doc, "backend"));
+        snprintf(ret->reason, sizeof ret->reason, "%s", get_text(doc, "backend_reason"));
         r = topology_parse(inner, strlen(inner), "the probe", &ret->topology, err);
         free(inner);
     }

@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/get.h"
 #include "base/log.h"
 #include "daemon/events.h"
 #include "daemon/peer.h"
@@ -193,38 +194,11 @@ static void on_hello(struct wconn *c, struct wire_msg *m)
 
 /* ---- what it tells ---- */
 
-static double number_at(const struct json *params, const char *key, double or)
-{
-    const struct json *node = params != NULL ? json_get(params, key) : NULL;
-    double v = or ;
-    if (node != NULL && json_type(node) == JSON_NUMBER)
-        json_double(node, key, &v, NULL);
-    return v;
-}
-
-static uint64_t count_at(const struct json *params, const char *key, uint64_t or)
-{
-    const struct json *node = params != NULL ? json_get(params, key) : NULL;
-    uint64_t v = or ;
-    if (node != NULL && json_type(node) == JSON_NUMBER)
-        json_u64(node, key, &v, NULL);
-    return v;
-}
-
-static const char *text_at(const struct json *params, const char *key)
-{
-    const struct json *node = params != NULL ? json_get(params, key) : NULL;
-    const char *s = "";
-    if (node != NULL && json_type(node) == JSON_STRING)
-        json_string(node, key, &s, NULL);
-    return s;
-}
-
 /* A member as JSON text, NULL when absent or null. */
 static void take_json(char **to, const struct json *params, const char *key)
 {
-    const struct json *node = params != NULL ? json_get(params, key) : NULL;
-    if (node == NULL || json_type(node) == JSON_NULL)
+    const struct json *node = get_node(params, key);
+    if (node == NULL)
         return;
     free(*to);
     *to = json_print(node);
@@ -258,7 +232,7 @@ static void on_planned(struct worker *w, const struct json *params, const char *
     struct job *j = w->job;
     bool again = j->live.planned != NULL && strcmp(j->live.planned, text) == 0;
     job_set_text(&j->live.planned, text);
-    j->total_steps = count_at(json_get(params, "resolved"), "total_steps", j->total_steps);
+    j->total_steps = get_count_or(json_get(params, "resolved"), "total_steps", j->total_steps);
     if (!again)
         publish(w, "planned", params);
 }
@@ -267,17 +241,17 @@ static void on_progress(struct worker *w, const struct json *params, const char 
 {
     struct job *j = w->job;
     job_set_text(&j->live.progress, text);
-    j->step = count_at(params, "step", j->step);
-    j->total_steps = count_at(params, "total_steps", j->total_steps);
-    j->loss = number_at(params, "loss", j->loss);
-    j->samples_per_s = number_at(params, "samples_per_s", j->samples_per_s);
-    j->eta_s = number_at(params, "eta_s", j->eta_s);
+    j->step = get_count_or(params, "step", j->step);
+    j->total_steps = get_count_or(params, "total_steps", j->total_steps);
+    j->loss = get_number_or(params, "loss", j->loss);
+    j->samples_per_s = get_number_or(params, "samples_per_s", j->samples_per_s);
+    j->eta_s = get_number_or(params, "eta_s", j->eta_s);
     publish(w, "progress", params);
 }
 
 static void on_checkpoint(struct worker *w, const struct json *params, const char *text)
 {
-    uint64_t step = count_at(params, "step", 0);
+    uint64_t step = get_count_or(params, "step", 0);
     (void)text;
     if (step > w->job->checkpoint_step) {
         w->job->checkpoint_step = step;
@@ -309,7 +283,7 @@ static void on_eval(struct worker *w, const struct json *params, const char *tex
 static void on_resumed(struct worker *w, const struct json *params, const char *text)
 {
     (void)text;
-    w->job->step = count_at(params, "step", w->job->step);
+    w->job->step = get_count_or(params, "step", w->job->step);
     publish(w, "resumed", params);
 }
 
@@ -369,8 +343,8 @@ static char *take_error(const struct json *params)
     struct err err = {0};
     if (e == NULL || json_type(e) != JSON_OBJECT)
         return NULL;
-    int code = wire_errno(text_at(e, "errno"));
-    err_set_at(&err, code < 0 ? code : -EIO, text_at(e, "path"), "%s", text_at(e, "message"));
+    int code = wire_errno(get_text(e, "errno"));
+    err_set_at(&err, code < 0 ? code : -EIO, get_text(e, "path"), "%s", get_text(e, "message"));
     wire_add_err_object(&b, &err);
     return b.at;
 }
@@ -389,14 +363,14 @@ static void take_failed(struct worker *w, const struct json *params, struct answ
         json_bool(retry, "retry", &again, NULL);
     if (w->job->cancel) {
         workers_end_job(w->daemon, w->job, JOB_CANCELLED, EXIT_CANCELLED, error, outcome_on_disk, a);
-    } else if (again && is_full(wire_errno(text_at(json_get(params, "error"), "errno")))) {
-        workers_pause(w->daemon, w->job, text_at(json_get(params, "error"), "message"), outcome_on_disk, a);
+    } else if (again && is_full(wire_errno(get_text(json_get(params, "error"), "errno")))) {
+        workers_pause(w->daemon, w->job, get_text(json_get(params, "error"), "message"), outcome_on_disk, a);
     } else if (again) {
         char why[512];
-        snprintf(why, sizeof why, "failed: %s", text_at(json_get(params, "error"), "message"));
+        snprintf(why, sizeof why, "failed: %s", get_text(json_get(params, "error"), "message"));
         workers_failed(w->daemon, w->job, why, outcome_on_disk, a);
     } else {
-        uint64_t code = count_at(params, "exit", 1);
+        uint64_t code = get_count_or(params, "exit", 1);
         workers_end_job(w->daemon, w->job, JOB_FAILED, code > 0 && code < 126 ? (int)code : 1, error,
                         outcome_on_disk, a);
     }
@@ -406,14 +380,14 @@ static void take_failed(struct worker *w, const struct json *params, struct answ
 static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
 {
     struct job *j = w->job;
-    const char *state = text_at(m->params, "state");
+    const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
         return; /* it sent it again on a new connection; the answer comes to the first or with its end */
     take_json(&j->live.curve, m->params, "curve");
     take_json(&j->live.evals, m->params, "evals");
     take_json(&j->live.report, m->params, "report");
-    j->step = count_at(m->params, "step", j->step);
-    j->loss = number_at(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
+    j->step = get_count_or(m->params, "step", j->step);
+    j->loss = get_number_or(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
     workers_took_outcome(w);
     struct answer *a = answer_later(c, m);
     if (strcmp(state, "done") == 0)

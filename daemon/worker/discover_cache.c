@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dirs.h"
 #include "base/log.h"
 #include "daemon/worker/discover.h"
 #include "daemon/worker/fsutil.h"
@@ -74,23 +75,6 @@ bool cache_load(struct topology *t)
 
 /* ---- writing ---- */
 
-static int make_dirs(const char *path, struct err *err)
-{
-    char buf[PATH_MAX];
-    snprintf(buf, sizeof buf, "%s", path);
-    for (char *p = buf + 1;; p++) {
-        bool end = *p == '\0';
-        if (*p != '/' && !end)
-            continue;
-        *p = '\0';
-        if (mkdir(buf, 0700) < 0 && errno != EEXIST)
-            return err_set_at(err, -errno, buf, "cannot make the directory: %s", strerror(errno));
-        if (end)
-            return 0;
-        *p = '/';
-    }
-}
-
 int discover_write_file(const char *path, const char *text, size_t bytes, struct err *err)
 {
     char dir_copy[PATH_MAX], name_copy[PATH_MAX], tmp[64];
@@ -121,7 +105,7 @@ int cache_store(const struct topology *t, struct err *err)
     if (r == 0)
         r = cache_path(t, path, sizeof path, err);
     if (r == 0)
-        r = make_dirs(dir, err);
+        r = dirs_make(dir, 0700, "the directory", err);
     if (r == 0) {
         topology_to_json(t, &b);
         strbuf_add(&b, "\n");

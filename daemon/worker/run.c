@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +19,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/dirs.h"
+#include "base/get.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "daemon/worker/report.h"
@@ -61,39 +62,6 @@ int run_signal(void)
 
 /* ---- the output directory ---- */
 
-static int sync_parent(const char *path)
-{
-    char buf[PATH_MAX];
-    snprintf(buf, sizeof buf, "%s", path);
-    int fd = open(dirname(buf), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == EACCES ? 0
-                               : -errno; /* a directory that may be written but not read cannot be synced */
-    return fs_sync_close(fd);
-}
-
-/* mkdir -p, durable. */
-static int make_dirs(const char *path, struct err *err)
-{
-    char buf[PATH_MAX];
-    if (path[0] == '\0')
-        return err_set_at(err, -EINVAL, "output", "must not be empty");
-    if ((size_t)snprintf(buf, sizeof buf, "%s", path) >= sizeof buf)
-        return err_set_at(err, -ENAMETOOLONG, "output", "the path is too long");
-    for (char *p = buf + 1;; p++) {
-        bool end = *p == '\0';
-        if (*p != '/' && !end)
-            continue;
-        *p = '\0';
-        int r = mkdir(buf, 0777) < 0 ? -errno : sync_parent(buf);
-        if (r < 0 && r != -EEXIST)
-            return err_set_at(err, r, buf, "cannot make the output directory: %s", strerror(-r));
-        if (end)
-            return 0;
-        *p = '/';
-    }
-}
-
 /* Another worker may be about to end: an earlier attempt at the same job. */
 static int lock_output(int lock, uint64_t wait_ns)
 {
@@ -109,7 +77,8 @@ static int lock_output(int lock, uint64_t wait_ns)
 static int open_output(const char *path, uint64_t lock_wait_ns, struct outdir *ret, int *ret_lock,
                        struct err *err)
 {
-    int r = make_dirs(path, err);
+    int r = path[0] == '\0' ? err_set_at(err, -EINVAL, "output", "must not be empty")
+                            : dirs_make(path, 0777, "the output directory", err);
     if (r < 0)
         return r;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -147,13 +116,6 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 
 /* ---- result.json ---- */
 
-static bool is_true(const struct json *object, const char *key)
-{
-    const struct json *node = json_get(object, key);
-    bool v = false;
-    return node != NULL && json_type(node) == JSON_BOOL && json_bool(node, key, &v, NULL) == 0 && v;
-}
-
 /* The text of result.json when it says that the job was done with so many steps, malloc'ed; else NULL. */
 static char *read_done(const struct outdir *out, uint64_t steps)
 {
@@ -164,9 +126,8 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     if (fs_read_text(out->fd, TRAIN_RESULT, RESULT_MAX, &text, &bytes) < 0)
         return NULL;
     bool good = json_parse(text, bytes, TRAIN_RESULT, false, &doc, NULL) == 0 &&
-                json_type(doc) == JSON_OBJECT && is_true(doc, "ok") && !is_true(doc, "stopped") &&
-                json_get(doc, "steps") != NULL &&
-                json_u64(json_get(doc, "steps"), "steps", &found, NULL) == 0 && found == steps;
+                json_type(doc) == JSON_OBJECT && get_flag(doc, "ok") && !get_flag(doc, "stopped") &&
+                get_count(doc, "steps", &found) && found == steps;
     json_free(doc);
     if (good)
         return text;

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 
 from files import DELETE, checkpoint_steps, crc32c, read_json, read_metrics, steps_in_metrics
 from harness import case
@@ -388,6 +389,23 @@ def test_worker_that_reports_a_wrong_spec_is_not_started_again(t):
     t.equal((j["exit"], j["attempt"], names(d.kept_events(j["id"]))), (2, 1, ["submitted", "started", "ended"]),
             "exit, attempt, events")
     t.contains(j["error"]["message"] + j["error"]["path"], "none", what="the error")
+
+
+@case
+def test_daemon_that_slept_itself_takes_no_worker_for_hung(t):
+    """Stopped for longer than --hang-timeout, it wakes with a clock that says that no worker spoke for too long, while what
+    they said waits in the socket."""
+    d = Daemon(t, hang_timeout=5).start()
+    job_id = d.submit(spec("out", {"train.steps": ENDLESS}, SLOW))["id"]
+    d.wait_step(job_id, 20)
+    d.signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    until(lambda: time.monotonic() > begin + 8, "time to pass")
+    d.signal(signal.SIGCONT)
+    step = d.show(job_id)["step"]
+    d.wait_step(job_id, step + 200)
+    j = d.show(job_id)
+    t.equal((j["attempt"], j["failures"], j["state"]), (1, 0, "running"), "attempt, failures, state")
 
 
 # ---- the daemon is stopped ----

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "client/follow.h"
-#include "client/get.h"
+#include "base/get.h"
 #include "client/tutti.h"
 
 #define HELLO "{\"jsonrpc\":\"2.0\",\"method\":\"hello\",\"params\":{\"server\":\"tuttid\",\"protocol\":1}}\n"

@@ -1,6 +1,6 @@
-/* Reading what the server sent without a schema: whatever is missing or of another type reads as nothing. */
-#ifndef CLIENT_GET_H
-#define CLIENT_GET_H
+/* Reading JSON that came from elsewhere without a schema: whatever is missing or of another type reads as nothing. */
+#ifndef BASE_GET_H
+#define BASE_GET_H
 
 #include <stdbool.h>
 #include <stdint.h>

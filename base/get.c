@@ -1,5 +1,5 @@
 /* Tolerant lookups, see get.h. Strings come as they are: whoever shows them scrubs them. */
-#include "client/get.h"
+#include "base/get.h"
 
 #include <stddef.h>
 
