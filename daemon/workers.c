@@ -33,7 +33,7 @@ struct workers {
     struct daemon *daemon;
     uv_pipe_t pipe; /* worker.sock */
     uv_timer_t tick;
-    uint64_t tick_ms; /* when it last ticked */
+    uint64_t tick_ms; /* when it last ticked, or began to */
 };
 
 static uint64_t wall_ms(void)
@@ -250,8 +250,10 @@ static void on_tick(uv_timer_t *t);
 static void keep_ticking(struct daemon *d)
 {
     uv_timer_t *t = &d->workers->tick;
-    if (!uv_is_active((uv_handle_t *)t) && !uv_is_closing((uv_handle_t *)t))
-        uv_timer_start(t, on_tick, TICK_MS, TICK_MS);
+    if (uv_is_active((uv_handle_t *)t) || uv_is_closing((uv_handle_t *)t))
+        return;
+    d->workers->tick_ms = daemon_now_ms(d);
+    uv_timer_start(t, on_tick, TICK_MS, TICK_MS);
 }
 
 static bool something_to_come(const struct daemon *d)
@@ -373,17 +375,15 @@ static void on_tick(uv_timer_t *t)
     struct daemon *d = ((struct workers *)t->data)->daemon;
     uint64_t now = daemon_now_ms(d), before = d->workers->tick_ms;
     d->workers->tick_ms = now;
-    if (before > 0 && now - before > MOST_LATE_MS)
+    if (now - before > MOST_LATE_MS)
         forgive_silence(d, now);
     for (size_t i = 0; i < d->jobs->all.n; i++)
         if (d->jobs->all.at[i]->worker != NULL)
             check_limits(d, d->jobs->all.at[i]->worker, now);
     workers_schedule(d);
     daemon_maybe_finished(d);
-    if (!something_to_come(d)) {
+    if (!something_to_come(d))
         uv_timer_stop(t);
-        d->workers->tick_ms = 0;
-    }
 }
 
 /* ---- start and end ---- */

@@ -280,7 +280,9 @@ def main(argv):
             for future in [pool.submit(execute, program, root, i) for i in chosen]:
                 lines, good = future.result()
                 print("\n".join(lines), flush=True)
-                failed += not good
+                if not good:
+                    print("\n".join(lines), file=sys.stderr, flush=True)  # meson shows this of a TAP test, not that
+                    failed += 1
     finally:
         if failed and "TUTTI_TEST_KEEP" in os.environ:
             print(f"# kept: {root}")

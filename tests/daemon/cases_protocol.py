@@ -606,7 +606,9 @@ def test_a_spec_as_long_as_a_line_survives(t):
         c.send_raw(line)
         job = c.answer(1)["id"]
         t.equal(c.call("show", id=job)["spec"], s, "the spec")
-        t.equal(Puppet(d, job).given["spec"], s, "the spec that the worker gets")
+        p = Puppet(d, job)
+        t.equal(p.given["spec"], s, "the spec that the worker gets")
+        p.outcome()
     d.stop()
 
 
@@ -904,13 +906,14 @@ def test_logs_with_bytes_of_any_kind(t):
 def test_logs_of_control_characters_fit_a_line(t):
     d = idle_daemon(t)
     job = d.submit(spec("out"))["id"]
-    Puppet(d, job)
+    p = Puppet(d, job)
     data = b"\x01" * 200000
     with open(d.worker_log(job), "ab") as f:
         f.write(data)
     with d.connect() as c:
         text, offset, _ = read_log(t, c, job, 65536)
         t.equal((len(text), offset), (len(data), len(data)), "read")
+    p.outcome()
     d.stop()
 
 
