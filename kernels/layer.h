@@ -43,6 +43,7 @@ struct layer_sizes {
     uint64_t x; /* input; its gradient likewise */
     uint64_t y; /* output (the next layer's input); 0 for the loss */
     uint64_t s;
+    uint64_t scratch_fwd; /* when S is not saved */
     uint64_t scratch_bwd;
     uint64_t target; /* loss layers */
     uint64_t result; /* loss layers */

@@ -9,7 +9,16 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
         return true;
     if (!(op->access & ACCESS_WRITE))
         return true;
-    return tensor->kind == TENSOR_S ? t->save : tensor->kind == TENSOR_X ? t->output : true;
+    switch (tensor->kind) {
+    case TENSOR_S:
+        return t->save;
+    case TENSOR_WORK:
+        return !t->save;
+    case TENSOR_X:
+        return t->output;
+    default:
+        return true;
+    }
 }
 
 bool trainer_reads(const struct graph_tensor *t)

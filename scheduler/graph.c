@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/vec.h"
+#include "scheduler/table.h"
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 #define GRAPH_MAX_TASKS (1u << 20)
@@ -48,7 +49,7 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
     struct graph *g = b->g;
     if (bytes == 0)
         return;
-    bool persistent = kind == TENSOR_W || kind == TENSOR_K;
+    bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B;
     bool external = (kind == TENSOR_X && layer == 0) || kind == TENSOR_TARGET || kind == TENSOR_RESULT ||
                     kind == TENSOR_DECISION;
     bool no_layer = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION;
@@ -75,6 +76,7 @@ static void add_tensors(struct builder *b, bool decision)
     for (uint32_t l = 0; l < g->n_layers; l++) {
         add_tensor(b, TENSOR_W, l, false, g->layers[l].size.w, update);
         add_tensor(b, TENSOR_K, l, false, g->layers[l].k_bytes, update);
+        add_tensor(b, TENSOR_B, l, false, g->layers[l].b_bytes, 0);
     }
     for (uint32_t l = 0; l < g->n_layers; l++) {
         const struct layer_sizes *s = &g->layers[l].size;
@@ -84,6 +86,7 @@ static void add_tensors(struct builder *b, bool decision)
             add_tensor(b, TENSOR_SUMSQ, l, false, sizeof(double), 1);
         add_tensor(b, TENSOR_X, l, true, s->x, 1);
         add_tensor(b, TENSOR_S, l, true, s->s, 1);
+        add_tensor(b, TENSOR_WORK, l, true, s->scratch_fwd, 1);
         if (has_dx(g, l))
             add_tensor(b, TENSOR_DX, l, true, s->x, 1);
         if (backward)
@@ -115,7 +118,7 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
 
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
-    add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, kind == TENSOR_S);
+    add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, kind == TENSOR_S || kind == TENSOR_WORK);
 }
 
 static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro,
@@ -139,20 +142,23 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
 {
     begin_task(b, INSTR_FWD, l, j, PLACE_DEVICE);
     add_read(b, TENSOR_W, l, PLAN_NONE, 0);
+    add_read(b, TENSOR_B, l, PLAN_NONE, 0);
     add_read(b, TENSOR_X, l, j, 1);
     if (is_loss(b->g, l)) {
         add_read(b, TENSOR_TARGET, l, j, 1);
         add_write(b, TENSOR_RESULT, l, j);
     } else {
         add_write(b, TENSOR_X, l + 1, j);
-        add_write(b, TENSOR_S, l, j);
     }
+    add_write(b, TENSOR_S, l, j);
+    add_write(b, TENSOR_WORK, l, j);
 }
 
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 {
     begin_task(b, INSTR_BWD, l, j, PLACE_DEVICE);
     add_read(b, TENSOR_W, l, PLAN_NONE, 0);
+    add_read(b, TENSOR_B, l, PLAN_NONE, 0);
     add_read(b, TENSOR_X, l, j, 1);
     add_read(b, TENSOR_S, l, j, 1);
     if (is_loss(b->g, l))
@@ -209,6 +215,16 @@ static void add_tasks(struct builder *b)
 
 /* ---- checks ---- */
 
+static int check_tasks(uint32_t n_layers, uint32_t n_micro, struct err *err)
+{
+    if ((uint64_t)n_layers * 2 * n_micro > GRAPH_MAX_TASKS)
+        return err_set_at(err, -EINVAL, "train",
+                          "%u layers x %u micro-batches are more tasks than a plan can hold; "
+                          "use a larger train.micro_batch",
+                          n_layers, n_micro);
+    return 0;
+}
+
 static int check_chain(const struct graph_config *c, struct err *err)
 {
     const struct model *m = c->model;
@@ -224,12 +240,7 @@ static int check_chain(const struct graph_config *c, struct err *err)
             return err_set_at(err, -EINVAL, "model", "layer %u takes %u inputs but layer %u gives %u outputs",
                               l, m->layers[l].in, l - 1, m->layers[l - 1].out);
     }
-    if ((uint64_t)m->n_layers * 2 * c->n_micro > GRAPH_MAX_TASKS)
-        return err_set_at(err, -EINVAL, "train",
-                          "%u layers x %u micro-batches are more tasks than a plan can hold; "
-                          "use a larger train.micro_batch",
-                          m->n_layers, c->n_micro);
-    return 0;
+    return check_tasks(m->n_layers, c->n_micro, err);
 }
 
 /* Elements per row times rows times 4 must be far from overflow before a layer computes its sizes. */
@@ -241,6 +252,22 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     if (!ok)
         return err_set_at(err, -EOVERFLOW, "model", "layer %u (%u x %u) is too large to address", l->id,
                           l->in, l->out);
+    return 0;
+}
+
+/* After a layer is described: its part of the total, and whether it is the first with weights. */
+static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
+{
+    const struct graph_layer *gl = &g->layers[l];
+    uint64_t per_micro =
+                 2 * gl->size.x + gl->size.s + gl->size.scratch_fwd + gl->size.scratch_bwd + gl->size.target,
+             all;
+    if (!checked_mul(per_micro, g->n_micro, &all) ||
+        !checked_add(all, 2 * gl->size.w + gl->k_bytes + gl->b_bytes, &all) ||
+        !checked_add(*total, all, total) || *total > GRAPH_MAX_BYTES)
+        return err_set_at(err, -EOVERFLOW, "model", "the model's tensors exceed 2^53 bytes at layer %u", l);
+    if (gl->size.w > 0 && g->first_trained == g->n_layers)
+        g->first_trained = l;
     return 0;
 }
 
@@ -257,16 +284,75 @@ static int describe_layers(struct graph *g, const struct graph_config *c, struct
         layer_type(layer)->sizes(layer, c->rows, &gl->size);
         layer_type(layer)->cost(layer, c->rows, &gl->cost);
         gl->k_bytes = optimizer_state_bytes(c->optimizer, gl->size.w);
-        uint64_t per_micro = 2 * gl->size.x + gl->size.s + gl->size.scratch_bwd + gl->size.target, all;
-        if (!checked_mul(per_micro, c->n_micro, &all) ||
-            !checked_add(all, 2 * gl->size.w + gl->k_bytes, &all) || !checked_add(total, all, &total) ||
-            total > GRAPH_MAX_BYTES)
-            return err_set_at(err, -EOVERFLOW, "model", "the model's tensors exceed 2^53 bytes at layer %u",
-                              l);
-        if (gl->size.w > 0 && g->first_trained == g->n_layers)
-            g->first_trained = l;
+        r = account_layer(g, l, &total, err);
+        if (r < 0)
+            return r;
     }
     return 0;
+}
+
+static int describe_table(struct graph *g, const struct table *t, struct err *err)
+{
+    uint64_t total = 0;
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        struct graph_layer *gl = &g->layers[l];
+        struct table_point at;
+        table_at(t, l, g->rows, &at);
+        gl->type = is_loss(g, l) ? "loss" : "layer";
+        gl->size =
+            (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
+        gl->k_bytes = t->layers[l].k;
+        gl->b_bytes = t->layers[l].b;
+        if (at.x == 0)
+            return err_set_at(err, -EINVAL, "layers", "layer %u has no input at micro-batch %u", l, g->rows);
+        int r = account_layer(g, l, &total, err);
+        if (r < 0)
+            return r;
+        if (l > 0)
+            g->layers[l - 1].size.y = at.x;
+    }
+    return 0;
+}
+
+static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micro, bool training,
+                               bool decision)
+{
+    struct arena *arena = arena_create();
+    struct graph *g = arena_alloc(arena, sizeof *g);
+    *g = (struct graph){
+        .n_layers = n_layers,
+        .n_micro = n_micro,
+        .n_replicas = 1,
+        .rows = rows,
+        .first_trained = n_layers,
+        .training = training,
+        .decision = training && decision,
+        .layers = arena_alloc_array(arena, n_layers, sizeof *g->layers),
+        .tensor_first =
+            arena_alloc_array(arena, (size_t)TENSOR_KIND_COUNT * n_layers, sizeof *g->tensor_first),
+        .task_first = arena_alloc_array(arena, (size_t)INSTR_KIND_COUNT * n_layers, sizeof *g->task_first),
+        .arena = arena,
+    };
+    memset(g->tensor_first, 0xff, sizeof *g->tensor_first * TENSOR_KIND_COUNT * n_layers);
+    memset(g->task_first, 0xff, sizeof *g->task_first * INSTR_KIND_COUNT * n_layers);
+    return g;
+}
+
+/* Tensors and tasks of a graph whose layers are described. */
+static void fill_graph(struct graph *g, bool decision)
+{
+    struct builder b = {.g = g};
+    add_tensors(&b, decision);
+    add_tasks(&b);
+    g->tensors = arena_memdup(g->arena, b.tensors.at, b.tensors.n * sizeof *b.tensors.at);
+    g->tasks = arena_memdup(g->arena, b.tasks.at, b.tasks.n * sizeof *b.tasks.at);
+    g->operands = arena_memdup(g->arena, b.operands.at, b.operands.n * sizeof *b.operands.at);
+    g->n_tensors = (uint32_t)b.tensors.n;
+    g->n_tasks = (uint32_t)b.tasks.n;
+    g->n_operands = (uint32_t)b.operands.n;
+    vec_free(&b.tensors);
+    vec_free(&b.tasks);
+    vec_free(&b.operands);
 }
 
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err)
@@ -274,44 +360,34 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     int r = check_chain(config, err);
     if (r < 0)
         return r;
-    struct arena *arena = arena_create();
-    struct graph *g = arena_alloc(arena, sizeof *g);
-    uint32_t n_layers = config->model->n_layers;
     bool decision = config->optimizer->clip > 0 || config->skip_nonfinite;
-    *g = (struct graph){
-        .n_layers = n_layers,
-        .n_micro = config->n_micro,
-        .n_replicas = 1,
-        .rows = config->rows,
-        .first_trained = n_layers,
-        .training = config->training,
-        .decision = config->training && decision,
-        .layers = arena_alloc_array(arena, n_layers, sizeof *g->layers),
-        .tensor_first =
-            arena_alloc_array(arena, (size_t)TENSOR_KIND_COUNT * n_layers, sizeof *g->tensor_first),
-        .task_first = arena_alloc_array(arena, (size_t)INSTR_KIND_COUNT * n_layers, sizeof *g->task_first),
-        .arena = arena,
-    };
+    struct graph *g =
+        new_graph(config->model->n_layers, config->rows, config->n_micro, config->training, decision);
     r = describe_layers(g, config, err);
     if (r < 0) {
-        arena_destroy(arena);
+        graph_destroy(g);
         return r;
     }
-    memset(g->tensor_first, 0xff, sizeof *g->tensor_first * TENSOR_KIND_COUNT * n_layers);
-    memset(g->task_first, 0xff, sizeof *g->task_first * INSTR_KIND_COUNT * n_layers);
+    fill_graph(g, decision);
+    *ret = g;
+    return 0;
+}
 
-    struct builder b = {.g = g};
-    add_tensors(&b, decision);
-    add_tasks(&b);
-    g->tensors = arena_memdup(arena, b.tensors.at, b.tensors.n * sizeof *b.tensors.at);
-    g->tasks = arena_memdup(arena, b.tasks.at, b.tasks.n * sizeof *b.tasks.at);
-    g->operands = arena_memdup(arena, b.operands.at, b.operands.n * sizeof *b.operands.at);
-    g->n_tensors = (uint32_t)b.tensors.n;
-    g->n_tasks = (uint32_t)b.tasks.n;
-    g->n_operands = (uint32_t)b.operands.n;
-    vec_free(&b.tensors);
-    vec_free(&b.tasks);
-    vec_free(&b.operands);
+int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
+                      struct graph **ret, struct err *err)
+{
+    if (micro_batch == 0 || n_micro == 0)
+        return err_set_at(err, -EINVAL, "batch", "a step needs at least one row and one micro-batch");
+    int r = check_tasks(t->n_layers, n_micro, err);
+    if (r < 0)
+        return r;
+    struct graph *g = new_graph(t->n_layers, micro_batch, n_micro, training, false);
+    r = describe_table(g, t, err);
+    if (r < 0) {
+        graph_destroy(g);
+        return r;
+    }
+    fill_graph(g, false);
     *ret = g;
     return 0;
 }

@@ -26,15 +26,15 @@ struct graph_tensor {
     uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
     uint64_t bytes;
     uint32_t writes_per_step;
-    bool persistent; /* W, K: survives the step; its home is the host */
+    bool persistent; /* W, K, B: survives the step; its home is the host */
     bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
                       * the host after the step. These have PLAN_RING host slots. */
 };
 
 struct graph_operand {
     tensor_id tensor;
-    enum access access;     /* READ, WRITE or RW */
-    bool optional;          /* a write that an instruction may leave out (S of a FWD; any write of a REC) */
+    enum access access; /* READ, WRITE or RW */
+    bool optional; /* a write that an instruction may leave out: S or work of a FWD, not both; any of a REC */
     uint32_t read_version;  /* count within the step; for READ and RW */
     uint32_t write_version; /* for WRITE and RW */
 };
@@ -51,7 +51,7 @@ struct graph_task {
 struct graph_layer {
     const char *type; /* "dense": for people */
     struct layer_sizes size;
-    uint64_t k_bytes;
+    uint64_t k_bytes, b_bytes;
     struct layer_cost cost; /* per micro-batch */
 };
 
@@ -79,6 +79,11 @@ struct graph_config {
     bool training;
     bool skip_nonfinite; /* a step whose gradient is not finite is skipped: needs the decision too */
 };
+
+/* The graph of a model of which only a profile is known, for planning: `micro_batch` rows, no decision, no targets. */
+struct table;
+int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
+                      struct graph **ret, struct err *err);
 
 /* Tensors have the same ids in the training and the evaluation graph of one model; the evaluation graph
  * merely has fewer tasks. -EINVAL for an empty or ill-formed chain, -EOVERFLOW for sizes beyond 2^53. */

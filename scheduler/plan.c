@@ -12,9 +12,19 @@
 #include "scheduler/explain_parts.h"
 
 const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
-    [TENSOR_W] = "W",      [TENSOR_DW] = "dW",    [TENSOR_K] = "K",     [TENSOR_B] = "B",
-    [TENSOR_X] = "X",      [TENSOR_DX] = "dX",    [TENSOR_S] = "S",     [TENSOR_SCRATCH] = "scratch",
-    [TENSOR_TARGET] = "T", [TENSOR_RESULT] = "R", [TENSOR_SUMSQ] = "N", [TENSOR_DECISION] = "decision",
+    [TENSOR_W] = "W",
+    [TENSOR_DW] = "dW",
+    [TENSOR_K] = "K",
+    [TENSOR_B] = "B",
+    [TENSOR_X] = "X",
+    [TENSOR_DX] = "dX",
+    [TENSOR_S] = "S",
+    [TENSOR_WORK] = "work",
+    [TENSOR_SCRATCH] = "scratch",
+    [TENSOR_TARGET] = "T",
+    [TENSOR_RESULT] = "R",
+    [TENSOR_SUMSQ] = "N",
+    [TENSOR_DECISION] = "decision",
 };
 
 const char *const instr_kind_names[INSTR_KIND_COUNT] = {
@@ -44,6 +54,7 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_DX:
     case TENSOR_S:
+    case TENSOR_WORK:
     case TENSOR_SCRATCH:
         return BYTES_STASH;
     default:

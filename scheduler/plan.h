@@ -35,10 +35,11 @@ enum tensor_kind {
     TENSOR_W,        /* per layer: weights */
     TENSOR_DW,       /* per layer (and replica): gradient sum */
     TENSOR_K,        /* per layer: optimizer state */
-    TENSOR_B,        /* per layer: buffers (reserved) */
+    TENSOR_B,        /* per layer: buffers, which no task of backpropagation writes */
     TENSOR_X,        /* per layer and micro-batch: input; of layer 0: filled by the loader */
     TENSOR_DX,       /* per layer and micro-batch: gradient of X */
     TENSOR_S,        /* per layer and micro-batch: what the forward saves for the backward */
+    TENSOR_WORK,     /* per layer and micro-batch: workspace of a forward that saves no S */
     TENSOR_SCRATCH,  /* per layer and micro-batch: workspace of the backward */
     TENSOR_TARGET,   /* per micro-batch: filled by the loader */
     TENSOR_RESULT,   /* per micro-batch: struct step_result, read by the trainer */

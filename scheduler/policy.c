@@ -174,9 +174,15 @@ static int report_misfit(const struct plan_request *request, uint64_t need, stru
         request->policy == POLICY_auto ? "" : " or memory.policy \"auto\"");
 }
 
+struct profile *plan_profile(const struct plan_request *r)
+{
+    return r->table != NULL ? profile_from_table(r->table, r->train, r->machine)
+                            : profile_analytic(r->train, r->machine);
+}
+
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)
 {
-    struct profile *prof = profile_analytic(request->train, request->machine);
+    struct profile *prof = plan_profile(request);
     struct search s = {
         .trial.run = try_candidate, .profile = prof, .err = err, .least_host_bytes = UINT64_MAX};
     const enum policy_id *ids;
@@ -210,7 +216,7 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
 
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err)
 {
-    struct profile *prof = profile_analytic(request->train, request->machine);
+    struct profile *prof = plan_profile(request);
     struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
     struct plan_need need;
     int r = least_need(&s, request, &need);

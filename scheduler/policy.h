@@ -9,6 +9,7 @@
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
 #include "scheduler/plan.h"
+#include "scheduler/profile.h"
 
 enum policy_id {
 #define POLICY(id, name) POLICY_##id,
@@ -26,12 +27,16 @@ struct plan_request {
     const struct machine *machine;
     enum policy_id policy; /* POLICY_auto: the best of the others that fits */
     enum update_place update;
+    const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
 };
 
 /* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
  * capacity per device that would do; *ret_least, where given, gets it. When only host memory lacks, err says
  * how much, and *ret_least stays as it was. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
+
+/* The times that plan_make goes by; the caller destroys them. */
+struct profile *plan_profile(const struct plan_request *request);
 
 /* The least capacity (the same for each device) that plan_make accepts for this request;
  * machine->capacity_bytes is ignored. */

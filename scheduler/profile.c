@@ -1,4 +1,4 @@
-/* The analytic profile: a roofline. A task takes as long as the slower of its arithmetic and its memory
+/* Profiles. The analytic one is a roofline: a task takes as long as the slower of its arithmetic and its memory
  * traffic, plus the cost of a launch. Integer arithmetic, rounded up, so that the same graph and machine give
  * the same nanoseconds on every computer.
  *
@@ -17,10 +17,8 @@ static uint64_t roofline_ns(const struct machine *m, uint64_t flops, uint64_t by
     return ns_add(busy, m->launch_ns);
 }
 
-static void profile_one_layer(const struct graph_layer *l, const struct machine *m, struct profile_layer *ret)
+static void profile_state(const struct graph_layer *l, const struct machine *m, struct profile_layer *ret)
 {
-    ret->fwd_ns = roofline_ns(m, l->cost.fwd_flops, l->cost.fwd_bytes);
-    ret->bwd_ns = roofline_ns(m, l->cost.bwd_flops, l->cost.bwd_bytes);
     if (l->size.w == 0)
         return;
     uint64_t dw = l->size.w;
@@ -31,7 +29,7 @@ static void profile_one_layer(const struct graph_layer *l, const struct machine 
     ret->upd_host_ns = ns_add(rate_ns(upd, m->host_bytes_per_s), m->launch_ns);
 }
 
-struct profile *profile_analytic(const struct graph *g, const struct machine *m)
+static struct profile *new_profile(const struct graph *g, const struct machine *m)
 {
     struct arena *arena = arena_create();
     struct profile *p = arena_alloc(arena, sizeof *p);
@@ -40,9 +38,36 @@ struct profile *profile_analytic(const struct graph *g, const struct machine *m)
     p->n_layers = g->n_layers;
     p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
     for (uint32_t l = 0; l < g->n_layers; l++)
-        profile_one_layer(&g->layers[l], m, &p->layers[l]);
+        profile_state(&g->layers[l], m, &p->layers[l]);
     /* One double per layer in, one decision out: too small for anything but the launch to matter. */
     p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
+    return p;
+}
+
+struct profile *profile_analytic(const struct graph *g, const struct machine *m)
+{
+    struct profile *p = new_profile(g, m);
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        const struct layer_cost *cost = &g->layers[l].cost;
+        p->layers[l].fwd_ns = roofline_ns(m, cost->fwd_flops, cost->fwd_bytes);
+        p->layers[l].bwd_ns = roofline_ns(m, cost->bwd_flops, cost->bwd_bytes);
+    }
+    return p;
+}
+
+struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m)
+{
+    struct profile *p = new_profile(g, m);
+    for (uint32_t l = 0; l < g->n_layers && l < t->n_layers; l++) {
+        struct table_point at;
+        table_at(t, l, g->rows, &at);
+        p->layers[l].fwd_ns = at.fwd_ns;
+        p->layers[l].bwd_ns = at.bwd_ns;
+        if (at.upd_host_ns > 0)
+            p->layers[l].upd_host_ns = at.upd_host_ns;
+        if (at.upd_device_ns > 0)
+            p->layers[l].upd_device_ns = at.upd_device_ns;
+    }
     return p;
 }
 

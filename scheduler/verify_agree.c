@@ -212,20 +212,26 @@ static bool agree_task_operand(const struct at *a, const struct plan_operand *o,
     return false;
 }
 
-/* The plan's operands are the graph's in the same order, less the writes that may be left out. */
+/* The plan's operands are the graph's in the same order, less the writes that may be left out. A forward saves S or
+ * has a workspace: it needs the room of one of them. */
 static void agree_task_operands(const struct at *a, const struct graph *g, const struct graph_task *task,
                                 uint32_t loc)
 {
     bool rec = a->in->kind == INSTR_REC;
+    bool saves = false, no_room = false;
     uint32_t n = 0, writes = 0;
     for (uint32_t j = 0; j < task->n_operands; j++) {
         const struct graph_operand *go = &g->operands[task->operand + j];
         const struct plan_operand *o = n < a->in->n_operands ? &a->ops[n] : NULL;
+        enum tensor_kind kind = g->tensors[go->tensor].kind;
         if (o != NULL && o->tensor == go->tensor && o->access == go->access) {
             if (!agree_task_operand(a, o, loc))
                 return;
-            writes += go->access != ACCESS_READ;
+            writes += go->access != ACCESS_READ && kind != TENSOR_WORK;
+            saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;
             n++;
+        } else if (kind == TENSOR_WORK) {
+            no_room = !saves; /* S comes before it in every list */
         } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
             BAD(a, "%s: operand %u should be %s, %s", here(a).s, n, name_tensor(a->v, go->tensor).s,
                 go->access == ACCESS_READ    ? "read"
@@ -238,6 +244,8 @@ static void agree_task_operands(const struct at *a, const struct graph *g, const
         BAD(a, "%s: has no business with %s", here(a).s, name_tensor(a->v, a->ops[n].tensor).s);
     else if (rec && writes == 0)
         BAD(a, "%s: recomputes nothing", here(a).s);
+    else if (no_room)
+        BAD(a, "%s: neither saves S nor has a workspace", here(a).s);
 }
 
 struct task_key {

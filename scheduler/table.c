@@ -1,0 +1,325 @@
+/* profile/v1: a table as JSON, and its values between the measured sizes. Strict where a mistake would pass for a
+ * measurement (types, lengths, order of sizes, negative numbers); keys that it does not know are refused. */
+#include "scheduler/table.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/json.h"
+
+#define MAX_NUMBER 9007199254740992.0 /* 2^53 */
+
+/* ---- reading ---- */
+
+static int read_numbers(struct arena *a, const struct json *node, const char *path, uint32_t n, double **ret,
+                        struct err *err)
+{
+    if (json_type(node) != JSON_ARRAY)
+        return err_set_at(err, -EINVAL, path, "expected an array, found %s", json_type_name(json_type(node)));
+    if (json_array_size(node) != n)
+        return err_set_at(err, -EINVAL, path, "has %zu numbers, but its axis has %u sizes",
+                          json_array_size(node), n);
+    *ret = arena_alloc_array(a, n, sizeof **ret);
+    uint32_t i = 0;
+    for (const struct json *v = json_array_first(node); v != NULL; v = json_array_next(v), i++) {
+        char at[300];
+        json_path_index(at, sizeof at, path, i);
+        int r = json_double(v, at, &(*ret)[i], err);
+        if (r < 0)
+            return r;
+        if (!((*ret)[i] >= 0 && (*ret)[i] <= MAX_NUMBER))
+            return err_set_at(err, -EINVAL, at, "must be between 0 and 2^53");
+    }
+    return 0;
+}
+
+static int read_axis(struct arena *a, const struct json *node, const char *path, struct table_axis *ret,
+                     struct err *err)
+{
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) == 0 ||
+        json_array_size(node) > TABLE_MAX_SAMPLES)
+        return err_set_at(err, -EINVAL, path, "must be an array of 1 to %d micro-batch sizes",
+                          TABLE_MAX_SAMPLES);
+    ret->sizes = arena_alloc_array(a, json_array_size(node), sizeof *ret->sizes);
+    for (const struct json *v = json_array_first(node); v != NULL; v = json_array_next(v)) {
+        char at[300];
+        uint64_t size;
+        json_path_index(at, sizeof at, path, ret->n);
+        int r = json_u64(v, at, &size, err);
+        if (r < 0)
+            return r;
+        if (size == 0 || size > INT32_MAX || (ret->n > 0 && size <= ret->sizes[ret->n - 1]))
+            return err_set_at(err, -EINVAL, at, "micro-batch sizes are at least 1 and ascend");
+        ret->sizes[ret->n++] = (uint32_t)size;
+    }
+    return 0;
+}
+
+/* A key whose value is an array as long as `axis`. */
+static void take_numbers(struct json_obj *o, struct arena *a, const char *key, const struct table_axis *axis,
+                         double **ret)
+{
+    const struct json *node;
+    char path[300];
+    if (!json_take(o, key, JSON_REQUIRED, &node))
+        return;
+    json_path_key(path, sizeof path, o->path, key);
+    int r = read_numbers(a, node, path, axis->n, ret, o->err);
+    if (r < 0)
+        o->status = r;
+}
+
+static void take_axis(struct json_obj *o, struct arena *a, const char *key, struct table_axis *ret)
+{
+    const struct json *node;
+    if (!json_take(o, key, JSON_REQUIRED, &node))
+        return;
+    int r = read_axis(a, node, key, ret, o->err);
+    if (r < 0)
+        o->status = r;
+}
+
+static void take_seconds(struct json_obj *o, const char *key, double *ret)
+{
+    if (json_take_double(o, key, JSON_OPTIONAL, ret) && !(*ret >= 0 && *ret <= MAX_NUMBER))
+        json_fail(o, key, -EINVAL, "must be between 0 and 2^53");
+}
+
+static int read_layer(struct table *t, const struct json *node, uint32_t id, struct err *err)
+{
+    struct table_layer *l = &t->layers[id];
+    struct json_obj o;
+    char path[64];
+    uint64_t said = id;
+    json_path_index(path, sizeof path, "layers", id);
+    json_obj_begin(&o, node, path, err);
+    if (json_take_u64(&o, "id", JSON_OPTIONAL, &said) && said != id)
+        json_fail(&o, "id", -EINVAL, "is %" PRIu64 ", but this is layer %u", said, id);
+    json_take_bytes(&o, "weight_bytes", JSON_REQUIRED, &l->w);
+    json_take_bytes(&o, "buffer_bytes", JSON_OPTIONAL, &l->b);
+    json_take_bytes(&o, "optimizer_bytes", JSON_OPTIONAL, &l->k);
+    take_numbers(&o, t->arena, "input_bytes", &t->input, &l->input_bytes);
+    take_numbers(&o, t->arena, "fwd_s", &t->fwd, &l->fwd_s);
+    take_numbers(&o, t->arena, "bwd_s", &t->bwd, &l->bwd_s);
+    take_numbers(&o, t->arena, "fwd_bytes", &t->fwd_bytes, &l->fwd_bytes);
+    take_numbers(&o, t->arena, "bwd_bytes", &t->bwd_bytes, &l->bwd_bytes);
+    take_seconds(&o, "update_cpu_s", &l->update_cpu_s);
+    take_seconds(&o, "update_gpu_s", &l->update_gpu_s);
+    int r = json_obj_end(&o);
+    if (r == 0 && (l->w > MAX_NUMBER || l->b > MAX_NUMBER || l->k > MAX_NUMBER))
+        r = err_set_at(err, -EOVERFLOW, path, "has more than 2^53 bytes");
+    return r;
+}
+
+static int read_layers(struct table *t, const struct json *list, struct err *err)
+{
+    if (json_type(list) != JSON_ARRAY || json_array_size(list) < 2 ||
+        json_array_size(list) > TABLE_MAX_LAYERS)
+        return err_set_at(err, -EINVAL, "layers", "must be an array of 2 to %d layers, the loss last",
+                          TABLE_MAX_LAYERS);
+    t->layers = arena_alloc_array(t->arena, json_array_size(list), sizeof *t->layers);
+    for (const struct json *n = json_array_first(list); n != NULL; n = json_array_next(n)) {
+        int r = read_layer(t, n, t->n_layers, err);
+        if (r < 0)
+            return r;
+        t->n_layers++;
+    }
+    return 0;
+}
+
+static void take_rate(struct json_obj *o, const char *key, uint64_t *ret)
+{
+    double v = 0;
+    if (!json_take_double(o, key, JSON_OPTIONAL, &v))
+        return;
+    if (!(v >= 1 && v <= MAX_NUMBER))
+        json_fail(o, key, -EINVAL, "must be at least 1; leave it out where it is not known");
+    else
+        *ret = (uint64_t)v;
+}
+
+static int read_link(struct table *t, const struct json *node, struct err *err)
+{
+    struct json_obj o;
+    json_obj_begin(&o, node, "link", err);
+    take_rate(&o, "swap_bytes_per_s", &t->link_bytes_per_s);
+    take_rate(&o, "p2p_bytes_per_s", &t->peer_bytes_per_s);
+    take_rate(&o, "host_copy_bytes_per_s", &t->host_copy_bytes_per_s);
+    return json_obj_end(&o);
+}
+
+static void take_chars(struct json_obj *o, const char *key, char *ret, size_t size)
+{
+    const char *text;
+    if (!json_take_string(o, key, JSON_OPTIONAL, &text))
+        return;
+    if (strlen(text) >= size)
+        json_fail(o, key, -EINVAL, "is too long: at most %zu bytes", size - 1);
+    else
+        strcpy(ret, text);
+}
+
+static int read_table(struct table *t, const struct json *doc, struct err *err)
+{
+    struct json_obj o;
+    const struct json *link = NULL, *layers = NULL;
+    const char *schema = "profile/v1", *source;
+    json_obj_begin(&o, doc, "", err);
+    if (json_take_string(&o, "schema", JSON_OPTIONAL, &schema) && strcmp(schema, "profile/v1") != 0)
+        json_fail(&o, "schema", -EINVAL, "is \"%s\"; this reads profile/v1", schema);
+    take_chars(&o, "model", t->model, sizeof t->model);
+    take_chars(&o, "device", t->device, sizeof t->device);
+    json_take_string(&o, "source", JSON_OPTIONAL, &source); /* where the numbers are from: for people */
+    take_axis(&o, t->arena, "micro_batch_fwd", &t->fwd);
+    take_axis(&o, t->arena, "micro_batch_bwd", &t->bwd);
+    take_axis(&o, t->arena, "micro_batch_fwd_bytes", &t->fwd_bytes);
+    take_axis(&o, t->arena, "micro_batch_bwd_bytes", &t->bwd_bytes);
+    take_axis(&o, t->arena, "micro_batch_input", &t->input);
+    json_take(&o, "link", JSON_OPTIONAL, &link);
+    json_take(&o, "layers", JSON_REQUIRED, &layers);
+    int r = json_obj_end(&o);
+    if (r == 0 && link != NULL)
+        r = read_link(t, link, err);
+    return r == 0 ? read_layers(t, layers, err) : r;
+}
+
+int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err)
+{
+    struct json *doc;
+    int r = json_parse(text, bytes, name, true, &doc, err);
+    if (r < 0)
+        return r;
+    struct arena *arena = arena_create();
+    struct table *t = arena_alloc(arena, sizeof *t);
+    t->arena = arena;
+    r = read_table(t, doc, err);
+    json_free(doc);
+    if (r < 0) {
+        arena_destroy(arena);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+void table_destroy(struct table *t)
+{
+    if (t != NULL)
+        arena_destroy(t->arena);
+}
+
+/* ---- writing ---- */
+
+static void add_axis(struct strbuf *b, const char *key, const struct table_axis *axis)
+{
+    strbuf_addf(b, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < axis->n; i++)
+        strbuf_addf(b, "%s%u", i ? "," : "", axis->sizes[i]);
+    strbuf_addf(b, "]");
+}
+
+static void add_numbers(struct strbuf *b, const char *key, const double *v, uint32_t n)
+{
+    strbuf_addf(b, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++)
+        strbuf_addf(b, "%s%.17g", i ? "," : "", v[i]);
+    strbuf_addf(b, "]");
+}
+
+static void add_rate(struct strbuf *b, const char *key, uint64_t v, bool *first)
+{
+    if (v == 0)
+        return;
+    strbuf_addf(b, "%s\"%s\":%" PRIu64, *first ? "" : ",", key, v);
+    *first = false;
+}
+
+static void add_layer(struct strbuf *b, const struct table *t, uint32_t id)
+{
+    const struct table_layer *l = &t->layers[id];
+    strbuf_addf(b,
+                "%s{\"id\":%u,\"weight_bytes\":%" PRIu64 ",\"buffer_bytes\":%" PRIu64
+                ",\"optimizer_bytes\":%" PRIu64,
+                id ? "," : "", id, l->w, l->b, l->k);
+    add_numbers(b, "input_bytes", l->input_bytes, t->input.n);
+    add_numbers(b, "fwd_s", l->fwd_s, t->fwd.n);
+    add_numbers(b, "bwd_s", l->bwd_s, t->bwd.n);
+    add_numbers(b, "fwd_bytes", l->fwd_bytes, t->fwd_bytes.n);
+    add_numbers(b, "bwd_bytes", l->bwd_bytes, t->bwd_bytes.n);
+    strbuf_addf(b, ",\"update_cpu_s\":%.17g,\"update_gpu_s\":%.17g}", l->update_cpu_s, l->update_gpu_s);
+}
+
+void table_to_json(const struct table *t, struct strbuf *out)
+{
+    bool first = true;
+    strbuf_addf(out, "{\"schema\":\"profile/v1\",\"model\":");
+    strbuf_add_json(out, t->model);
+    strbuf_addf(out, ",\"device\":");
+    strbuf_add_json(out, t->device);
+    add_axis(out, "micro_batch_fwd", &t->fwd);
+    add_axis(out, "micro_batch_bwd", &t->bwd);
+    add_axis(out, "micro_batch_fwd_bytes", &t->fwd_bytes);
+    add_axis(out, "micro_batch_bwd_bytes", &t->bwd_bytes);
+    add_axis(out, "micro_batch_input", &t->input);
+    strbuf_addf(out, ",\"link\":{");
+    add_rate(out, "swap_bytes_per_s", t->link_bytes_per_s, &first);
+    add_rate(out, "p2p_bytes_per_s", t->peer_bytes_per_s, &first);
+    add_rate(out, "host_copy_bytes_per_s", t->host_copy_bytes_per_s, &first);
+    strbuf_addf(out, "},\"layers\":[");
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        add_layer(out, t, l);
+    strbuf_addf(out, "]}");
+}
+
+/* ---- values ---- */
+
+static double value_at(const struct table_axis *axis, const double *v, double size)
+{
+    if (axis->n == 1) /* through the origin: what one size says of another */
+        return v[0] * size / axis->sizes[0];
+    uint32_t i = 1;
+    while (i < axis->n - 1 && axis->sizes[i] < size)
+        i++;
+    double a = axis->sizes[i - 1], b = axis->sizes[i];
+    double at = v[i - 1] + (v[i] - v[i - 1]) * (size - a) / (b - a);
+    return at > 0 ? at : 0;
+}
+
+static uint64_t ns(double seconds)
+{
+    return (uint64_t)llround(seconds * 1e9);
+}
+
+/* What is left of `whole` bytes; 0 when the parts exceed it. */
+static uint64_t rest(double whole, double parts)
+{
+    return whole > parts ? (uint64_t)(whole - parts) : 0;
+}
+
+void table_at(const struct table *t, uint32_t layer, uint32_t micro_batch, struct table_point *ret)
+{
+    const struct table_layer *l = &t->layers[layer];
+    double fwd = value_at(&t->fwd, l->fwd_s, micro_batch), bwd = value_at(&t->bwd, l->bwd_s, micro_batch);
+    double x = value_at(&t->input, l->input_bytes, micro_batch);
+    double y =
+        layer + 1 < t->n_layers ? value_at(&t->input, t->layers[layer + 1].input_bytes, micro_batch) : 0;
+    double state = (double)l->w + (double)l->b;
+    *ret = (struct table_point){
+        .fwd_ns = ns(fwd),
+        .bwd_ns = ns(bwd > fwd ? bwd - fwd : 0),
+        .x = (uint64_t)llround(x),
+        .fwd_work = rest(value_at(&t->fwd_bytes, l->fwd_bytes, micro_batch), state + x + y),
+        .s = rest(value_at(&t->bwd_bytes, l->bwd_bytes, micro_batch), state + (double)l->w + 2 * x),
+        .upd_host_ns = ns(l->update_cpu_s),
+        .upd_device_ns = ns(l->update_gpu_s),
+    };
+}
+
+uint32_t table_largest(const struct table *t)
+{
+    uint32_t f = t->fwd.sizes[t->fwd.n - 1], b = t->bwd.sizes[t->bwd.n - 1];
+    return f < b ? f : b;
+}
