@@ -137,6 +137,39 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
+/* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
+ * lowered by as much, and the draft made again. */
+#define RETAIN_TRIES 4
+
+static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
+                           const struct machine *m, bool cyclic)
+{
+    uint64_t budget[DEVICE_MAX];
+    gap_list gaps = {0};
+    struct draft bare;
+    memcpy(budget, m->capacity_bytes, sizeof budget);
+    draft_residency(&bare, o, knobs, cyclic, NULL, &gaps);
+    for (int tries = 0; tries < RETAIN_TRIES; tries++) {
+        bool over = false;
+        draft_retain(&bare, budget, &gaps);
+        draft_residency(d, o, knobs, cyclic, &gaps, NULL);
+        draft_place(d);
+        for (uint32_t i = 0; i < d->n_devices; i++) {
+            if (d->peak[i] <= m->capacity_bytes[i])
+                continue;
+            uint64_t excess = d->peak[i] - m->capacity_bytes[i];
+            budget[i] -= excess < budget[i] ? excess : budget[i];
+            over = true;
+        }
+        if (!over)
+            break;
+        if (tries < RETAIN_TRIES - 1)
+            draft_finish(d);
+    }
+    vec_free(&gaps);
+    draft_finish(&bare);
+}
+
 static void draft_program(struct draft *d, const struct order *o, const struct knobs *knobs,
                           const struct machine *m, bool cyclic)
 {
@@ -144,7 +177,11 @@ static void draft_program(struct draft *d, const struct order *o, const struct k
         draft_paging(d, o, m, knobs->least_cache, cyclic);
         return;
     }
-    draft_residency(d, o, knobs, cyclic);
+    if (knobs->retain) {
+        draft_retained(d, o, knobs, m, cyclic);
+        return;
+    }
+    draft_residency(d, o, knobs, cyclic, NULL, NULL);
     draft_place(d);
 }
 

@@ -61,6 +61,8 @@ enum keep_rule {
 
 struct knobs {
     enum keep_rule keep;
+    const bool *pinned; /* KEEP_UNIT, per layer: W, K and B stay on their device for good; NULL: none does */
+    bool retain;        /* KEEP_UNIT: what is left of the capacity keeps copies that would be fetched again */
     uint32_t lead_state; /* spans that W is fetched ahead and dW held behind */
     uint32_t lead_items; /* items that activations and K are fetched ahead and spilled outputs held behind */
     bool least_cache;    /* KEEP_LRU: the smallest cache that will do, not one of the device's size */
@@ -75,7 +77,8 @@ struct segment {
     tensor_id tensor;
     uint32_t device;
     uint32_t start,
-        end; /* positions in the program: created, dropped. A segment that lives across cycles: 0, n-1 */
+        end;       /* positions in the program: created, dropped. One that never ends: 0, n-1; one that lives
+                          * across cycles and not all the time: start > end */
     bool boundary; /* lives across cycles */
     bool dirty;    /* boundary only: the cycle writes it */
     uint64_t addr;
@@ -100,8 +103,28 @@ struct draft {
 
 void draft_finish(struct draft *d);
 
-/* Tasks in, tasks with moves and drops out. `o` is merged. */
-void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic);
+/* A place where a copy was given up and fetched again, with the same value: what the memory between would save. */
+struct gap {
+    uint32_t use; /* of the task operands in issue order, the one that fetched: the name of the gap */
+    uint32_t device;
+    uint32_t from, to; /* positions: dropped, fetched; from > to: across the boundary of the cycle */
+    uint64_t bytes;    /* of the copy */
+    uint64_t gain;     /* bytes that would not move */
+    bool keep;
+};
+typedef VEC(struct gap) gap_list;
+
+/* Tasks in, tasks with moves and drops out. `o` is merged. `kept` (may be NULL, sorted by use): gaps of an earlier draft
+ * of the same order and knobs; those marked are closed. ret_gaps (may be NULL) gets the gaps that are left. */
+void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
+                     const gap_list *kept, gap_list *ret_gaps);
+/* Marks gaps to keep so that the bytes saved are as many as possible, within what the draft leaves of `capacity`
+ * (per device). */
+void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
+/* The same for one device: room per position. Gaps that fit anywhere are marked. */
+void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32_t n_positions);
+/* Most bytes that are alive at once on a device. */
+uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the
  * caller's. */
 void draft_place(struct draft *d);

@@ -54,9 +54,15 @@ static uint64_t segment_bytes(const struct draft *d, const struct segment *s)
     return round_up(d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
 }
 
+static bool wraps(const struct segment *s)
+{
+    return s->start > s->end;
+}
+
+/* A segment that wraps is placed in two pieces, at one address: pieces themselves never wrap. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
-    return p->start <= s->end && s->start <= p->end;
+    return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
 }
 
 /* ---- the index ---- */
@@ -107,17 +113,27 @@ static void index_add(struct index *ix, const struct placed *p)
 
 /* ---- the lowest gap ---- */
 
-static void touch_lists(struct placer *p, const struct segment *s)
+static void touch_range(struct placer *p, const struct index *ix, uint32_t start, uint32_t end)
 {
-    const struct index *ix = &p->devices[s->device];
-    p->heads.n = 0;
     for (int k = 0; k < LEVELS; k++) {
         const struct level *lv = &ix->levels[k];
-        for (uint64_t b = s->start / lv->width; b <= s->end / lv->width; b++)
+        for (uint64_t b = start / lv->width; b <= end / lv->width; b++)
             if (lv->blocks[b].n > 0)
                 vec_push(&p->heads,
                          (struct merge_head){lv->blocks[b].at, lv->blocks[b].at + lv->blocks[b].n});
     }
+}
+
+static void touch_lists(struct placer *p, const struct segment *s)
+{
+    const struct index *ix = &p->devices[s->device];
+    p->heads.n = 0;
+    if (!wraps(s)) {
+        touch_range(p, ix, s->start, s->end);
+        return;
+    }
+    touch_range(p, ix, 0, s->end);
+    touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
 /* True when what is at `q` leaves room below it; otherwise *at moves behind it. */
@@ -177,7 +193,16 @@ static void place_segment(struct placer *p, uint32_t id)
     s->addr = p->heads.n <= MERGE_LISTS ? gap_by_merging(p, s, bytes) : gap_by_sorting(p, s, bytes);
     if (s->addr + bytes > p->d->peak[s->device])
         p->d->peak[s->device] = s->addr + bytes;
-    index_add(&p->devices[s->device], &(struct placed){s->addr, s->addr + bytes, s->start, s->end});
+    struct placed whole = {s->addr, s->addr + bytes, s->start, s->end};
+    if (!wraps(s)) {
+        index_add(&p->devices[s->device], &whole);
+        return;
+    }
+    struct placed head = whole, tail = whole;
+    head.start = 0;
+    tail.end = (uint32_t)p->d->instrs.n - 1;
+    index_add(&p->devices[s->device], &head);
+    index_add(&p->devices[s->device], &tail);
 }
 
 /* ---- the order ---- */
@@ -208,7 +233,8 @@ void draft_place(struct draft *d)
     struct rank *ranks = xcalloc(n ? n : 1, sizeof *ranks);
     for (uint32_t i = 0; i < n; i++) {
         const struct segment *s = &d->segments.at[i];
-        ranks[i] = (struct rank){segment_bytes(d, s), s->end - s->start, s->start, i};
+        uint32_t life = wraps(s) ? (uint32_t)d->instrs.n - (s->start - s->end) : s->end - s->start;
+        ranks[i] = (struct rank){segment_bytes(d, s), life, s->start, i};
     }
     qsort(ranks, n, sizeof *ranks, compare_ranks);
     for (uint32_t i = 0; i < n; i++)

@@ -14,8 +14,10 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "scheduler/build.h"
 
+#define NO_END         UINT32_MAX
 #define DIRECT_BUFFERS 2 /* a receiver holds at most this many micro-batches that it has not begun to use */
 
 struct use {
@@ -52,6 +54,13 @@ struct direct_send {
     uint32_t produced, read;
 };
 
+/* A fetch of what the device had had. */
+struct reload {
+    uint32_t use;
+    uint32_t from, to; /* segments: given up, fetched */
+    uint32_t saves;    /* moves that would not happen: the fetch, and a spill that is for it alone */
+};
+
 struct residency {
     struct draft *d;
     const struct graph *g;
@@ -65,6 +74,9 @@ struct residency {
     VEC(struct entry) entries;
     VEC(struct direct_send) direct; /* of the layer and kind under way */
     tensor_id direct_group;         /* first tensor of that layer and kind */
+    const gap_list *kept;           /* may be NULL */
+    VEC(struct reload) reloads;
+    VEC(uint32_t) merged; /* pairs: a segment, and the one that it became */
     struct arena *arena;
 };
 
@@ -75,6 +87,9 @@ struct value {
     uint32_t produced; /* position of the write; PLAN_NONE: before the program */
     bool at_host;
     bool read;                     /* by anyone since it was produced */
+    bool home;                     /* somebody wants it on the host for its own sake */
+    uint32_t fetches;              /* since then */
+    uint32_t reload;               /* the last of them that was one, or PLAN_NONE */
     uint32_t current[DEVICE_MAX];  /* segment with the newest value, or SEGMENT_NONE */
     uint32_t previous[DEVICE_MAX]; /* last segment, whatever its value, or SEGMENT_NONE */
 };
@@ -203,7 +218,7 @@ static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 
 static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos)
 {
-    vec_push(&r->d->segments, (struct segment){.tensor = tensor, .device = device});
+    vec_push(&r->d->segments, (struct segment){.tensor = tensor, .device = device, .end = NO_END});
     vec_push(&r->lives, (struct life){.last = pos, .produced = PLAN_NONE, .limit = UINT32_MAX});
     return (uint32_t)r->d->segments.n - 1;
 }
@@ -240,10 +255,26 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+/* The device has had the value: memory could have saved this fetch. */
+static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
+{
+    v->reload = (uint32_t)r->reloads.n;
+    vec_push(&r->reloads, (struct reload){use, from, to, 1});
+}
+
+/* The value is about to be another, or nobody reads it any more. If it was spilled for one fetch alone, keeping it would
+ * save the spill as well. */
+static void settle_value(struct residency *r, const struct value *v)
+{
+    if (v->producer != SEGMENT_NONE && !v->home && v->fetches == 1 && v->reload != PLAN_NONE)
+        r->reloads.at[v->reload].saves++;
+}
+
 static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
 {
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
     bring_home(r, v);
+    v->fetches++;
     uint32_t slot = fetch_slot(r, v->tensor, pos);
     if (v->produced != PLAN_NONE)
         slot = later(slot, slot_after(v->produced));
@@ -288,6 +319,21 @@ static void send(struct residency *r, struct value *v, uint32_t seg, uint32_t de
     r->lives.at[v->producer].sent = true;
 }
 
+static bool gap_is_kept(const struct residency *r, uint32_t use)
+{
+    if (r->kept == NULL)
+        return false;
+    size_t low = 0, high = r->kept->n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (r->kept->at[mid].use < use)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < r->kept->n && r->kept->at[low].use == use && r->kept->at[low].keep;
+}
+
 /* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before
  * it is dropped. */
 static bool keeps(const struct residency *r, uint32_t seg, uint32_t pos)
@@ -306,40 +352,51 @@ static void new_value(struct value *v, uint32_t producer, uint32_t pos)
     v->producer = producer;
     v->produced = pos;
     v->at_host = producer == SEGMENT_NONE;
-    v->read = false;
+    v->read = v->home = false;
+    v->fetches = 0;
+    v->reload = PLAN_NONE;
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         v->current[i] = SEGMENT_NONE;
 }
 
 static void use_on_host(struct residency *r, struct value *v, const struct use *u)
 {
-    if (u->access & ACCESS_READ)
+    if (u->access & ACCESS_READ) {
         bring_home(r, v);
-    if (u->access & ACCESS_WRITE)
+        v->home = true;
+    }
+    if (u->access & ACCESS_WRITE) {
+        settle_value(r, v);
         new_value(v, SEGMENT_NONE, u->pos);
+    }
 }
 
 static void use_on_device(struct residency *r, struct value *v, struct use *u)
 {
     const struct todo *t = &r->todos[u->pos];
-    uint32_t seg = v->current[t->loc];
+    uint32_t had = v->current[t->loc], seg = had, use = (uint32_t)(u - r->uses.at);
     bool reads = u->access & ACCESS_READ;
-    bool joins = reads && seg != SEGMENT_NONE && keeps(r, seg, u->pos);
+    bool joins = reads && had != SEGMENT_NONE && (keeps(r, had, u->pos) || gap_is_kept(r, use));
     if (!joins) {
         seg = new_segment(r, u->tensor, t->loc, u->pos);
-        if (!reads)
+        if (!reads) {
             end_previous(r, v, t->loc, slot_before(u->pos));
-        else if (can_send(r, v, t->loc, u->pos))
+        } else if (can_send(r, v, t->loc, u->pos)) {
             send(r, v, seg, t->loc);
-        else
+        } else {
             fetch(r, v, seg, u->pos);
+            if (had != SEGMENT_NONE)
+                note_reload(r, v, use, had, seg);
+        }
         v->previous[t->loc] = seg;
     }
     u->segment = seg;
     r->lives.at[seg].last = u->pos;
     v->read |= reads;
-    if ((u->access & ACCESS_WRITE) && t->kind != INSTR_REC)
+    if ((u->access & ACCESS_WRITE) && t->kind != INSTR_REC) {
+        settle_value(r, v);
         new_value(v, seg, u->pos);
+    }
     v->current[t->loc] = seg;
 }
 
@@ -371,12 +428,53 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
+static bool stays(const struct residency *r, const struct graph_tensor *t)
+{
+    return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
+}
+
+/* The first use in the cycle goes on with the copy that the last cycle left, if that has the newest value. */
+static uint32_t begin_across(struct residency *r, struct value *v, const struct use *first)
+{
+    uint32_t device = r->todos[first->pos].loc;
+    uint32_t seg = new_segment(r, v->tensor, device, first->pos);
+    r->d->segments.at[seg].boundary = true;
+    v->current[device] = v->previous[device] = seg;
+    return seg;
+}
+
+/* The last copy becomes the one that begins the next cycle. True if that is one and the same all the time. */
+static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
+{
+    uint32_t last = v->current[r->d->segments.at[seg].device];
+    assert(last != SEGMENT_NONE);
+    if (last == seg) {
+        r->d->segments.at[seg].dirty = v->produced != PLAN_NONE;
+        return true;
+    }
+    vec_push(&r->merged, last);
+    vec_push(&r->merged, seg);
+    return false;
+}
+
+/* Whether the first fetch of the cycle is of what the cycle before had on the device. */
+static void note_across(struct residency *r, const struct value *v, uint32_t use, uint32_t first_segment)
+{
+    uint32_t device = r->todos[r->uses.at[use].pos].loc;
+    uint32_t last = device == PLAN_HOST ? SEGMENT_NONE : v->current[device];
+    if (last == SEGMENT_NONE || !(r->uses.at[use].access & ACCESS_READ))
+        return;
+    bool all_the_time = last == first_segment;
+    vec_push(&r->reloads,
+             (struct reload){use, last, first_segment, all_the_time && v->produced != PLAN_NONE ? 2 : 1});
+}
+
 static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct graph_tensor *t = &r->g->tensors[tensor];
     if (n == 0)
         return;
-    if (r->d->cyclic && r->knobs->keep == KEEP_ALL && t->persistent && all_on_one_device(r, sorted, n)) {
+    if (r->d->cyclic && t->persistent && stays(r, t) && all_on_one_device(r, sorted, n)) {
         stay_resident(r, tensor, sorted, n);
         return;
     }
@@ -385,6 +483,8 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     new_value(&v, SEGMENT_NONE, PLAN_NONE);
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         v.previous[i] = SEGMENT_NONE;
+    bool may_wrap = r->d->cyclic && t->persistent, across = may_wrap && gap_is_kept(r, sorted[0]);
+    uint32_t wrapped = across ? begin_across(r, &v, &r->uses.at[sorted[0]]) : SEGMENT_NONE;
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
         if (r->todos[u->pos].loc == PLAN_HOST)
@@ -392,10 +492,18 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
         else
             use_on_device(r, &v, u);
     }
-    if (t->persistent || trainer_reads(t))
+    v.home |= t->persistent || trainer_reads(t);
+    settle_value(r, &v);
+    if (may_wrap && !across)
+        note_across(r, &v, sorted[0], (uint32_t)first_segment);
+    bool for_good = across && end_across(r, &v, wrapped);
+    if ((t->persistent && !for_good) || trainer_reads(t))
         bring_home(r, &v);
-    for (size_t s = first_segment; s < r->d->segments.n; s++)
-        end_segment(r, (uint32_t)s);
+    for (uint32_t s = (uint32_t)first_segment; s < r->d->segments.n; s++) {
+        bool goes_on = across && (for_good ? s == wrapped : s == r->merged.at[r->merged.n - 2]);
+        if (!goes_on)
+            end_segment(r, s);
+    }
 }
 
 /* ---- the program ---- */
@@ -455,11 +563,76 @@ static void write_program(struct residency *r)
     for (size_t i = 0; i < r->entries.n; i++)
         put_entry(r, &r->entries.at[i]);
     for (size_t s = 0; s < r->d->segments.n; s++)
-        if (r->d->segments.at[s].boundary)
+        if (r->d->segments.at[s].boundary && r->d->segments.at[s].end == NO_END)
             r->d->segments.at[s].end = (uint32_t)r->d->instrs.n - 1;
 }
 
-void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic)
+/* Segments that go on as another one across the boundary of the cycle take its number; the numbers of those behind them
+ * move up. */
+static void merge_segments(struct residency *r)
+{
+    uint32_t n = (uint32_t)r->d->segments.n, next = 0;
+    if (r->merged.n == 0)
+        return;
+    uint32_t *becomes = arena_alloc_array(r->arena, n, sizeof *becomes);
+    for (uint32_t s = 0; s < n; s++)
+        becomes[s] = s;
+    for (size_t i = 0; i < r->merged.n; i += 2)
+        becomes[r->merged.at[i]] = r->merged.at[i + 1];
+    uint32_t *number = arena_alloc_array(r->arena, n, sizeof *number);
+    for (uint32_t s = 0; s < n; s++) {
+        if (becomes[s] != s)
+            continue;
+        r->d->segments.at[next] = r->d->segments.at[s];
+        r->lives.at[next] = r->lives.at[s];
+        number[s] = next++;
+    }
+    for (uint32_t s = 0; s < n; s++)
+        number[s] = number[becomes[s]];
+    r->d->segments.n = r->lives.n = next;
+    for (size_t i = 0; i < r->uses.n; i++)
+        if (r->uses.at[i].segment != SEGMENT_NONE)
+            r->uses.at[i].segment = number[r->uses.at[i].segment];
+    for (size_t i = 0; i < r->reloads.n; i++) {
+        r->reloads.at[i].from = number[r->reloads.at[i].from];
+        r->reloads.at[i].to = number[r->reloads.at[i].to];
+    }
+    for (size_t i = 0; i < r->entries.n; i++) {
+        struct entry *e = &r->entries.at[i];
+        bool task = e->cls == ENTRY_TASK;
+        if (!task && e->from != SEGMENT_NONE)
+            e->from = number[e->from];
+        if (!task && e->to != SEGMENT_NONE)
+            e->to = number[e->to];
+    }
+}
+
+static int compare_gaps(const void *pa, const void *pb)
+{
+    const struct gap *a = pa, *b = pb;
+    return a->use < b->use ? -1 : a->use > b->use;
+}
+
+static void list_gaps(const struct residency *r, gap_list *ret)
+{
+    ret->n = 0;
+    for (size_t i = 0; i < r->reloads.n; i++) {
+        const struct reload *l = &r->reloads.at[i];
+        const struct segment *from = &r->d->segments.at[l->from], *to = &r->d->segments.at[l->to];
+        uint64_t bytes = round_up(r->g->tensors[from->tensor].bytes, PLAN_ALIGN);
+        vec_push(ret, (struct gap){.use = l->use,
+                                   .device = from->device,
+                                   .from = from->end,
+                                   .to = to->start,
+                                   .bytes = bytes,
+                                   .gain = l->saves * bytes});
+    }
+    if (ret->n > 1)
+        qsort(ret->at, ret->n, sizeof *ret->at, compare_gaps);
+}
+
+void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
+                     const gap_list *kept, gap_list *ret_gaps)
 {
     *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .cyclic = cyclic};
     struct residency r = {
@@ -468,6 +641,7 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
         .knobs = knobs,
         .n = (uint32_t)o->todos.n,
         .direct_group = PLAN_NONE,
+        .kept = kept,
         .arena = arena_create(),
     };
     r.todos = arena_memdup(r.arena, o->todos.at, o->todos.n * sizeof *o->todos.at); /* units are renumbered */
@@ -481,7 +655,12 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
     uint32_t *first, *sorted = sort_uses(&r, &first);
     for (uint32_t t = 0; t < r.g->n_tensors; t++)
         plan_tensor(&r, t, sorted + first[t], first[t + 1] - first[t]);
+    merge_segments(&r);
     write_program(&r);
+    if (ret_gaps != NULL)
+        list_gaps(&r, ret_gaps);
+    vec_free(&r.reloads);
+    vec_free(&r.merged);
     vec_free(&r.uses);
     vec_free(&r.lives);
     vec_free(&r.entries);

@@ -115,7 +115,8 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
     }
     const struct segment *s = &w->d->segments.at[o->segment];
     struct place *p = &w->segments[o->segment];
-    if (!s->boundary && s->start == index) {
+    bool created = !s->boundary || s->start > s->end; /* in the cycle, at its start; not before the first */
+    if (created && s->start == index) {
         *p = (struct place){now, NEVER};
         occupy(w, s);
         return;
