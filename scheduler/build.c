@@ -141,33 +141,44 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
  * lowered by as much, and the draft made again. */
 #define RETAIN_TRIES 4
 
+/* True when some device has too little memory for the addresses. */
+static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
+{
+    bool over = false;
+    for (uint32_t i = 0; i < d->n_devices; i++) {
+        if (d->peak[i] <= m->capacity_bytes[i])
+            continue;
+        uint64_t excess = d->peak[i] - m->capacity_bytes[i];
+        budget[i] -= excess < budget[i] ? excess : budget[i];
+        over = true;
+    }
+    return over;
+}
+
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
     uint64_t budget[DEVICE_MAX];
     gap_list gaps = {0};
     struct draft bare;
+    bool over;
     memcpy(budget, m->capacity_bytes, sizeof budget);
     draft_residency(&bare, o, knobs, cyclic, NULL, &gaps);
-    for (int tries = 0; tries < RETAIN_TRIES; tries++) {
-        bool over = false;
+    draft_place(&bare);
+    over = lower_budget(&bare, m, budget);
+    for (int tries = 0; tries < RETAIN_TRIES && !over; tries++) {
         draft_retain(&bare, budget, &gaps);
         draft_residency(d, o, knobs, cyclic, &gaps, NULL);
         draft_place(d);
-        for (uint32_t i = 0; i < d->n_devices; i++) {
-            if (d->peak[i] <= m->capacity_bytes[i])
-                continue;
-            uint64_t excess = d->peak[i] - m->capacity_bytes[i];
-            budget[i] -= excess < budget[i] ? excess : budget[i];
-            over = true;
+        if (!lower_budget(d, m, budget)) {
+            draft_finish(&bare);
+            vec_free(&gaps);
+            return;
         }
-        if (!over)
-            break;
-        if (tries < RETAIN_TRIES - 1)
-            draft_finish(d);
+        draft_finish(d);
     }
+    *d = bare;
     vec_free(&gaps);
-    draft_finish(&bare);
 }
 
 static void draft_program(struct draft *d, const struct order *o, const struct knobs *knobs,
@@ -193,10 +204,12 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices};
         return 0;
     }
+    struct knobs plain = *knobs; /* an evaluation reads every weight once: there is nothing to keep */
+    plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
     int e = order_merge(&eval, prof, err);
     if (e == 0)
-        draft_program(ret, &eval, knobs, r->machine, false);
+        draft_program(ret, &eval, &plain, r->machine, false);
     order_finish(&eval);
     return e;
 }
@@ -239,6 +252,7 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     bool ok = true;
     for (uint32_t i = 0; i < m->n_devices; i++) {
         uint64_t peak = cycle->peak[i] > eval->peak[i] ? cycle->peak[i] : eval->peak[i];
+        need->peak[i] = peak;
         ok &= peak <= m->capacity_bytes[i];
         if (peak > need->device_bytes)
             need->device_bytes = peak;

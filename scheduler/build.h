@@ -25,6 +25,10 @@
 
 /* ---- what a policy decides ---- */
 
+/* What stays of the layers' state on the devices, and where updates are: on the device for layers that are pinned, on
+ * the host for the others, unless the request says. */
+bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
+
 /* One task, to be done by one location. Units are numbered per location, ascending in its order: a span is a
  * pack's task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations
  * stay). */
@@ -41,6 +45,7 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
+    const bool *pinned;     /* per layer, or NULL: none */
     VEC(struct todo) todos; /* each location's in its own order; after order_merge in one issue order */
 };
 
@@ -154,6 +159,7 @@ bool trainer_reads(const struct graph_tensor *t);
  * machine; when it does not, *ret is NULL and ret_need has what it would take. */
 struct plan_need {
     uint64_t device_bytes; /* highest address over devices and programs */
+    uint64_t peak[DEVICE_MAX]; /* the same by device */
     uint64_t host_bytes;
     bool devices_fit; /* if there is no plan, then for lack of host memory */
 };
@@ -166,6 +172,9 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
 /* One way a policy can try. */
 struct candidate {
     uint32_t packs_fwd, packs_bwd; /* harmony-pp */
+    uint32_t packs;                /* auto: of the layers before the fused segment */
+    uint32_t fused;                /* auto: first layer of the fused segment */
+    uint32_t groups;               /* auto: parts of the batch that go through the chain one after another */
     struct knobs knobs;
 };
 
@@ -173,6 +182,9 @@ struct candidate {
  * fits the host says nothing about candidates with fewer packs), 0: it does not, negative: error. */
 struct trial {
     int (*run)(struct trial *t, const struct candidate *c);
+    const struct profile *profile;
+    struct plan_need need; /* of the last candidate */
+    uint64_t cost;         /* of the last candidate that fitted: less is better; UINT64_MAX when it did not */
 };
 
 struct policy {
@@ -194,6 +206,22 @@ struct policy {
  * starts[count] = last. count is at most last - first. */
 void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count,
                       uint32_t *starts);
+
+/* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item. */
+struct passes {
+    struct order *o;
+    const struct plan_request *r;
+    uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
+    uint32_t *bwd_device; /* per layer */
+};
+
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r);
+/* Layers [first, last) of micro-batches [from, to). Forward: nothing is saved. Backward: forward again inside the pack,
+ * then backward. Fused: forward, and at once backward, of one micro-batch after another. */
+void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
+void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
+void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
+void passes_end(struct passes *p); /* the updates that wait for a decision */
 
 /* The update part of an order, the same in every policy: without a decision updates follow their gradients at
  * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can

@@ -43,9 +43,9 @@ void order_forward_only(const struct order *o, const struct graph *eval, struct 
 
 /* ---- updates ---- */
 
-static bool on_device(const struct plan_request *r)
+bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer)
 {
-    return r->update == UPDATE_DEVICE;
+    return r->update == UPDATE_DEVICE || (r->update == UPDATE_AUTO && pinned != NULL && pinned[layer]);
 }
 
 static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t loc, uint32_t span,
@@ -61,9 +61,10 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     for (uint32_t l = last; l-- > first;) {
         if (o->graph->layers[l].size.w == 0)
             continue;
+        bool on_device = updates_on_device(r, o->pinned, l);
         if (o->graph->decision)
-            order_add(o, update_todo(INSTR_NORM, l, on_device(r) ? device : PLAN_HOST, span, *item));
-        else if (on_device(r))
+            order_add(o, update_todo(INSTR_NORM, l, on_device ? device : PLAN_HOST, span, *item));
+        else if (on_device)
             order_add(o, update_todo(INSTR_UPD, l, device, span, ++*item));
         else
             order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
@@ -80,11 +81,92 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
         if (o->graph->layers[l].size.w == 0)
             continue;
         uint32_t d = bwd_device[l];
-        if (on_device(r))
+        if (updates_on_device(r, o->pinned, l))
             order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
         else
             order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
     }
+}
+
+/* ---- passes ---- */
+
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r)
+{
+    *p = (struct passes){.o = o, .r = r, .bwd_device = xcalloc(o->graph->n_layers, sizeof *p->bwd_device)};
+}
+
+void passes_end(struct passes *p)
+{
+    order_updates(p->o, p->r, p->bwd_device, p->next_span, p->next_item);
+    free(p->bwd_device);
+}
+
+static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device, bool save,
+                     bool output)
+{
+    order_add(p->o, (struct todo){.kind = kind,
+                                  .layer = layer,
+                                  .micro = micro,
+                                  .loc = device,
+                                  .span = p->next_span[device],
+                                  .item = p->next_item[device],
+                                  .save = save,
+                                  .output = output});
+}
+
+void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+{
+    for (uint32_t j = from; j < to; j++) {
+        for (uint32_t l = first; l < last; l++)
+            add_pass(p, INSTR_FWD, l, j, device, false, true);
+        p->next_item[device]++;
+    }
+    p->next_span[device]++;
+}
+
+/* What the pack's backward needs again: inputs of all but its first layer, S of all that are trained. */
+static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t l = first; l < last; l++) {
+        bool save = l >= g->first_trained && g->layers[l].size.s > 0, output = l + 1 < last;
+        if (save || output)
+            add_pass(p, INSTR_REC, l, micro, device, save, output);
+    }
+}
+
+static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t l = last; l-- > first && l >= g->first_trained;) {
+        p->bwd_device[l] = device;
+        add_pass(p, INSTR_BWD, l, micro, device, false, false);
+    }
+    if (micro == g->n_micro - 1)
+        order_gradients_done(p->o, p->r, first, last, device, p->next_span[device], &p->next_item[device]);
+    p->next_item[device]++;
+}
+
+void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+{
+    if (last <= p->o->graph->first_trained)
+        return;
+    for (uint32_t j = from; j < to; j++) {
+        recompute(p, first, last, j, device);
+        backward(p, first, last, j, device);
+    }
+    p->next_span[device]++;
+}
+
+void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t j = from; j < to; j++) {
+        for (uint32_t l = first; l < last; l++)
+            add_pass(p, INSTR_FWD, l, j, device, l >= g->first_trained, true);
+        backward(p, first, last, j, device);
+    }
+    p->next_span[device]++;
 }
 
 /* ---- partition ---- */

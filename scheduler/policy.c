@@ -19,6 +19,7 @@ const char *const policy_names[POLICY_COUNT + 1] = {
 #undef POLICY
     NULL};
 
+const char *const objective_names[OBJECTIVE_COUNT + 1] = {"time", "bytes", NULL};
 const char *const update_place_names[UPDATE_PLACE_COUNT + 1] = {"auto", "host", "device", NULL};
 
 static const struct policy *const policies[POLICY_COUNT] = {
@@ -27,11 +28,10 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-const struct policy policy_auto = {.name = "auto"}; /* no policy of its own: the others, see auto_tries */
-
-/* What `auto` tries, in this order. When everything fits, nothing needs to move: then no other policy is
- * tried, whatever the simulator thinks of overlapping updates with compute. */
-static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_harmony_pp, POLICY_stream};
+/* What `auto` tries, in this order: everything resident, its own search, and the others where that finds nothing. When
+ * everything fits, nothing needs to move: then no other policy is tried, whatever the simulator thinks of overlapping
+ * updates with compute. */
+static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_harmony_pp, POLICY_stream};
 
 #define SIM_RUNS 3 /* enough for the steady state to show */
 
@@ -39,10 +39,9 @@ struct search {
     struct trial trial;          /* first: a trial is a search */
     struct plan_request request; /* update resolved */
     const struct policy *policy;
-    const struct profile *profile;
     struct err *err;
     struct plan *best;
-    uint64_t best_ns, best_bytes;
+    uint64_t best_cost, best_second;
     uint64_t least_host_bytes; /* of the candidates that fit the devices; UINT64_MAX: none does */
 };
 
@@ -50,8 +49,8 @@ static int build_candidate(const struct search *s, const struct candidate *c, st
                            struct plan_need *ret_need)
 {
     struct order order;
-    s->policy->order(&s->request, s->profile, c, &order);
-    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->profile, ret, ret_need, s->err);
+    s->policy->order(&s->request, s->trial.profile, c, &order);
+    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
     order_finish(&order);
     return r;
 }
@@ -60,23 +59,26 @@ static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct search *s = (struct search *)t;
     struct plan *p;
-    struct plan_need need;
-    int r = build_candidate(s, c, &p, &need);
+    int r = build_candidate(s, c, &p, &t->need);
     if (r < 0)
         return r;
-    uint64_t host = need.host_bytes + s->request.machine->host_taken_bytes;
-    if (need.devices_fit && host < s->least_host_bytes)
+    t->cost = UINT64_MAX;
+    uint64_t host = t->need.host_bytes + s->request.machine->host_taken_bytes;
+    if (t->need.devices_fit && host < s->least_host_bytes)
         s->least_host_bytes = host;
     if (p == NULL)
-        return need.devices_fit;
-    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->profile, s->request.machine);
+        return t->need.devices_fit;
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
     sim_destroy(sim);
-    if (s->best == NULL || ns < s->best_ns || (ns == s->best_ns && bytes < s->best_bytes)) {
+    bool by_bytes = s->request.objective == OBJECTIVE_BYTES;
+    uint64_t cost = by_bytes ? bytes : ns, second = by_bytes ? ns : bytes;
+    t->cost = cost;
+    if (s->best == NULL || cost < s->best_cost || (cost == s->best_cost && second < s->best_second)) {
         plan_destroy(s->best);
         s->best = p;
-        s->best_ns = ns;
-        s->best_bytes = bytes;
+        s->best_cost = cost;
+        s->best_second = second;
     } else {
         plan_destroy(p);
     }
@@ -121,7 +123,7 @@ static int least_need(struct search *s, const struct plan_request *request, stru
 {
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
-    *ret = (struct plan_need){UINT64_MAX, UINT64_MAX, false};
+    *ret = (struct plan_need){.device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX};
     for (uint32_t i = 0; i < n; i++) {
         struct plan_need need;
         use_policy(s, request, ids[i]);
@@ -184,14 +186,14 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
 {
     struct profile *prof = plan_profile(request);
     struct search s = {
-        .trial.run = try_candidate, .profile = prof, .err = err, .least_host_bytes = UINT64_MAX};
+        .trial = {.run = try_candidate, .profile = prof}, .err = err, .least_host_bytes = UINT64_MAX};
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
     int r = 0;
     for (uint32_t i = 0; i < n && r == 0; i++) {
         use_policy(&s, request, ids[i]);
         r = s.policy->search(&s.request, &s.trial);
-        if (s.best != NULL && ids[i] == POLICY_resident)
+        if (s.best != NULL && (ids[i] == POLICY_resident || ids[i] == POLICY_auto))
             break;
     }
     if (r == 0 && s.best == NULL) {
@@ -217,7 +219,7 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err)
 {
     struct profile *prof = plan_profile(request);
-    struct search s = {.trial.run = try_candidate, .profile = prof, .err = err};
+    struct search s = {.trial = {.run = try_candidate, .profile = prof}, .err = err};
     struct plan_need need;
     int r = least_need(&s, request, &need);
     profile_destroy(prof);

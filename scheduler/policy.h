@@ -22,11 +22,16 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
+/* What the best plan is; ties by the other. */
+enum objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
+extern const char *const objective_names[OBJECTIVE_COUNT + 1];
+
 struct plan_request {
     const struct graph *train, *eval; /* eval may be NULL: no eval program */
     const struct machine *machine;
     enum policy_id policy; /* POLICY_auto: the best of the others that fits */
     enum update_place update;
+    enum objective objective;
     const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
 };
 

@@ -66,77 +66,14 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
         .packs_fwd = r->train->n_layers, .packs_bwd = r->train->n_layers, .knobs = variants[N_VARIANTS - 1]};
 }
 
-struct cursor {
-    struct order *o;
-    const struct plan_request *r;
-    uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
-    uint32_t *bwd_device;
-};
-
-static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
-                bool save, bool output)
-{
-    order_add(c->o, (struct todo){.kind = kind,
-                                  .layer = layer,
-                                  .micro = micro,
-                                  .loc = device,
-                                  .span = c->next_span[device],
-                                  .item = c->next_item[device],
-                                  .save = save,
-                                  .output = output});
-}
-
-static void forward_task(struct cursor *c, uint32_t first, uint32_t last, uint32_t device)
-{
-    for (uint32_t j = 0; j < c->o->graph->n_micro; j++) {
-        for (uint32_t l = first; l < last; l++)
-            add(c, INSTR_FWD, l, j, device, false, true);
-        c->next_item[device]++;
-    }
-    c->next_span[device]++;
-}
-
-/* What the pack's backward needs again: inputs of all but its first layer, S of all that are trained. */
-static void recompute(struct cursor *c, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
-{
-    const struct graph *g = c->o->graph;
-    for (uint32_t l = first; l < last; l++) {
-        bool save = l >= g->first_trained && g->layers[l].size.s > 0, output = l + 1 < last;
-        if (save || output)
-            add(c, INSTR_REC, l, micro, device, save, output);
-    }
-}
-
-static void backward_task(struct cursor *c, uint32_t first, uint32_t last, uint32_t device, bool fused)
-{
-    const struct graph *g = c->o->graph;
-    if (!fused && last <= g->first_trained)
-        return;
-    for (uint32_t j = 0; j < g->n_micro; j++) {
-        if (fused)
-            for (uint32_t l = first; l < last; l++)
-                add(c, INSTR_FWD, l, j, device, l >= g->first_trained, true);
-        else
-            recompute(c, first, last, j, device);
-        for (uint32_t l = last; l-- > first && l >= g->first_trained;) {
-            c->bwd_device[l] = device;
-            add(c, INSTR_BWD, l, j, device, false, false);
-        }
-        if (j == g->n_micro - 1)
-            order_gradients_done(c->o, c->r, first, last, device, c->next_span[device],
-                                 &c->next_item[device]);
-        c->next_item[device]++;
-    }
-    c->next_span[device]++;
-}
-
 static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *cand,
                   struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t n = r->machine->n_devices, task = 0;
+    uint32_t n = r->machine->n_devices, task = 0, m = g->n_micro;
     order_init(ret, g, n);
-    struct cursor c = {.o = ret, .r = r, .bwd_device = xcalloc(g->n_layers, sizeof *c.bwd_device)};
+    struct passes p;
+    passes_begin(&p, ret, r);
     uint32_t *fwd = xcalloc(g->n_layers + 1, sizeof *fwd), *bwd = xcalloc(g->n_layers + 1, sizeof *bwd);
 
     partition_layers(prof, 0, g->n_layers, cand->packs_bwd, bwd);
@@ -145,13 +82,13 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     if (packs_fwd > 0)
         partition_layers(prof, 0, fused, packs_fwd, fwd);
     for (uint32_t i = 0; i < packs_fwd; i++)
-        forward_task(&c, fwd[i], fwd[i + 1], task++ % n);
-    for (uint32_t k = cand->packs_bwd; k-- > 0;)
-        backward_task(&c, bwd[k], bwd[k + 1], task++ % n, k == cand->packs_bwd - 1);
-    order_updates(ret, r, c.bwd_device, c.next_span, c.next_item);
+        pass_forward(&p, fwd[i], fwd[i + 1], 0, m, task++ % n);
+    pass_fused(&p, fused, g->n_layers, 0, m, task++ % n);
+    for (uint32_t k = cand->packs_bwd - 1; k-- > 0;)
+        pass_backward(&p, bwd[k], bwd[k + 1], 0, m, task++ % n);
+    passes_end(&p);
     free(fwd);
     free(bwd);
-    free(c.bwd_device);
 }
 
 const struct policy policy_harmony_pp = {

@@ -164,7 +164,7 @@ def run_worker(t, *options):
 @case
 def test_digits_job_has_over_four_times_the_state_that_its_devices_hold(t):
     r = run_worker(t, "--check", os.path.join(EXAMPLES, "digits.json"))
-    t.equal(r["policy"], "harmony-pp", "policy")
+    t.equal(r["policy"], "auto", "policy")
     t.equal(r["devices"], 2, "devices")
     t.check(r["state_bytes"] >= 4 * 2 * r["device_bytes"], f"the state is only {r['state_bytes']} bytes")
 

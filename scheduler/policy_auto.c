@@ -1,0 +1,296 @@
+/* Policy `auto`: ours. On one device, or as a pipeline that wraps around N.
+ *
+ * The chain is cut into packs and a fused last segment. Pack k runs on device k mod N, forward and backward alike, so
+ * that what a device knows of a layer can stay there; the fused segment is next to the last pack. Its forward, loss
+ * and backward run per micro-batch, with nothing done twice; the packs recompute their inside from their input. The batch goes
+ * through the chain in one or more groups. The state of some layers is pinned: it never leaves its device, and its
+ * updates are there; the others are updated on the host. Whatever memory is left then keeps copies that would be
+ * fetched again (retain.c).
+ *
+ * The search goes from a first way that fits along one axis after another (packs, fused segment, groups, pins) and
+ * keeps what is better. Every way is built with addresses and simulated.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/build.h"
+
+static const struct knobs variants[] = {
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 1},
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 0},
+};
+#define N_VARIANTS (sizeof variants / sizeof variants[0])
+
+/* ---- the order of a candidate ---- */
+
+static uint32_t pack_device(const struct plan_request *r, uint32_t pack)
+{
+    return pack % r->machine->n_devices;
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c, struct order *ret)
+{
+    const struct graph *g = r->train;
+    uint32_t *packs = xcalloc(g->n_layers + 1, sizeof *packs);
+    order_init(ret, g, r->machine->n_devices);
+    ret->pinned = c->knobs.pinned;
+    struct passes p;
+    passes_begin(&p, ret, r);
+    if (c->packs > 0)
+        partition_layers(prof, 0, c->fused, c->packs, packs);
+    for (uint32_t group = 0; group < c->groups; group++) {
+        uint32_t from = (uint32_t)((uint64_t)group * g->n_micro / c->groups);
+        uint32_t to = (uint32_t)((uint64_t)(group + 1) * g->n_micro / c->groups);
+        for (uint32_t k = 0; k < c->packs; k++)
+            pass_forward(&p, packs[k], packs[k + 1], from, to, pack_device(r, k));
+        pass_fused(&p, c->fused, g->n_layers, from, to, pack_device(r, c->packs));
+        for (uint32_t k = c->packs; k-- > 0;)
+            pass_backward(&p, packs[k], packs[k + 1], from, to, pack_device(r, k));
+    }
+    passes_end(&p);
+    free(packs);
+}
+
+static void leanest(const struct plan_request *r, struct candidate *ret)
+{
+    uint32_t before = r->train->n_layers - 1;
+    *ret = (struct candidate){
+        .packs = before, .fused = before, .groups = 1, .knobs = variants[N_VARIANTS - 1]};
+    ret->knobs.retain = false;
+}
+
+/* ---- the search ---- */
+
+struct search {
+    const struct plan_request *r;
+    struct trial *t;
+    struct candidate best;
+    uint64_t best_cost; /* UINT64_MAX: none fits yet */
+    uint32_t *packs;    /* scratch */
+    struct arena *arena;
+};
+
+/* Tries, and remembers it if it is better. 1: it fits; 0: it does not; negative: an error. */
+static int attempt(struct search *s, const struct candidate *c)
+{
+    int e = s->t->run(s->t, c);
+    if (e > 0 && s->t->cost < s->best_cost) {
+        s->best = *c;
+        s->best_cost = s->t->cost;
+    }
+    return e;
+}
+
+/* All layers in `total` packs of about the same time, of which the last is the fused one. */
+static void cut(struct search *s, uint32_t total, struct candidate *c)
+{
+    partition_layers(s->t->profile, 0, s->r->train->n_layers, total, s->packs);
+    c->packs = total - 1;
+    c->fused = s->packs[total - 1];
+}
+
+/* The fewest packs that fit. *ret_total is 0 when none do. */
+static int fewest_packs(struct search *s, struct candidate *c, uint32_t *ret_total)
+{
+    uint32_t low = 1, high = s->r->train->n_layers;
+    cut(s, high, c);
+    int e = attempt(s, c);
+    *ret_total = e > 0 ? high : 0;
+    while (e > 0 && low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        cut(s, mid, c);
+        int fits = attempt(s, c);
+        if (fits < 0)
+            return fits;
+        if (fits)
+            high = *ret_total = mid;
+        else
+            low = mid + 1;
+    }
+    return e < 0 ? e : 0;
+}
+
+/* More packs than need be leave memory for other things; in a pipeline, a multiple of the devices is balanced. */
+static int try_packs(struct search *s, uint32_t fewest)
+{
+    const uint32_t n = s->r->machine->n_devices, most = s->r->train->n_layers;
+    uint32_t tried = 0;
+    for (uint32_t i = 1; i <= 8; i++) {
+        uint32_t total = fewest + fewest * i / 4 + (i < 3 ? i : 0);
+        if (n > 1)
+            total = (total + n - 2) / n * n + 1; /* the fused one comes on top */
+        if (total <= tried || total > most)
+            continue;
+        struct candidate c = s->best;
+        cut(s, total, &c);
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        tried = total;
+    }
+    return 0;
+}
+
+/* The fused segment as long as it fits: what is in it is not recomputed. In a pipeline one device has it, so it is no
+ * use to make it much longer than the packs. */
+static int try_fused(struct search *s)
+{
+    uint32_t low = 0, high = s->best.fused;
+    for (int tries = 0; tries < 6 && low < high; tries++) {
+        struct candidate c = s->best;
+        c.fused = low + (high - low) / 2;
+        if (c.packs > c.fused)
+            c.packs = c.fused;
+        uint64_t before = s->best_cost;
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        if (e > 0 && s->best_cost < before)
+            high = c.fused;
+        else
+            low = c.fused + 1;
+    }
+    return 0;
+}
+
+static int try_groups(struct search *s)
+{
+    for (uint32_t groups = 2; groups <= s->r->train->n_micro; groups *= 2) {
+        struct candidate c = s->best;
+        uint64_t before = s->best_cost;
+        c.groups = groups;
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        if (s->best_cost == before)
+            break;
+    }
+    return 0;
+}
+
+static uint64_t state_bytes(const struct graph_layer *l)
+{
+    return l->size.w + l->k_bytes + l->b_bytes + 3 * PLAN_ALIGN;
+}
+
+/* Pins layers in ascending order, each device within its budget: the first layers are updated last and needed first. */
+static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
+{
+    const struct graph *g = s->r->train;
+    bool *pinned = arena_alloc_array(s->arena, g->n_layers, sizeof *pinned);
+    uint64_t used[DEVICE_MAX] = {0};
+    if (c->packs > 0)
+        partition_layers(s->t->profile, 0, c->fused, c->packs, s->packs);
+    uint32_t k = 0;
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        while (k < c->packs && l >= s->packs[k + 1])
+            k++;
+        uint32_t device = pack_device(s->r, k);
+        uint64_t bytes = state_bytes(&g->layers[l]);
+        if (used[device] + bytes > budget[device])
+            continue;
+        used[device] += bytes;
+        pinned[l] = true;
+    }
+    c->knobs.pinned = pinned;
+}
+
+/* What a candidate needs without anything kept, as a budget for pins: the rest of the capacity. */
+static int spare(struct search *s, const struct candidate *c, uint64_t *ret)
+{
+    struct candidate bare = *c;
+    bare.knobs.retain = false;
+    bare.knobs.pinned = NULL;
+    int e = attempt(s, &bare);
+    for (uint32_t d = 0; d < s->r->machine->n_devices; d++) {
+        uint64_t has = s->r->machine->capacity_bytes[d], needs = s->t->need.peak[d];
+        ret[d] = has > needs ? has - needs : 0;
+    }
+    return e;
+}
+
+static int try_pins(struct search *s)
+{
+    uint64_t room[DEVICE_MAX], budget[DEVICE_MAX];
+    struct candidate c = s->best;
+    if (s->r->update == UPDATE_HOST)
+        return 0;
+    int e = spare(s, &c, room);
+    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* all of it, half, a quarter */
+        for (uint32_t d = 0; d < DEVICE_MAX; d++)
+            budget[d] = room[d] / 4 * (uint64_t)part;
+        pin(s, &c, budget);
+        e = attempt(s, &c);
+    }
+    return e < 0 ? e : 0;
+}
+
+/* Every state on its device for good: nothing of it moves. Packs as few as fit then. */
+static int try_all_pinned(struct search *s)
+{
+    uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
+    if (s->r->update == UPDATE_HOST)
+        return 0;
+    for (uint32_t l = 0; l < s->r->train->n_layers; l++)
+        sum += state_bytes(&s->r->train->layers[l]);
+    for (uint32_t d = 0; d < s->r->machine->n_devices; d++)
+        has += s->r->machine->capacity_bytes[d];
+    if (sum > has)
+        return 0;
+    for (uint32_t d = 0; d < DEVICE_MAX; d++)
+        endless[d] = UINT64_MAX / 2;
+    const uint32_t n = s->r->machine->n_devices, most = s->r->train->n_layers;
+    bool fitted = false;
+    for (uint32_t rounds = (most - 1) / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
+        struct candidate c = s->best;
+        cut(s, rounds * n + 1, &c);
+        pin(s, &c, endless);
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        if (e == 0 && fitted)
+            break;
+        fitted |= e > 0;
+    }
+    return 0;
+}
+
+static int improve(struct search *s, uint32_t fewest)
+{
+    int e = try_packs(s, fewest);
+    if (e == 0)
+        e = try_fused(s);
+    if (e == 0)
+        e = try_all_pinned(s);
+    if (e == 0)
+        e = try_pins(s);
+    return e == 0 ? try_groups(s) : e;
+}
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    struct search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
+    s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
+    int e = 0;
+    for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
+        struct candidate c = {.groups = 1, .knobs = variants[i]};
+        uint32_t fewest;
+        e = fewest_packs(&s, &c, &fewest);
+        if (e < 0 || fewest == 0)
+            continue;
+        e = improve(&s, fewest);
+        break;
+    }
+    arena_destroy(s.arena);
+    return e;
+}
+
+const struct policy policy_auto = {
+    .name = "auto",
+    .default_update = UPDATE_AUTO,
+    .search = search,
+    .leanest = leanest,
+    .order = order,
+};
