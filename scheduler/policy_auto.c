@@ -155,6 +155,20 @@ static int try_fused(struct search *s)
     return 0;
 }
 
+/* And as short as can be: what it does not need can keep other things. */
+static int try_short_fused(struct search *s)
+{
+    const uint32_t last = s->r->train->n_layers - 1;
+    for (uint32_t f = last; f + 3 > last && f > s->best.fused; f--) {
+        struct candidate c = s->best;
+        c.fused = f;
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+    }
+    return 0;
+}
+
 static int try_groups(struct search *s)
 {
     for (uint32_t groups = 2; groups <= s->r->train->n_micro; groups *= 2) {
@@ -263,6 +277,8 @@ static int improve(struct search *s, uint32_t fewest)
     if (e == 0)
         e = try_fused(s);
     if (e == 0)
+        e = try_short_fused(s);
+    if (e == 0)
         e = try_all_pinned(s);
     if (e == 0)
         e = try_pins(s);
@@ -281,7 +297,8 @@ static int search(const struct plan_request *r, struct trial *t)
         if (e < 0 || fewest == 0)
             continue;
         e = improve(&s, fewest);
-        break;
+        if (r->objective == OBJECTIVE_TIME)
+            break; /* less overlap is not faster; but it leaves more memory */
     }
     arena_destroy(s.arena);
     return e;
