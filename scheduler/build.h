@@ -158,7 +158,7 @@ bool trainer_reads(const struct graph_tensor *t);
 /* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the
  * machine; when it does not, *ret is NULL and ret_need has what it would take. */
 struct plan_need {
-    uint64_t device_bytes; /* highest address over devices and programs */
+    uint64_t device_bytes;     /* highest address over devices and programs */
     uint64_t peak[DEVICE_MAX]; /* the same by device */
     uint64_t host_bytes;
     bool devices_fit; /* if there is no plan, then for lack of host memory */
@@ -218,8 +218,10 @@ struct passes {
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r);
 /* Layers [first, last) of micro-batches [from, to). Forward: nothing is saved. Backward: forward again inside the pack,
  * then backward. Fused: forward, and at once backward, of one micro-batch after another. */
-void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
+void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                  uint32_t device);
+void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                   uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
 void passes_end(struct passes *p); /* the updates that wait for a decision */
 

@@ -171,7 +171,7 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     uint64_t w = 0, k = 0;
 
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        w += g->layers[l].size.w;
+        w += g->layers[l].tied ? 0 : g->layers[l].size.w;
         k += g->layers[l].k_bytes;
     }
     label(out, "model");

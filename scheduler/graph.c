@@ -74,7 +74,10 @@ static void add_tensors(struct builder *b, bool decision)
     struct graph *g = b->g;
     uint32_t last = g->n_layers - 1, update = g->training ? 1 : 0;
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        add_tensor(b, TENSOR_W, l, false, g->layers[l].size.w, update);
+        if (g->layers[l].tied)
+            *first_slot(g, TENSOR_W, l) = *first_slot(g, TENSOR_W, g->layers[l].owner);
+        else
+            add_tensor(b, TENSOR_W, l, false, g->layers[l].size.w, update);
         add_tensor(b, TENSOR_K, l, false, g->layers[l].k_bytes, update);
         add_tensor(b, TENSOR_B, l, false, g->layers[l].b_bytes, 0);
     }
@@ -82,7 +85,7 @@ static void add_tensors(struct builder *b, bool decision)
         const struct layer_sizes *s = &g->layers[l].size;
         bool backward = l >= g->first_trained;
         add_tensor(b, TENSOR_DW, l, false, s->w, g->n_micro);
-        if (decision && s->w > 0)
+        if (decision && graph_updates(g, l))
             add_tensor(b, TENSOR_SUMSQ, l, false, sizeof(double), 1);
         add_tensor(b, TENSOR_X, l, true, s->x, 1);
         add_tensor(b, TENSOR_S, l, true, s->s, 1);
@@ -171,15 +174,25 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
+/* The gradients of all uses of a layer's W, in ascending order of layers. */
+static void read_gradients(struct builder *b, uint32_t layer)
+{
+    struct graph *g = b->g;
+    add_read(b, TENSOR_DW, layer, PLAN_NONE, g->n_micro);
+    for (uint32_t l = layer + 1; l < g->n_layers; l++)
+        if (g->layers[l].tied && g->layers[l].owner == layer)
+            add_read(b, TENSOR_DW, l, PLAN_NONE, g->n_micro);
+}
+
 static void add_updates(struct builder *b)
 {
     struct graph *g = b->g;
     if (g->decision) {
         for (uint32_t l = 0; l < g->n_layers; l++) {
-            if (g->layers[l].size.w == 0)
+            if (!graph_updates(g, l))
                 continue;
             begin_task(b, INSTR_NORM, l, PLAN_NONE, PLACE_ANY);
-            add_read(b, TENSOR_DW, l, PLAN_NONE, g->n_micro);
+            read_gradients(b, l);
             add_write(b, TENSOR_SUMSQ, l, PLAN_NONE);
         }
         begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
@@ -188,10 +201,10 @@ static void add_updates(struct builder *b)
         add_write(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
     }
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        if (g->layers[l].size.w == 0)
+        if (!graph_updates(g, l))
             continue;
         begin_task(b, INSTR_UPD, l, PLAN_NONE, PLACE_ANY);
-        add_read(b, TENSOR_DW, l, PLAN_NONE, g->n_micro);
+        read_gradients(b, l);
         add_read(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE, 1);
         add_operand(b, TENSOR_W, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
         add_operand(b, TENSOR_K, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
@@ -303,6 +316,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
         gl->k_bytes = t->layers[l].k;
         gl->b_bytes = t->layers[l].b;
+        gl->tied = t->layers[l].tied;
+        gl->owner = t->layers[l].owner;
         if (at.x == 0)
             return err_set_at(err, -EINVAL, "layers", "layer %u has no input at micro-batch %u", l, g->rows);
         int r = account_layer(g, l, &total, err);

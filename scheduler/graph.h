@@ -52,6 +52,10 @@ struct graph_layer {
     const char *type; /* "dense": for people */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
+    bool
+        tied; /* it uses the W of an earlier layer, `owner`, and has a dW of its own, which the owner's NORM and UPD
+                     * add up in ascending order of layers; it has neither W, K nor an update of its own */
+    uint32_t owner;         /* tied layers only */
     struct layer_cost cost; /* per micro-batch */
 };
 
@@ -90,7 +94,13 @@ int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_mi
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 void graph_destroy(struct graph *g);
 
-/* PLAN_NONE when there is none. micro is PLAN_NONE for per-layer tensors. */
+/* Whether the layer has an UPD (and, with a decision, a NORM). */
+static inline bool graph_updates(const struct graph *g, uint32_t layer)
+{
+    return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
+}
+
+/* PLAN_NONE when there is none; the owner's W for a tied layer. micro is PLAN_NONE for per-layer tensors. */
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t micro);
 /* Index of the task, or PLAN_NONE. A REC is looked up as FWD. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro);

@@ -59,7 +59,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
                           uint32_t device, uint32_t span, uint32_t *item)
 {
     for (uint32_t l = last; l-- > first;) {
-        if (o->graph->layers[l].size.w == 0)
+        if (!graph_updates(o->graph, l))
             continue;
         bool on_device = updates_on_device(r, o->pinned, l);
         if (o->graph->decision)
@@ -78,7 +78,7 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
         return;
     order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
     for (uint32_t l = 0; l < o->graph->n_layers; l++) {
-        if (o->graph->layers[l].size.w == 0)
+        if (!graph_updates(o->graph, l))
             continue;
         uint32_t d = bwd_device[l];
         if (updates_on_device(r, o->pinned, l))
@@ -101,8 +101,8 @@ void passes_end(struct passes *p)
     free(p->bwd_device);
 }
 
-static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device, bool save,
-                     bool output)
+static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
+                     bool save, bool output)
 {
     order_add(p->o, (struct todo){.kind = kind,
                                   .layer = layer,
@@ -114,7 +114,8 @@ static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uin
                                   .output = output});
 }
 
-void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                  uint32_t device)
 {
     for (uint32_t j = from; j < to; j++) {
         for (uint32_t l = first; l < last; l++)
@@ -147,7 +148,8 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
     p->next_item[device]++;
 }
 
-void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                   uint32_t device)
 {
     if (last <= p->o->graph->first_trained)
         return;

@@ -19,7 +19,6 @@
 #define FINEST       64 /* positions per block at level 0 */
 #define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
 #define LEVELS       8
-#define MERGE_LISTS  24 /* with more lists than this, sorting their union is faster than merging */
 
 struct placed {
     uint64_t from, to;   /* addresses */
@@ -46,7 +45,6 @@ struct placer {
     struct draft *d;
     struct index *devices;
     VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
-    placed_list taken;            /* scratch: their union */
 };
 
 static uint64_t segment_bytes(const struct draft *d, const struct segment *s)
@@ -146,42 +144,34 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-static uint64_t gap_by_merging(struct placer *p, const struct segment *s, uint64_t bytes)
+/* Puts the head at i where it belongs among those below it: the list whose next piece is lowest is at 0. */
+static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
+    struct merge_head moved = h[i];
+    for (size_t child = 2 * i + 1; child < n; i = child, child = 2 * i + 1) {
+        if (child + 1 < n && h[child + 1].at->from < h[child].at->from)
+            child++;
+        if (moved.at->from <= h[child].at->from)
+            break;
+        h[i] = h[child];
+    }
+    h[i] = moved;
+}
+
+static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t bytes)
+{
+    struct merge_head *h = p->heads.at;
     uint64_t at = 0;
+    for (size_t i = p->heads.n / 2; i-- > 0;)
+        sift_down(h, p->heads.n, i);
     while (p->heads.n > 0) {
-        size_t best = 0;
-        for (size_t i = 1; i < p->heads.n; i++)
-            if (p->heads.at[i].at->from < p->heads.at[best].at->from)
-                best = i;
-        struct merge_head *h = &p->heads.at[best];
         if (alive(h->at, s) && gap_before(h->at, bytes, &at))
             break;
         if (++h->at == h->end)
-            *h = p->heads.at[--p->heads.n];
+            *h = h[--p->heads.n];
+        if (p->heads.n > 0)
+            sift_down(h, p->heads.n, 0);
     }
-    return at;
-}
-
-static int compare_placed(const void *pa, const void *pb)
-{
-    const struct placed *a = pa, *b = pb;
-    return a->from < b->from ? -1 : a->from > b->from;
-}
-
-static uint64_t gap_by_sorting(struct placer *p, const struct segment *s, uint64_t bytes)
-{
-    uint64_t at = 0;
-    p->taken.n = 0;
-    for (size_t i = 0; i < p->heads.n; i++)
-        for (const struct placed *q = p->heads.at[i].at; q < p->heads.at[i].end; q++)
-            if (alive(q, s))
-                vec_push(&p->taken, *q);
-    if (p->taken.n > 1)
-        qsort(p->taken.at, p->taken.n, sizeof *p->taken.at, compare_placed);
-    for (size_t i = 0; i < p->taken.n; i++)
-        if (gap_before(&p->taken.at[i], bytes, &at))
-            break;
     return at;
 }
 
@@ -190,7 +180,7 @@ static void place_segment(struct placer *p, uint32_t id)
     struct segment *s = &p->d->segments.at[id];
     uint64_t bytes = segment_bytes(p->d, s);
     touch_lists(p, s);
-    s->addr = p->heads.n <= MERGE_LISTS ? gap_by_merging(p, s, bytes) : gap_by_sorting(p, s, bytes);
+    s->addr = lowest_gap(p, s, bytes);
     if (s->addr + bytes > p->d->peak[s->device])
         p->d->peak[s->device] = s->addr + bytes;
     struct placed whole = {s->addr, s->addr + bytes, s->start, s->end};
@@ -244,5 +234,4 @@ void draft_place(struct draft *d)
         index_finish(&p.devices[i]);
     free(p.devices);
     vec_free(&p.heads);
-    vec_free(&p.taken);
 }

@@ -5,9 +5,11 @@
  */
 #include "scheduler/plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "scheduler/explain.h"
 #include "scheduler/explain_parts.h"
 
@@ -185,4 +187,45 @@ bool plan_equal(const struct plan *a, const struct plan *b)
         if (!programs_equal(&a->programs[k], &b->programs[k]))
             return false;
     return true;
+}
+
+static uint64_t copy_bytes(const struct plan *p, tensor_id t)
+{
+    return round_up(p->tensors[t].bytes, PLAN_ALIGN);
+}
+
+/* `alive`: [device][tensor], all false. */
+static void live_peak_of(const struct plan *p, enum program_kind k, bool *alive, uint64_t ret[DEVICE_MAX])
+{
+    const struct plan_program *prog = &p->programs[k];
+    uint64_t live[DEVICE_MAX] = {0};
+    for (uint32_t i = 0; k == PROGRAM_CYCLE && i < p->n_boundary; i++) {
+        const struct plan_copy *c = &p->boundary[i];
+        alive[(size_t)c->device * p->n_tensors + c->tensor] = true;
+        live[c->device] += copy_bytes(p, c->tensor);
+    }
+    for (uint32_t i = 0; i < prog->n_operands; i++) {
+        const struct plan_operand *o = &prog->operands[i]; /* they stand in issue order */
+        if (o->loc >= p->n_devices)
+            continue;
+        bool *a = &alive[(size_t)o->loc * p->n_tensors + o->tensor];
+        bool now = o->access != ACCESS_DROP;
+        if (now && !*a)
+            live[o->loc] += copy_bytes(p, o->tensor);
+        else if (!now && *a)
+            live[o->loc] -= copy_bytes(p, o->tensor);
+        *a = now;
+        if (live[o->loc] > ret[o->loc])
+            ret[o->loc] = live[o->loc];
+    }
+}
+
+void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX])
+{
+    memset(ret, 0, DEVICE_MAX * sizeof *ret);
+    for (int i = 0; i < 2; i++) {
+        bool *alive = xcalloc((size_t)p->n_devices * p->n_tensors + 1, sizeof *alive);
+        live_peak_of(p, i == 0 ? PROGRAM_CYCLE : PROGRAM_EVAL, alive, ret);
+        free(alive);
+    }
 }

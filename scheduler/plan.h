@@ -181,4 +181,8 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
+/* Most bytes alive at once on each device, in issue order, over cycle and eval, each copy rounded up to PLAN_ALIGN: what
+ * the device's peak_bytes would be without gaps between addresses. */
+void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
+
 #endif

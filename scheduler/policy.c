@@ -50,7 +50,8 @@ static int build_candidate(const struct search *s, const struct candidate *c, st
 {
     struct order order;
     s->policy->order(&s->request, s->trial.profile, c, &order);
-    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
+    int r =
+        plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
     order_finish(&order);
     return r;
 }

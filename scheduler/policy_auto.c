@@ -30,7 +30,8 @@ static uint32_t pack_device(const struct plan_request *r, uint32_t pack)
     return pack % r->machine->n_devices;
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c, struct order *ret)
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t *packs = xcalloc(g->n_layers + 1, sizeof *packs);
@@ -56,8 +57,8 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 static void leanest(const struct plan_request *r, struct candidate *ret)
 {
     uint32_t before = r->train->n_layers - 1;
-    *ret = (struct candidate){
-        .packs = before, .fused = before, .groups = 1, .knobs = variants[N_VARIANTS - 1]};
+    *ret =
+        (struct candidate){.packs = before, .fused = before, .groups = 1, .knobs = variants[N_VARIANTS - 1]};
     ret->knobs.retain = false;
 }
 

@@ -46,7 +46,7 @@ static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t
                                   .loc = d,
                                   .span = unit,
                                   .item = unit,
-                                  .save = kind == INSTR_REC,
+                                  .save = kind == INSTR_REC || layer == c->o->graph->n_layers - 1,
                                   .output = kind == INSTR_FWD});
 }
 

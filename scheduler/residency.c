@@ -497,8 +497,11 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     if (may_wrap && !across)
         note_across(r, &v, sorted[0], (uint32_t)first_segment);
     bool for_good = across && end_across(r, &v, wrapped);
-    if ((t->persistent && !for_good) || trainer_reads(t))
+    bool others_read = for_good && !all_on_one_device(r, sorted, n); /* they fetch it from the host */
+    if ((t->persistent && (!for_good || others_read)) || trainer_reads(t))
         bring_home(r, &v);
+    if (others_read)
+        r->d->segments.at[wrapped].dirty = false;
     for (uint32_t s = (uint32_t)first_segment; s < r->d->segments.n; s++) {
         bool goes_on = across && (for_good ? s == wrapped : s == r->merged.at[r->merged.n - 2]);
         if (!goes_on)

@@ -88,6 +88,22 @@ static void take_seconds(struct json_obj *o, const char *key, double *ret)
         json_fail(o, key, -EINVAL, "must be between 0 and 2^53");
 }
 
+static void take_owner(struct json_obj *o, struct table *t, uint32_t id)
+{
+    struct table_layer *l = &t->layers[id];
+    uint64_t owner;
+    if (!json_take_u64(o, "tied_to", JSON_OPTIONAL, &owner))
+        return;
+    if (owner >= id || t->layers[owner].tied || t->layers[owner].w != l->w || l->w == 0)
+        json_fail(o, "tied_to", -EINVAL,
+                  "must be an earlier layer with weights of its own, as many as this one's");
+    else if (l->k > 0)
+        json_fail(o, "optimizer_bytes", -EINVAL,
+                  "must be 0 in a layer that is tied to another: that one has it");
+    l->tied = true;
+    l->owner = (uint32_t)owner;
+}
+
 static int read_layer(struct table *t, const struct json *node, uint32_t id, struct err *err)
 {
     struct table_layer *l = &t->layers[id];
@@ -101,6 +117,7 @@ static int read_layer(struct table *t, const struct json *node, uint32_t id, str
     json_take_bytes(&o, "weight_bytes", JSON_REQUIRED, &l->w);
     json_take_bytes(&o, "buffer_bytes", JSON_OPTIONAL, &l->b);
     json_take_bytes(&o, "optimizer_bytes", JSON_OPTIONAL, &l->k);
+    take_owner(&o, t, id);
     take_numbers(&o, t->arena, "input_bytes", &t->input, &l->input_bytes);
     take_numbers(&o, t->arena, "fwd_s", &t->fwd, &l->fwd_s);
     take_numbers(&o, t->arena, "bwd_s", &t->bwd, &l->bwd_s);
@@ -244,6 +261,8 @@ static void add_layer(struct strbuf *b, const struct table *t, uint32_t id)
                 "%s{\"id\":%u,\"weight_bytes\":%" PRIu64 ",\"buffer_bytes\":%" PRIu64
                 ",\"optimizer_bytes\":%" PRIu64,
                 id ? "," : "", id, l->w, l->b, l->k);
+    if (l->tied)
+        strbuf_addf(b, ",\"tied_to\":%u", l->owner);
     add_numbers(b, "input_bytes", l->input_bytes, t->input.n);
     add_numbers(b, "fwd_s", l->fwd_s, t->fwd.n);
     add_numbers(b, "bwd_s", l->bwd_s, t->bwd.n);

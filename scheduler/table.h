@@ -8,6 +8,7 @@
 #ifndef SCHEDULER_TABLE_H
 #define SCHEDULER_TABLE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -23,6 +24,8 @@ struct table_axis {
 };
 
 struct table_layer {
+    bool tied; /* its weights are those of an earlier layer, `owner`; it has no optimizer state */
+    uint32_t owner;
     uint64_t w, b, k;      /* bytes of weights (gradients likewise), buffers, optimizer state */
     double *input_bytes;   /* of each array as many as its axis has sizes */
     double *fwd_s, *bwd_s; /* bwd_s: with the forward that it needs again */
