@@ -173,7 +173,9 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
 struct candidate {
     uint32_t packs_fwd, packs_bwd; /* harmony-pp */
     uint32_t packs;                /* auto: of the layers before the fused segment */
+    const uint32_t *starts;        /* auto: pack k is layers [starts[k], starts[k + 1]); NULL: layer k */
     uint32_t fused;                /* auto: first layer of the fused segment */
+    bool onward;                   /* auto: the backward packs go on around the devices as the forward ones did */
     uint32_t groups;               /* auto: parts of the batch that go through the chain one after another */
     struct knobs knobs;
 };
@@ -202,10 +204,11 @@ struct policy {
 #include "scheduler/policies.def"
 #undef POLICY
 
-/* Exact min-max partition of layers [first, last) into `count` runs by fwd+bwd time: starts[0..count],
- * starts[count] = last. count is at most last - first. */
-void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count,
-                      uint32_t *starts);
+/* Exact min-max partition of layers [first, last) into `count` runs by time: starts[0..count], starts[count] = last.
+ * count is at most last - first. The time of a layer is one backward and `forwards` forwards: with recomputation two.
+ * Returns the longest run's. */
+uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
+                          uint32_t count, uint32_t *starts);
 
 /* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item. */
 struct passes {

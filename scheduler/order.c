@@ -173,23 +173,23 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 /* ---- partition ---- */
 
-static uint64_t layer_time(const struct profile *p, uint32_t l)
+static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    return p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
+    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
 }
 
 /* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs
  * do. */
-static bool partition_within(const struct profile *p, uint32_t first, uint32_t last, uint32_t count,
-                             uint64_t limit, uint32_t *starts)
+static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
+                             uint32_t count, uint64_t limit, uint32_t *starts)
 {
     uint32_t l = first;
     for (uint32_t run = 0; run < count; run++) {
         uint64_t sum = 0;
         uint32_t reserve = count - run - 1;
         starts[run] = l;
-        while (l < last - reserve && (sum == 0 || sum + layer_time(p, l) <= limit))
-            sum += layer_time(p, l++);
+        while (l < last - reserve && (sum == 0 || sum + layer_time(p, forwards, l) <= limit))
+            sum += layer_time(p, forwards, l++);
         if (sum > limit)
             return false;
     }
@@ -197,23 +197,24 @@ static bool partition_within(const struct profile *p, uint32_t first, uint32_t l
     return l == last;
 }
 
-void partition_layers(const struct profile *prof, uint32_t first, uint32_t last, uint32_t count,
-                      uint32_t *starts)
+uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
+                          uint32_t count, uint32_t *starts)
 {
     assert(count >= 1 && count <= last - first);
     uint64_t low = 0, high = 0;
     for (uint32_t l = first; l < last; l++)
-        high += layer_time(prof, l);
+        high += layer_time(prof, forwards, l);
     while (high - low > 1) {
         uint64_t mid = low + (high - low) / 2;
-        if (partition_within(prof, first, last, count, mid, starts))
+        if (partition_within(prof, forwards, first, last, count, mid, starts))
             high = mid;
         else
             low = mid;
     }
-    bool ok = partition_within(prof, first, last, count, high, starts);
+    bool ok = partition_within(prof, forwards, first, last, count, high, starts);
     assert(ok);
     (void)ok;
+    return high;
 }
 
 /* ---- merge ---- */

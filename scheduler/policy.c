@@ -28,7 +28,7 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-/* What `auto` tries, in this order: everything resident, its own search, and the others where that finds nothing. When
+/* What `auto` tries, in this order: everything resident, its own search, and the others, should they be better. When
  * everything fits, nothing needs to move: then no other policy is tried, whatever the simulator thinks of overlapping
  * updates with compute. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_harmony_pp, POLICY_stream};
@@ -41,7 +41,7 @@ struct search {
     const struct policy *policy;
     struct err *err;
     struct plan *best;
-    uint64_t best_cost, best_second;
+    uint64_t best_ns, best_bytes;
     uint64_t least_host_bytes; /* of the candidates that fit the devices; UINT64_MAX: none does */
 };
 
@@ -54,6 +54,18 @@ static int build_candidate(const struct search *s, const struct candidate *c, st
         plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
     order_finish(&order);
     return r;
+}
+
+/* For `auto`, times closer than this are equal: the simulator knows no better. */
+#define SAME_TIME 200 /* one part in */
+
+static bool is_better(const struct search *s, uint64_t ns, uint64_t bytes)
+{
+    uint64_t apart = ns > s->best_ns ? ns - s->best_ns : s->best_ns - ns;
+    uint64_t equal = s->request.policy == POLICY_auto ? s->best_ns / SAME_TIME : 0;
+    if (s->request.objective == OBJECTIVE_TIME && apart > equal)
+        return ns < s->best_ns;
+    return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
 static int try_candidate(struct trial *t, const struct candidate *c)
@@ -72,14 +84,12 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
     sim_destroy(sim);
-    bool by_bytes = s->request.objective == OBJECTIVE_BYTES;
-    uint64_t cost = by_bytes ? bytes : ns, second = by_bytes ? ns : bytes;
-    t->cost = cost;
-    if (s->best == NULL || cost < s->best_cost || (cost == s->best_cost && second < s->best_second)) {
+    t->cost = s->request.objective == OBJECTIVE_BYTES ? bytes : ns;
+    if (s->best == NULL || is_better(s, ns, bytes)) {
         plan_destroy(s->best);
         s->best = p;
-        s->best_cost = cost;
-        s->best_second = second;
+        s->best_ns = ns;
+        s->best_bytes = bytes;
     } else {
         plan_destroy(p);
     }
@@ -194,7 +204,7 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
     for (uint32_t i = 0; i < n && r == 0; i++) {
         use_policy(&s, request, ids[i]);
         r = s.policy->search(&s.request, &s.trial);
-        if (s.best != NULL && (ids[i] == POLICY_resident || ids[i] == POLICY_auto))
+        if (s.best != NULL && ids[i] == POLICY_resident)
             break;
     }
     if (r == 0 && s.best == NULL) {

@@ -1,7 +1,8 @@
 /* Policy `auto`: ours. On one device, or as a pipeline that wraps around N.
  *
  * The chain is cut into packs and a fused last segment. Pack k runs on device k mod N, forward and backward alike, so
- * that what a device knows of a layer can stay there; the fused segment is next to the last pack. Its forward, loss
+ * that what a device knows of a layer can stay there (or, `onward`, backward wherever the round takes it, as Harmony
+ * does: no device waits at the turn); the fused segment is next to the last pack. Its forward, loss
  * and backward run per micro-batch, with nothing done twice; the packs recompute their inside from their input. The batch goes
  * through the chain in one or more groups. The state of some layers is pinned: it never leaves its device, and its
  * updates are there; the others are updated on the host. Whatever memory is left then keeps copies that would be
@@ -30,28 +31,31 @@ static uint32_t pack_device(const struct plan_request *r, uint32_t pack)
     return pack % r->machine->n_devices;
 }
 
+static uint32_t pack_start(const struct candidate *c, uint32_t pack)
+{
+    return c->starts != NULL ? c->starts[pack] : pack;
+}
+
 static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t *packs = xcalloc(g->n_layers + 1, sizeof *packs);
+    (void)prof;
     order_init(ret, g, r->machine->n_devices);
     ret->pinned = c->knobs.pinned;
     struct passes p;
     passes_begin(&p, ret, r);
-    if (c->packs > 0)
-        partition_layers(prof, 0, c->fused, c->packs, packs);
     for (uint32_t group = 0; group < c->groups; group++) {
         uint32_t from = (uint32_t)((uint64_t)group * g->n_micro / c->groups);
         uint32_t to = (uint32_t)((uint64_t)(group + 1) * g->n_micro / c->groups);
         for (uint32_t k = 0; k < c->packs; k++)
-            pass_forward(&p, packs[k], packs[k + 1], from, to, pack_device(r, k));
+            pass_forward(&p, pack_start(c, k), pack_start(c, k + 1), from, to, pack_device(r, k));
         pass_fused(&p, c->fused, g->n_layers, from, to, pack_device(r, c->packs));
         for (uint32_t k = c->packs; k-- > 0;)
-            pass_backward(&p, packs[k], packs[k + 1], from, to, pack_device(r, k));
+            pass_backward(&p, pack_start(c, k), pack_start(c, k + 1), from, to,
+                          pack_device(r, c->onward ? 2 * c->packs - k : k));
     }
     passes_end(&p);
-    free(packs);
 }
 
 static void leanest(const struct plan_request *r, struct candidate *ret)
@@ -84,12 +88,99 @@ static int attempt(struct search *s, const struct candidate *c)
     return e;
 }
 
-/* All layers in `total` packs of about the same time, of which the last is the fused one. */
+static uint64_t pack_ns(const struct search *s, uint32_t first, uint32_t last)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = first; l < last; l++)
+        sum += 2 * s->t->profile->layers[l].fwd_ns + s->t->profile->layers[l].bwd_ns;
+    return sum;
+}
+
+static uint64_t fused_ns(const struct search *s, uint32_t first)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = first; l < s->r->train->n_layers; l++)
+        sum += s->t->profile->layers[l].fwd_ns + s->t->profile->layers[l].bwd_ns;
+    return sum;
+}
+
+/* What the busiest device computes. */
+static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
+{
+    uint64_t sum[DEVICE_MAX] = {0}, most = 0;
+    for (uint32_t k = 0; k < c->packs; k++)
+        sum[pack_device(s->r, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
+    sum[pack_device(s->r, c->packs)] += fused_ns(s, c->fused);
+    for (uint32_t d = 0; d < s->r->machine->n_devices; d++)
+        if (sum[d] > most)
+            most = sum[d];
+    return most;
+}
+
+/* Packs by quota: every device the same time in all, the one with the fused segment so much less in its packs. Each pack
+ * ends where the sum so far is nearest to what it should be. */
+static void cut_by_quota(const struct search *s, const struct candidate *c, uint32_t *starts)
+{
+    uint32_t n = s->r->machine->n_devices, fused_device = pack_device(s->r, c->packs);
+    double fused = (double)fused_ns(s, c->fused), each = ((double)pack_ns(s, 0, c->fused) + fused) / n;
+    double want = 0, have = 0;
+    uint32_t l = 0;
+    for (uint32_t k = 0; k < c->packs; k++) {
+        uint32_t device = pack_device(s->r, k);
+        uint32_t packs = (c->packs - device + n - 1) / n; /* of the device */
+        double quota = (device == fused_device ? each - fused : each) / packs;
+        want += quota > 0 ? quota : 0;
+        starts[k] = l;
+        uint32_t most = c->fused - (c->packs - k - 1); /* one layer at least is left for each pack to come */
+        do
+            have += (double)pack_ns(s, l, l + 1), l++;
+        while (l < most && have + (double)pack_ns(s, l, l + 1) / 2 < want);
+    }
+    starts[c->packs] = c->fused;
+}
+
+/* Packs of the layers before c->fused: c->packs of them, so that the busiest device has least to do. */
+static void cut_packs(struct search *s, struct candidate *c)
+{
+    uint32_t *even = arena_alloc_array(s->arena, c->packs + 1, sizeof *even);
+    uint32_t *quota = arena_alloc_array(s->arena, c->packs + 1, sizeof *quota);
+    c->starts = even;
+    if (c->packs == 0)
+        return;
+    partition_layers(s->t->profile, 2, 0, c->fused, c->packs, even);
+    uint64_t most = busiest_ns(s, c);
+    if (s->r->machine->n_devices == 1)
+        return;
+    cut_by_quota(s, c, quota);
+    quota[c->packs] = c->fused;
+    c->starts = quota;
+    if (busiest_ns(s, c) >= most)
+        c->starts = even;
+}
+
+/* All layers in `total` runs of about the same time, of which the last is the fused segment. That is not recomputed, so
+ * it may have more layers. */
 static void cut(struct search *s, uint32_t total, struct candidate *c)
 {
-    partition_layers(s->t->profile, 0, s->r->train->n_layers, total, s->packs);
+    const struct profile *prof = s->t->profile;
+    uint32_t n = s->r->train->n_layers, best = n - 1;
+    uint64_t fused = 0, least = UINT64_MAX;
+    for (uint32_t f = n; f-- > total - 1;) {
+        fused += prof->layers[f].fwd_ns + prof->layers[f].bwd_ns;
+        uint64_t packs = total > 1 ? partition_layers(prof, 2, 0, f, total - 1, s->packs)
+                         : f > 0   ? UINT64_MAX
+                                   : 0;
+        uint64_t longest = packs > fused ? packs : fused;
+        if (longest <= least) {
+            least = longest;
+            best = f;
+        }
+        if (fused > packs)
+            break; /* and from here on only more so */
+    }
     c->packs = total - 1;
-    c->fused = s->packs[total - 1];
+    c->fused = best;
+    cut_packs(s, c);
 }
 
 /* The fewest packs that fit. *ret_total is 0 when none do. */
@@ -121,7 +212,7 @@ static int try_packs(struct search *s, uint32_t fewest)
     for (uint32_t i = 1; i <= 8; i++) {
         uint32_t total = fewest + fewest * i / 4 + (i < 3 ? i : 0);
         if (n > 1)
-            total = (total + n - 2) / n * n + 1; /* the fused one comes on top */
+            total = (total + n - 1) / n * n;
         if (total <= tried || total > most)
             continue;
         struct candidate c = s->best;
@@ -144,6 +235,7 @@ static int try_fused(struct search *s)
         c.fused = low + (high - low) / 2;
         if (c.packs > c.fused)
             c.packs = c.fused;
+        cut_packs(s, &c);
         uint64_t before = s->best_cost;
         int e = attempt(s, &c);
         if (e < 0)
@@ -163,11 +255,24 @@ static int try_short_fused(struct search *s)
     for (uint32_t f = last; f + 3 > last && f > s->best.fused; f--) {
         struct candidate c = s->best;
         c.fused = f;
+        c.packs += c.packs == 0;
+        cut_packs(s, &c);
         int e = attempt(s, &c);
         if (e < 0)
             return e;
     }
     return 0;
+}
+
+static int try_onward(struct search *s)
+{
+    struct candidate c = s->best;
+    if (s->r->machine->n_devices == 1)
+        return 0;
+    c.onward = true;
+    c.knobs.pinned = NULL; /* its state has no one device to stay on */
+    int e = attempt(s, &c);
+    return e < 0 ? e : 0;
 }
 
 static int try_groups(struct search *s)
@@ -196,11 +301,9 @@ static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
     const struct graph *g = s->r->train;
     bool *pinned = arena_alloc_array(s->arena, g->n_layers, sizeof *pinned);
     uint64_t used[DEVICE_MAX] = {0};
-    if (c->packs > 0)
-        partition_layers(s->t->profile, 0, c->fused, c->packs, s->packs);
     uint32_t k = 0;
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        while (k < c->packs && l >= s->packs[k + 1])
+        while (k < c->packs && l >= c->starts[k + 1])
             k++;
         uint32_t device = pack_device(s->r, k);
         uint64_t bytes = state_bytes(&g->layers[l]);
@@ -230,7 +333,7 @@ static int try_pins(struct search *s)
 {
     uint64_t room[DEVICE_MAX], budget[DEVICE_MAX];
     struct candidate c = s->best;
-    if (s->r->update == UPDATE_HOST)
+    if (s->r->update == UPDATE_HOST || c.onward)
         return 0;
     int e = spare(s, &c, room);
     for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* all of it, half, a quarter */
@@ -258,9 +361,10 @@ static int try_all_pinned(struct search *s)
         endless[d] = UINT64_MAX / 2;
     const uint32_t n = s->r->machine->n_devices, most = s->r->train->n_layers;
     bool fitted = false;
-    for (uint32_t rounds = (most - 1) / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
+    for (uint32_t rounds = most / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
         struct candidate c = s->best;
-        cut(s, rounds * n + 1, &c);
+        c.onward = false;
+        cut(s, rounds * n, &c);
         pin(s, &c, endless);
         int e = attempt(s, &c);
         if (e < 0)
@@ -279,6 +383,8 @@ static int improve(struct search *s, uint32_t fewest)
         e = try_fused(s);
     if (e == 0)
         e = try_short_fused(s);
+    if (e == 0)
+        e = try_onward(s);
     if (e == 0)
         e = try_all_pinned(s);
     if (e == 0)

@@ -76,11 +76,11 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     passes_begin(&p, ret, r);
     uint32_t *fwd = xcalloc(g->n_layers + 1, sizeof *fwd), *bwd = xcalloc(g->n_layers + 1, sizeof *bwd);
 
-    partition_layers(prof, 0, g->n_layers, cand->packs_bwd, bwd);
+    partition_layers(prof, 1, 0, g->n_layers, cand->packs_bwd, bwd);
     uint32_t fused = bwd[cand->packs_bwd - 1];
     uint32_t packs_fwd = cand->packs_fwd < fused ? cand->packs_fwd : fused;
     if (packs_fwd > 0)
-        partition_layers(prof, 0, fused, packs_fwd, fwd);
+        partition_layers(prof, 1, 0, fused, packs_fwd, fwd);
     for (uint32_t i = 0; i < packs_fwd; i++)
         pass_forward(&p, fwd[i], fwd[i + 1], 0, m, task++ % n);
     pass_fused(&p, fused, g->n_layers, 0, m, task++ % n);

@@ -37,7 +37,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     uint32_t n_parts = r->machine->n_devices < g->n_layers ? r->machine->n_devices : g->n_layers;
     uint32_t starts[DEVICE_MAX + 1], *device = xcalloc(g->n_layers, sizeof *device);
     (void)c;
-    partition_layers(prof, 0, g->n_layers, n_parts, starts);
+    partition_layers(prof, 1, 0, g->n_layers, n_parts, starts);
     for (uint32_t k = 0; k < n_parts; k++)
         for (uint32_t l = starts[k]; l < starts[k + 1]; l++)
             device[l] = k;

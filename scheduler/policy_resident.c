@@ -61,7 +61,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     (void)c;
     order_init(ret, g, r->machine->n_devices);
     uint32_t *bwd_device = xcalloc(n_layers, sizeof *bwd_device);
-    partition_layers(prof, 0, n_layers, n_stages, starts);
+    partition_layers(prof, 1, 0, n_layers, n_stages, starts);
     for (uint32_t k = 0; k < n_stages; k++) {
         struct stage s = {k, starts[k], starts[k + 1], 0};
         uint32_t ahead = n_stages - k < m ? n_stages - k : m;
