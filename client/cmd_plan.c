@@ -1,5 +1,6 @@
 /* tutti plan: the plan that a job would run by. Needs no daemon. */
 #include <errno.h>
+#include <stdio.h>
 
 #include "client/worker_opts.h"
 
@@ -7,15 +8,46 @@ static const struct opt opts[] = {
     WORKER_OPTS,
     {"dump", 0, NULL, "every instruction"},
     {"out", 0, "FILE", "write the plan as JSON"},
-    {"profile", 0, "FILE", "plan from a profile (not yet)"},
+    {"profile", 0, "FILE", "for --rules; planning from one: not yet"},
     {"trace", 0, "FILE", "write a Chrome trace of the simulated plan"},
+    {"rules", 0, "NAME", "time a schedule by the rules of another system: harmony"},
+    {"batch", 0, "N", "with --rules: samples of a step"},
+    {"form", 0, "pp|dp", "with --rules: pipeline or data parallel"},
+    {"micro-batch-bwd", 0, "N", "with --rules: samples of a backward micro-batch"},
+    {"micro-batch-fwd", 0, "N", "with --rules: samples of a forward micro-batch"},
+    {"packs-bwd", 0, "LIST", "with --rules: last layer of each backward pack, e.g. 4,9,14"},
+    {"packs-fwd", 0, "LIST", "with --rules: last layer of each forward pack"},
+    {"task-overhead", 0, "TIME", "with --rules: at the end of every task (40ms)"},
     {0},
 };
+
+/* A schedule that the command line gives, timed by --rules. */
+static int run_rules(struct client *c, const struct args *a)
+{
+    static const char *const passed[] = {"batch",     "form",      "micro-batch-bwd", "micro-batch-fwd",
+                                         "packs-bwd", "packs-fwd", "profile",         "task-overhead"};
+    struct err err = {0};
+    struct spawn_args more = {0};
+    if (a->n_rest > 0) {
+        err_set(&err, -EINVAL, "--rules times a schedule from --profile FILE; it takes no JOB.json");
+        return client_fail(c, &err);
+    }
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+        char option[32];
+        snprintf(option, sizeof option, "--%s", passed[i]);
+        spawn_add_option(&more, option, opts_get(a, passed[i]));
+    }
+    int exit = worker_exec(c, "--rules", opts_get(a, "rules"), a, &more);
+    spawn_finish(&more);
+    return exit;
+}
 
 static int run(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct spawn_args more = {0};
+    if (opts_has(a, "rules"))
+        return run_rules(c, a);
     if (opts_has(a, "profile")) {
         err_set_at(&err, -EOPNOTSUPP, "--profile",
                    "planning from a profile is not there yet; give a JOB.json");

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/strbuf.h"
 
-#define OPTS_MAX 24
+#define OPTS_MAX 40
 
 struct opt {
     const char *name;  /* without the dashes; NULL ends a table */

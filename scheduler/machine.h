@@ -12,11 +12,15 @@ struct machine {
     uint64_t host_taken_bytes;           /* of these, taken by others than the plan: the data set */
     uint64_t link_bytes_per_s;           /* host link of a device, each direction */
     uint64_t link_out_bytes_per_s;       /* device to host, where it differs; 0: as link_bytes_per_s */
-    uint64_t peer_bytes_per_s;           /* between two devices */
+    uint64_t all_links_bytes_per_s;      /* host to all devices together; 0: every link at its full speed */
+    uint64_t all_links_out_bytes_per_s;  /* back, where it differs; 0: as all_links_bytes_per_s */
+    uint64_t peer_bytes_per_s;           /* between two devices, and what a device sends or receives in all */
+    bool peers_by_link;                  /* copies between devices go over their host links and share these */
     uint64_t device_flops_per_s;
-    uint64_t device_bytes_per_s; /* memory bandwidth of a device */
-    uint64_t host_bytes_per_s;   /* memory bandwidth of the host, for updates there */
-    uint64_t launch_ns;          /* fixed cost of one instruction */
+    uint64_t device_bytes_per_s;      /* memory bandwidth of a device */
+    uint64_t host_bytes_per_s;        /* memory bandwidth of the host, for updates there */
+    uint64_t host_shared_bytes_per_s; /* of it, what updates and copies get together; 0: no common limit */
+    uint64_t launch_ns;               /* fixed cost of one instruction */
 };
 
 /* A GPU of a server as a round figure, for what nobody measured; the devices are to be filled in. */

@@ -1,85 +1,176 @@
-/* The simulator: one pass over runs x instructions.
+/* The simulator: a plan becomes operations on the timeline (timeline.h), instruction by instruction, and the timeline's
+ * times become the prediction. What is here is the machine: which resources there are, and which of them a move uses.
  *
- * Issue order is a topological order of a program (plan.h: streams are subsequences of it and waits of
- * distance 0 point backwards), and runs follow each other. So when an instruction is reached, whatever it
- * waits for has its times already, and its own start is
+ * Resources are numbered as they are met; a limit that the machine does not have is no resource at all, so that a plan
+ * on a machine without common limits costs no more than its instructions.
  *
- *     max(end of the instruction before it in its stream, ends of its waits)
- *
- * where a wait of distance d looks d runs back, and before run 0 everything was done at time 0. No event
- * queue is needed, and nothing depends on anything but the plan, the profile and the machine.
- *
- * A plan that has not been verified may wait forwards. It then gets meaningless times (a span not yet reached
- * counts as done at 0), never a crash.
+ * A plan that has not been verified may wait in a circle. What never begins then has the time of the end, and the plan
+ * gets meaningless times, never a crash.
  */
 #include "scheduler/simulate.h"
 
 #include <assert.h>
 
 #include "base/arena.h"
-#include "scheduler/rate.h"
+#include "scheduler/timeline.h"
+
+#define UNLIMITED UINT32_MAX
+
+struct device_links {
+    uint32_t in, out, peer_in, peer_out; /* resources, or UNLIMITED */
+};
 
 struct sim {
     const struct plan *plan;
     const struct plan_program *program;
     const struct profile *profile;
     const struct machine *machine;
-    struct sim_result *result;
-    uint64_t *stream_free_ns; /* when the last instruction of each stream ends */
+    struct device_links links[DEVICE_MAX];
+    uint32_t shared[SHARED_COUNT];
+    uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT];
+    uint32_t n_resources;
 };
 
-static uint64_t move_ns(const struct sim *s, const struct plan_instr *in)
+/* ---- the machine ---- */
+
+static uint32_t add_resource(struct sim *s, uint64_t per_s)
+{
+    if (per_s == 0)
+        return UNLIMITED;
+    s->per_s[s->n_resources] = per_s;
+    return s->n_resources++;
+}
+
+static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
+{
+    return per_s > 0 ? per_s : otherwise;
+}
+
+static void add_resources(struct sim *s)
 {
     const struct machine *m = s->machine;
-    uint64_t bytes = in->n_operands ? operand_bytes(&s->program->operands[in->operand]) : 0;
-    uint64_t per_s = m->link_bytes_per_s;
-    if (in->kind == INSTR_SEND)
-        per_s = m->peer_bytes_per_s;
-    else if (in->kind == INSTR_SPILL && m->link_out_bytes_per_s > 0)
-        per_s = m->link_out_bytes_per_s;
-    return ns_add(rate_ns(bytes, per_s), m->launch_ns);
-}
-
-static uint64_t duration_ns(const struct sim *s, const struct plan_instr *in)
-{
-    if (in->kind == INSTR_DROP)
-        return 0;
-    if (instr_is_move(in->kind))
-        return move_ns(s, in);
-    return profile_task_ns(s->profile, in->kind, in->layer, in->stream == plan_host_stream(s->plan));
-}
-
-static uint64_t start_ns(const struct sim *s, const struct plan_instr *in, uint32_t run)
-{
-    uint64_t start = s->stream_free_ns[in->stream];
-    for (uint32_t i = 0; i < in->n_waits; i++) {
-        const struct plan_wait *w = &s->program->waits[in->wait + i];
-        if (w->distance > run) /* before run 0: done */
-            continue;
-        size_t at = (size_t)(run - w->distance) * s->program->n_instrs + w->instr;
-        start = ns_max(start, s->result->spans[at].end_ns);
+    for (uint32_t d = 0; d < s->plan->n_devices; d++) {
+        s->links[d].in = add_resource(s, m->link_bytes_per_s);
+        s->links[d].out = add_resource(s, or_else(m->link_out_bytes_per_s, m->link_bytes_per_s));
+        s->links[d].peer_in = add_resource(s, m->peer_bytes_per_s);
+        s->links[d].peer_out = add_resource(s, m->peer_bytes_per_s);
     }
-    return start;
+    s->shared[SHARED_LINKS_IN] = add_resource(s, m->all_links_bytes_per_s);
+    s->shared[SHARED_LINKS_OUT] =
+        add_resource(s, or_else(m->all_links_out_bytes_per_s, m->all_links_bytes_per_s));
+    s->shared[SHARED_HOST_MEMORY] = add_resource(s, m->host_shared_bytes_per_s);
 }
 
-/* Returns when the run ends: the latest end of its instructions. */
-static uint64_t simulate_run(struct sim *s, uint32_t run)
+static void use(struct timeline_op *op, uint32_t resource)
 {
-    struct plan_span *spans = s->result->spans + (size_t)run * s->program->n_instrs;
-    uint64_t run_end = 0;
+    if (resource != UNLIMITED)
+        op->uses[op->n_uses++] = resource;
+}
 
-    for (uint32_t i = 0; i < s->program->n_instrs; i++) {
+/* ---- instructions ---- */
+
+static void translate_send(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
+{
+    const struct plan_operand *o = &s->program->operands[in->operand];
+    uint32_t from = o[0].loc, to = o[1].loc;
+    if (from >= s->plan->n_devices || to >= s->plan->n_devices) /* a plan that nobody verified */
+        return;
+    use(op, s->links[from].peer_out);
+    use(op, s->links[to].peer_in);
+    if (s->machine->peers_by_link) {
+        use(op, s->links[from].out);
+        use(op, s->links[to].in);
+    }
+}
+
+static void translate_move(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
+{
+    uint32_t device = in->stream / LANE_COUNT;
+    op->fixed_ns = s->machine->launch_ns;
+    if (in->n_operands < 2 || device >= s->plan->n_devices)
+        return;
+    op->bytes = operand_bytes(&s->program->operands[in->operand]);
+    if (in->kind == INSTR_SEND) {
+        translate_send(s, in, op);
+        return;
+    }
+    bool fetch = in->kind == INSTR_FETCH;
+    use(op, fetch ? s->links[device].in : s->links[device].out);
+    use(op, s->shared[fetch ? SHARED_LINKS_IN : SHARED_LINKS_OUT]);
+    use(op, s->shared[SHARED_HOST_MEMORY]);
+}
+
+/* Bytes of the host's memory that a task there reads and writes. */
+static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < in->n_operands; i++) {
+        const struct plan_operand *o = &s->program->operands[in->operand + i];
+        bytes += operand_bytes(o) * (o->access == ACCESS_RW ? 2 : 1);
+    }
+    return bytes;
+}
+
+/* A task of the host lasts as the profile says as long as the memory gives what it takes in that time. */
+static void translate_task(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
+{
+    bool on_host = in->stream == plan_host_stream(s->plan);
+    uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
+    uint64_t bytes = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
+    unsigned __int128 per_s = ns > 0 ? ((unsigned __int128)bytes * 1000000000u + ns - 1) / ns : 0;
+    if (per_s == 0 || per_s > UINT64_MAX) {
+        op->fixed_ns = ns;
+        return;
+    }
+    op->bytes = bytes;
+    op->most_per_s = (uint64_t)per_s;
+    use(op, s->shared[SHARED_HOST_MEMORY]);
+}
+
+static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
+{
+    uint32_t n = s->program->n_instrs;
+    struct timeline_op *ops = arena_alloc_array(scratch, n, sizeof *ops);
+    for (uint32_t i = 0; i < n; i++) {
         const struct plan_instr *in = &s->program->instrs[i];
-        uint64_t start = start_ns(s, in, run), busy = duration_ns(s, in);
-        spans[i] = (struct plan_span){.start_ns = start, .end_ns = ns_add(start, busy)};
-        s->stream_free_ns[in->stream] = spans[i].end_ns;
-        run_end = ns_max(run_end, spans[i].end_ns);
-
-        uint32_t device = in->stream / LANE_COUNT;
-        if (device < s->plan->n_devices && in->stream % LANE_COUNT == LANE_COMPUTE)
-            s->result->compute_ns[device] = ns_add(s->result->compute_ns[device], busy);
+        ops[i] = (struct timeline_op){.stream = in->stream, .wait = in->wait, .n_waits = in->n_waits};
+        if (instr_is_move(in->kind))
+            translate_move(s, in, &ops[i]);
+        else if (in->kind != INSTR_DROP)
+            translate_task(s, in, &ops[i]);
     }
-    return run_end;
+    return ops;
+}
+
+/* ---- the prediction ---- */
+
+static void end_all(struct timeline_result *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (t->spans[i].end_ns == TIMELINE_NEVER)
+            t->spans[i] = (struct plan_span){t->total_ns, t->total_ns};
+}
+
+static void add_streams(struct sim_result *r, const struct plan *p, const struct timeline_result *t)
+{
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
+            r->lane_ns[d][lane] = t->stream_ns[plan_stream(d, lane)];
+        r->compute_ns[d] = r->lane_ns[d][LANE_COMPUTE];
+        r->stall_ns[d] = r->total_ns - r->compute_ns[d];
+    }
+    r->host_ns = t->stream_ns[plan_host_stream(p)];
+}
+
+static void add_times(struct sim_result *r, const struct sim *s, struct timeline_result *t)
+{
+    r->total_ns = t->total_ns;
+    r->cycle_ns = r->runs > 1 ? (t->total_ns - t->first_ns) / (r->runs - 1) : t->total_ns;
+    r->spans = t->spans;
+    add_streams(r, s->plan, t);
+    for (uint32_t i = 0; i < SHARED_COUNT; i++)
+        if (s->shared[i] != UNLIMITED)
+            r->bound_ns[i] = t->bound_ns[s->shared[i]];
 }
 
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
@@ -87,27 +178,28 @@ struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint
 {
     assert(runs >= 1 && (runs == 1 || k == PROGRAM_CYCLE));
 
-    struct arena *arena = arena_create();
+    struct arena *arena = arena_create(), *scratch = arena_create();
     struct sim_result *r = arena_alloc(arena, sizeof *r);
-    struct sim s = {.plan = p, .program = &p->programs[k], .profile = prof, .machine = m, .result = r};
+    struct sim s = {.plan = p, .program = &p->programs[k], .profile = prof, .machine = m};
+    struct timeline_result times;
 
     r->arena = arena;
     r->runs = runs;
     r->n_instrs = s.program->n_instrs;
-    r->spans = arena_alloc_array(arena, (size_t)runs * r->n_instrs, sizeof *r->spans);
-    s.stream_free_ns = arena_alloc_array(arena, plan_n_streams(p), sizeof *s.stream_free_ns);
-
-    uint64_t first_end = 0, last_end = 0;
-    for (uint32_t run = 0; run < runs; run++) {
-        last_end = simulate_run(&s, run);
-        if (run == 0)
-            first_end = last_end;
-    }
-    r->total_ns = last_end; /* streams run in order, so no earlier run ends later */
-    r->cycle_ns = runs > 1 ? (last_end - first_end) / (runs - 1) : last_end;
-    for (uint32_t d = 0; d < p->n_devices; d++)
-        r->stall_ns[d] = r->total_ns - r->compute_ns[d];
+    add_resources(&s);
+    const struct timeline t = {
+        .ops = translate(&s, scratch),
+        .waits = s.program->waits,
+        .per_s = s.per_s,
+        .n_ops = r->n_instrs,
+        .n_streams = plan_n_streams(p),
+        .n_resources = s.n_resources,
+    };
+    if (timeline_run(&t, runs, arena, &times) < 0)
+        end_all(&times, (size_t)runs * r->n_instrs);
+    add_times(r, &s, &times);
     plan_count_bytes(p, k, &r->bytes);
+    arena_destroy(scratch);
     return r;
 }
 

@@ -1,9 +1,12 @@
 /* The simulator: runs a plan against a profile and a machine, and predicts. Bytes are exact (they are the
- * plan's); times are as good as the profile. Deterministic, whole nanoseconds.
+ * plan's); times are as good as the profile. Deterministic, whole nanoseconds. docs/simulator.md has the model.
  *
- * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says; a
- * move ceil(bytes * 1e9 / bandwidth) + machine.launch_ns; a drop nothing. Each device has its own host link,
- * full speed in each direction, and sends at full peer speed. (Fair sharing of links: not yet.)
+ * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says, a drop
+ * nothing. A move takes machine.launch_ns, and then its bytes flow: through the device's own link, what all links carry
+ * together and the host's memory, or from the sender's peer port to the receiver's. What is under way at the same time
+ * shares these fairly. Tasks of the host share its memory with the copies, where the machine says what that carries.
+ * What the machine leaves at 0 is unlimited: a move alone, or on a machine without common limits, lasts
+ * ceil(bytes * 1e9 / bandwidth) + machine.launch_ns.
  */
 #ifndef SCHEDULER_SIMULATE_H
 #define SCHEDULER_SIMULATE_H
@@ -12,11 +15,17 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
+/* What devices share. */
+enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_COUNT };
+
 struct sim_result {
     uint64_t total_ns; /* entry is not included: from the start of run 0 to the end of the last */
     uint64_t cycle_ns; /* steady state: (end of last run - end of first) / (runs - 1); total for one run */
-    uint64_t compute_ns[DEVICE_MAX]; /* busy time of the compute stream, all runs */
-    uint64_t stall_ns[DEVICE_MAX];   /* total_ns - compute_ns */
+    uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream, all runs */
+    uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
+    uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of every stream, all runs */
+    uint64_t host_ns;                         /* of the host's */
+    uint64_t bound_ns[SHARED_COUNT]; /* how long somebody was held up by this one; 0 where it has no limit */
     struct plan_bytes bytes;         /* of one run */
     struct plan_span *spans;         /* runs * n_instrs */
     uint32_t runs, n_instrs;

@@ -100,10 +100,14 @@ void topology_machine(const struct topology *t, struct machine *ret)
     set(&ret->link_bytes_per_s, pcie_bytes_per_s(t));
     set(&ret->link_bytes_per_s, t->link_in_bytes_per_s);
     set(&ret->link_out_bytes_per_s, t->link_out_bytes_per_s);
+    set(&ret->all_links_bytes_per_s, t->all_links_in_bytes_per_s);
+    set(&ret->all_links_out_bytes_per_s, t->all_links_out_bytes_per_s);
     if (t->has_peers && t->n_devices > 1 && !any_direct(t))
         ret->peer_bytes_per_s = ret->link_bytes_per_s / 2; /* by way of the host: over two links */
     set(&ret->peer_bytes_per_s, t->peer_bytes_per_s);
+    ret->peers_by_link = t->peers_by_link;
     set(&ret->host_bytes_per_s, t->host_bytes_per_s);
+    ret->host_shared_bytes_per_s = t->host_bytes_per_s; /* a round figure is no limit to anybody */
     set(&ret->device_bytes_per_s, t->device_bytes_per_s);
     set(&ret->device_flops_per_s, t->device_flops_per_s);
     set(&ret->launch_ns, t->launch_ns);

@@ -24,7 +24,10 @@ struct topology {
     struct device_info devices[DEVICE_MAX]; /* but for their `peer` */
     uint64_t link_in_bytes_per_s;           /* host to device, the slowest of the devices; 0: not known */
     uint64_t link_out_bytes_per_s;          /* device to host */
+    uint64_t all_links_in_bytes_per_s;      /* host to all devices together; 0: each link at its full speed */
+    uint64_t all_links_out_bytes_per_s;     /* back; 0: as in */
     uint64_t peer_bytes_per_s;              /* between two devices, the slowest pair */
+    bool peers_by_link;                     /* over the host links, not links of their own */
     bool has_peers;
     uint64_t peers[DEVICE_MAX]
                   [DEVICE_MAX]; /* [from][to]: bytes/s, or TOPOLOGY_PEER_DIRECT; 0: not directly */

@@ -110,20 +110,20 @@ static int read_devices(const struct json *list, struct topology *t, struct err 
 }
 
 /* A number for both directions, or {"in", "out"}. */
-static int read_link(const struct json *node, struct topology *t, struct err *err)
+static int read_link(const struct json *node, const char *path, uint64_t *ret_in, uint64_t *ret_out,
+                     struct err *err)
 {
     struct json_obj o;
-    const char *path = "link_bytes_per_s";
     if (json_type(node) != JSON_OBJECT) {
-        int r = json_bytes(node, path, &t->link_in_bytes_per_s, err);
-        if (r == 0 && t->link_in_bytes_per_s == 0)
+        int r = json_bytes(node, path, ret_in, err);
+        if (r == 0 && *ret_in == 0)
             r = err_set_at(err, -EINVAL, path, "must be more than 0; leave it out where it is not known");
-        t->link_out_bytes_per_s = t->link_in_bytes_per_s;
+        *ret_out = *ret_in;
         return r;
     }
     json_obj_begin(&o, node, path, err);
-    take_rate(&o, "in", &t->link_in_bytes_per_s);
-    take_rate(&o, "out", &t->link_out_bytes_per_s);
+    take_rate(&o, "in", ret_in);
+    take_rate(&o, "out", ret_out);
     return json_obj_end(&o);
 }
 
@@ -168,7 +168,7 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
 static int read_topology(const struct json *doc, struct topology *t, struct err *err)
 {
     struct json_obj o;
-    const struct json *devices = NULL, *link = NULL, *peers = NULL;
+    const struct json *devices = NULL, *link = NULL, *all_links = NULL, *peers = NULL;
     const char *schema = "";
     int backend = BACKEND_CPU;
     json_obj_begin(&o, doc, "", err);
@@ -177,7 +177,9 @@ static int read_topology(const struct json *doc, struct topology *t, struct err 
     json_take_enum(&o, "backend", JSON_REQUIRED, backend_names, &backend);
     json_take(&o, "devices", JSON_REQUIRED, &devices);
     json_take(&o, "link_bytes_per_s", JSON_OPTIONAL, &link);
+    json_take(&o, "all_links_bytes_per_s", JSON_OPTIONAL, &all_links);
     take_rate(&o, "peer_bytes_per_s", &t->peer_bytes_per_s);
+    json_take_bool(&o, "peers_by_link", JSON_OPTIONAL, &t->peers_by_link);
     json_take(&o, "peers", JSON_OPTIONAL, &peers);
     take_rate(&o, "host_memory_bytes", &t->host_memory_bytes);
     take_rate(&o, "host_bytes_per_s", &t->host_bytes_per_s);
@@ -189,7 +191,10 @@ static int read_topology(const struct json *doc, struct topology *t, struct err 
     if (r == 0)
         r = read_devices(devices, t, err);
     if (r == 0 && link != NULL)
-        r = read_link(link, t, err);
+        r = read_link(link, "link_bytes_per_s", &t->link_in_bytes_per_s, &t->link_out_bytes_per_s, err);
+    if (r == 0 && all_links != NULL)
+        r = read_link(all_links, "all_links_bytes_per_s", &t->all_links_in_bytes_per_s,
+                      &t->all_links_out_bytes_per_s, err);
     if (r == 0 && peers != NULL)
         r = read_peers(peers, t, err);
     return r;
@@ -237,16 +242,15 @@ static void add_device(struct strbuf *b, const struct device_info *d)
     strbuf_add(b, "}");
 }
 
-static void add_link(struct strbuf *b, const struct topology *t)
+static void add_link(struct strbuf *b, const char *key, uint64_t in, uint64_t out)
 {
-    if (t->link_in_bytes_per_s == 0 && t->link_out_bytes_per_s == 0)
+    if (in == 0 && out == 0)
         return;
-    strbuf_add(b, ",\"link_bytes_per_s\":{");
-    if (t->link_in_bytes_per_s > 0)
-        strbuf_addf(b, "\"in\":%" PRIu64 "%s", t->link_in_bytes_per_s,
-                    t->link_out_bytes_per_s > 0 ? "," : "");
-    if (t->link_out_bytes_per_s > 0)
-        strbuf_addf(b, "\"out\":%" PRIu64, t->link_out_bytes_per_s);
+    strbuf_addf(b, ",\"%s\":{", key);
+    if (in > 0)
+        strbuf_addf(b, "\"in\":%" PRIu64 "%s", in, out > 0 ? "," : "");
+    if (out > 0)
+        strbuf_addf(b, "\"out\":%" PRIu64, out);
     strbuf_add(b, "}");
 }
 
@@ -279,8 +283,11 @@ void topology_to_json(const struct topology *t, struct strbuf *b)
         add_device(b, &t->devices[i]);
     }
     strbuf_add(b, "]");
-    add_link(b, t);
+    add_link(b, "link_bytes_per_s", t->link_in_bytes_per_s, t->link_out_bytes_per_s);
+    add_link(b, "all_links_bytes_per_s", t->all_links_in_bytes_per_s, t->all_links_out_bytes_per_s);
     add_known(b, "peer_bytes_per_s", t->peer_bytes_per_s);
+    if (t->peers_by_link)
+        strbuf_add(b, ",\"peers_by_link\":true");
     add_peers(b, t);
     add_known(b, "host_memory_bytes", t->host_memory_bytes);
     add_known(b, "host_bytes_per_s", t->host_bytes_per_s);

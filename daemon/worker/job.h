@@ -32,6 +32,7 @@ struct job_options {
     uint32_t threads;      /* 0: one per core */
     uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
     uint64_t delay_seed;                         /* 0: none */
+    const char *profile;                         /* a file; with --rules only */
     bool leased;                  /* by the daemon: device_bytes is a limit, not a wish */
     const uint32_t *device_index; /* leased: which devices, `devices` of them; NULL: any */
 };

@@ -21,6 +21,8 @@ static const char usage[] =
     "       tutti-worker --export DIR --out FILE      write the weights of a job's output as safetensors\n"
     "       tutti-worker --probe [--measure] [--out FILE]    what this machine has, and which backend jobs "
     "use\n"
+    "       tutti-worker --rules harmony --profile FILE [options]    time a schedule of Harmony by its own "
+    "rules\n"
     "       tutti-worker --serve SOCKET --job ID --attempt N    train a job of tuttid, which starts it so\n"
     "JOB.json may be - for standard input.\n"
     "\n"
@@ -45,6 +47,12 @@ static const char usage[] =
     "finished\n"
     "                         job, else of the newest checkpoint)\n"
     "  --force                replace FILE\n"
+    "what to time by rules (see docs/simulator.md):\n"
+    "  --form pp|dp           pipeline or data parallel, on --devices N\n"
+    "  --batch N              samples of a step\n"
+    "  --micro-batch-fwd N    samples of a forward micro-batch; --micro-batch-bwd N: of a backward one\n"
+    "  --packs-fwd LIST       last layer of each forward pack, e.g. 4,9,14; --packs-bwd LIST: backward\n"
+    "  --task-overhead TIME   at the end of every task (default: 40ms)\n"
     "what to look for:\n"
     "  --measure              with --probe: time copies between host and devices, and keep the result for "
     "later\n"
@@ -61,6 +69,7 @@ static const char usage[] =
 enum option_id {
     OPT_ATTEMPT = 256,
     OPT_BACKEND,
+    OPT_BATCH,
     OPT_CHECK,
     OPT_DELAY_SEED,
     OPT_DEVICES,
@@ -69,6 +78,7 @@ enum option_id {
     OPT_DUMP,
     OPT_EXPORT,
     OPT_FORCE,
+    OPT_FORM,
     OPT_HELP,
     OPT_HOST_MEMORY,
     OPT_JOB,
@@ -76,17 +86,24 @@ enum option_id {
     OPT_LINK,
     OPT_MACHINE,
     OPT_MEASURE,
+    OPT_MICRO_BATCH_BWD,
+    OPT_MICRO_BATCH_FWD,
     OPT_OPTIMIZER_ON,
     OPT_OUT,
     OPT_OUTPUT,
+    OPT_PACKS_BWD,
+    OPT_PACKS_FWD,
     OPT_PEER,
     OPT_PLAN,
     OPT_POLICY,
     OPT_PROBE,
+    OPT_PROFILE,
     OPT_QUIET,
+    OPT_RULES,
     OPT_RUN,
     OPT_SERVE,
     OPT_STEP,
+    OPT_TASK_OVERHEAD,
     OPT_THREADS,
     OPT_TRACE,
     OPT_TRACE_STEPS,
@@ -96,6 +113,7 @@ enum option_id {
 static const struct option options[] = {
     {"attempt", required_argument, NULL, OPT_ATTEMPT},
     {"backend", required_argument, NULL, OPT_BACKEND},
+    {"batch", required_argument, NULL, OPT_BATCH},
     {"check", required_argument, NULL, OPT_CHECK},
     {"delay-seed", required_argument, NULL, OPT_DELAY_SEED},
     {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
@@ -104,6 +122,7 @@ static const struct option options[] = {
     {"dump", no_argument, NULL, OPT_DUMP},
     {"export", required_argument, NULL, OPT_EXPORT},
     {"force", no_argument, NULL, OPT_FORCE},
+    {"form", required_argument, NULL, OPT_FORM},
     {"help", no_argument, NULL, OPT_HELP},
     {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
     {"job", required_argument, NULL, OPT_JOB},
@@ -111,17 +130,24 @@ static const struct option options[] = {
     {"link", required_argument, NULL, OPT_LINK},
     {"machine", required_argument, NULL, OPT_MACHINE},
     {"measure", no_argument, NULL, OPT_MEASURE},
+    {"micro-batch-bwd", required_argument, NULL, OPT_MICRO_BATCH_BWD},
+    {"micro-batch-fwd", required_argument, NULL, OPT_MICRO_BATCH_FWD},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
     {"out", required_argument, NULL, OPT_OUT},
     {"output", required_argument, NULL, OPT_OUTPUT},
+    {"packs-bwd", required_argument, NULL, OPT_PACKS_BWD},
+    {"packs-fwd", required_argument, NULL, OPT_PACKS_FWD},
     {"peer", required_argument, NULL, OPT_PEER},
     {"plan", required_argument, NULL, OPT_PLAN},
     {"policy", required_argument, NULL, OPT_POLICY},
     {"probe", no_argument, NULL, OPT_PROBE},
+    {"profile", required_argument, NULL, OPT_PROFILE},
     {"quiet", no_argument, NULL, OPT_QUIET},
+    {"rules", required_argument, NULL, OPT_RULES},
     {"run", required_argument, NULL, OPT_RUN},
     {"serve", required_argument, NULL, OPT_SERVE},
     {"step", required_argument, NULL, OPT_STEP},
+    {"task-overhead", required_argument, NULL, OPT_TASK_OVERHEAD},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"trace-steps", required_argument, NULL, OPT_TRACE_STEPS},
@@ -130,7 +156,7 @@ static const struct option options[] = {
 };
 
 struct command {
-    int verb;         /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_PROBE, OPT_RUN, OPT_SERVE; 0: none yet */
+    int verb; /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_PROBE, OPT_RULES, OPT_RUN, OPT_SERVE; 0: none yet */
     bool trace_steps; /* were given */
     bool backend;     /* was given */
     struct verb_options o;
@@ -188,16 +214,44 @@ static int parse_size(const char *text, const char *option, uint64_t *ret, struc
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
-        return err_set(err, -EINVAL,
-                       "only one of --check, --plan and --run, or --export, or --probe, or --serve");
+        return err_set(
+            err, -EINVAL,
+            "only one of --check, --plan and --run, or --export, or --probe, or --rules, or --serve");
     c->verb = verb;
     if (verb == OPT_EXPORT)
         c->o.export_dir = path;
     else if (verb == OPT_SERVE)
         c->o.socket = path;
+    else if (verb == OPT_RULES)
+        c->o.rules.name = path;
     else if (verb != OPT_PROBE)
         c->o.job.spec_path = path;
     return 0;
+}
+
+/* Those of --rules. */
+static int parse_rules_option(struct verb_options *o, int id, const char *arg, struct err *err)
+{
+    struct rules_options *r = &o->rules;
+    switch (id) {
+    case OPT_FORM:
+        r->form = arg;
+        return 0;
+    case OPT_MICRO_BATCH_BWD:
+        return parse_u32(arg, "--micro-batch-bwd", 1, INT32_MAX, &r->micro_bwd, err);
+    case OPT_MICRO_BATCH_FWD:
+        return parse_u32(arg, "--micro-batch-fwd", 1, INT32_MAX, &r->micro_fwd, err);
+    case OPT_PACKS_BWD:
+        r->packs_bwd = arg;
+        return 0;
+    case OPT_PACKS_FWD:
+        r->packs_fwd = arg;
+        return 0;
+    case OPT_TASK_OVERHEAD:
+        r->task_overhead = arg;
+        return 0;
+    }
+    return err_set(err, -EINVAL, "see tutti-worker --help");
 }
 
 static int parse_option(struct command *c, int id, const char *arg, struct err *err)
@@ -209,6 +263,7 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_EXPORT:
     case OPT_PLAN:
     case OPT_PROBE:
+    case OPT_RULES:
     case OPT_RUN:
     case OPT_SERVE:
         return set_verb(c, id, arg, err);
@@ -221,6 +276,11 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         j->backend = (enum backend_choice)name;
         c->backend = true;
         return r;
+    case OPT_BATCH:
+        return parse_u32(arg, "--batch", 1, INT32_MAX, &c->o.batch, err);
+    case OPT_PROFILE:
+        j->profile = arg;
+        return 0;
     case OPT_MACHINE:
         j->machine = arg;
         return 0;
@@ -276,7 +336,7 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         c->o.force = true;
         return 0;
     }
-    return err_set(err, -EINVAL, "see tutti-worker --help");
+    return parse_rules_option(&c->o, id, arg, err);
 }
 
 /* What getopt could not make sense of: an unknown option, or one without its value. */
@@ -334,6 +394,14 @@ static int check_options(const struct command *c, struct err *err)
         return err_set(err, -EINVAL, "--export needs --out FILE");
     if ((c->verb == OPT_SERVE) != (o->job_id != 0) || (c->verb == OPT_SERVE) != (o->attempt != 0))
         return err_set(err, -EINVAL, "--serve, --job and --attempt go together");
+    const struct rules_options *r = &o->rules;
+    if (c->verb != OPT_RULES && (r->form != NULL || r->packs_fwd != NULL || r->packs_bwd != NULL ||
+                                 r->task_overhead != NULL || r->micro_fwd != 0 || r->micro_bwd != 0))
+        return err_set(err, -EINVAL,
+                       "--form, --micro-batch-fwd, --micro-batch-bwd, --packs-fwd, --packs-bwd and "
+                       "--task-overhead go with --rules");
+    if (c->verb != OPT_RULES && (o->batch != 0 || o->job.profile != NULL))
+        return err_set(err, -EINVAL, "--batch and --profile go with --rules");
     if (c->verb != OPT_RUN && c->trace_steps)
         return err_set(err, -EINVAL, "--trace-steps goes with --run");
     return 0;
@@ -354,6 +422,8 @@ static int run_verb(const struct command *c)
         return verb_plan(&c->o);
     case OPT_PROBE:
         return verb_probe(&c->o);
+    case OPT_RULES:
+        return verb_rules(&c->o);
     case OPT_RUN:
         return verb_run(&c->o);
     case OPT_SERVE:
@@ -362,8 +432,8 @@ static int run_verb(const struct command *c)
     if (c->o.json)
         return fail(c,
                     err_set(&err, -EINVAL,
-                            "one of --check, --plan and --run, or --export, or --probe, or --serve is "
-                            "needed; see --help"),
+                            "one of --check, --plan and --run, or --export, or --probe, or --rules, or "
+                            "--serve is needed; see --help"),
                     &err);
     fputs(usage, stderr);
     return EXIT_INVALID;

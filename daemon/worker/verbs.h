@@ -12,6 +12,13 @@
  * with 128 + its number, as shells expect. */
 enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_INVALID = 2, EXIT_MISFIT = 5, EXIT_NOT_FOUND = 6 };
 
+/* --rules: a schedule, as words; verb_rules.c makes sense of them. */
+struct rules_options {
+    const char *name; /* NULL: --rules was not given */
+    const char *form, *packs_fwd, *packs_bwd, *task_overhead;
+    uint32_t micro_fwd, micro_bwd;
+};
+
 struct verb_options {
     struct job_options job;
     bool json;             /* the result as JSON on stdout, nothing else there */
@@ -27,6 +34,8 @@ struct verb_options {
         *export_step; /* --export: a number, "best", "last"; NULL: the finished model, else the newest */
     bool force;       /* --export: replace the file */
     bool measure;     /* --probe: time copies; plan_path is the topology file to write */
+    uint32_t batch;   /* --rules: samples of a step */
+    struct rules_options rules;
 };
 
 /* Each prints its result on stdout, progress and errors on stderr, and returns the exit code. */
@@ -34,6 +43,7 @@ int verb_check(const struct verb_options *o);
 int verb_export(const struct verb_options *o);
 int verb_plan(const struct verb_options *o);
 int verb_probe(const struct verb_options *o);
+int verb_rules(const struct verb_options *o);
 int verb_run(const struct verb_options *o);
 int verb_serve(const struct verb_options *o);
 

@@ -8,7 +8,9 @@ from harness import case
 
 OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "--measure", "--devices",
            "--device-memory", "--host-memory", "--policy", "--optimizer-on", "--threads", "--link",
-           "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version"]
+           "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version",
+           "--rules", "--profile", "--form", "--batch", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd",
+           "--task-overhead"]
 
 
 def refused(t, *options, says=(), **popen):

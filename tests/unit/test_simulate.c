@@ -200,6 +200,145 @@ static void test_simulate_the_way_out_may_be_slower(void **state)
     plan_destroy(p);
 }
 
+/* ---- what devices share ---- */
+
+/* The first fetches of both devices are under way together from 100 on: at half speed until the 64 bytes of instruction 4
+ * are there, at 228. */
+static void test_simulate_all_links_share_a_limit(void **state)
+{
+    struct machine narrow = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    narrow.all_links_bytes_per_s = machine.link_bytes_per_s;
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 1, &profile, &narrow);
+    assert_int_equal(r->spans[4].end_ns, 228);
+    assert_int_equal(r->spans[0].end_ns, 4196 + 64);
+    assert_int_equal(r->total_ns, PERIOD + 64);
+    /* Alone, a link is limited by itself. */
+    assert_int_equal(r->bound_ns[SHARED_LINKS_IN], 128);
+    assert_int_equal(r->bound_ns[SHARED_LINKS_OUT], 0);
+    assert_int_equal(r->lane_ns[0][LANE_IN], 4260 + 1124);
+    assert_int_equal(r->lane_ns[1][LANE_IN], 228);
+    assert_int_equal(r->lane_ns[0][LANE_COMPUTE], r->compute_ns[0]);
+    assert_int_equal(r->host_ns, 700);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+/* A program of two spills: by way of the other limit, or as the way in where that is not said. */
+static void test_simulate_all_links_out(void **state)
+{
+    struct machine narrow = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    tiny_move(p, PROGRAM_EVAL, INSTR_SPILL, plan_stream(0, LANE_OUT), TINY_W0, 0, 0, PLAN_HOST, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_SPILL, plan_stream(1, LANE_OUT), TINY_W0, 1, 0, PLAN_HOST, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_FETCH, plan_stream(1, LANE_IN), TINY_W0, PLAN_HOST, 0, 1, 0);
+    narrow.all_links_bytes_per_s = 1000000000;
+    struct sim_result *same = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &narrow);
+    narrow.all_links_out_bytes_per_s = 500000000;
+    struct sim_result *slower = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &narrow);
+    assert_int_equal(same->spans[1].end_ns, 100 + 2 * 4096);
+    assert_int_equal(same->spans[2].end_ns, 100 + 4096); /* the other direction is free */
+    assert_int_equal(slower->spans[1].end_ns, 100 + 4 * 4096);
+    assert_int_equal(slower->spans[2].end_ns, 100 + 4096);
+    assert_int_equal(slower->bound_ns[SHARED_LINKS_OUT], 4 * 4096);
+    sim_destroy(same);
+    sim_destroy(slower);
+    plan_destroy(p);
+}
+
+/* An update of 4096 bytes reads dW, and reads and writes W: 12288 bytes in 700 ns when nobody else wants the memory. With
+ * a fetch of 1 byte/ns beside it and 5 bytes/ns for both, the fetch has its 1 and the update 4. */
+static void test_simulate_host_tasks_and_copies_share_memory(void **state)
+{
+    struct machine narrow = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    tiny_instr(p, PROGRAM_EVAL, INSTR_UPD, plan_host_stream(p), 0, PLAN_NONE);
+    tiny_operand(p, PROGRAM_EVAL, TINY_DW0, PLAN_HOST, 0, ACCESS_READ);
+    tiny_operand(p, PROGRAM_EVAL, TINY_W0, PLAN_HOST, 0, ACCESS_RW);
+    tiny_move(p, PROGRAM_EVAL, INSTR_FETCH, plan_stream(0, LANE_IN), TINY_W0, PLAN_HOST, 0, 0, 0);
+    struct sim_result *r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &narrow);
+    assert_int_equal(r->spans[0].end_ns, 700); /* no limit is known */
+    assert_int_equal(r->spans[1].end_ns, 4196);
+    sim_destroy(r);
+
+    narrow.host_shared_bytes_per_s = 100000000000;
+    r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &narrow);
+    assert_int_equal(r->spans[0].end_ns, 700); /* there is enough */
+    assert_int_equal(r->bound_ns[SHARED_HOST_MEMORY], 0);
+    sim_destroy(r);
+
+    narrow.host_shared_bytes_per_s = 5000000000;
+    r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &narrow);
+    assert_int_equal(r->spans[0].end_ns, 100 + (12288 - 500) / 4); /* alone until the fetch is launched */
+    assert_int_equal(r->spans[1].end_ns, 4196);
+    assert_int_equal(r->bound_ns[SHARED_HOST_MEMORY], r->spans[0].end_ns);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+/* Two devices send to each other, both also fetch. Peer ports of 3 bytes/ns; over the host links, of 1 byte/ns, the send
+ * shares the receiver's way in with its fetch. */
+static void test_simulate_peer_copies_may_use_the_links(void **state)
+{
+    struct machine pcie = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    tiny_move(p, PROGRAM_EVAL, INSTR_SEND, plan_stream(0, LANE_PEER), TINY_X1, 0, 0, 1, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_FETCH, plan_stream(1, LANE_IN), TINY_X0, PLAN_HOST, 0, 1, 0);
+    struct sim_result *own = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &pcie);
+    pcie.peers_by_link = true;
+    struct sim_result *shared = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &pcie);
+    assert_int_equal(own->spans[0].end_ns, 271);
+    assert_int_equal(own->spans[1].end_ns, 1124);
+    assert_int_equal(shared->spans[0].end_ns, 100 + 2 * 512);
+    assert_int_equal(shared->spans[1].end_ns, 100 + 1024 + 512);
+    sim_destroy(own);
+    sim_destroy(shared);
+    plan_destroy(p);
+}
+
+/* A receiver has one port for all who send to it. */
+static void test_simulate_senders_share_the_receiver(void **state)
+{
+    struct machine three = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    three.n_devices = p->n_devices = 3;
+    three.peer_bytes_per_s = 1000000000;
+    tiny_move(p, PROGRAM_EVAL, INSTR_SEND, plan_stream(0, LANE_PEER), TINY_X1, 0, 0, 2, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_SEND, plan_stream(1, LANE_PEER), TINY_X1, 1, 0, 2, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_SEND, plan_stream(2, LANE_PEER), TINY_X1, 2, 0, 0, 0);
+    struct sim_result *r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &three);
+    assert_int_equal(r->spans[0].end_ns, 100 + 2 * 512);
+    assert_int_equal(r->spans[1].end_ns, 100 + 2 * 512);
+    assert_int_equal(r->spans[2].end_ns, 100 + 512);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
+/* What plan_verify would refuse gets times, never a crash. */
+static void test_simulate_a_circle_of_waits_ends(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+
+    (void)state;
+    cycle->waits[cycle->instrs[0].wait] = (struct plan_wait){.instr = 11, .distance = 0};
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 2, &profile, &machine);
+    assert_int_equal(r->spans[0].start_ns, r->total_ns);
+    assert_int_equal(r->spans[4].end_ns, 164);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +349,12 @@ int main(void)
         cmocka_unit_test(test_simulate_other_programs),
         cmocka_unit_test(test_simulate_unlimited_links_cost_launches),
         cmocka_unit_test(test_simulate_the_way_out_may_be_slower),
+        cmocka_unit_test(test_simulate_all_links_share_a_limit),
+        cmocka_unit_test(test_simulate_all_links_out),
+        cmocka_unit_test(test_simulate_host_tasks_and_copies_share_memory),
+        cmocka_unit_test(test_simulate_peer_copies_may_use_the_links),
+        cmocka_unit_test(test_simulate_senders_share_the_receiver),
+        cmocka_unit_test(test_simulate_a_circle_of_waits_ends),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
 }

@@ -59,6 +59,7 @@ static const char full[] =
     "\"uuid\":\"GPU-1\",\"numa_node\":0,\"pcie\":{\"generation\":4,\"width\":16}},"
     "{\"memory_bytes\":17179869184}],"
     "\"link_bytes_per_s\":{\"in\":\"11GB\",\"out\":12000000000},\"peer_bytes_per_s\":8000000000,"
+    "\"all_links_bytes_per_s\":{\"in\":\"20GB\",\"out\":\"18GB\"},\"peers_by_link\":true,"
     "\"peers\":[[false,8000000000],[true,false]],\"host_memory_bytes\":\"64GiB\",\"host_bytes_per_s\":"
     "\"20GB\","
     "\"device_bytes_per_s\":\"900GB\",\"device_flops_per_s\":15000000000000,\"launch_ns\":7000}";
@@ -82,6 +83,9 @@ static void test_everything_is_read(void **state)
     assert_int_equal(t.devices[1].numa_node, -1);
     assert_int_equal(t.link_in_bytes_per_s, 11000000000);
     assert_int_equal(t.link_out_bytes_per_s, 12000000000);
+    assert_int_equal(t.all_links_in_bytes_per_s, 20000000000);
+    assert_int_equal(t.all_links_out_bytes_per_s, 18000000000);
+    assert_true(t.peers_by_link);
     assert_true(t.has_peers);
     assert_int_equal(t.peers[0][1], 8000000000);
     assert_int_equal(t.peers[1][0], TOPOLOGY_PEER_DIRECT);
@@ -95,6 +99,7 @@ static void test_writing_and_reading_give_the_same(void **state)
     (void)state;
     check_round_trip(full);
     check_round_trip("{\"schema\":\"machine/v1\",\"backend\":\"cpu\",\"devices\":[]}");
+    check_round_trip(HEAD "[{\"memory_bytes\":256}],\"all_links_bytes_per_s\":7,\"peers_by_link\":false}");
     check_round_trip("// comments are fine\n" HEAD "[{\"memory_bytes\":256}],\"link_bytes_per_s\":5}");
     check_round_trip(
         HEAD
@@ -146,6 +151,11 @@ static void test_mistakes_are_named_with_their_place(void **state)
     check_bad(HEAD "[{\"memory_bytes\":512}],\"peers\":[[1,2]]}", "peers[0]", "array of 1");
     check_bad(HEAD "[{\"memory_bytes\":512}],\"peers\":[[null]]}", "peers[0][0]", "");
     check_bad(HEAD "[{\"memory_bytes\":512}],\"launch_ns\":0}", "launch_ns", "more than 0");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"all_links_bytes_per_s\":0}", "all_links_bytes_per_s",
+              "more than 0");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"all_links_bytes_per_s\":{\"up\":1}}",
+              "all_links_bytes_per_s.up", "unknown key");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"peers_by_link\":1}", "peers_by_link", "");
     check_bad(HEAD "[{\"memory_bytes\":512}],\"link_bytes_per_sec\":1}", "link_bytes_per_sec",
               "did you mean \"link_bytes_per_s\"");
 }
@@ -215,8 +225,12 @@ static void test_rates_come_from_the_best_that_is_known(void **state)
     topology_machine(&t, &m);
     assert_int_equal(m.link_bytes_per_s, 11000000000);
     assert_int_equal(m.link_out_bytes_per_s, 12000000000);
+    assert_int_equal(m.all_links_bytes_per_s, 20000000000);
+    assert_int_equal(m.all_links_out_bytes_per_s, 18000000000);
     assert_int_equal(m.peer_bytes_per_s, 8000000000);
+    assert_true(m.peers_by_link);
     assert_int_equal(m.host_bytes_per_s, 20000000000);
+    assert_int_equal(m.host_shared_bytes_per_s, 20000000000); /* as it was said; a round figure is no limit */
     assert_int_equal(m.device_bytes_per_s, 900000000000);
     assert_int_equal(m.device_flops_per_s, 15000000000000);
     assert_int_equal(m.launch_ns, 7000);
