@@ -32,6 +32,7 @@ struct backend {
 
     int (*launch)(struct devset *ds, uint32_t stream, const struct op_call *call);
     int (*copy)(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+    int (*discard)(struct devset *ds, uint32_t stream, void *at, uint64_t bytes);
     int (*mark)(struct devset *ds, uint32_t stream, uint64_t *at);
     int (*drain)(struct devset *ds);
     void (*counters)(const struct devset *ds, uint32_t device, struct device_counters *ret);
@@ -70,7 +71,7 @@ struct backend_host {
 /* A module and a program of different versions must not meet. Raise the number with every change of what
  * crosses the boundary; the rest catches most of the times that this is forgotten. */
 #define BACKEND_ABI                                                                                          \
-    (1u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
+    (2u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 

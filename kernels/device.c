@@ -187,6 +187,17 @@ int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, 
     return ds->backend->copy(ds, stream, dst, src, bytes);
 }
 
+int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes)
+{
+    if (stream >= LANE_COUNT * ds->n_devices)
+        return -EINVAL;
+    if (ds->released)
+        return -EPROTO;
+    if (!in_arena(ds, stream / LANE_COUNT, at, bytes))
+        return -EFAULT;
+    return ds->backend->discard(ds, stream, at, bytes);
+}
+
 int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at)
 {
     if (!known_stream(ds, stream) || !at)

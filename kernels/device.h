@@ -4,10 +4,11 @@
  * A `devset` is the devices of one job together with the host's compute stream. Streams are numbered as in
  * plans: device d has four (compute, in, out, peer) at 4*d + lane, the host's is 4*n_devices.
  *
- * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, mark, event_record, event_wait)
- * from ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing returns at once
- * unless the stream's queue is full; then it sleeps until there is room. A stream runs its commands in order;
- * across streams order comes from events alone. Nothing is allocated after devset_open and event_create.
+ * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, discard, mark, event_record,
+ * event_wait) from ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing
+ * returns at once unless the stream's queue is full; then it sleeps until there is room. A stream runs its
+ * commands in order; across streams order comes from events alone. Nothing is allocated after devset_open and
+ * event_create.
  *
  * Events are as in CUDA: event_wait makes the stream wait for the most recent event_record of that event
  * enqueued before the wait; an event never recorded does not block.
@@ -88,6 +89,12 @@ int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call
  * says how it is counted and paced. Host memory is devset_host_alloc's: cuda refuses any other (-EFAULT), which
  * it would read when the copy is enqueued and not when it runs. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+
+/* On any stream of a device: when it gets there, the contents of these bytes of the device's arena are of no more use,
+ * until they are written again. Does nothing and costs nothing, except where mistakes are looked for (cpu with a
+ * delay_seed, cuda under the simulator): there it writes NaN over them, so that who still reads or writes them
+ * shows, by its numbers or as a race. */
+int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes);
 
 /* Writes the time (clock_now_ns) to *at when the stream gets there: when all its commands before are done and
  * none after has begun. *at is host memory; it belongs to the devset until devset_drain, or event_sync of an

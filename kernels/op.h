@@ -141,6 +141,18 @@ struct op_call {
     };
 };
 
+/* An array that a call touches. */
+struct op_range {
+    const void *at;
+    uint64_t bytes;
+    bool write; /* written, or read and written; false: only read */
+};
+#define OP_RANGES 5 /* of one call, at most */
+
+/* All arrays of a call, each once, and no byte that is not one of them: the contents of these and `step` are what
+ * the result is made of. An op may leave some alone, as an update that is not to be applied. Returns how many. */
+uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
+
 /* Where a layer sends its launches: a stream of a device, or a test that runs them at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */

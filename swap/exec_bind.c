@@ -355,6 +355,24 @@ static int bind_move(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
+static int bind_drop(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
+{
+    int r;
+
+    if (in->n_operands != 1)
+        return bind_fail(b, "a drop has one operand, not %" PRIu32, in->n_operands);
+    const struct plan_operand *o = &b->from->operands[in->operand];
+    struct bound_operand *to = &b->to->operands[ret->operand];
+    r = bind_place(b, o, to);
+    if (r < 0)
+        return r;
+    if (in->stream / LANE_COUNT != o->loc)
+        return bind_fail(b, "stream %" PRIu32 " is of another place than what it drops", in->stream);
+    to->role = ROLE_DST;
+    ret->bytes = operand_bytes(o);
+    return 0;
+}
+
 /* Waits and events. */
 
 /* Nothing need be waited for at run time when the stream's order does it, or when exec_cycle does it: before
@@ -438,11 +456,11 @@ static int bind_instr(const struct binder *b)
     to->kind = in->kind;
     to->stream = in->stream;
     to->step = b->kind == PROGRAM_CYCLE ? in->step : 0; /* the others run with the args of one step */
-    if (in->kind == INSTR_DROP)
-        return 0;
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
     b->to->n_operands += in->n_operands;
+    if (in->kind == INSTR_DROP)
+        return bind_drop(b, in, to);
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 

@@ -30,7 +30,7 @@ enum role {
     ROLE_SUMSQ, /* DECIDE has one per layer with weights, in ascending order */
     ROLE_DECISION,
     ROLE_SRC, /* of moves */
-    ROLE_DST,
+    ROLE_DST, /* of moves; and what a DROP ends */
     ROLE_COUNT
 };
 
@@ -51,10 +51,10 @@ struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
     uint32_t step;             /* which of the run's step_args */
-    const struct layer *layer; /* NULL for DECIDE and moves */
+    const struct layer *layer; /* NULL for DECIDE, moves and DROP */
     uint32_t first_row;        /* FWD, REC, BWD */
     bool accumulate;           /* BWD */
-    uint64_t bytes;            /* moves: to copy; NORM, UPD: of the W block */
+    uint64_t bytes;            /* moves and DROP: of the operand; NORM, UPD: of the W block */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     uint32_t event, n_events; /* range in the program's events: run r records event + r % n_events. None when

@@ -7,8 +7,9 @@
  * time.
  *
  * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no wait
- * enforces does not come about by itself; and it fills the first 256 MiB (FILL_MAX) of each arena with 0xFF,
- * which is NaN in float and double, so that reading what was never written there shows in the numbers.
+ * enforces does not come about by itself; and it fills the first 256 MiB (FILL_MAX) of each arena, and whatever is
+ * discarded, with 0xFF, which is NaN in float and double, so that reading what was never written there, or is of no
+ * use any more, shows in the numbers.
  *
  * Order of calls and threads: device.h. Ops and copies run in the streams' threads; all else in the caller's.
  */
@@ -49,7 +50,7 @@ struct cpu_devset {
     struct devset base; /* first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    bool fill; /* arenas; delay_seed was given */
+    bool fill; /* arenas and what is discarded; delay_seed was given */
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans */
@@ -129,6 +130,9 @@ static void run(void *ctx, const struct command *c)
     switch (c->kind) {
     case COMMAND_COPY:
         run_copy(s, c->copy.dst, c->copy.src, c->copy.bytes);
+        break;
+    case COMMAND_DISCARD:
+        memset(c->discard.at, 0xFF, c->discard.bytes);
         break;
     case COMMAND_LAUNCH:
         run_launch(s, &c->launch);
@@ -279,6 +283,14 @@ static int copy(struct devset *base, uint32_t stream, void *dst, const void *src
     return 0;
 }
 
+static int discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
+{
+    if (cpu(base)->fill)
+        stream_push(cpu(base)->streams[stream].stream,
+                    &(struct command){.kind = COMMAND_DISCARD, .discard = {.at = at, .bytes = bytes}});
+    return 0;
+}
+
 static int mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     stream_push(cpu(base)->streams[stream].stream, &(struct command){.kind = COMMAND_MARK, .mark = at});
@@ -413,6 +425,7 @@ const struct backend backend_cpu = {
     .numerics = numerics,
     .launch = launch,
     .copy = copy,
+    .discard = discard,
     .mark = mark,
     .drain = drain,
     .counters = counters,

@@ -18,7 +18,14 @@
 
 struct stream;
 
-enum command_kind { COMMAND_COPY, COMMAND_LAUNCH, COMMAND_MARK, COMMAND_WAIT, COMMAND_COUNT };
+enum command_kind {
+    COMMAND_COPY,
+    COMMAND_DISCARD,
+    COMMAND_LAUNCH,
+    COMMAND_MARK,
+    COMMAND_WAIT,
+    COMMAND_COUNT
+};
 
 struct command {
     enum command_kind kind;
@@ -28,6 +35,10 @@ struct command {
             const void *src;
             uint64_t bytes;
         } copy;
+        struct {
+            void *at;
+            uint64_t bytes;
+        } discard;
         struct op_call launch;
         uint64_t *mark; /* where the time goes */
         struct {

@@ -3,6 +3,7 @@
  * device_cuda.c  open, close, memory, names        host_queue.c  the host's compute stream
  * enqueue.c      launches, copies, marks, events   peer.c        copies between devices
  * ops.c, *.cu    the ops                           check.c       failed calls
+ *                                                  watch.c       what a race detector is told
  *
  * A device is an arena, four CUDA streams and a cuBLAS handle. All order is CUDA's: streams, and events across
  * them; the host's ops are host functions on one more stream. So nothing in here waits but event_sync, drain
@@ -111,6 +112,7 @@ int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src,
 
 int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call);
 int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes);
+int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes);
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at);
 int cuda_drain(struct devset *base);
 void cuda_counters(const struct devset *base, uint32_t device, struct device_counters *ret);

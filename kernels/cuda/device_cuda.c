@@ -344,6 +344,7 @@ static const struct backend module_backend = {
     .numerics = numerics,
     .launch = cuda_launch,
     .copy = cuda_copy,
+    .discard = cuda_discard,
     .mark = cuda_mark,
     .drain = cuda_drain,
     .counters = cuda_counters,

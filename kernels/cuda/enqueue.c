@@ -1,4 +1,5 @@
-/* Launches, copies, marks and events: each call of device.h becomes one or a few asynchronous CUDA calls.
+/* Launches, copies, discards, marks and events: each call of device.h becomes one or a few asynchronous CUDA
+ * calls.
  *
  * A devset whose queues have failed once answers everything with that error (check.h). Nothing here allocates
  * but cuda_event_create. A CUDA event belongs to one device and can be recorded on its streams alone, so an
@@ -13,6 +14,7 @@
 
 #include "base/arena.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/watch.h"
 
 struct event {
     uint32_t stream; /* of the last record; UINT32_MAX: never recorded */
@@ -68,8 +70,21 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
+/* Only under the simulator, which then sees the end of a copy's life as a write. */
+int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    if (ds->fault.code < 0)
+        return ds->fault.code;
+    if (bytes > 0 && watch_is_on())
+        CUDA_TRY(&ds->fault, cudaMemsetAsync(at, 0xff, bytes, ds->streams[stream].stream));
+    return 0;
+}
+
 static void mark_now(void *at)
 {
+    watch_write(at, sizeof(uint64_t));
     *(uint64_t *)at = cuda_host->now_ns();
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/watch.h"
 
 #define HALF (HOST_QUEUE / 2)
 
@@ -21,6 +22,7 @@ static void run_slot(void *arg)
 {
     const struct host_slot *s = arg;
 
+    watch_op(&s->call);
     cuda_host->run_op(&s->call, s->pool);
 }
 

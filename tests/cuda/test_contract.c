@@ -1,11 +1,12 @@
-/* The contract of device.h on every backend that can be opened here: order, events, marks, capacity, counters,
- * host memory, release. tests/unit/test_device.c looks closer at the cpu backend, whose clock and memory a test
+/* The contract of device.h on every backend that can be opened here: order, events, marks, discards, capacity,
+ * counters, host memory, release. tests/unit/test_device.c looks closer at the cpu backend, whose clock and memory a test
  * can hold in its hands; here a devset is reached through device.h alone.
  *
  * Under the simulator the order in which independent streams run is drawn from a seed, so each run is another
  * interleaving; the cpu backend gets a delay_seed. All in the main thread.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +223,56 @@ static void test_marks_are_ordered_as_streams_and_events_are(const char *backend
     devset_close(ds);
 }
 
+/* ---- discards ---- */
+
+/* The bytes before and behind stay, and what is written afterwards, on another stream, is what is there. */
+static void test_discard_ends_what_was_there_before(const char *backend)
+{
+    struct devset *ds = open_two(backend);
+    struct event *e = rig_event(ds);
+    float *host = rig_floats(ds, 4 * N), *dev = devset_address(ds, 0, 0);
+
+    set_all(host, 4 * N, 5);
+    rig_copy(ds, STREAM(0, LANE_IN), dev, host, 4 * N * sizeof *dev);
+    for (uint32_t lane = 0; lane < LANE_COUNT; lane++) {
+        const struct op_call relu = rig_relu(dev + 2 * N, N);
+        rig_order(ds, STREAM(0, LANE_IN), STREAM(0, lane), e);
+        assert_int_equal(devset_discard(ds, STREAM(0, lane), dev + N, 2 * N * sizeof *dev), 0);
+        rig_order(ds, STREAM(0, lane), STREAM(0, LANE_IN), e);
+        rig_copy(ds, STREAM(0, LANE_IN), dev + 2 * N, host, N * sizeof *dev);
+        rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
+        rig_launch(ds, STREAM(0, LANE_COMPUTE), &relu);
+        rig_order(ds, STREAM(0, LANE_COMPUTE), STREAM(0, LANE_IN), e);
+    }
+    rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_OUT), e);
+    rig_copy(ds, STREAM(0, LANE_OUT), host, dev, 4 * N * sizeof *dev);
+    rig_drain(ds);
+    assert_all(host, N, 5);
+    assert_all(host + 2 * N, 2 * N, 5);
+    for (uint32_t i = N; i < 2 * N; i++)
+        assert_true(host[i] == 5 || isnan(host[i]));
+    rig_free(ds, host, 4 * N);
+    event_destroy(ds, e);
+    devset_close(ds);
+}
+
+static void test_discard_in_the_wrong_place_refused(const char *backend)
+{
+    struct devset *ds = open_two(backend);
+    uint8_t *d0 = devset_address(ds, 0, 0);
+    float *host = rig_floats(ds, N);
+
+    assert_int_equal(devset_discard(ds, STREAM(2, 0), d0, 4), -EINVAL); /* the host's stream */
+    assert_int_equal(devset_discard(ds, UINT32_MAX, d0, 4), -EINVAL);
+    assert_int_equal(devset_discard(ds, STREAM(1, LANE_IN), d0, 4), -EFAULT);
+    assert_int_equal(devset_discard(ds, 0, host, 4), -EFAULT);
+    assert_int_equal(devset_discard(ds, 0, d0 + RIG_CAPACITY - 4, 8), -EFAULT);
+    assert_int_equal(devset_discard(ds, 0, d0 + RIG_CAPACITY, 0), 0);
+    rig_drain(ds);
+    rig_free(ds, host, N);
+    devset_close(ds);
+}
+
 /* ---- what is refused ---- */
 
 static void test_wrong_numbers_refused(const char *backend)
@@ -367,6 +418,7 @@ static void test_release_and_acquire(const char *backend)
     struct op_call call = rig_relu(old, 1);
     assert_int_equal(devset_copy(ds, STREAM(0, LANE_IN), old, host, 4), -EPROTO);
     assert_int_equal(devset_launch(ds, 0, &call), -EPROTO);
+    assert_int_equal(devset_discard(ds, 0, old, 4), -EPROTO);
     rig_record(ds, 0, e); /* streams and events stay */
     assert_int_equal(event_sync(ds, e), 0);
     assert_all(host, N, 3); /* and host memory */
@@ -402,6 +454,8 @@ static const struct {
     CASE(test_close_drains),
     CASE(test_copies_arrive_and_are_counted),
     CASE(test_copy_out_of_range_refused),
+    CASE(test_discard_ends_what_was_there_before),
+    CASE(test_discard_in_the_wrong_place_refused),
     CASE(test_events_order_all_streams),
     CASE(test_full_queues_go_on),
     CASE(test_host_memory_zeroed_or_refused),

@@ -16,6 +16,16 @@
  * Only memory from cudaHostAlloc or cudaHostRegister is watched, anything else is ignored. */
 void cudasim_host_access(const void *p, size_t bytes, int write) __attribute__((weak));
 
+/* A new case in a program of many: from here on the order of operations is drawn from this seed, and a race that
+ * was seen before counts again. Call it when all streams are idle. */
+void cudasim_begin(uint64_t seed) __attribute__((weak));
+
+/* Bytes that copies of this device have moved so far: from the host, to the host, to other devices. */
+struct cudasim_copied {
+    uint64_t in_bytes, out_bytes, peer_bytes;
+};
+void cudasim_copied(int device, struct cudasim_copied *ret) __attribute__((weak));
+
 /* Distinct races, and problems of all kinds (races too), reported so far. */
 uint64_t cudasim_races(void) __attribute__((weak));
 uint64_t cudasim_problems(void) __attribute__((weak));

@@ -45,7 +45,8 @@ static struct {
     const struct note *note; /* NULL: the host thread */
 } now;
 static struct note *notes[SIM_STREAMS];
-static uint64_t seen[SEEN], n_seen;
+static uint64_t seen[SEEN], n_seen; /* of this case */
+static uint64_t n_races;            /* of all */
 
 struct cell *race_shadow_create(uint64_t bytes)
 {
@@ -146,6 +147,7 @@ static bool is_new(uint32_t other, uint32_t other_loc, uint32_t loc, const char 
     if (n_seen < SEEN)
         seen[n_seen] = h;
     n_seen++;
+    n_races++;
     return true;
 }
 
@@ -212,7 +214,12 @@ void race_access(struct allocation *a, uint64_t address, uint64_t bytes, enum ac
 
 uint64_t race_count(void)
 {
-    return n_seen;
+    return n_races;
+}
+
+void race_forget(void)
+{
+    n_seen = 0;
 }
 
 /* ---- from the program --------------------------------------------------- */

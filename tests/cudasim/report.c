@@ -71,12 +71,17 @@ static void write_text(FILE *f, const char *text)
     fputc('"', f);
 }
 
-static void write_device(FILE *f, const struct device *d)
+static uint64_t peer_bytes(const struct device *d)
 {
-    uint64_t peer_bytes = 0;
+    uint64_t sum = 0;
 
     for (int i = 0; i < sim.n_devices; i++)
-        peer_bytes += d->peer_bytes[i];
+        sum += d->peer_bytes[i];
+    return sum;
+}
+
+static void write_device(FILE *f, const struct device *d)
+{
     fprintf(f, "{\"memory_bytes\": %" PRIu64 ", \"used_bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64,
             d->capacity_bytes, d->used_bytes, d->peak_bytes);
     fprintf(f,
@@ -84,7 +89,7 @@ static void write_device(FILE *f, const struct device *d)
             ", \"out_copies\": %" PRIu64,
             d->in_bytes, d->in_copies, d->out_bytes, d->out_copies);
     fprintf(f, ", \"peer_bytes\": %" PRIu64 ", \"peer_copies\": %" PRIu64 ", \"peer_bytes_to\": [",
-            peer_bytes, d->peer_copies);
+            peer_bytes(d), d->peer_copies);
     for (int i = 0; i < sim.n_devices; i++)
         fprintf(f, "%s%" PRIu64, i ? ", " : "", d->peer_bytes[i]);
     fprintf(f,
@@ -189,4 +194,16 @@ uint64_t cudasim_problems(void)
     n = report_total();
     pthread_mutex_unlock(&sim.lock);
     return n;
+}
+
+void cudasim_copied(int device, struct cudasim_copied *ret)
+{
+    *ret = (struct cudasim_copied){0};
+    pthread_mutex_lock(&sim.lock);
+    if (device >= 0 && device < sim.n_devices) {
+        ret->in_bytes = sim.devices[device].in_bytes;
+        ret->out_bytes = sim.devices[device].out_bytes;
+        ret->peer_bytes = peer_bytes(&sim.devices[device]);
+    }
+    pthread_mutex_unlock(&sim.lock);
 }

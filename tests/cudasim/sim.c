@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cudasim.h"
+
 #define QUEUE_LONG                                                                                           \
     1024 /* operations in a stream; then half of them run. A real queue blocks at this length too */
 
@@ -130,15 +132,21 @@ static void watch_segv(void)
         sigaction(SIGSEGV, &action, NULL);
 }
 
-static void start(void)
+static void set_seed(uint64_t seed)
 {
-    read_settings();
-    sim.random = sim.seed * 0x9e3779b97f4a7c15ULL + 88172645463325252ULL;
+    sim.seed = seed;
+    sim.random = seed * 0x9e3779b97f4a7c15ULL + 88172645463325252ULL;
     if (!sim.random)
         sim.random = 1;
     for (int i = 0; i < 8; i++)
         sim_random();
     sim.eager = sim.order == ORDER_FIFO || sim.order == ORDER_TIMED ? 0 : (int)(sim_random() % 3);
+}
+
+static void start(void)
+{
+    read_settings();
+    set_seed(sim.seed);
     sim.host.at[SIM_HOST] = 1;
     memory_start();
     for (int i = 0; i < sim.n_devices; i++)
@@ -165,6 +173,14 @@ cudaError_t sim_leave(cudaError_t error)
     if (error != cudaSuccess)
         last_error = error;
     return error;
+}
+
+void cudasim_begin(uint64_t seed)
+{
+    sim_enter();
+    set_seed(seed);
+    race_forget();
+    sim_leave(cudaSuccess);
 }
 
 /* ---- errors ------------------------------------------------------------- */

@@ -234,6 +234,7 @@ void race_shadow_destroy(struct cell *shadow, uint64_t bytes); /* takes NULL */
 void race_begin(const struct op *op); /* accesses are this operation's; NULL: the host thread's */
 void race_access(struct allocation *a, uint64_t address, uint64_t bytes, enum access access, uint32_t loc);
 uint64_t race_count(void); /* distinct */
+void race_forget(void);    /* those seen so far: they count again */
 
 /* ---- faults (fault.c) --------------------------------------------------- */
 

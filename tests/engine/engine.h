@@ -1,6 +1,6 @@
 /* Runs a random chain on a machine through planner, verifier and interpreter, and keeps what must not depend
  * on the machine: losses, evaluation, weights, optimizer state. Also runs it without any of them, task by
- * task in the method's order on plain memory: the reference that all must equal, bit for bit. */
+ * task in the method's order: the reference that all must equal, bit for bit. On every backend; main thread only. */
 #ifndef TESTS_ENGINE_H
 #define TESTS_ENGINE_H
 
@@ -11,6 +11,8 @@
 #include "tests/unit/random_chain.h"
 
 #define ENGINE_STEPS 5
+
+extern const char *engine_backend; /* of all machines and of the reference; "cpu" until main says otherwise */
 
 struct engine_case {
     struct random_chain chain;
@@ -24,7 +26,7 @@ struct engine_machine {
     enum policy_id policy;
     enum update_place update;
     uint32_t threads;
-    uint64_t delay_seed;
+    uint64_t delay_seed; /* cpu: of delays on every stream; under the simulator one part of the seed */
 };
 
 struct engine_result {
@@ -36,8 +38,26 @@ struct engine_result {
 };
 
 /* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per
- * device and direction, peak within capacity. Every program runs, in every order that is allowed. */
+ * device and direction, peak within capacity; under the CUDA simulator, no race and no other problem. Every program
+ * runs, in every order that is allowed. */
 void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret);
+
+/* The same in parts, for tests that change the plan: open, train any number of times from the same weights, close.
+ * What the simulator reports is left to the caller. */
+struct engine {
+    const struct engine_case *c;
+    const struct engine_machine *machine;
+    struct graph *graph, *eval;
+    struct machine planned_for;
+    struct plan_request request;
+    struct plan *plan;
+    struct devset *ds;
+    struct store *store; /* while it trains */
+    struct exec *exec;   /* while it trains */
+};
+void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m);
+void engine_train(struct engine *e, struct engine_result *ret);
+void engine_close(struct engine *e);
 
 void engine_reference(const struct engine_case *c, struct engine_result *ret);
 

@@ -1,21 +1,34 @@
-/* One problem, many machines: the same bits. The property that the whole engine exists for. */
+/* One problem, many machines: the same bits. The property that the whole engine exists for.
+ *
+ * test_engine [BACKEND DEVICES...]: on this backend, with these numbers of devices; without: cpu, 1 to 4. What is
+ * not the cpu is simulated and slow, and gets fewer cases. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "tests/engine/engine.h"
 
+static uint32_t device_counts[DEVICE_MAX] = {1, 2, 3, 4}, n_device_counts = 4;
+
+static bool on_cpu(void)
+{
+    return strcmp(engine_backend, "cpu") == 0;
+}
+
 /* More on demand: TUTTI_CASES=1000 test_engine. */
-static uint32_t n_cases(uint32_t normal)
+static uint32_t n_cases(uint32_t on_the_cpu, uint32_t elsewhere)
 {
     const char *s = getenv("TUTTI_CASES");
-    return s != NULL ? (uint32_t)atoi(s) : normal;
+    return s != NULL ? (uint32_t)atoi(s) : on_cpu() ? on_the_cpu : elsewhere;
 }
+
+#define PLENTY (1ull << 30) /* bytes of a device: more than any case uses */
 
 static void random_case(struct engine_case *c, uint32_t seed)
 {
@@ -41,19 +54,20 @@ static void check(const struct engine_case *c, const struct engine_machine *m, u
     engine_assert_equal(&got, want, what);
 }
 
-/* Every policy x place of update x 1..4 devices, at the least capacity and with plenty. */
+/* Every policy x place of update x number of devices, at the least capacity and with plenty. */
 static void test_engine_every_machine_same_bits(void **state)
 {
     (void)state;
-    for (uint32_t seed = 1; seed <= n_cases(6); seed++) {
+    for (uint32_t seed = 1; seed <= n_cases(6, 2); seed++) {
         struct engine_case c;
         struct engine_result want;
         random_case(&c, seed);
         engine_reference(&c, &want);
         for (int policy = 0; policy < POLICY_COUNT; policy++)
             for (int update = UPDATE_HOST; update < UPDATE_PLACE_COUNT; update++)
-                for (uint32_t n = 1; n <= 4; n++) {
-                    struct engine_machine m = {n, 1ull << 30, policy, update, 1 + n % 2, 0};
+                for (uint32_t i = 0; i < n_device_counts; i++) {
+                    const uint32_t n = device_counts[i];
+                    struct engine_machine m = {n, PLENTY, policy, update, 1 + n % 2, 0};
                     check(&c, &m, seed, &want);
                     m.capacity_bytes = engine_least_capacity(&c, &m);
                     m.threads = 2;
@@ -66,7 +80,7 @@ static void test_engine_every_machine_same_bits(void **state)
 static void test_engine_random_machines_same_bits(void **state)
 {
     (void)state;
-    for (uint32_t seed = 100; seed < 100 + n_cases(60); seed++) {
+    for (uint32_t seed = 100; seed < 100 + n_cases(60, 8); seed++) {
         struct engine_case c;
         struct engine_result want;
         struct rng r = {.seed = seed, .at = 1000};
@@ -74,8 +88,8 @@ static void test_engine_random_machines_same_bits(void **state)
         engine_reference(&c, &want);
         for (int k = 0; k < 4; k++) {
             struct engine_machine m = {
-                .n_devices = 1 + rng_below(&r, 4),
-                .capacity_bytes = 1ull << 30,
+                .n_devices = device_counts[rng_below(&r, n_device_counts)],
+                .capacity_bytes = PLENTY,
                 .policy = rng_below(&r, POLICY_COUNT),
                 .update = rng_below(&r, UPDATE_PLACE_COUNT),
                 .threads = 1 + rng_below(&r, 2),
@@ -116,9 +130,9 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
                                                .clip = variant & 2 ? 0.01 : 0};
         engine_reference(&c, &want);
         assert_memory_not_equal(&want, &other, sizeof want);
-        for (uint32_t n = 1; n <= 4; n++)
+        for (uint32_t i = 0; i < n_device_counts; i++)
             for (int policy = 0; policy < POLICY_COUNT; policy++) {
-                struct engine_machine m = {n, 1ull << 30, policy, UPDATE_AUTO, 2, 0};
+                struct engine_machine m = {device_counts[i], PLENTY, policy, UPDATE_AUTO, 2, 0};
                 uint64_t least = engine_least_capacity(&c, &m);
                 for (uint32_t f = 4; f <= 12; f += 4) { /* 1, 2 and 3 times the least */
                     m.capacity_bytes = least * f / 4 / 256 * 256;
@@ -145,12 +159,13 @@ static void test_engine_skipped_step_same_bits(void **state)
         assert_int_equal(want.finite, skip);
     }
     for (int policy = 0; policy < POLICY_COUNT; policy++) {
-        struct engine_machine m = {2, 1ull << 30, policy, UPDATE_AUTO, 1, 5};
+        const uint32_t n = device_counts[n_device_counts / 3]; /* of 1 to 4: 2 */
+        struct engine_machine m = {n, PLENTY, policy, UPDATE_AUTO, 1, 5};
         check(&c, &m, 3, &want);
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_every_machine_same_bits),
@@ -158,5 +173,12 @@ int main(void)
         cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
         cmocka_unit_test(test_engine_skipped_step_same_bits),
     };
+    if (argc > 1)
+        engine_backend = argv[1];
+    if (argc > 2) {
+        n_device_counts = 0;
+        for (int i = 2; i < argc && n_device_counts < DEVICE_MAX; i++)
+            device_counts[n_device_counts++] = (uint32_t)atoi(argv[i]);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

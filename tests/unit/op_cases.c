@@ -138,36 +138,15 @@ void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struc
     build_on(op, variant, t, call);
 }
 
-static uintptr_t move(uintptr_t p, const void *from, size_t bytes, const void *to)
-{
-    return p - (uintptr_t)from < bytes ? p - (uintptr_t)from + (uintptr_t)to : p;
-}
-
-/* Goes through the arguments a word at a time: whatever points into the region is one of the tape's pointers,
- * since sizes are smaller and pairs of floats larger than any address. So a new op needs nothing here. */
-struct op_call op_move(const struct op_call *call, const void *from, size_t bytes, const void *to)
-{
-    struct op_call moved = *call;
-    unsigned char *raw = (unsigned char *)&moved;
-    uintptr_t word;
-
-    for (size_t at = offsetof(struct op_call, act_bwd); at + sizeof word <= sizeof moved; at += sizeof word) {
-        memcpy(&word, raw + at, sizeof word);
-        word = move(word, from, bytes, to);
-        memcpy(raw + at, &word, sizeof word);
-    }
-    return moved;
-}
-
 struct tape op_move_tape(const struct tape *t, const void *from, const void *to)
 {
     struct tape moved = *t;
 
     moved.region = (unsigned char *)(uintptr_t)to;
     for (uint32_t i = 0; i < t->n; i++)
-        moved.mem[i].end = (unsigned char *)move((uintptr_t)t->mem[i].end, from, t->region_bytes, to);
+        moved.mem[i].end = (unsigned char *)move_word((uintptr_t)t->mem[i].end, from, t->region_bytes, to);
     for (uint32_t i = 0; i < t->n_out; i++)
-        moved.out[i].at = (const void *)move((uintptr_t)t->out[i].at, from, t->region_bytes, to);
+        moved.out[i].at = (const void *)move_word((uintptr_t)t->out[i].at, from, t->region_bytes, to);
     return moved;
 }
 

@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "kernels/op.h"
+#include "tests/unit/op_move.h"
 
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof((array)[0])))
 #define EPS          (FLT_EPSILON / 2) /* relative error of one rounding */
@@ -77,9 +78,7 @@ void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct
 void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
                  struct op_call *call);
 
-/* The call with all its pointers into [from, from + bytes) moved to the same place in another region. */
-struct op_call op_move(const struct op_call *call, const void *from, size_t bytes, const void *to);
-/* The tape likewise. It owns nothing. */
+/* What op_move does for a call, for its tape. It owns nothing. */
 struct tape op_move_tape(const struct tape *t, const void *from, const void *to);
 
 /* ---- what rows share ---- */

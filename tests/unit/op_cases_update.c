@@ -8,9 +8,11 @@
 /* Updates: variants are lengths x {no decision, apply with a scale, do not apply}. */
 static const struct step_decision *tape_decision(struct tape *t, uint32_t kind)
 {
+    if (kind == 0)
+        return NULL;
     struct step_decision *d = tape_bytes(t, sizeof *d, _Alignof(struct step_decision));
     *d = (struct step_decision){.sumsq = 4, .scale = 0.37f, .apply = kind == 1};
-    return kind == 0 ? NULL : d;
+    return d;
 }
 
 static float used_scale(const struct step_decision *d)

@@ -470,6 +470,27 @@ static void test_delays_repeat_and_are_short(void **state)
     assert_true(test_clock.longest_ns <= 200000);
 }
 
+/* In its turn, and only these bytes; nothing where no seed is given. */
+static void test_delay_seed_fills_what_is_discarded(void **state)
+{
+    struct devset_config c = config(1);
+
+    (void)state;
+    for (c.delay_seed = 0; c.delay_seed < 4; c.delay_seed++) {
+        struct devset *ds = open_set(&c);
+        float *dev = devset_address(ds, 0, 0);
+        struct op_call relu = {.op = OP_act_fwd, .act_fwd = {dev, dev + 4, 2, ACT_RELU}};
+        for (int i = 0; i < 6; i++)
+            dev[i] = 1;
+        assert_int_equal(devset_launch(ds, 0, &relu), 0);
+        assert_int_equal(devset_discard(ds, 0, dev + 1, 2 * sizeof *dev), 0);
+        assert_int_equal(devset_drain(ds), 0);
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(dev[i] != dev[i], c.delay_seed != 0 && (i == 1 || i == 2));
+        devset_close(ds);
+    }
+}
+
 static void test_delay_seed_fills_arena(void **state)
 {
     struct devset_config c = config(1);
@@ -1233,6 +1254,7 @@ int main(void)
         cmocka_unit_test(test_counters_exact),
         cmocka_unit_test(test_damage_in_front_of_arena_found),
         cmocka_unit_test(test_delay_seed_fills_arena),
+        cmocka_unit_test(test_delay_seed_fills_what_is_discarded),
         cmocka_unit_test(test_delay_seeds_same_bits),
         CLOCKED(test_delays_repeat_and_are_short),
         CLOCKED(test_drain_blocks_until_streams_empty),

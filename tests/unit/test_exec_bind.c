@@ -65,6 +65,15 @@ static void set_wait(struct maker *m, uint32_t instr, uint32_t distance)
     m->h.programs[PROGRAM_CYCLE].waits.at[in->wait] = (struct plan_wait){instr, distance};
 }
 
+/* Makes the first SPILL, which is from device 1, a DROP of its source. */
+static void drop_on(struct maker *m, uint32_t stream)
+{
+    struct plan_instr *in = nth(m, PROGRAM_CYCLE, INSTR_SPILL, 0);
+    in->kind = INSTR_DROP;
+    in->n_operands = 1;
+    in->stream = stream;
+}
+
 /* What is wrong, and words of the message it must give. FWD and BWD are counted in issue order: FWD of layers
  * 0 1 2, then BWD of 2 1 0. */
 #define FWD(n)     nth(m, PROGRAM_CYCLE, INSTR_FWD, n)
@@ -121,6 +130,9 @@ static void set_wait(struct maker *m, uint32_t instr, uint32_t distance)
     WRONG(way, "cannot carry", FIRST(FETCH)->kind = INSTR_SPILL)                                             \
     WRONG(one_end, "two operands", FIRST(FETCH)->n_operands = 1)                                             \
     WRONG(other_bytes, "same bytes", operands(m, FIRST(FETCH))->end -= 4)                                    \
+    WRONG(drop_operands, "one operand", FIRST(SPILL)->kind = INSTR_DROP)                                     \
+    WRONG(drop_place, "another place", drop_on(m, plan_stream(0, LANE_OUT)))                                 \
+    WRONG(drop_host_stream, "another place", drop_on(m, plan_host_stream(&m->h.plan)))                       \
     WRONG(wait_ahead, "not before it", set_wait(m, index_of(m, FIRST(UPD)), 0))                              \
     WRONG(wait_itself, "not before it", set_wait(m, index_of(m, FIRST(SPILL)), 0))                           \
     WRONG(wait_range, "not before it", set_wait(m, 9999, 1))                                                 \

@@ -37,7 +37,7 @@ struct event {
     struct clock at; /* of the last record; zero: never recorded */
 };
 
-struct command { /* a copy or a launch */
+struct command { /* a copy, a discard or a launch */
     uint32_t stream;
     uint64_t bytes;
     const void *dst, *src;
@@ -109,6 +109,12 @@ int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, 
 {
     (void)ds;
     return paper_work(stream, bytes, dst, src);
+}
+
+int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes)
+{
+    (void)ds;
+    return paper_work(stream, bytes, at, NULL);
 }
 
 int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at)
@@ -217,7 +223,7 @@ static void rig_close(struct rig *rig)
     assert_int_equal(paper.host_bytes, 0);
 }
 
-/* A move of its own tensor, whose size tells it apart in the log: 8 bytes times its number + 1. */
+/* A move, or below a drop, of its own tensor, whose size tells it apart in the log: 8 bytes times its number + 1. */
 static uint32_t push_move(struct handmade *h, enum instr_kind kind, uint32_t device, uint32_t slots)
 {
     const uint32_t number = (uint32_t)h->programs[h->now].instrs.n;
@@ -236,7 +242,8 @@ static uint32_t push_move(struct handmade *h, enum instr_kind kind, uint32_t dev
 
 static void push_drop(struct handmade *h, uint32_t device, uint32_t lane)
 {
-    const tensor_id t = hm_tensor(h, TENSOR_X, 0, 0, 8, 1);
+    const uint32_t number = (uint32_t)h->programs[h->now].instrs.n;
+    const tensor_id t = hm_tensor(h, TENSOR_X, 0, number, 8 * (number + 1), 1);
     hm_instr(h, INSTR_DROP, plan_stream(device, lane), PLAN_NONE, PLAN_NONE, 0);
     hm_operand(h, t, device, 0, ACCESS_DROP);
 }
@@ -291,11 +298,9 @@ static void mean_instr(struct meaning *m, const struct plan_program *p, uint32_t
         m->n_waits += wait->distance <= run && wait->distance < PLAN_RING &&
                       p->instrs[wait->instr].stream != in->stream;
     }
-    if (in->kind != INSTR_DROP) {
-        m->what[m->n] = i;
-        m->starts[m->n++] = *c;
-        c->of[in->stream]++;
-    }
+    m->what[m->n] = i;
+    m->starts[m->n++] = *c;
+    c->of[in->stream]++;
     *meaning_after(m, run, i) = *c;
 }
 
@@ -378,15 +383,14 @@ static void check_marks(struct meaning *m, const struct mark *pair, size_t run, 
                         const struct plan_span *span)
 {
     const struct plan_instr *in = &m->plan->programs[PROGRAM_CYCLE].instrs[instr];
-    const uint32_t work = in->kind != INSTR_DROP;
     struct clock start = *meaning_after(m, run, instr);
 
-    start.of[in->stream] -= work;
+    start.of[in->stream]--;
     assert_ptr_equal(pair[0].slot, &span->start_ns);
     assert_ptr_equal(pair[1].slot, &span->end_ns);
     assert_int_equal(pair[0].stream, in->stream);
     assert_int_equal(pair[1].stream, in->stream);
-    assert_int_equal(pair[1].n_log, pair[0].n_log + work);
+    assert_int_equal(pair[1].n_log, pair[0].n_log + 1);
     assert_int_equal(pair[1].n_records, pair[0].n_records);
     assert_int_equal(pair[1].n_waits, pair[0].n_waits);
     assert_memory_equal(&pair[0].at, &start, sizeof start);

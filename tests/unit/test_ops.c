@@ -1,6 +1,6 @@
 /* Every op of the cpu backend on the cases of op_cases.h: against double precision, then again with 1, 2 and 3
  * threads, with every array shifted against its alignment, and on two threads at once: the bits must be the
- * same.
+ * same. op_ranges names all that an op touches, and nothing else.
  *
  * Ops whose bits are defined by their source alone are pinned by a hash over all their variants: compilers,
  * instruction sets and sanitizers must agree on it. The rest (golden 0) depends on oneDNN or on the C
@@ -94,6 +94,63 @@ static void test_op_has_same_bits(void **state)
         }
         tape_finish(&first);
     }
+}
+
+static bool is_output(const struct tape *t, const struct op_range *r)
+{
+    for (uint32_t i = 0; i < t->n_out; i++)
+        if (t->out[i].at == r->at && t->out[i].bytes == r->bytes)
+            return true;
+    return false;
+}
+
+static bool is_end_of_range(const unsigned char *end, const struct op_range *ranges, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if ((const unsigned char *)ranges[i].at + ranges[i].bytes == end)
+            return true;
+    return false;
+}
+
+/* As many ranges as arrays, one up to the end of each, and the written ones are the outputs. Then the op again with
+ * nothing else than what the ranges cover: the same bits, and all else stays as it is. */
+static void test_op_has_ranges(void **state)
+{
+    enum { REGION_BYTES = 48 << 20 };
+    enum op op = (enum op)(uintptr_t)*state;
+    unsigned char *built = malloc(REGION_BYTES), *bare = malloc(REGION_BYTES);
+
+    assert_true(built && bare);
+    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+        struct tape t;
+        struct op_call call;
+        struct op_range ranges[OP_RANGES];
+        uint32_t n, n_out = 0;
+        op_build_in(op, v, built, REGION_BYTES, &t, &call);
+        n = op_ranges(&call, ranges);
+        assert_int_equal(n, t.n);
+        memset(bare, 0xff, t.region_used);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_true(is_end_of_range(t.mem[i].end, ranges, n));
+            assert_int_equal(ranges[i].write, is_output(&t, &ranges[i]));
+            n_out += ranges[i].write;
+            memcpy(bare + ((const unsigned char *)ranges[i].at - built), ranges[i].at, ranges[i].bytes);
+        }
+        assert_int_equal(n_out, t.n_out);
+        const struct op_call moved = op_move(&call, built, t.region_used, bare);
+        cpu_ops[op](&call, pools[1]);
+        cpu_ops[op](&moved, pools[1]);
+        for (uint32_t i = 0; i < n; i++) {
+            unsigned char *at = bare + ((const unsigned char *)ranges[i].at - built);
+            assert_memory_equal(at, ranges[i].at, ranges[i].bytes);
+            memset(at, 0xff, ranges[i].bytes);
+        }
+        for (size_t i = 0; i < t.region_used; i++)
+            if (bare[i] != 0xff)
+                fail_msg("%s, variant %u: byte %zu is in no range and was written", op_names[op], v, i);
+    }
+    free(built);
+    free(bare);
 }
 
 /* Two threads walk through all the ops at once, on one pool, in opposite directions. */
@@ -436,7 +493,8 @@ int main(void)
      (void *)(uintptr_t)OP_##name},                                                                          \
         {"test_" #name "_has_same_bits", test_op_has_same_bits, NULL, NULL, (void *)(uintptr_t)OP_##name},   \
         {"test_" #name "_has_golden_bits", test_op_has_golden_bits, NULL, NULL,                              \
-         (void *)(uintptr_t)OP_##name},
+         (void *)(uintptr_t)OP_##name},                                                                      \
+        {"test_" #name "_has_ranges", test_op_has_ranges, NULL, NULL, (void *)(uintptr_t)OP_##name},
 #include "kernels/ops.def"
 #undef OP
         cmocka_unit_test(test_concurrent_ops_have_same_bits),

@@ -129,6 +129,29 @@ static void case_host_thread(int argc, char **argv)
            (unsigned long long)cudasim_problems());
 }
 
+/* Two cases in one program: the same race, and copies, in each. */
+static void case_begin(int argc, char **argv)
+{
+    float *a = pinned(BYTES), *d = device_memory(BYTES);
+    cudaStream_t s = new_stream();
+    struct cudasim_copied copied;
+
+    (void)argc, (void)argv;
+    for (int i = 0; i < 4; i++) {
+        if (i == 2)
+            cudasim_begin(99);
+        CHECK(cudaMemcpyAsync(d, a, BYTES, cudaMemcpyHostToDevice, s));
+        cudasim_host_access(a, 4, 1);
+        CHECK(cudaMemcpyAsync(a, d, BYTES, cudaMemcpyDeviceToHost, s));
+        CHECK(cudaDeviceSynchronize());
+        printf("%llu races\n", (unsigned long long)cudasim_races());
+    }
+    cudasim_copied(0, &copied);
+    REQUIRE(copied.in_bytes == 4 * BYTES && copied.out_bytes == 4 * BYTES && copied.peer_bytes == 0);
+    cudasim_copied(1, &copied);
+    REQUIRE(copied.in_bytes == 0 && copied.out_bytes == 0);
+}
+
 /* Two products with one workspace, in two streams. With "sync" one after the other. */
 static void case_workspace(int argc, char **argv)
 {
@@ -311,6 +334,7 @@ static void case_host_function_calls(int argc, char **argv)
 int main(int argc, char **argv)
 {
     static const struct program_case cases[] = {
+        {"begin", case_begin},
         {"default-stream", case_default_stream},
         {"events", case_events},
         {"host-function-calls", case_host_function_calls},

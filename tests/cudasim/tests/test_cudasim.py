@@ -130,6 +130,11 @@ def test_host_thread_races_unless_it_waits():
         clean(run(STREAMS, "host-thread", "sync", seed=seed))
 
 
+def test_new_case_counts_races_again():
+    r = run(STREAMS, "begin", order="fifo")
+    assert r.out == "1 races\n1 races\n2 races\n2 races\n" and r.report["seed"] == 99, r.out + r.err
+
+
 def test_shared_workspace_is_a_race():
     for seed in range(1, 6):
         assert run(STREAMS, "workspace", seed=seed).report["races"] == 1

@@ -1,0 +1,30 @@
+/* See watch.h. The tool is the simulator of tests/cudasim, whose libcudart has one function more than the real
+ * one. It is declared here as weak: the loader leaves it NULL where the library does not have it, so on a GPU the
+ * price is one comparison. Any thread. */
+#include "kernels/cuda/watch.h"
+
+#include <stddef.h>
+
+void cudasim_host_access(const void *p, size_t bytes, int write) __attribute__((weak));
+
+bool watch_is_on(void)
+{
+    return cudasim_host_access != NULL;
+}
+
+void watch_op(const struct op_call *call)
+{
+    struct op_range ranges[OP_RANGES];
+
+    if (!watch_is_on())
+        return;
+    const uint32_t n = op_ranges(call, ranges);
+    for (uint32_t i = 0; i < n; i++)
+        cudasim_host_access(ranges[i].at, ranges[i].bytes, ranges[i].write);
+}
+
+void watch_write(const void *p, uint64_t bytes)
+{
+    if (watch_is_on())
+        cudasim_host_access(p, bytes, 1);
+}

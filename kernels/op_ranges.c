@@ -1,0 +1,166 @@
+/* What each op reads and writes: the one place where the shapes of an op's arguments become bytes. See op.h. An
+ * op of ops.def that has no function here does not compile. Pure, any thread.
+ */
+#include "kernels/op.h"
+
+struct list {
+    struct op_range *at;
+    uint32_t n;
+};
+
+static void add(struct list *l, const void *at, uint64_t bytes, bool write)
+{
+    if (at && bytes > 0)
+        l->at[l->n++] = (struct op_range){at, bytes, write};
+}
+
+static void reads(struct list *l, const void *at, uint64_t bytes)
+{
+    add(l, at, bytes, false);
+}
+
+static void writes(struct list *l, const void *at, uint64_t bytes)
+{
+    add(l, at, bytes, true);
+}
+
+static uint64_t floats(uint64_t a, uint64_t b)
+{
+    return a * b * sizeof(float);
+}
+
+/* An input that is the output as well stands there once. */
+static void map(struct list *l, const float *from, float *to, uint64_t bytes)
+{
+    if (from != to)
+        reads(l, from, bytes);
+    writes(l, to, bytes);
+}
+
+static void ranges_linear_fwd(const struct op_linear_fwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->in));
+    reads(l, o->w, floats(o->out, o->in));
+    writes(l, o->y, floats(o->rows, o->out));
+}
+
+static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct list *l)
+{
+    reads(l, o->dy, floats(o->rows, o->out));
+    reads(l, o->w, floats(o->out, o->in));
+    writes(l, o->dx, floats(o->rows, o->in));
+}
+
+static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struct list *l)
+{
+    reads(l, o->dy, floats(o->rows, o->out));
+    reads(l, o->x, floats(o->rows, o->in));
+    writes(l, o->dw, floats(o->out, o->in));
+}
+
+static void ranges_bias_fwd(const struct op_bias_fwd *o, struct list *l)
+{
+    reads(l, o->b, floats(1, o->n));
+    writes(l, o->y, floats(o->rows, o->n));
+}
+
+static void ranges_bias_bwd(const struct op_bias_bwd *o, struct list *l)
+{
+    reads(l, o->dy, floats(o->rows, o->n));
+    writes(l, o->db, floats(1, o->n));
+}
+
+static void ranges_act_fwd(const struct op_act_fwd *o, struct list *l)
+{
+    map(l, o->x, o->y, floats(1, o->n));
+}
+
+static void ranges_act_bwd(const struct op_act_bwd *o, struct list *l)
+{
+    reads(l, o->x, floats(1, o->n));
+    map(l, o->dy, o->dx, floats(1, o->n));
+}
+
+static void ranges_dropout(const struct op_dropout *o, struct list *l)
+{
+    map(l, o->x, o->y, floats(o->rows, o->n));
+}
+
+static void ranges_softmax_xent_fwd(const struct op_softmax_xent_fwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
+    writes(l, o->result, sizeof *o->result);
+}
+
+static void ranges_softmax_xent_bwd(const struct op_softmax_xent_bwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
+    writes(l, o->dx, floats(o->rows, o->n));
+}
+
+static void ranges_mse_fwd(const struct op_mse_fwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->target, floats(o->rows, o->n));
+    writes(l, o->result, sizeof *o->result);
+}
+
+static void ranges_mse_bwd(const struct op_mse_bwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->target, floats(o->rows, o->n));
+    writes(l, o->dx, floats(o->rows, o->n));
+}
+
+static void ranges_sgd(const struct op_sgd *o, struct list *l)
+{
+    reads(l, o->dw, floats(1, o->n));
+    reads(l, o->decision, sizeof *o->decision);
+    writes(l, o->w, floats(1, o->n));
+    writes(l, o->v, floats(1, o->n));
+}
+
+static void ranges_adamw(const struct op_adamw *o, struct list *l)
+{
+    reads(l, o->dw, floats(1, o->n));
+    reads(l, o->decision, sizeof *o->decision);
+    writes(l, o->w, floats(1, o->n));
+    writes(l, o->m, floats(1, o->n));
+    writes(l, o->v, floats(1, o->n));
+}
+
+static void ranges_sumsq(const struct op_sumsq *o, struct list *l)
+{
+    reads(l, o->x, floats(1, o->n));
+    writes(l, o->sum, sizeof *o->sum);
+}
+
+static void ranges_norm_add(const struct op_norm_add *o, struct list *l)
+{
+    reads(l, o->sum, sizeof *o->sum);
+    writes(l, o->decision, sizeof *o->decision);
+}
+
+static void ranges_decide(const struct op_decide *o, struct list *l)
+{
+    writes(l, o->decision, sizeof *o->decision);
+}
+
+uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES])
+{
+    struct list l = {ret, 0};
+
+    switch (call->op) {
+#define OP(name)                                                                                             \
+    case OP_##name:                                                                                          \
+        ranges_##name(&call->name, &l);                                                                      \
+        break;
+#include "kernels/ops.def"
+#undef OP
+    case OP_COUNT:
+        break;
+    }
+    return l.n;
+}

@@ -1,0 +1,187 @@
+/* Every wait of a plan is needed, and the simulator's race detector says so: a plan is run without one of its waits,
+ * and a race is reported, for each of them in turn. With all of them none is.
+ *
+ * The verifier shows the same by its own book-keeping (tests/unit/test_build.c). Here plans are really executed, by
+ * the executor and the cuda backend, and the detector knows nothing of plans: it sees streams, events, and the bytes
+ * that kernels, copies, discards, host functions and the loop around the executor touch. It goes by what is ordered
+ * and not by what happened, so one run for each wait is enough.
+ *
+ * Two things order more than a plan asks for, and would hide races if they came into play. Copies between devices
+ * that cannot reach each other share a stream of the receiver: here they can. And who enqueues more host calls than
+ * fit into half of the backend's ring waits for old ones (kernels/cuda/host_queue.c): here two steps never have as
+ * many, and what is older is known to be done anyway.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/cudasim/lookup.h"
+#include "tests/engine/engine.h"
+
+static uint32_t n_plans, n_waits;
+
+static struct cudasim_calls simulator(void)
+{
+    struct cudasim_calls sim;
+    assert_true(cudasim_lookup(&sim));
+    return sim;
+}
+
+static uint64_t races_of_training(struct engine *e)
+{
+    const struct cudasim_calls sim = simulator();
+    const uint64_t before = sim.races();
+    struct engine_result result;
+    engine_train(e, &result);
+    return sim.races() - before;
+}
+
+/* Wait w of the instruction is taken out and put back. */
+static void check_wait(struct engine *e, enum program_kind k, uint32_t instr, uint32_t w, const char *what)
+{
+    const struct plan_program *p = &e->plan->programs[k];
+    struct plan_instr *in = &p->instrs[instr];
+    struct plan_wait *waits = &p->waits[in->wait];
+    const struct plan_wait taken = waits[w], last = waits[in->n_waits - 1];
+
+    waits[w] = last;
+    in->n_waits--;
+    if (races_of_training(e) == 0)
+        fail_msg("%s: no race when instruction %u of %s (%s) does not wait for %u (%s), %u runs back", what,
+                 instr, program_kind_names[k], instr_kind_names[in->kind], taken.instr,
+                 instr_kind_names[p->instrs[taken.instr].kind], taken.distance);
+    in->n_waits++;
+    waits[in->n_waits - 1] = last;
+    waits[w] = taken;
+    n_waits++;
+}
+
+static void check_plan(const struct engine_case *c, const struct engine_machine *m)
+{
+    struct engine e;
+    char what[160];
+
+    snprintf(what, sizeof what, "seed %llu, policy %s, %u devices of %llu bytes, update on %s, clip %g",
+             (unsigned long long)c->seed, policy_names[m->policy], m->n_devices,
+             (unsigned long long)m->capacity_bytes, update_place_names[m->update], c->chain.optimizer.clip);
+    engine_open(&e, c, m);
+    if (races_of_training(&e) > 0)
+        fail_msg("%s: a race, with all waits", what);
+    for (int k = 0; k < PROGRAM_COUNT; k++)
+        for (uint32_t i = 0; i < e.plan->programs[k].n_instrs; i++)
+            for (uint32_t w = 0; w < e.plan->programs[k].instrs[i].n_waits; w++)
+                check_wait(&e, (enum program_kind)k, i, w, what);
+    engine_close(&e);
+    n_plans++;
+}
+
+/* Two layers with weights, one that saves something for its backward and drops out, and a loss. */
+static struct engine_case small_case(bool clip)
+{
+    struct engine_case c = {.seed = 5};
+
+    c.chain.layers[0] = (struct layer){
+        .kind = LAYER_dense, .id = 0, .in = 6, .out = 8, .bias = true, .act = ACT_GELU, .dropout = 0.2f};
+    c.chain.layers[1] = (struct layer){.kind = LAYER_dense, .id = 1, .in = 8, .out = 3, .bias = true};
+    c.chain.layers[2] = (struct layer){.kind = LAYER_softmax_xent, .id = 2, .in = 3};
+    c.chain.rows = 4;
+    c.chain.n_micro = 2;
+    c.chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW,
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.999f,
+                                           .eps = 1e-8f,
+                                           .weight_decay = 0.01f,
+                                           .clip = clip ? 0.01 : 0};
+    return c;
+}
+
+/* Every policy, 1 and 2 devices, updates on either side, with and without clipping, much memory and little. */
+static void test_every_wait_is_missed(void **state)
+{
+    (void)state;
+    n_plans = n_waits = 0;
+    for (int clip = 0; clip < 2; clip++) {
+        struct engine_case c = small_case(clip);
+        c.chain.model = (struct model){c.chain.layers, 3};
+        for (uint32_t n = 1; n <= 2; n++)
+            for (int policy = 0; policy < POLICY_COUNT; policy++)
+                for (int update = UPDATE_HOST; update < UPDATE_PLACE_COUNT; update++) {
+                    struct engine_machine m = {n, 1 << 20, policy, update, 1, 0};
+                    check_plan(&c, &m);
+                    m.capacity_bytes = engine_least_capacity(&c, &m);
+                    check_plan(&c, &m);
+                }
+    }
+    printf("# %u waits of %u plans\n", n_waits, n_plans);
+    assert_true(n_waits > 10 * n_plans); /* or this tests little */
+}
+
+/* Other layers, losses and optimizers, longer chains. More on demand: TUTTI_CASES=25. */
+static void test_every_wait_of_random_chains_is_missed(void **state)
+{
+    const char *cases = getenv("TUTTI_CASES");
+    const uint32_t last = cases != NULL ? (uint32_t)atoi(cases) : 4;
+
+    (void)state;
+    n_plans = n_waits = 0;
+    for (uint32_t seed = 1; seed <= last; seed++) {
+        struct engine_case c = {.seed = seed};
+        struct rng r = {.seed = seed};
+        random_chain(&c.chain, &r, 6);
+        struct engine_machine m = {.n_devices = 1 + rng_below(&r, 2),
+                                   .capacity_bytes = 1 << 20,
+                                   .policy = rng_below(&r, POLICY_COUNT),
+                                   .update = rng_below(&r, UPDATE_PLACE_COUNT),
+                                   .threads = 1};
+        if (rng_below(&r, 4) > 0)
+            m.capacity_bytes = engine_least_capacity(&c, &m);
+        check_plan(&c, &m);
+    }
+    printf("# %u waits of %u plans\n", n_waits, n_plans);
+}
+
+/* Marks are host functions too: one that writes what a copy reads, with and without an event between them. */
+static void test_marks_are_seen(void **state)
+{
+    struct devset_config config = {.backend = "cuda", .n_devices = 1, .capacity_bytes = {4096}, .threads = 1};
+    struct devset *ds = NULL;
+    struct event *e = NULL;
+    void *at = NULL;
+
+    (void)state;
+    assert_int_equal(devset_open(&config, &ds, NULL), 0);
+    assert_int_equal(event_create(ds, &e), 0);
+    assert_int_equal(devset_host_alloc(ds, sizeof(uint64_t), &at), 0);
+    for (int waits = 0; waits < 2; waits++) {
+        const struct cudasim_calls sim = simulator();
+        sim.begin((uint64_t)waits + 1);
+        const uint64_t before = sim.races();
+        assert_int_equal(devset_mark(ds, LANE_COMPUTE, at), 0);
+        assert_int_equal(event_record(ds, LANE_COMPUTE, e), 0);
+        if (waits)
+            assert_int_equal(event_wait(ds, LANE_IN, e), 0);
+        assert_int_equal(devset_copy(ds, LANE_IN, devset_address(ds, 0, 0), at, sizeof(uint64_t)), 0);
+        assert_int_equal(devset_drain(ds), 0);
+        assert_int_equal(sim.races() - before, !waits);
+    }
+    devset_host_free(ds, at, sizeof(uint64_t));
+    event_destroy(ds, e);
+    devset_close(ds);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_wait_is_missed),
+        cmocka_unit_test(test_every_wait_of_random_chains_is_missed),
+        cmocka_unit_test(test_marks_are_seen),
+    };
+    engine_backend = "cuda";
+    printf("# races are meant to be reported: each is a wait that was taken out\n");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+/* What a run through the plan and the reference share, and nothing more: data, arguments of steps, and the hash of
+ * what is compared. All follows from the case. Pure. */
+#ifndef TESTS_ENGINE_PROBLEM_H
+#define TESTS_ENGINE_PROBLEM_H
+
+#include "tests/engine/engine.h"
+
+#define EVAL_STEP 1000 /* the number of the evaluation's data */
+
+/* Input and target of one micro-batch. */
+void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, float *x, void *target);
+
+struct step_args problem_args(const struct engine_case *c, uint64_t step);
+/* Of the evaluation batch: the last rows are padding. */
+struct step_args problem_eval_args(const struct engine_case *c);
+
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+uint64_t problem_hash(uint64_t h, const void *p, uint64_t bytes);
+
+#endif

@@ -1,0 +1,242 @@
+/* The reference: every task of the graph in the method's order, one op after the other, with neither plan nor
+ * executor. See engine.h.
+ *
+ * All tensors are in host memory. On the cpu an op is a call of its function. On any other backend it goes to one
+ * device of it: what the op touches is copied there, the op runs alone, what it writes is copied back. So the
+ * arithmetic is that of the backend under test, and its order is nobody's decision.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/checked.h"
+#include "kernels/cpu/cpu.h"
+#include "tests/engine/problem.h"
+#include "tests/unit/op_move.h"
+
+struct reference {
+    const struct engine_case *c;
+    struct graph *g;
+    void **mem; /* per tensor */
+    struct step_args args;
+    struct pool *pool; /* the cpu's */
+    /* Other backends; ds is NULL on the cpu. Tensors are in `block`, and on the device at the same offsets. */
+    struct devset *ds;
+    char *block;
+    uint64_t block_bytes;
+};
+
+static void *on_device(const struct reference *r, const void *at)
+{
+    return devset_address(r->ds, 0, (uint64_t)((const char *)at - r->block));
+}
+
+static int launch_on_device(struct reference *r, const struct op_call *call)
+{
+    const struct op_call moved = op_move(call, r->block, r->block_bytes, devset_address(r->ds, 0, 0));
+    struct op_range ranges[OP_RANGES];
+    const uint32_t n = op_ranges(call, ranges);
+
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(
+            devset_copy(r->ds, LANE_IN, on_device(r, ranges[i].at), ranges[i].at, ranges[i].bytes), 0);
+    assert_int_equal(devset_drain(r->ds), 0);
+    assert_int_equal(devset_launch(r->ds, LANE_COMPUTE, &moved), 0);
+    assert_int_equal(devset_drain(r->ds), 0);
+    for (uint32_t i = 0; i < n; i++)
+        if (ranges[i].write)
+            assert_int_equal(devset_copy(r->ds, LANE_OUT, (void *)(uintptr_t)ranges[i].at,
+                                         on_device(r, ranges[i].at), ranges[i].bytes),
+                             0);
+    assert_int_equal(devset_drain(r->ds), 0);
+    return 0;
+}
+
+static int launch_now(void *ctx, const struct op_call *call)
+{
+    struct reference *r = ctx;
+    if (r->ds != NULL)
+        return launch_on_device(r, call);
+    cpu_ops[call->op](call, r->pool);
+    return 0;
+}
+
+/* Each tensor is an allocation of its own, so that a sanitizer sees an access outside of it. */
+static void open_on_cpu(struct reference *r)
+{
+    cpu_thread_init();
+    assert_int_equal(pool_create(1, &r->pool), 0);
+    for (uint32_t t = 0; t < r->g->n_tensors; t++)
+        r->mem[t] = calloc(1, r->g->tensors[t].bytes);
+}
+
+static void open_on_device(struct reference *r)
+{
+    struct devset_config config = {.backend = engine_backend, .n_devices = 1, .threads = 1};
+    struct err err = {0};
+    void *block;
+    uint64_t at = 0;
+
+    for (uint32_t t = 0; t < r->g->n_tensors; t++)
+        r->block_bytes += round_up(r->g->tensors[t].bytes, DEVICE_ALIGN);
+    config.capacity_bytes[0] = r->block_bytes;
+    if (devset_open(&config, &r->ds, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(devset_host_alloc(r->ds, r->block_bytes, &block), 0);
+    r->block = block;
+    for (uint32_t t = 0; t < r->g->n_tensors; t++) {
+        r->mem[t] = r->block + at;
+        at += round_up(r->g->tensors[t].bytes, DEVICE_ALIGN);
+    }
+}
+
+static void open_memory(struct reference *r)
+{
+    r->mem = calloc(r->g->n_tensors, sizeof *r->mem);
+    if (strcmp(engine_backend, "cpu") == 0)
+        open_on_cpu(r);
+    else
+        open_on_device(r);
+}
+
+static void close_memory(struct reference *r)
+{
+    if (r->ds != NULL) {
+        devset_host_free(r->ds, r->block, r->block_bytes);
+        devset_close(r->ds);
+    } else {
+        for (uint32_t t = 0; t < r->g->n_tensors; t++)
+            free(r->mem[t]);
+        pool_destroy(r->pool);
+    }
+    free(r->mem);
+}
+
+static void *mem(struct reference *r, enum tensor_kind k, uint32_t layer, uint32_t micro)
+{
+    tensor_id t = graph_tensor_find(r->g, k, layer, micro);
+    return t == PLAN_NONE ? NULL : r->mem[t];
+}
+
+static void reference_layer(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
+{
+    const struct layer *l = &r->c->chain.layers[t->layer];
+    uint32_t j = t->micro;
+    struct layer_io io = {
+        .step = &r->args,
+        .rows = r->c->chain.rows,
+        .first_row = j * r->c->chain.rows,
+        .accumulate = j > 0,
+        .w = mem(r, TENSOR_W, t->layer, PLAN_NONE),
+        .x = mem(r, TENSOR_X, t->layer, j),
+        .s = mem(r, TENSOR_S, t->layer, j),
+        .target = layer_type(l)->is_loss ? mem(r, TENSOR_TARGET, PLAN_NONE, j) : NULL,
+    };
+    if (t->kind == INSTR_FWD) {
+        io.y = mem(r, TENSOR_X, t->layer + 1, j);
+        io.result = layer_type(l)->is_loss ? mem(r, TENSOR_RESULT, PLAN_NONE, j) : NULL;
+        layer_type(l)->fwd(l, &io, sink);
+        return;
+    }
+    io.dy = mem(r, TENSOR_DX, t->layer + 1, j);
+    io.dx = mem(r, TENSOR_DX, t->layer, j);
+    io.dw = mem(r, TENSOR_DW, t->layer, PLAN_NONE);
+    io.scratch = mem(r, TENSOR_SCRATCH, t->layer, j);
+    layer_type(l)->bwd(l, &io, sink);
+}
+
+static void reference_state(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
+{
+    uint32_t l = t->layer;
+    struct op_call call = {.step = &r->args};
+    struct step_decision *decision = mem(r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
+    bool first = true;
+    switch (t->kind) {
+    case INSTR_NORM:
+        call.op = OP_sumsq;
+        call.sumsq = (struct op_sumsq){mem(r, TENSOR_DW, l, PLAN_NONE), mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
+                                       r->g->layers[l].size.w / 4};
+        launch_now(r, &call);
+        break;
+    case INSTR_DECIDE:
+        for (uint32_t k = 0; k < r->g->n_layers; k++) {
+            double *sum = mem(r, TENSOR_SUMSQ, k, PLAN_NONE);
+            if (sum == NULL)
+                continue;
+            decision->sumsq = (first ? 0 : decision->sumsq) + *sum;
+            first = false;
+        }
+        call.op = OP_decide;
+        call.decide = (struct op_decide){decision, r->c->chain.optimizer.clip};
+        launch_now(r, &call);
+        break;
+    default:
+        optimizer_update(&r->c->chain.optimizer, &r->args, mem(r, TENSOR_W, l, PLAN_NONE),
+                         mem(r, TENSOR_DW, l, PLAN_NONE), mem(r, TENSOR_K, l, PLAN_NONE), decision,
+                         r->g->layers[l].size.w, sink);
+    }
+}
+
+static struct step_result reference_step(struct reference *r, const struct graph *tasks, uint64_t data_step)
+{
+    struct op_sink sink = {launch_now, r};
+    struct step_result sum = {0};
+    for (uint32_t j = 0; j < r->g->n_micro; j++)
+        problem_fill(r->c, data_step, j, mem(r, TENSOR_X, 0, j), mem(r, TENSOR_TARGET, PLAN_NONE, j));
+    for (uint32_t i = 0; i < tasks->n_tasks; i++) {
+        const struct graph_task *t = &tasks->tasks[i];
+        if (t->kind == INSTR_FWD || t->kind == INSTR_BWD)
+            reference_layer(r, t, &sink);
+        else
+            reference_state(r, t, &sink);
+    }
+    for (uint32_t j = 0; j < r->g->n_micro; j++) {
+        const struct step_result *one = mem(r, TENSOR_RESULT, PLAN_NONE, j);
+        sum.loss += one->loss;
+        sum.correct += one->correct;
+    }
+    return sum;
+}
+
+void engine_reference(const struct engine_case *c, struct engine_result *ret)
+{
+    struct reference r = {.c = c};
+    struct graph *eval;
+    memset(ret, 0, sizeof *ret);
+    assert_int_equal(random_graph(&c->chain, true, &r.g), 0);
+    assert_int_equal(random_graph(&c->chain, false, &eval), 0);
+    open_memory(&r);
+    for (uint32_t l = 0; l < r.g->n_layers; l++)
+        if (r.g->layers[l].size.w > 0)
+            layer_init(&c->chain.layers[l], c->seed, mem(&r, TENSOR_W, l, PLAN_NONE));
+    for (uint64_t s = 0; s < ENGINE_STEPS; s++) {
+        if (s == 4) {
+            r.args = problem_eval_args(c);
+            struct step_result e = reference_step(&r, eval, EVAL_STEP);
+            ret->eval_loss = e.loss;
+            ret->eval_correct = e.correct;
+        }
+        r.args = problem_args(c, s);
+        ret->loss[s] = reference_step(&r, r.g, s).loss;
+        struct step_decision *d = mem(&r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
+        ret->sumsq[s] = d != NULL ? d->sumsq : 0;
+    }
+    uint64_t h = HASH_START;
+    for (uint32_t t = 0; t < r.g->n_tensors; t++)
+        if (r.g->tensors[t].kind == TENSOR_W || r.g->tensors[t].kind == TENSOR_K)
+            h = problem_hash(h, r.mem[t], r.g->tensors[t].bytes);
+    ret->state_hash = h;
+    ret->finite = true;
+    for (uint32_t l = 0; l < r.g->n_layers; l++) {
+        const float *w = mem(&r, TENSOR_W, l, PLAN_NONE);
+        for (uint64_t i = 0; i < r.g->layers[l].size.w / 4; i++)
+            ret->finite &= isfinite(w[i]) != 0;
+    }
+    close_memory(&r);
+    graph_destroy(r.g);
+    graph_destroy(eval);
+}
