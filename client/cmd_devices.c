@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "client/client.h"
@@ -15,7 +16,7 @@ static const struct column virtual_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-/* FREE and TOTAL: as the daemon found them when it started. */
+/* FREE: when the daemon last looked. */
 static const struct column real_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "NAME", .least = 8},
@@ -23,6 +24,7 @@ static const struct column real_columns[] = {
     {.title = "MEMORY", .right = true},
     {.title = "FREE", .right = true, .drop = 3},
     {.title = "TOTAL", .right = true, .drop = 1},
+    {.title = "STATE"},
     {.title = "JOB", .right = true},
 };
 
@@ -32,6 +34,17 @@ static void add_bytes_cell(struct table *t, const struct style *s, const struct 
     strbuf_add_bytes(&text, get_count_or(d, key, 0));
     table_cell(t, s, INK_NONE, text.at);
     strbuf_finish(&text);
+}
+
+static const char *state_of(const struct json *d)
+{
+    const char *state = get_text(d, "state");
+    return state[0] != '\0' ? state : "ok";
+}
+
+static bool is_ok(const struct json *d)
+{
+    return strcmp(state_of(d), "ok") == 0;
 }
 
 static void add_row(struct table *t, const struct style *s, const struct json *d, bool real)
@@ -50,6 +63,7 @@ static void add_row(struct table *t, const struct style *s, const struct json *d
     if (real) {
         add_bytes_cell(t, s, d, "free_bytes");
         add_bytes_cell(t, s, d, "total_bytes");
+        table_cell(t, s, is_ok(d) ? INK_NONE : INK_RED, state_of(d));
     }
     table_cell(t, s, taken ? INK_CYAN : INK_DIM, job);
 }
@@ -65,6 +79,31 @@ static void add_rows(struct strbuf *b, const struct style *s, const struct json 
         add_row(t, s, d, real);
     table_print(t, s, b);
     table_destroy(t);
+}
+
+/* "device 1 is suspect since ...: 1 error in job 3: an illegal memory access was encountered" */
+static void add_mark(struct strbuf *b, const struct style *s, const struct json *d)
+{
+    uint64_t errors = get_count_or(d, "errors", 0), since, job;
+    strbuf_addf(b, "device %" PRIu64 " is ", get_count_or(d, "index", 0));
+    show_text(b, s, state_of(d));
+    if (get_count(d, "since_ms", &since)) {
+        strbuf_add(b, " since ");
+        show_time(b, since);
+    }
+    strbuf_addf(b, ": %" PRIu64 " error%s", errors, errors == 1 ? "" : "s, the last");
+    if (get_count(d, "error_job", &job))
+        strbuf_addf(b, " in job %" PRIu64, job);
+    strbuf_add(b, ": ");
+    show_text(b, s, get_text(d, "reason"));
+    strbuf_add(b, strcmp(state_of(d), "failed") == 0 ? "; no job gets it\n" : "; jobs get it last\n");
+}
+
+static void add_marks(struct strbuf *b, const struct style *s, const struct json *devices)
+{
+    for (const struct json *d = json_array_first(devices); d != NULL; d = json_array_next(d))
+        if (!is_ok(d))
+            add_mark(b, s, d);
 }
 
 static void add_page(struct strbuf *b, const struct json *machine)
@@ -86,8 +125,10 @@ static void add_page(struct strbuf *b, const struct json *machine)
     }
     if (get_flag(machine, "auto"))
         strbuf_add(b, "no fixed devices: a job gets what it asks for\n");
-    else if (devices != NULL)
+    if (!get_flag(machine, "auto") && devices != NULL) {
         add_rows(b, &s, devices);
+        add_marks(b, &s, devices);
+    }
 }
 
 static int run(struct client *c, const struct args *a)

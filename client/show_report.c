@@ -178,8 +178,11 @@ static void add_speed(struct strbuf *b, const struct style *s, const struct json
             strbuf_add(b, " samples/s");
         }
         if (get_number(report, "stall_share", &stall)) {
+            uint64_t steps = get_count_or(report, "stall_traced_steps", 0);
             strbuf_add(b, "   stalled ");
             show_percent(b, stall);
+            if (steps > 0)
+                strbuf_addf(b, " (from %" PRIu64 " traced step%s)", steps, steps == 1 ? "" : "s");
         }
         strbuf_add(b, "\n");
     }

@@ -3,12 +3,14 @@
  *
  *     main.c      starts and ends it: options, locks, signals
  *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
+ *     look.c      looks at the devices again, while it runs
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
  *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
  *     state.c     what is durable: SQLite, group commit in the pool
  *     events.c    numbered events for watchers
  *     queue.c     who runs next on which devices (pure)
+ *     devices.c   which devices are withheld and why               health.c  which can be trusted (pure)
  *     workers.c   who is started, what happens when a worker ends  launch.c  processes: start, adopt, signal, reap
  *     worker_msgs.c  worker.sock: what workers say and are told
  */
@@ -18,11 +20,13 @@
 #include <uv.h>
 
 #include "daemon/config.h"
+#include "daemon/health.h"
 #include "daemon/offer.h"
 #include "kernels/device.h"
 
 struct events;
 struct jobs;
+struct look;
 struct server;
 struct state;
 struct workers;
@@ -36,8 +40,11 @@ struct daemon {
     struct events *events;
     struct server *server;
     struct workers *workers;
+    struct look *look;               /* under way; NULL: none */
+    uint64_t looked_ms;              /* when the devices were last looked at; loop clock */
     uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
-    bool stopping;                   /* shutting down: nothing is admitted */
+    struct health health[DEVICE_MAX];
+    bool stopping; /* shutting down: nothing is admitted */
     int exit_code;
 };
 

@@ -300,6 +300,8 @@ int job_from_disk(const struct state_job *disk, struct job *ret, struct err *err
 
 static const char *reason_of(const struct job *j)
 {
+    if (j->state == JOB_QUEUED && j->stuck != NULL)
+        return j->stuck;
     if (j->state != JOB_QUEUED || j->reason[0] != '\0')
         return j->reason;
     return j->worker != NULL ? "starting" : "waits for devices";

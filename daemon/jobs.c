@@ -57,6 +57,7 @@ static void job_destroy(struct job *j)
     free(j->output);
     free(j->reason);
     free(j->error);
+    free(j->stuck);
     free(j);
 }
 

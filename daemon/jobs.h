@@ -88,6 +88,7 @@ struct job {
     /* memory only */
     bool on_disk;           /* the submit is acknowledged */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
+    char *stuck; /* queued, and nobody's end helps: which devices are withheld; NULL: it is not so */
     struct job_live live;
     bool archived;         /* it has ended, and that is on disk, with what was `live` */
     enum job_state before; /* it ended: its state before that, which is told until it is archived */

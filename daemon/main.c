@@ -20,6 +20,7 @@
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
+#include "daemon/look.h"
 #include "daemon/server.h"
 #include "daemon/state.h"
 #include "daemon/workers.h"
@@ -253,6 +254,7 @@ int main(int argc, char **argv)
     log_info("backend %s: %s", d->offer.backend, d->offer.reason);
     notify("READY=1");
     uv_run(d->loop, UV_RUN_DEFAULT);
+    look_abandon(d);
     unlink(d->config.socket);
     unlink(d->config.worker_socket);
     state_close(d->state);

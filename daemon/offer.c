@@ -45,7 +45,7 @@ static void offer_virtual(struct config *c, const char *why, struct offer *ret)
 
 /* ---- what the probe says ---- */
 
-static int take_answer(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err)
+int offer_parse_probe(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err)
 {
     struct json *doc = NULL;
     int r = json_parse(text, bytes, "the probe", false, &doc, NULL);
@@ -65,22 +65,36 @@ static int take_answer(const char *text, size_t bytes, int exit, struct offer *r
     return r;
 }
 
-static int run_probe(const struct config *c, struct offer *ret, struct err *err)
+void offer_probe_command(const struct config *c, const char *only, const char *ret[OFFER_PROBE_WORDS])
 {
-    const char *argv[8] = {c->worker_program, "--probe", "--json"};
-    struct strbuf out = {0};
-    int n = 3, exit = 0;
+    int n = 0;
+    ret[n++] = c->worker_program;
+    ret[n++] = "--probe";
+    ret[n++] = "--json";
     if (c->backend[0] != '\0') {
-        argv[n++] = "--backend";
-        argv[n++] = c->backend;
+        ret[n++] = "--backend";
+        ret[n++] = c->backend;
     }
     if (c->machine[0] != '\0') {
-        argv[n++] = "--machine";
-        argv[n++] = c->machine;
+        ret[n++] = "--machine";
+        ret[n++] = c->machine;
     }
+    if (only != NULL) {
+        ret[n++] = "--only";
+        ret[n++] = only;
+    }
+    ret[n] = NULL;
+}
+
+static int run_probe(const struct config *c, struct offer *ret, struct err *err)
+{
+    const char *argv[OFFER_PROBE_WORDS];
+    struct strbuf out = {0};
+    int exit = 0;
+    offer_probe_command(c, NULL, argv);
     int r = child_collect((char *const *)argv, PROBE_MS, &out, &exit, err);
     if (r == 0)
-        r = take_answer(out.at, out.n, exit, ret, err);
+        r = offer_parse_probe(out.at, out.n, exit, ret, err);
     strbuf_finish(&out);
     return r;
 }
@@ -90,6 +104,8 @@ static int run_probe(const struct config *c, struct offer *ret, struct err *err)
 static void set_bytes(struct offer *o, uint32_t device, uint64_t usable)
 {
     o->each_bytes[device] = o->limit_bytes > 0 && o->limit_bytes < usable ? o->limit_bytes : usable;
+    if (o->most_bytes[device] < o->each_bytes[device])
+        o->most_bytes[device] = o->each_bytes[device];
 }
 
 static int offer_real(struct config *c, struct offer *o, struct err *err)
@@ -124,6 +140,52 @@ void offer_count_own(struct offer *o, uint32_t device)
         return;
     uint64_t total = o->topology.devices[device].total_bytes;
     set_bytes(o, device, total > reserve ? (total - reserve) & ~(uint64_t)(DEVICE_ALIGN - 1) : 0);
+}
+
+/* ---- looked at again ---- */
+
+static bool same_device(const struct device_info *a, const struct device_info *b)
+{
+    return a->uuid[0] != '\0' || b->uuid[0] != '\0' ? strcmp(a->uuid, b->uuid) == 0 : a->index == b->index;
+}
+
+static bool was_asked(const struct offer *o, uint64_t devices, uint32_t index)
+{
+    for (uint32_t i = 0; i < o->n_devices; i++)
+        if (devices >> i & 1 && o->topology.devices[i].index == index)
+            return true;
+    return false;
+}
+
+static void tell_change(const struct offer *o, uint32_t device, uint64_t before)
+{
+    struct strbuf b = {0};
+    if (o->each_bytes[device] == before)
+        return;
+    strbuf_add_bytes(&b, o->each_bytes[device]);
+    log_info("device %" PRIu32 " (%s) has %s for jobs now", device, o->topology.devices[device].name, b.at);
+    strbuf_finish(&b);
+}
+
+void offer_refresh(struct offer *o, uint64_t devices, const struct topology *now)
+{
+    const struct offer before = *o; /* numbers may change below */
+    for (uint32_t i = 0; i < o->n_devices; i++) {
+        struct device_info *info = &o->topology.devices[i];
+        uint32_t k = 0;
+        if (!(devices >> i & 1))
+            continue;
+        while (k < now->n_devices && !same_device(info, &now->devices[k]))
+            k++;
+        info->free_bytes = k < now->n_devices ? now->devices[k].free_bytes : 0;
+        if (k < now->n_devices)
+            info->index = now->devices[k].index;
+        if (k < now->n_devices && !was_asked(&before, devices, info->index))
+            info->free_bytes = before.topology.devices[i].free_bytes; /* with its new number, next time */
+        else
+            set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);
+        tell_change(o, i, before.each_bytes[i]);
+    }
 }
 
 /* ---- the decision ---- */
@@ -178,8 +240,8 @@ void offer_add_json(const struct offer *o, struct strbuf *b)
     struct topology t = o->topology;
     t.n_devices = o->n_devices;
     for (uint32_t i = 0; i < t.n_devices; i++)
-        if (o->each_bytes[i] > 0)
-            t.devices[i].free_bytes = o->each_bytes[i] + topology_reserve_bytes(t.backend);
+        if (o->most_bytes[i] > 0)
+            t.devices[i].free_bytes = o->most_bytes[i] + topology_reserve_bytes(t.backend);
     strbuf_add(b, ",\"machine\":");
     topology_to_json(&t, b);
 }

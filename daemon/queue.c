@@ -64,29 +64,37 @@ static void lease_auto(const struct job_ask *ask, const struct queue_machine *m,
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes : m->host_bytes;
 }
 
-/* One more device: of those that are free and suit, the one with the most memory, of equals the first. */
-static bool take_best(const struct job_ask *ask, const struct queue_machine *m, bool taken[DEVICE_MAX],
-                      uint64_t *ret_bytes)
+static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
+{
+    return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
+}
+
+/* One more device: of those that are free and suit, one without a mark, then the one with the most memory, of equals the
+ * first. */
+static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
+                      bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {
     uint32_t best = m->n_devices;
     for (uint32_t i = 0; i < m->n_devices; i++)
-        if (m->device_job[i] == 0 && !taken[i] && suits(ask, m, i) &&
-            (best == m->n_devices || bytes_of(m, i) > bytes_of(m, best)))
+        if (m->device_job[i] == 0 && !taken[i] && suits(ask, m, i) && m->use[i] <= worst &&
+            (best == m->n_devices || better(m, i, best)))
             best = i;
     if (best == m->n_devices)
         return false;
     taken[best] = true;
-    *ret_bytes = bytes_of(m, best);
+    if (bytes_of(m, best) < *ret_bytes)
+        *ret_bytes = bytes_of(m, best);
     return true;
 }
 
 static bool lease_free(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
     bool taken[DEVICE_MAX] = {0};
-    uint64_t least = m->device_bytes;
+    uint64_t least = UINT64_MAX;
     *ret = (struct job_lease){0};
-    for (uint32_t n = 0; n < ask->devices_max && take_best(ask, m, taken, &least); n++)
-        ;
+    for (uint32_t n = 0; n < ask->devices_max; n++)
+        if (!take_best(ask, m, n < ask->devices_min ? QUEUE_USE_LAST : QUEUE_USE_GLADLY, taken, &least))
+            break;
     for (uint32_t i = 0; i < m->n_devices; i++)
         if (taken[i])
             ret->devices[ret->n_devices++] = i;
@@ -98,6 +106,19 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
     return ret->n_devices >= ask->devices_min;
 }
 
+bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device)
+{
+    return m->use[device] == QUEUE_USE_NEVER || !suits(ask, m, device);
+}
+
+bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_devices; i++)
+        n += !queue_withheld(ask, m, i);
+    return m->n_devices > 0 && n < ask->devices_min;
+}
+
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret)
 {
@@ -105,7 +126,7 @@ struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_mac
     for (size_t i = 0; i < n; i++) {
         struct job *j = jobs[i];
         if (j->state != JOB_QUEUED || !j->on_disk || j->worker != NULL || j->cancel ||
-            j->not_before_ms > now_ms)
+            j->not_before_ms > now_ms || queue_stuck(&j->ask, m))
             continue;
         if (first == NULL || queue_before(j, first))
             first = j;

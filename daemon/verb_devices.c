@@ -9,7 +9,7 @@ static void add_text(struct strbuf *b, const char *key, const char *text)
     strbuf_add_json(b, text);
 }
 
-/* Of a device that is there: as it was at start. */
+/* Of a device that is there: as it was when it was last looked at. */
 static void add_real(struct strbuf *b, const struct offer *o, uint32_t i)
 {
     const struct device_info *info = &o->topology.devices[i];
@@ -23,8 +23,10 @@ static void add_device(struct strbuf *b, const struct daemon *d, uint32_t i)
 {
     strbuf_addf(b, "%s{\"index\":%u,\"memory_bytes\":%" PRIu64, i > 0 ? "," : "", i,
                 d->offer.real ? d->offer.each_bytes[i] : d->config.device_bytes);
-    if (d->offer.real)
+    if (d->offer.real) {
         add_real(b, &d->offer, i);
+        health_add_json(&d->health[i], b);
+    }
     if (d->device_job[i] != 0)
         strbuf_addf(b, ",\"job\":%" PRIu64 "}", d->device_job[i]);
     else

@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "daemon/jobs.h"
-#include "daemon/queue.h"
+#include "daemon/devices.h"
 #include "daemon/server.h"
 #include "daemon/worker/spec.h"
 #include "daemon/workers.h"
@@ -90,7 +89,7 @@ static struct job_ask ask_of(const struct spec *s)
 static int check(struct request *rq, const struct job_ask *ask, struct err *err)
 {
     const struct config *c = &rq->daemon->config;
-    const struct queue_machine m = workers_machine(rq->daemon);
+    const struct queue_machine m = devices_at_best(rq->daemon);
     if (rq->daemon->stopping)
         return err_set(err, -ESHUTDOWN, "the daemon is stopping; submit again when it is back");
     if (ask->devices_max > DEVICE_MAX)

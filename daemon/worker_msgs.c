@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/get.h"
 #include "base/log.h"
+#include "daemon/devices.h"
 #include "daemon/events.h"
 #include "daemon/peer.h"
 
@@ -349,6 +350,19 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
+/* The devices that broke under it. */
+static void take_blame(struct worker *w, const struct json *params)
+{
+    const struct json *failed = get_object(params, "failed_devices"), *list = get_array(failed, "indices");
+    uint64_t index, told = 0; /* each once */
+    for (const struct json *at = list != NULL ? json_array_first(list) : NULL; at != NULL;
+         at = json_array_next(at))
+        if (json_u64(at, "indices", &index, NULL) == 0 && index < 64 && !(told >> index & 1)) {
+            told |= UINT64_C(1) << index;
+            devices_blame(w->daemon, w->job, index, get_text(failed, "reason"));
+        }
+}
+
 static bool is_full(int code)
 {
     return code == -ENOSPC || code == -EDQUOT;
@@ -359,6 +373,7 @@ static void take_failed(struct worker *w, const struct json *params, struct answ
     const struct json *retry = json_get(params, "retry");
     bool again = false;
     char *error = take_error(params);
+    take_blame(w, params);
     if (retry != NULL && json_type(retry) == JSON_BOOL)
         json_bool(retry, "retry", &again, NULL);
     if (w->job->cancel) {
@@ -390,12 +405,14 @@ static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
     j->loss = get_number_or(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
     workers_took_outcome(w);
     struct answer *a = answer_later(c, m);
-    if (strcmp(state, "done") == 0)
+    if (strcmp(state, "done") == 0) {
+        devices_praise(w->daemon, j);
         workers_end_job(w->daemon, j, JOB_DONE, 0, NULL, outcome_on_disk, a);
-    else if (strcmp(state, "stopped") == 0)
+    } else if (strcmp(state, "stopped") == 0) {
         take_stopped(w, a);
-    else
+    } else {
         take_failed(w, a->msg.params, a);
+    }
 }
 
 /* ---- connections ---- */

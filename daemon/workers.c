@@ -15,10 +15,10 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/devices.h"
 #include "daemon/events.h"
 #include "daemon/launch.h"
 #include "daemon/peer.h"
-#include "daemon/queue.h"
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS        200
@@ -50,19 +50,6 @@ size_t workers_count(const struct daemon *d)
 }
 
 /* ---- leases ---- */
-
-struct queue_machine workers_machine(const struct daemon *d)
-{
-    const struct config *c = &d->config;
-    return (struct queue_machine){
-        .n_devices = c->n_devices,
-        .device_bytes = c->device_bytes,
-        .host_bytes = c->host_bytes,
-        .device_job = d->device_job,
-        .each_bytes = d->offer.real ? d->offer.each_bytes : NULL,
-        .one_job = d->offer.real && c->private_fd >= 0,
-    };
-}
 
 static void take_devices(struct daemon *d, const struct job *j)
 {
@@ -258,30 +245,48 @@ static void keep_ticking(struct daemon *d)
 
 static bool something_to_come(const struct daemon *d)
 {
+    bool rests = devices_rest(d);
     if (d->stopping)
         return true;
     for (size_t i = 0; i < d->jobs->all.n; i++) {
         const struct job *j = d->jobs->all.at[i];
-        if (j->worker != NULL || (j->state == JOB_QUEUED && j->not_before_ms > 0))
+        if (j->worker != NULL || (j->stuck != NULL && devices_change(d)) ||
+            (j->state == JOB_QUEUED && (j->not_before_ms > 0 || rests)))
             return true;
     }
     return false;
 }
 
-void workers_schedule(struct daemon *d)
+static void start_jobs(struct daemon *d)
 {
-    const struct queue_machine m = workers_machine(d);
+    const struct queue_machine m = devices_machine(d);
     struct job *j;
     struct job_lease lease;
-    if (d->workers == NULL)
-        return; /* not yet open */
     while (!d->stopping &&
            (j = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease)) != NULL) {
         j->lease = lease;
         launch(d, j);
     }
+    devices_find_stuck(d, &m);
     if (something_to_come(d))
         keep_ticking(d);
+}
+
+static void on_looked(struct daemon *d)
+{
+    devices_looked(d);
+    start_jobs(d);
+}
+
+void workers_schedule(struct daemon *d)
+{
+    const struct queue_machine m = devices_machine(d);
+    struct job_lease lease;
+    if (d->workers == NULL)
+        return; /* not yet open */
+    const struct job *next = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease);
+    if (!devices_look_first(d, next, on_looked))
+        start_jobs(d);
 }
 
 /* ---- stopping ---- */
@@ -428,6 +433,7 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err)
     int r = peer_listen(d->loop, d->config.worker_socket, &w->pipe, on_connection, err);
     if (r < 0)
         return r;
+    d->looked_ms = daemon_now_ms(d); /* by the probe at the start */
     adopt(d);
     workers_schedule(d);
     return 0;

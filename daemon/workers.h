@@ -15,8 +15,6 @@ void workers_close(struct workers *w);                                     /* no
 void workers_schedule(struct daemon *d);                        /* starts what can be started */
 void workers_cancel(struct daemon *d, struct job *j, bool now); /* a job with a worker; job->cancel is set */
 void workers_stop_all(struct daemon *d);                        /* the daemon shuts down */
-/* The machine as the queue sees it. */
-struct queue_machine workers_machine(const struct daemon *d);
 size_t workers_count(const struct daemon *d);
 
 #endif

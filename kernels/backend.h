@@ -25,7 +25,7 @@ struct devset {
 /* Contracts as in device.h. device.c has checked streams, ops, addresses and the config of devices. */
 struct backend {
     const char *name;
-    int (*probe)(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
+    int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
     int (*open)(const struct devset_config *config, struct devset **ret, struct err *err);
     void (*close)(struct devset *ds); /* drains first */
     const char *(*numerics)(const struct devset *ds);
@@ -43,13 +43,16 @@ struct backend {
     int (*event_wait)(struct devset *ds, uint32_t stream, struct event *e);
     int (*event_sync)(struct devset *ds, struct event *e);
 
-    int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret); /* bytes > 0 */
-    void (*host_free)(struct devset *ds, void *p, uint64_t bytes);    /* p is not NULL */
+    int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
+    void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
     /* Of arenas; the streams are drained. acquire fills in arena and capacity_bytes of every device; when it
      * fails it has freed what it had taken. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
+
+    /* May be NULL: its devices never break. *ret is zero. */
+    void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
@@ -71,7 +74,7 @@ struct backend_host {
 /* A module and a program of different versions must not meet. Raise the number with every change of what
  * crosses the boundary; the rest catches most of the times that this is forgotten. */
 #define BACKEND_ABI                                                                                          \
-    (2u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
+    (3u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 

@@ -105,12 +105,12 @@ static int find_backend(const struct backend **ret, struct err *err)
     return load_module(path, ret, err);
 }
 
-static int probe_cuda(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+static int probe_cuda(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     const struct backend *b;
     int r = find_backend(&b, err);
 
-    return r < 0 ? r : b->probe(ret, max, ret_n, err);
+    return r < 0 ? r : b->probe(asked, ret, max, ret_n, err);
 }
 
 static int open_cuda(const struct devset_config *config, struct devset **ret, struct err *err)

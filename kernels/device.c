@@ -48,14 +48,15 @@ static int unknown_backend(const char *name, struct err *err)
     return err_set(err, -EINVAL, "unknown device backend \"%s\"; known: %s", name, known);
 }
 
-int devset_probe(const char *backend, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n,
+                 struct err *err)
 {
     const struct backend *b = find_backend(backend);
 
     *ret_n = 0;
     if (!b)
         return err_set(err, -ENODEV, "this build has no %s backend", backend);
-    return b->probe(ret, max, ret_n, err);
+    return b->probe(asked, ret, max, ret_n, err);
 }
 
 static int check_capacities(uint32_t n_devices, const uint64_t *capacity_bytes, struct err *err)
@@ -89,6 +90,8 @@ int devset_open(const struct devset_config *config, struct devset **ret, struct 
     const struct backend *b = find_backend(name);
     int r;
 
+    if (config->blame)
+        *config->blame = (struct device_blame){0};
     if (!b)
         return unknown_backend(name, err);
     r = check_config(config, err);
@@ -238,6 +241,13 @@ int devset_drain(struct devset *ds)
     return ds->backend->drain(ds);
 }
 
+void devset_blame(struct devset *ds, struct device_blame *ret)
+{
+    *ret = (struct device_blame){0};
+    if (ds->backend->blame)
+        ds->backend->blame(ds, ret);
+}
+
 static void forget_arenas(struct devset *ds)
 {
     for (uint32_t d = 0; d < ds->n_devices; d++) {
@@ -281,13 +291,13 @@ void devset_counters(const struct devset *ds, uint32_t device, struct device_cou
     ds->backend->counters(ds, device, ret);
 }
 
-int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret)
+int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err)
 {
     if (bytes == 0) {
         *ret = NULL;
         return 0;
     }
-    return ds->backend->host_alloc(ds, bytes, ret);
+    return ds->backend->host_alloc(ds, bytes, ret, err);
 }
 
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes)

@@ -33,20 +33,31 @@ struct device_info {
     uint32_t index;                      /* the backend's number, for devset_config.device_index */
     char name[80], bus_id[24], uuid[48]; /* "" where not known; the bus id as in /sys: "0000:3b:00.0" */
     uint64_t total_bytes;
-    uint64_t free_bytes;                  /* of these, what no process uses now */
+    uint64_t free_bytes;                  /* of these, what no process uses now; 0 also where nobody asked */
     int32_t numa_node;                    /* of the host memory nearest to it; -1: not known */
     uint32_t pcie_generation, pcie_width; /* of its link to the host; 0: not known */
     bool peer[DEVICE_MAX];                /* [i]: copies go directly to the i-th device of the list */
 };
 
+#define DEVICES_ALL UINT64_MAX
+
 /* What the backend finds here. 0 with *ret_n == 0: virtual devices, as many as one likes. A backend that cannot be
- * used on this machine fails, and the message says why. Holds nothing afterwards, but may start the backend's runtime in
- * this process. Not while a devset is open: a backend may shut down and start its devices. */
-int devset_probe(const char *backend, struct device_info *ret, uint32_t max, uint32_t *ret_n,
+ * used on this machine fails, and the message says why. `asked`: bit i: also how much of device i (device_info.index) is
+ * free, which takes some of its memory for a moment; so whoever uses a device should not be disturbed by asking. Holds
+ * nothing afterwards, but may start the backend's runtime in this process. Not while a devset is open: a backend may shut
+ * down and start its devices. */
+int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n,
                  struct err *err);
 
 struct devset;
 struct event;
+
+/* Which devices of a devset no longer work: after an error that a process cannot recover from, or because they have
+ * gone. `why`: of the first, in the backend's words. */
+struct device_blame {
+    uint64_t devices; /* bit d: device d of the devset */
+    char why[96];
+};
 
 struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
@@ -56,7 +67,9 @@ struct devset_config {
     uint64_t link_bytes_per_s; /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
     uint64_t peer_bytes_per_s; /* cpu: pace of peer copies; 0: unpaced */
     uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
+    uint64_t host_chunk_bytes; /* cuda: host memory is pinned in pieces of this size; 0: 256 MiB */
     const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; cpu: no meaning */
+    struct device_blame *blame;   /* written when opening fails; NULL: nobody asks */
 };
 
 /* Bytes that copies have really moved, counted at the copy, per device; and where streams spent time. */
@@ -111,6 +124,10 @@ int event_sync(struct devset *ds, struct event *e); /* blocks the caller until t
 /* Blocks until every stream is empty. Returns the first error any command had. */
 int devset_drain(struct devset *ds);
 
+/* To be asked after a failure: asks every device. Nobody is blamed for an error that devices survive (a call that was
+ * refused, memory that was not there). The cpu's never break. */
+void devset_blame(struct devset *ds, struct device_blame *ret);
+
 /* Exact after devset_drain; while streams run, at least what was counted at the last drain. Any thread. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
 
@@ -122,8 +139,9 @@ void devset_counters(const struct devset *ds, uint32_t device, struct device_cou
 int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-/* Host memory for tensors: pinned where the backend copies from it. Zeroed. -ENOMEM when it cannot be had. */
-int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret);
+/* Host memory for tensors: pinned where the backend copies from it. Zeroed, page-aligned. -ENOMEM when it cannot be had, and
+ * what to do about it in err; nothing of it stays pinned. */
+int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 
 #endif

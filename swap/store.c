@@ -112,10 +112,11 @@ int store_create(struct devset *devices, const struct plan *plan, struct store *
     if (r < 0)
         return r;
     if (plan->host_bytes > 0) {
-        r = devset_host_alloc(devices, plan->host_bytes, &pool);
+        struct err why = {0};
+        r = devset_host_alloc(devices, plan->host_bytes, &pool, &why);
         if (r < 0)
-            return err_set(err, r, "cannot get %" PRIu64 " bytes of host memory for tensors",
-                           plan->host_bytes);
+            return err_set(err, r, "cannot get %" PRIu64 " bytes of host memory for tensors: %s",
+                           plan->host_bytes, why.msg);
     }
 
     arena = arena_create();

@@ -104,10 +104,10 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
-static int probe(enum backend_id backend, struct topology *ret, struct err *err)
+static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, struct err *err)
 {
     *ret = (struct topology){.backend = backend, .host_memory_bytes = discover_host_bytes()};
-    int r = devset_probe(backend_names[backend], ret->devices, DEVICE_MAX, &ret->n_devices, err);
+    int r = devset_probe(backend_names[backend], asked, ret->devices, DEVICE_MAX, &ret->n_devices, err);
     if (r == 0)
         take_peers(ret);
     return r;
@@ -123,11 +123,11 @@ static void say_devices(const struct topology *t, char *ret, size_t size)
              t->devices[best].name[0] != '\0' ? ": " : "", t->devices[best].name);
 }
 
-static int discover_cuda(enum backend_choice choice, struct discovery *ret, struct err *err)
+static int discover_cuda(enum backend_choice choice, uint64_t asked, struct discovery *ret, struct err *err)
 {
     struct err why = {0};
     char *text = ret->found[BACKEND_CUDA].why;
-    int r = probe(BACKEND_CUDA, &ret->topology, &why);
+    int r = probe(BACKEND_CUDA, asked, &ret->topology, &why);
     ret->found[BACKEND_CUDA].looked = true;
     if (r == 0 && ret->topology.n_devices == 0)
         r = err_set(&why, -ENODEV, "no device was found");
@@ -142,13 +142,14 @@ static int discover_cuda(enum backend_choice choice, struct discovery *ret, stru
                : err_set_at(err, -ENODEV, "--backend", "cuda cannot be used here: %s", text);
 }
 
-int discover(enum backend_choice choice, const char *machine, struct discovery *ret, struct err *err)
+int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
+             struct err *err)
 {
     *ret = (struct discovery){0};
     if (machine != NULL)
         return discover_file(choice, machine, ret, err);
     ret->found[BACKEND_CPU].looked = true; /* it always can be used */
-    int r = choice != CHOICE_CPU ? discover_cuda(choice, ret, err) : -ENODEV;
+    int r = choice != CHOICE_CPU ? discover_cuda(choice, asked, ret, err) : -ENODEV;
     if (r == 0 || choice == CHOICE_CUDA)
         return r;
     if (choice == CHOICE_CPU) {
@@ -159,5 +160,5 @@ int discover(enum backend_choice choice, const char *machine, struct discovery *
         snprintf(ret->reason, sizeof ret->reason, "cuda cannot be used here: %s",
                  ret->found[BACKEND_CUDA].why);
     }
-    return probe(BACKEND_CPU, &ret->topology, err);
+    return probe(BACKEND_CPU, asked, &ret->topology, err);
 }

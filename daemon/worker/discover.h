@@ -26,9 +26,11 @@ struct discovery {
     } found[BACKEND_COUNT];
 };
 
-/* `machine`: the name of a topology file, or its text when it begins with '{'; NULL: look at this machine. -ENODEV: the
- * backend that was asked for cannot be used here. */
-int discover(enum backend_choice choice, const char *machine, struct discovery *ret, struct err *err);
+/* `machine`: the name of a topology file, or its text when it begins with '{'; NULL: look at this machine. `asked`: the
+ * devices of which it is to be found out how much is free (devset_probe). -ENODEV: the backend that was asked for cannot be
+ * used here. */
+int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
+             struct err *err);
 
 /* Half of this computer's memory: what jobs may use of it by default. */
 uint64_t discover_host_bytes(void);

@@ -45,6 +45,12 @@ struct job_comparison {
     struct err lru_err;
 };
 
+/* Devices that the job was to have and that do not work, by the backend's numbers. */
+struct job_blame {
+    uint32_t n, index[DEVICE_MAX];
+    char why[96]; /* in the backend's words */
+};
+
 struct job {
     struct spec *spec;
     const char *output;
@@ -61,6 +67,7 @@ struct job {
     uint32_t threads;
     bool resolved_now;    /* micro_batch was "auto", and this is the first time that it is resolved */
     struct job_comparison comparison; /* by job_compare */
+    struct job_blame blame;           /* after a failure; n 0: no device's fault, or nobody knows whose */
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
 };
 
@@ -79,6 +86,8 @@ void job_finish(struct job *j); /* takes a zeroed one */
 
 /* A part of job_prepare (job_machine.c): machine, backend and devices. The data set is open. */
 int job_choose_machine(const struct job_options *o, struct job *j, struct err *err);
+/* These devices of the job (positions in its machine) do not work; adds that to a message. */
+void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err);
 /* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */
 int job_check_backend(const struct job *j, struct err *err);
 

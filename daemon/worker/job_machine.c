@@ -63,8 +63,31 @@ struct picks {
     uint32_t n, at[DEVICE_MAX];
 };
 
+static void blame_index(struct job_blame *b, uint32_t index, const char *why)
+{
+    if (b->n == 0)
+        snprintf(b->why, sizeof b->why, "%.*s", (int)sizeof b->why - 1, why);
+    if (b->n < DEVICE_MAX)
+        b->index[b->n++] = index;
+}
+
+void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err)
+{
+    struct strbuf b = {0};
+    for (uint32_t d = 0; d < j->machine.n_devices; d++) {
+        if (!(blame->devices >> d & 1))
+            continue;
+        blame_index(&j->blame, j->real_devices ? j->device_index[d] : d, blame->why);
+        strbuf_addf(&b, "%s%" PRIu32, b.n > 0 ? ", " : "", j->blame.index[j->blame.n - 1]);
+    }
+    if (j->blame.n > 0 && err != NULL && err->code < 0)
+        err_set_at(err, err->code, err->path, "%s (device %s: %s)", err->msg, b.at, blame->why);
+    strbuf_finish(&b);
+}
+
+/* All that a lease names must be there. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
-                           struct err *err)
+                           struct job_blame *blame, struct err *err)
 {
     ret->n = 0;
     if (o->device_index == NULL) {
@@ -77,11 +100,13 @@ static int find_candidates(const struct job_options *o, const struct topology *t
         while (i < t->n_devices && t->devices[i].index != o->device_index[k])
             i++;
         if (i == t->n_devices)
-            return err_set(err, -ENODEV, "device %u, which the job was given, is not there",
-                           o->device_index[k]);
-        ret->at[ret->n++] = i;
+            blame_index(blame, o->device_index[k], "it is not found any more");
+        else
+            ret->at[ret->n++] = i;
     }
-    return 0;
+    return blame->n == 0
+               ? 0
+               : err_set(err, -ENODEV, "device %u, which the job was given, is not there", blame->index[0]);
 }
 
 /* Moves the n with the most free memory to the front, of equals the first, and puts these in order. */
@@ -121,10 +146,12 @@ static void say_free(const struct topology *t, const struct picks *p, struct str
     }
 }
 
+/* The daemon believed that there is enough: it will look again, and the job waits. */
 static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
-                         struct err *err)
+                         bool leased, struct err *err)
 {
     struct strbuf b = {0};
+    int code = leased ? -EBUSY : -ENOSPC;
     if (w->device_bytes > 0) {
         strbuf_add(&b, "asks for ");
         strbuf_add_bytes(&b, w->device_bytes);
@@ -135,9 +162,9 @@ static int refuse_memory(const struct wish *w, const struct topology *t, const s
         strbuf_add(&b, " of a device; ");
     }
     say_free(t, p, &b);
-    err_set_at(err, -ENOSPC, "resources.device_memory", "%s", b.at);
+    err_set_at(err, code, "resources.device_memory", "%s", b.at);
     strbuf_finish(&b);
-    return -ENOSPC;
+    return code;
 }
 
 static int refuse_number(const struct wish *w, const struct topology *t, const struct picks *p,
@@ -154,7 +181,7 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
 {
     struct picks p;
     struct machine *m = &j->machine;
-    int r = find_candidates(o, t, &p, err);
+    int r = find_candidates(o, t, &p, &j->blame, err);
     if (r < 0)
         return r;
     if (p.n < w->least)
@@ -165,7 +192,7 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
         const struct device_info *d = &t->devices[p.at[i]];
         uint64_t bytes = topology_usable_bytes(t, p.at[i]);
         if (bytes == 0 || w->device_bytes > d->free_bytes)
-            return refuse_memory(w, t, &p, m->n_devices, err);
+            return refuse_memory(w, t, &p, m->n_devices, o->leased, err);
         if (w->device_bytes > 0 && w->device_bytes < bytes)
             bytes = w->device_bytes;
         if (w->limit_bytes > 0 && w->limit_bytes < bytes)
@@ -203,13 +230,27 @@ static int choose(const struct job_options *o, const struct discovery *d, struct
     return r;
 }
 
+/* The others may be some other job's. */
+static uint64_t leased_devices(const struct job_options *o)
+{
+    uint64_t asked = 0;
+    if (o->device_index == NULL)
+        return DEVICES_ALL;
+    for (uint32_t k = 0; k < o->devices; k++)
+        if (o->device_index[k] < 64)
+            asked |= UINT64_C(1) << o->device_index[k];
+    return asked;
+}
+
 int job_choose_machine(const struct job_options *o, struct job *j, struct err *err)
 {
     struct discovery *d = malloc(sizeof *d); /* 50 KiB */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (d == NULL)
         return err_set(err, -ENOMEM, "no memory to look at the machine");
-    int r = discover(o->backend, o->machine, d, err);
+    int r = discover(o->backend, o->machine, leased_devices(o), d, err);
+    for (uint32_t k = 0; r == -ENODEV && o->device_index != NULL && k < o->devices; k++)
+        blame_index(&j->blame, o->device_index[k], d->found[BACKEND_CUDA].why);
     if (r == 0)
         r = choose(o, d, j, err);
     j->threads = o->threads > 0 ? o->threads : cores > 0 ? (uint32_t)cores : 1;
@@ -223,7 +264,7 @@ int job_check_backend(const struct job *j, struct err *err)
     struct err why = {0};
     char text[sizeof why];
     uint32_t n;
-    if (!j->elsewhere || devset_probe(j->backend, found, DEVICE_MAX, &n, &why) == 0)
+    if (!j->elsewhere || devset_probe(j->backend, 0, found, DEVICE_MAX, &n, &why) == 0)
         return 0;
     return err_set_at(err, -ENODEV, "--machine", "describes a machine with %s, which cannot be used here: %s",
                       j->backend, err_text(&why, text, sizeof text));

@@ -56,6 +56,7 @@ static const char usage[] =
     "what to look for:\n"
     "  --measure              with --probe: time copies between host and devices, and keep the result for "
     "later\n"
+    "  --only LIST            with --probe: look at the free memory of these devices alone, such as 0,2\n"
     "what to print:\n"
     "  --json                 the result as JSON on standard output\n"
     "  --quiet                no progress\n"
@@ -88,6 +89,7 @@ enum option_id {
     OPT_MEASURE,
     OPT_MICRO_BATCH_BWD,
     OPT_MICRO_BATCH_FWD,
+    OPT_ONLY,
     OPT_OPTIMIZER_ON,
     OPT_OUT,
     OPT_OUTPUT,
@@ -132,6 +134,7 @@ static const struct option options[] = {
     {"measure", no_argument, NULL, OPT_MEASURE},
     {"micro-batch-bwd", required_argument, NULL, OPT_MICRO_BATCH_BWD},
     {"micro-batch-fwd", required_argument, NULL, OPT_MICRO_BATCH_FWD},
+    {"only", required_argument, NULL, OPT_ONLY},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
     {"out", required_argument, NULL, OPT_OUT},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -211,6 +214,26 @@ static int parse_size(const char *text, const char *option, uint64_t *ret, struc
     return r;
 }
 
+/* "0,2": a bit for each. */
+static int parse_list(const char *text, const char *option, uint64_t *ret, struct err *err)
+{
+    uint64_t all = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        unsigned long v = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : DEVICE_MAX;
+        if (v >= DEVICE_MAX || (*end != ',' && *end != '\0'))
+            return err_set_at(err, -EINVAL, option,
+                              "expected numbers below %d, separated by commas, found \"%s\"", DEVICE_MAX,
+                              text);
+        all |= UINT64_C(1) << v;
+        at = end;
+        if (*at == '\0')
+            break;
+    }
+    *ret = all;
+    return 0;
+}
+
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
@@ -287,6 +310,8 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_MEASURE:
         c->o.measure = true;
         return 0;
+    case OPT_ONLY:
+        return parse_list(arg, "--only", &c->o.only, err);
     case OPT_DEVICES:
         return parse_u32(arg, "--devices", 1, DEVICE_MAX, &j->devices, err);
     case OPT_THREADS:
@@ -388,6 +413,8 @@ static int check_options(const struct command *c, struct err *err)
                        "--dump, --out and --trace go with --plan (--out also with --export and --probe)");
     if (c->verb != OPT_PROBE && o->measure)
         return err_set(err, -EINVAL, "--measure goes with --probe");
+    if (o->only != 0 && (c->verb != OPT_PROBE || o->measure))
+        return err_set(err, -EINVAL, "--only goes with --probe, without --measure");
     if (c->verb != OPT_EXPORT && (o->export_step != NULL || o->force))
         return err_set(err, -EINVAL, "--step and --force go with --export");
     if (c->verb == OPT_EXPORT && o->plan_path == NULL)

@@ -110,9 +110,9 @@ static int open_bench(const struct topology *t, uint32_t n, struct bench *ret, s
     int r = devset_open(&c, &ret->devices, err);
     if (r < 0)
         return r;
-    r = devset_host_alloc(ret->devices, ret->bytes, &ret->host);
+    r = devset_host_alloc(ret->devices, ret->bytes, &ret->host, err);
     if (r < 0)
-        return err_set(err, r, "no host memory to measure with: %s", strerror(-r));
+        return r;
     memset(ret->host, 1, ret->bytes); /* every page is there before anything is timed */
     return 0;
 }

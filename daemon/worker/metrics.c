@@ -224,7 +224,8 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     add_number(b, "samples_per_s", s->samples_per_s, "%.6g");
     strbuf_addf(b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64, s->in_bytes,
                 s->out_bytes, s->peer_bytes);
-    add_number(b, "stall_s", s->stall_s, "%.6g");
+    if (!isnan(s->stall_s))
+        add_number(b, "stall_s", s->stall_s, "%.6g");
     if (s->skipped)
         strbuf_add(b, ",\"skipped\":true");
     return finish_line(m, err);

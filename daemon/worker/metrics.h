@@ -22,8 +22,8 @@ struct metrics_step {
     double grad_norm; /* NaN: not known, the key is left out */
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* of this step */
-    double stall_s;
-    bool skipped; /* the update was skipped: a gradient was not finite */
+    double stall_s;                           /* NaN: not known */
+    bool skipped;                             /* the update was skipped: a gradient was not finite */
 };
 
 /* Drops what comes after `resume_step` (0: a fresh run), and a last line that a crash tore: into a new file

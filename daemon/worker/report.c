@@ -301,6 +301,8 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     add_number(b, "seconds", r->seconds);
     add_number(b, "samples_per_s", r->samples_per_s);
     add_number(b, "stall_share", r->stall_share);
+    if (r->stall_steps > 0)
+        strbuf_addf(b, ",\"stall_traced_steps\":%u", r->stall_steps);
     strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u", j->plan->policy, j->spec->resolved.micro_batch);
     strbuf_addf(b,
                 ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64
@@ -360,8 +362,11 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, "\n  loss      %.6f", r->loss);
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
-    strbuf_addf(b, "\n  speed     %.0f samples/s, %.1f s; compute streams stalled %.1f %% of their time",
-                r->samples_per_s, r->seconds, 100 * r->stall_share);
+    strbuf_addf(b, "\n  speed     %.0f samples/s, %.1f s", r->samples_per_s, r->seconds);
+    if (isfinite(r->stall_share))
+        strbuf_addf(b, "; compute streams stalled %.1f %% of their time", 100 * r->stall_share);
+    if (r->stall_steps > 0)
+        strbuf_addf(b, " (from %u traced step%s)", r->stall_steps, r->stall_steps == 1 ? "" : "s");
     add_bytes(b, j->plan->policy, &r->cycle, &j->comparison);
     for (uint32_t i = 0; i < j->plan->n_devices; i++) {
         strbuf_addf(b, "  device %-2u peak ", i);

@@ -10,6 +10,7 @@
  */
 #include "daemon/worker/run_trace.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/arena.h"
@@ -75,6 +76,41 @@ void run_trace_start(struct run_trace *t, const struct job *j, struct exec *e, u
 void run_trace_end(struct run_trace *t, const struct exec *e)
 {
     t->complete = t->spans != NULL && exec_traced(e) == t->steps;
+}
+
+/* When a device's compute stream was at work in the window. */
+struct work {
+    uint64_t first_ns, last_ns, busy_ns;
+};
+
+static struct work work_of(const struct run_trace *t, const struct plan_program *cycle, uint32_t stream)
+{
+    struct work w = {.first_ns = UINT64_MAX};
+
+    for (uint32_t run = 0; run < t->steps; run++)
+        for (uint32_t i = 0; i < cycle->n_instrs; i++) {
+            const struct plan_span *s = &t->spans[(size_t)run * cycle->n_instrs + i];
+            if (cycle->instrs[i].stream != stream)
+                continue;
+            w.first_ns = least(w.first_ns, s->start_ns);
+            w.last_ns = s->end_ns > w.last_ns ? s->end_ns : w.last_ns;
+            w.busy_ns += s->end_ns - s->start_ns;
+        }
+    return w;
+}
+
+double run_trace_stall(const struct run_trace *t, const struct plan *plan)
+{
+    uint64_t all_ns = 0, busy_ns = 0;
+
+    for (uint32_t d = 0; t->complete && d < plan->n_devices; d++) {
+        const struct work w = work_of(t, &plan->programs[PROGRAM_CYCLE], plan_stream(d, LANE_COMPUTE));
+        if (w.first_ns >= w.last_ns) /* no task here */
+            continue;
+        all_ns += w.last_ns - w.first_ns;
+        busy_ns += w.busy_ns;
+    }
+    return all_ns > 0 ? (double)(all_ns - busy_ns) / (double)all_ns : NAN;
 }
 
 static void print(const struct run_trace *t, const struct job *j, struct strbuf *out)

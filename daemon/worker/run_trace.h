@@ -5,9 +5,10 @@
  *     run_trace_start     executor and first step are known; chooses the steps
  *     the training loop   which does not know of it
  *     run_trace_end       the devices are drained and the executor is still there
+ *     run_trace_stall     where the devices do not count themselves
  *     run_trace_write     when all that matters more is written
  *     run_trace_finish    after exec_destroy
- * run_trace_write and run_trace_finish take one that was never started. One thread.
+ * run_trace_stall, run_trace_write and run_trace_finish take one that was never started. One thread.
  */
 #ifndef WORKER_RUN_TRACE_H
 #define WORKER_RUN_TRACE_H
@@ -32,6 +33,10 @@ struct run_trace {
  * done when the run starts. Leaves no window where there is no step to make. */
 void run_trace_start(struct run_trace *t, const struct job *j, struct exec *e, uint64_t step);
 void run_trace_end(struct run_trace *t, const struct exec *e);
+
+/* The part of the window in which the devices' compute streams waited: of each from the beginning of its first task to the end
+ * of its last, what lies between tasks. NaN without a complete window. */
+double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
 /* Writes the trace of a complete window; without one it leaves that of an earlier run. */
 int run_trace_write(const struct run_trace *t, const struct job *j, const struct outdir *out,

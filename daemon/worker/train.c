@@ -78,10 +78,18 @@ static void count(const struct trainer *t, struct device_counters *sum)
     }
 }
 
+/* NaN where the devices do not count, or have not computed. */
 static double stall_share(const struct device_counters *c)
 {
     uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
-    return both > 0 ? (double)c->compute_wait_ns / (double)both : 0;
+    return both > 0 ? (double)c->compute_wait_ns / (double)both : NAN;
+}
+
+static double stall_s(const struct trainer *t, const struct device_counters *c)
+{
+    if (c->compute_busy_ns + c->compute_wait_ns == 0)
+        return NAN;
+    return (double)(c->compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices;
 }
 
 /* The streams are drained. A difference means that the plan and the execution have parted: never go on. */
@@ -224,7 +232,7 @@ static int read_step(struct trainer *t, struct err *err)
         .in_bytes = t->report->cycle.in,
         .out_bytes = t->report->cycle.out,
         .peer_bytes = t->report->cycle.peer,
-        .stall_s = (double)(c.compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices,
+        .stall_s = stall_s(t, &c),
         .skipped = skipped,
     };
     t->last_ns = now;
@@ -469,9 +477,14 @@ static int open_devices(struct trainer *t, struct err *err)
         .peer_bytes_per_s = t->options->peer_bytes_per_s,
         .delay_seed = t->options->delay_seed,
     };
+    struct device_blame blame;
+    c.blame = &blame;
     for (uint32_t i = 0; i < c.n_devices; i++)
         c.capacity_bytes[i] = t->plan->devices[i].lease_bytes;
-    return devset_open(&c, &t->devices, err);
+    int r = devset_open(&c, &t->devices, err);
+    if (r < 0)
+        job_blame_devices(t->job, &blame, err);
+    return r;
 }
 
 static int start(struct trainer *t, struct err *err)
@@ -587,9 +600,24 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     uint64_t made = rep->steps_done - rep->resumed_from;
     rep->samples_per_s = rep->seconds > 0 ? (double)(made * t->spec->train.global_batch) / rep->seconds : 0;
     rep->stall_share = stall_share(&c);
+    if (isnan(rep->stall_share) && t->options->trace != NULL) {
+        rep->stall_share = run_trace_stall(t->options->trace, t->plan);
+        rep->stall_steps = isnan(rep->stall_share) ? 0 : t->options->trace->steps;
+    }
     rep->counted_in = c.in_bytes;
     rep->counted_out = c.out_bytes;
     rep->counted_peer = c.peer_bytes;
+}
+
+/* Whose fault it was is asked while the devices are still open. */
+static void fail(struct trainer *t, struct err *err)
+{
+    struct device_blame blame;
+    t->report->steps_done = t->known;
+    if (t->devices == NULL)
+        return;
+    devset_blame(t->devices, &blame);
+    job_blame_devices(t->job, &blame, err);
 }
 
 int train_run(struct job *j, const struct outdir *out, const struct train_options *o,
@@ -607,7 +635,7 @@ int train_run(struct job *j, const struct outdir *out, const struct train_option
     if (r == 0)
         fill_report(&t, start_ns);
     else
-        ret->steps_done = t.known;
+        fail(&t, err);
     if (t.devices != NULL)
         snprintf(ret->numerics, sizeof ret->numerics, "%s", devset_numerics(t.devices));
     close_trainer(&t);

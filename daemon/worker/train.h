@@ -25,7 +25,8 @@ struct train_report { /* after a failure: only steps_done, those whose result is
     double val_loss, val_accuracy; /* of the last evaluation */
     double seconds;                /* of training in this run, evaluation and checkpoints included */
     double samples_per_s;
-    double stall_share;      /* of the devices' compute streams: waiting / (waiting + computing) */
+    double stall_share; /* of the devices' compute streams: waiting / (waiting + computing); NaN: not known */
+    uint32_t stall_steps;    /* 0: of the whole run; else of so many traced steps: devices do not count */
     struct plan_bytes cycle; /* per step: planned; the counters were compared */
     uint64_t counted_in, counted_out, counted_peer; /* by the devices, all programs of this run */
     uint64_t weights_hash;
@@ -37,7 +38,7 @@ struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done */
     double loss, lr, samples_per_s; /* STEP */
-    double stall_share;             /* STEP: of this run so far, as in the report */
+    double stall_share;             /* STEP: of this run so far, as counted; NaN: the devices do not count */
     bool skipped;                   /* STEP: the update was skipped */
     bool numerics_changed;          /* RESUME: the checkpoint came from other numerics, the bits may differ */
     double val_loss, val_accuracy;  /* EVAL */

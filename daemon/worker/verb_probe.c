@@ -20,6 +20,7 @@ struct probe {
     bool measuring; /* has begun: what fails now is not the caller's mistake */
     bool measured_now;
     char cache[PATH_MAX]; /* "": there is none */
+    uint64_t only;        /* devices that were asked; 0: all */
 };
 
 /* ---- as JSON ---- */
@@ -58,15 +59,17 @@ static void add_json(struct strbuf *b, const struct probe *p)
 
 /* ---- for people ---- */
 
-static void add_device(struct strbuf *b, const struct topology *t, uint32_t i)
+static void add_device(struct strbuf *b, const struct topology *t, uint32_t i, bool asked)
 {
     const struct device_info *d = &t->devices[i];
     strbuf_addf(b, "  device %-2" PRIu32 " %s%s", d->index, d->name, d->name[0] != '\0' ? ", " : "");
     strbuf_add_bytes(b, d->total_bytes);
-    strbuf_add(b, ", free ");
-    strbuf_add_bytes(b, d->free_bytes);
-    strbuf_add(b, ", for jobs ");
-    strbuf_add_bytes(b, topology_usable_bytes(t, i));
+    if (asked) {
+        strbuf_add(b, ", free ");
+        strbuf_add_bytes(b, d->free_bytes);
+        strbuf_add(b, ", for jobs ");
+        strbuf_add_bytes(b, topology_usable_bytes(t, i));
+    }
     if (d->bus_id[0] != '\0')
         strbuf_addf(b, ", %s", d->bus_id);
     if (d->pcie_generation > 0)
@@ -114,7 +117,7 @@ static void add_text(struct strbuf *b, const struct probe *p)
     if (t->n_devices == 0)
         strbuf_add(b, "  devices   virtual ones, as many as a job asks for\n");
     for (uint32_t i = 0; i < t->n_devices; i++)
-        add_device(b, t, i);
+        add_device(b, t, i, p->only == 0 || (t->devices[i].index < 64 && p->only >> t->devices[i].index & 1));
     strbuf_add(b, "  host      ");
     strbuf_add_bytes(b, t->host_memory_bytes);
     strbuf_add(b, " of memory for jobs\n");
@@ -140,7 +143,8 @@ static void keep(struct probe *p)
 static int look(const struct verb_options *o, struct probe *p, struct err *err)
 {
     struct discovery *d = &p->found;
-    int r = discover(o->job.backend, o->job.machine, d, err);
+    p->only = o->only;
+    int r = discover(o->job.backend, o->job.machine, o->only != 0 ? o->only : DEVICES_ALL, d, err);
     if (r < 0)
         return r;
     if (o->measure && d->from_file)

@@ -176,13 +176,27 @@ static bool may_retry(const struct run_result *res)
     case EIO:
     case EBUSY:
         return true;
-    case ENODEV: /* early: there is none; else one has gone */
+    case ENODEV: /* early: there is none, unless the daemon said that there is; else one has gone */
+        return !res->early || res->job.blame.n > 0;
     case ENOMEM:
     case ENOSPC: /* early: does not fit the devices */
     case EDQUOT:
         return !res->early;
     }
     return false;
+}
+
+/* So that the daemon can spare them. */
+static void add_blame(const struct job_blame *blame, struct strbuf *b)
+{
+    if (blame->n == 0)
+        return;
+    strbuf_add(b, ",\"failed_devices\":{\"indices\":[");
+    for (uint32_t i = 0; i < blame->n; i++)
+        strbuf_addf(b, "%s%" PRIu32, i > 0 ? "," : "", blame->index[i]);
+    strbuf_add(b, "],\"reason\":");
+    strbuf_add_json(b, blame->why);
+    strbuf_add(b, "}");
 }
 
 static void add_outcome(const struct run_result *res, struct strbuf *b)
@@ -193,6 +207,7 @@ static void add_outcome(const struct run_result *res, struct strbuf *b)
         strbuf_add(b, "{");
         report_error_members(res->code, &res->err, res->exit == EXIT_MISFIT ? res->job.least_bytes : 0, b);
         strbuf_addf(b, "},\"retry\":%s,\"report\":null", may_retry(res) ? "true" : "false");
+        add_blame(&res->job.blame, b);
         return;
     }
     strbuf_add(b, "null,\"report\":");

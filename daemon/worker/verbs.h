@@ -33,6 +33,7 @@ struct verb_options {
     const char
         *export_step; /* --export: a number, "best", "last"; NULL: the finished model, else the newest */
     bool force;       /* --export: replace the file */
+    uint64_t only;    /* --probe: devices of which it is asked how much is free (devset_probe); 0: all */
     bool measure;     /* --probe: time copies; plan_path is the topology file to write */
     uint32_t batch;   /* --rules: samples of a step */
     struct rules_options rules;

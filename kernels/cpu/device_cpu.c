@@ -369,13 +369,13 @@ static void counters(const struct devset *base, uint32_t device, struct device_c
     };
 }
 
-static int host_alloc(struct devset *base, uint64_t bytes, void **ret)
+static int host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     (void)base;
     if (p == MAP_FAILED)
-        return -ENOMEM;
+        return err_set(err, -ENOMEM, "this machine has no %" PRIu64 " bytes of host memory", bytes);
     madvise(p, bytes, MADV_HUGEPAGE);
     *ret = p;
     return 0;
@@ -408,8 +408,9 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
 }
 
 /* Nothing to find: its devices are made when they are opened. */
-static int probe(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+static int probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
+    (void)asked;
     (void)ret;
     (void)max;
     (void)err;

@@ -1,9 +1,10 @@
 /* Inside the cuda backend: a devset and its parts.
  *
- * device_cuda.c  open, close, memory, names        host_queue.c  the host's compute stream
- * enqueue.c      launches, copies, marks, events   peer.c        copies between devices
- * ops.c, *.cu    the ops                           check.c       failed calls
- *                                                  watch.c       what a race detector is told
+ * device_cuda.c  open, close, arenas, names        host_queue.c   the host's compute stream
+ * enqueue.c      launches, copies, marks, events   host_memory.c  pinned memory
+ * ops.c, *.cu    the ops                           peer.c         copies between devices
+ * probe.c        what is there                     check.c        failed calls
+ *                                                  watch.c        what a race detector is told
  *
  * A device is an arena, four CUDA streams and a cuBLAS handle. All order is CUDA's: streams, and events across
  * them; the host's ops are host functions on one more stream. So nothing in here waits but event_sync, drain
@@ -73,10 +74,16 @@ struct cuda_device {
     struct relay relay;
 };
 
+/* ---- host_memory.c: pinned memory ---- */
+
+#define HOST_CHUNK_BYTES (UINT64_C(256) << 20) /* of one registration, unless the config says otherwise */
+
 struct host_block { /* one devset_host_alloc */
     struct host_block *next;
     uint8_t *base;
-    uint64_t bytes;
+    uint64_t bytes, mapped_bytes; /* asked for; whole pages */
+    uint64_t chunk_bytes;         /* of each registration but the last */
+    uint64_t registered_bytes;    /* from the base on */
 };
 
 struct cuda_devset {
@@ -84,6 +91,7 @@ struct cuda_devset {
     struct cuda_fault fault;
     struct host_queue host;
     struct host_block *host_blocks;
+    uint64_t host_chunk_bytes;
     char numerics[256];
     int number[DEVICE_MAX]; /* CUDA's number of each device */
     uint32_t n_streams;
@@ -102,6 +110,13 @@ static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t str
 {
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
+
+void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes); /* 0: HOST_CHUNK_BYTES */
+void host_memory_finish(struct cuda_devset *ds);                     /* drained; frees what nobody did */
+int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
+void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
+/* How many of the `bytes` at p one copy may move: up to the end of a registration. 0: not all of them are pinned. */
+uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
 int peer_open(struct cuda_devset *ds, struct err *err);
 void peer_close(struct cuda_devset *ds); /* drained; takes one that is half built */

@@ -203,6 +203,27 @@ static const char *numerics(const struct devset *base)
     return ((const struct cuda_devset *)base)->numerics;
 }
 
+/* ---- whose fault it was ---- */
+
+/* A broken context answers every call about it with its error, also the question whether a stream is done. (A stream that
+ * was never made is CUDA's default one.) */
+static void blame(struct devset *base, struct device_blame *ret)
+{
+    struct cuda_devset *ds = cuda(base);
+
+    for (uint32_t d = 0; d < base->n_devices; d++) {
+        cudaError_t e = cudaSetDevice(ds->number[d]);
+        if (e == cudaSuccess)
+            e = cudaStreamQuery(ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream);
+        if (e == cudaErrorNotReady || e == cudaErrorMemoryAllocation || cuda_errno(e) == 0)
+            continue;
+        if (!ret->devices)
+            snprintf(ret->why, sizeof ret->why, "%s", cudaGetErrorString(e));
+        ret->devices |= UINT64_C(1) << d;
+    }
+    cuda_errno(cudaGetLastError());
+}
+
 /* ---- open and close ---- */
 
 /* On device 0. */
@@ -251,12 +272,7 @@ static void destroy(struct cuda_devset *ds)
     for (uint32_t d = 0; d < ds->base.n_devices; d++)
         close_device(ds, d);
     release(&ds->base);
-    while (ds->host_blocks) {
-        struct host_block *b = ds->host_blocks;
-        ds->host_blocks = b->next;
-        cuda_errno(cudaFreeHost(b->base));
-        free(b);
-    }
+    host_memory_finish(ds);
     free(ds);
 }
 
@@ -268,7 +284,7 @@ static uint32_t device_number(const struct devset_config *config, uint32_t d)
 static int cuda_open(const struct devset_config *config, struct devset **ret, struct err *err)
 {
     struct cuda_devset *ds;
-    uint32_t wanted = config->n_devices;
+    uint32_t wanted = 0;
     int r;
 
     if (config->threads < 1)
@@ -285,8 +301,11 @@ static int cuda_open(const struct devset_config *config, struct devset **ret, st
     for (uint32_t d = 0; d < config->n_devices; d++)
         ds->number[d] = (int)device_number(config, d);
     ds->n_streams = LANE_COUNT * config->n_devices + 1;
+    host_memory_init(ds, config->host_chunk_bytes);
     r = open_parts(ds, config, err);
     if (r < 0) {
+        if (config->blame)
+            blame(&ds->base, config->blame);
         destroy(ds);
         return r;
     }
@@ -298,42 +317,6 @@ static void cuda_close(struct devset *base)
 {
     cuda_drain(base);
     destroy(cuda(base));
-}
-
-/* ---- host memory ---- */
-
-/* One allocation, because a copy may not run from one piece of pinned memory into the next. Portable: pinned for
- * all devices. */
-static int host_alloc(struct devset *base, uint64_t bytes, void **ret)
-{
-    struct cuda_devset *ds = cuda(base);
-    struct host_block *b;
-    void *p = NULL;
-    const int r = cuda_errno(cudaHostAlloc(&p, bytes, cudaHostAllocPortable));
-
-    if (r < 0)
-        return r;
-    memset(p, 0, bytes);
-    b = xcalloc(1, sizeof *b);
-    *b = (struct host_block){.next = ds->host_blocks, .base = p, .bytes = bytes};
-    ds->host_blocks = b;
-    *ret = p;
-    return 0;
-}
-
-static void host_free(struct devset *base, void *p, uint64_t bytes)
-{
-    struct host_block **at = &cuda(base)->host_blocks;
-
-    (void)bytes;
-    while (*at && (*at)->base != p)
-        at = &(*at)->next;
-    if (!*at)
-        return;
-    struct host_block *b = *at;
-    *at = b->next;
-    cuda_errno(cudaFreeHost(p));
-    free(b);
 }
 
 static const struct backend module_backend = {
@@ -353,10 +336,11 @@ static const struct backend module_backend = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
-    .host_alloc = host_alloc,
-    .host_free = host_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
     .release = release,
     .acquire = acquire,
+    .blame = blame,
 };
 
 backend_module_fn tutti_backend;

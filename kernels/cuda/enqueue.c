@@ -35,14 +35,21 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     return cuda_ops[call->op](&ds->devices[device].place, call);
 }
 
-static bool in_host_memory(const struct cuda_devset *ds, const void *p, uint64_t bytes)
+/* Piece by piece, where the host's end runs over the end of a registration. */
+static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
+                     uint64_t bytes, bool in)
 {
-    for (const struct host_block *b = ds->host_blocks; b; b = b->next) {
-        const uint64_t offset = (uintptr_t)p - (uintptr_t)b->base;
-        if (offset <= b->bytes && bytes <= b->bytes - offset)
-            return true;
+    uint64_t at = 0, piece = host_piece(ds, in ? src : dst, bytes);
+
+    if (piece == 0)
+        return -EFAULT;
+    while (at < bytes) {
+        CUDA_TRY(&ds->fault, cudaMemcpyAsync(dst + at, src + at, piece,
+                                             in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
+        at += piece;
+        piece = host_piece(ds, (in ? src : dst) + at, bytes - at);
     }
-    return false;
+    return 0;
 }
 
 int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes)
@@ -56,15 +63,10 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
         return ds->fault.code;
     if (bytes == 0)
         return 0;
-    if (lane != LANE_PEER && !in_host_memory(ds, lane == LANE_IN ? src : dst, bytes))
-        return -EFAULT;
     if (lane == LANE_PEER)
         r = peer_copy(ds, stream / LANE_COUNT, dst, src, bytes);
     else
-        r = CUDA_CHECK(&ds->fault,
-                       cudaMemcpyAsync(dst, src, bytes,
-                                       lane == LANE_IN ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
-                                       s->stream));
+        r = host_copy(ds, s->stream, dst, src, bytes, lane == LANE_IN);
     if (r == 0)
         atomic_fetch_add_explicit(&s->copied_bytes, bytes, memory_order_relaxed);
     return r;

@@ -4,7 +4,8 @@
  * The order of the devices is the runtime's, so CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER hold here and when a devset is
  * opened. How much is free is asked with a context on the device, since a context takes some hundred MiB itself: what is
  * left then is what a devset will find. The context is given up again, so that a process does not hold memory on devices
- * that it does not use. A device that refuses a context (exclusive, and another process has it) has nothing free.
+ * that it does not use; and only where it was asked for, since for a device that a job fills to the brim a second context
+ * may be what does not fit any more. A device that refuses a context (exclusive, and another process has it) has nothing free.
  *
  * A device that cannot be asked is left out; when none is left, the error says why. Errors of the runtime are cleared:
  * a probe leaves none behind for whoever comes next.
@@ -67,7 +68,7 @@ static uint64_t ask_free(int device)
     return free_bytes;
 }
 
-static int describe(int device, const struct nvml *nvml, struct device_info *ret, struct err *err)
+static int describe(int device, const struct nvml *nvml, bool ask, struct device_info *ret, struct err *err)
 {
     struct cudaDeviceProp p;
     cudaError_t e = cudaGetDeviceProperties(&p, device);
@@ -80,7 +81,8 @@ static int describe(int device, const struct nvml *nvml, struct device_info *ret
     find_bus_id(device, ret->bus_id, sizeof ret->bus_id);
     ret->numa_node = numa_node_of(ret->bus_id);
     nvml_describe(nvml, ret);
-    ret->free_bytes = ask_free(device);
+    if (ask)
+        ret->free_bytes = ask_free(device);
     if (ret->free_bytes > ret->total_bytes)
         ret->free_bytes = ret->total_bytes;
     return 0;
@@ -111,7 +113,7 @@ static int count_devices(int *ret, struct err *err)
     return e == cudaSuccess ? 0 : err_set(err, -ENODEV, "CUDA does not start: %s", cudaGetErrorString(e));
 }
 
-int cuda_probe(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
+int cuda_probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     int count = 0, r = count_devices(&count, err);
     uint32_t n = 0;
@@ -120,7 +122,7 @@ int cuda_probe(struct device_info *ret, uint32_t max, uint32_t *ret_n, struct er
         return r;
     struct nvml *nvml = nvml_open();
     for (int i = 0; i < count && n < max; i++) {
-        r = describe(i, nvml, &ret[n], err);
+        r = describe(i, nvml, i < 64 && asked >> i & 1, &ret[n], err);
         n += r == 0;
     }
     nvml_close(nvml);

@@ -2,7 +2,10 @@
 #include "tests/cuda/rig.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static const uint32_t all_on_one[DEVICE_MAX];
 
 struct devset_config rig_config(const char *backend, uint32_t n_devices)
 {
@@ -10,6 +13,8 @@ struct devset_config rig_config(const char *backend, uint32_t n_devices)
 
     for (uint32_t d = 0; d < n_devices; d++)
         c.capacity_bytes[d] = RIG_CAPACITY;
+    if (getenv("TUTTI_CUDA_SHARED"))
+        c.device_index = all_on_one;
     return c;
 }
 
@@ -47,7 +52,7 @@ float *rig_floats(struct devset *ds, uint64_t n)
 {
     void *p = NULL;
 
-    assert_int_equal(devset_host_alloc(ds, n * sizeof(float), &p), 0);
+    assert_int_equal(devset_host_alloc(ds, n * sizeof(float), &p, NULL), 0);
     return p;
 }
 

@@ -16,6 +16,8 @@
 #define STREAM(device, lane) ((uint32_t)(LANE_COUNT * (device) + (lane)))
 #define RIG_CAPACITY         (UINT64_C(1) << 20)
 
+/* With TUTTI_CUDA_SHARED in the environment all devices of a cuda devset are CUDA's device 0, each with its own arena and
+ * streams: for machines with one GPU. */
 struct devset_config rig_config(const char *backend, uint32_t n_devices);
 struct devset *rig_open(const struct devset_config *c);
 /* devset_open must fail with this code and a message in which `says` occurs. */

@@ -348,13 +348,17 @@ static void test_host_memory_zeroed_or_refused(const char *backend)
     const uint64_t bytes = (1u << 20) + 4;
     void *p = NULL;
 
-    assert_int_equal(devset_host_alloc(ds, bytes, &p), 0);
+    assert_int_equal(devset_host_alloc(ds, bytes, &p, NULL), 0);
     for (uint64_t i = 0; i < bytes; i++)
         assert_int_equal(((uint8_t *)p)[i], 0);
     memset(p, 1, bytes);
     devset_host_free(ds, p, bytes);
     p = &ds;
-    assert_int_equal(devset_host_alloc(ds, UINT64_C(1) << 62, &p), -ENOMEM);
+    for (uint64_t many = UINT64_C(1) << 62; many > 0; many = many == UINT64_MAX ? 0 : UINT64_MAX) {
+        struct err err = {0};
+        assert_int_equal(devset_host_alloc(ds, many, &p, &err), -ENOMEM);
+        assert_non_null(strstr(err.msg, "bytes of host memory"));
+    }
     assert_ptr_equal(p, &ds);
     rig_drain(ds); /* it was a refusal, not a failure */
     devset_close(ds);
@@ -397,6 +401,52 @@ static void test_copies_arrive_and_are_counted(const char *backend)
     assert_true(n.in_bytes == 0 && n.peer_bytes == 0 && n.out_bytes == total);
     rig_free(ds, (float *)(void *)src, most / 4);
     rig_free(ds, (float *)(void *)dst, most / 4);
+    event_destroy(ds, e);
+    devset_close(ds);
+}
+
+/* Host memory in many pieces: copies begin, end and lie anywhere in it, also across several borders; each byte arrives once and
+ * is counted once. */
+static void test_copies_across_pieces_of_host_memory(const char *backend)
+{
+    const uint64_t page = 4096, host_bytes = 7 * page + 100;
+    const uint64_t spans[][2] = {{0, 1},          {page - 1, 1},       {page - 1, 2},        {page, page},
+                                 {100, page},     {1, 3 * page},       {2 * page - 3, 5000}, {0, host_bytes},
+                                 {7 * page, 100}, {6 * page + 5, 4000}};
+    struct devset_config c = rig_config(backend, 2);
+    struct device_counters n;
+    uint64_t total = 0;
+
+    c.host_chunk_bytes = page;
+    c.delay_seed = seed;
+    struct devset *ds = rig_open(&c);
+    struct event *e = rig_event(ds);
+    uint8_t *src = (uint8_t *)rig_floats(ds, host_bytes / 4),
+            *dst = (uint8_t *)rig_floats(ds, host_bytes / 4);
+    assert_int_equal((uintptr_t)src % page, 0);
+    for (uint64_t i = 0; i < host_bytes; i++)
+        src[i] = (uint8_t)(i * 2654435761u >> 13 | 1);
+    for (size_t i = 0; i < sizeof spans / sizeof spans[0]; i++) {
+        const uint64_t at = spans[i][0], bytes = spans[i][1];
+        memset(dst, 0, host_bytes);
+        rig_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), src + at, bytes);
+        rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_OUT), e);
+        rig_copy(ds, STREAM(0, LANE_OUT), dst + at, devset_address(ds, 0, 0), bytes);
+        rig_drain(ds);
+        for (uint64_t k = 0; k < host_bytes; k++)
+            assert_int_equal(dst[k], k >= at && k < at + bytes ? src[k] : 0);
+        total += bytes;
+    }
+    devset_counters(ds, 0, &n);
+    assert_true(n.in_bytes == total && n.out_bytes == total);
+    if (strcmp(backend, "cpu") != 0) { /* beyond what was allocated, though its page is pinned */
+        assert_int_equal(
+            devset_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), src + host_bytes - 1, 2), -EFAULT);
+        assert_int_equal(devset_copy(ds, STREAM(0, LANE_IN), devset_address(ds, 0, 0), src - 1, 2), -EFAULT);
+        rig_drain(ds);
+    }
+    rig_free(ds, (float *)(void *)src, host_bytes / 4);
+    rig_free(ds, (float *)(void *)dst, host_bytes / 4);
     event_destroy(ds, e);
     devset_close(ds);
 }
@@ -452,6 +502,7 @@ static const struct {
 #name, name                                                                                          \
     }
     CASE(test_close_drains),
+    CASE(test_copies_across_pieces_of_host_memory),
     CASE(test_copies_arrive_and_are_counted),
     CASE(test_copy_out_of_range_refused),
     CASE(test_discard_ends_what_was_there_before),

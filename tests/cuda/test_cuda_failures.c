@@ -86,13 +86,16 @@ static enum verdict after_failure(struct devset *ds, struct event *e, float *y, 
     return RUN_FAILED;
 }
 
+#define PAGE 4096
+
 static enum verdict open_and_run(void)
 {
-    const struct devset_config c = rig_config("cuda", 2);
+    struct devset_config c = rig_config("cuda", 2);
     struct devset *ds = NULL;
     struct event *e = NULL;
     struct err err = {0};
     void *y = NULL, *one = NULL;
+    c.host_chunk_bytes = PAGE; /* host memory is pinned in several pieces */
     int r = devset_open(&c, &ds, &err);
 
     if (r < 0)
@@ -100,9 +103,9 @@ static enum verdict open_and_run(void)
     enum verdict v = PASSED_BY;
     r = event_create(ds, &e);
     if (r == 0)
-        r = devset_host_alloc(ds, N * sizeof(float), &y);
+        r = devset_host_alloc(ds, 3 * PAGE, &y, NULL);
     if (r == 0)
-        r = devset_host_alloc(ds, N * sizeof(float), &one);
+        r = devset_host_alloc(ds, 3 * PAGE, &one, NULL);
     if (r < 0) { /* refused, and the devset lives */
         v = r == wanted_code ? OPEN_FAILED : WRONG_CODE;
     } else {
@@ -116,8 +119,8 @@ static enum verdict open_and_run(void)
     }
     devset_drain(ds);
     event_destroy(ds, e);
-    devset_host_free(ds, one, N * sizeof(float));
-    devset_host_free(ds, y, N * sizeof(float));
+    devset_host_free(ds, one, 3 * PAGE);
+    devset_host_free(ds, y, 3 * PAGE);
     devset_close(ds);
     return v;
 }
@@ -258,6 +261,35 @@ static void test_kernel_outside_of_memory_fails_the_devset(void **state)
     assert_int_equal(in_child("CUDASIM_SEED", "1", -EIO, write_far_away), RUN_FAILED);
 }
 
+/* The fourth piece cannot be pinned: the message says how far it went and what to do, all pieces before it are given back, and
+ * what then fits works. */
+static enum verdict pin_too_much(void)
+{
+    struct devset_config c = rig_config("cuda", 1);
+    struct devset *ds = NULL;
+    struct err err = {0};
+    void *p = &c;
+    enum verdict v = WRONG_CODE;
+
+    c.host_chunk_bytes = PAGE;
+    if (devset_open(&c, &ds, NULL) < 0)
+        return WRONG_NUMBERS;
+    if (devset_host_alloc(ds, 6 * PAGE, &p, &err) == -ENOMEM && p == &c &&
+        strstr(err.msg, "of 24576 bytes of host memory 12288 could be pinned") &&
+        strstr(err.msg, "out of memory") && strstr(err.msg, "ulimit -l") && strstr(err.msg, "LimitMEMLOCK="))
+        v = devset_host_alloc(ds, 6 * PAGE, &p, &err) == 0 && devset_drain(ds) == 0 ? RUN_FAILED
+                                                                                    : NOT_REMEMBERED;
+    devset_close(ds); /* frees what nobody did */
+    return v;
+}
+
+static void test_memory_that_cannot_be_pinned_is_given_back(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child("CUDASIM_FAULT", "hostalloc:4", 0, pin_too_much), RUN_FAILED);
+    assert_no_leaks("hostalloc:4");
+}
+
 /* The parent has not loaded the simulator; these do, in a child that asserts. */
 static void refuse_in_child(const char *devices, uint32_t n_devices, uint64_t capacity, int code,
                             const char *says)
@@ -312,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_every_failed_call_is_clean),
         cmocka_unit_test(test_every_refused_resource_is_clean),
         cmocka_unit_test(test_kernel_outside_of_memory_fails_the_devset),
+        cmocka_unit_test(test_memory_that_cannot_be_pinned_is_given_back),
         cmocka_unit_test(test_what_is_not_there_is_said),
     };
 

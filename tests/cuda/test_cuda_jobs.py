@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Whole jobs on simulated CUDA devices. Prints TAP. Usage: test_cuda_jobs.py TUTTID TUTTI_WORKER; the environment names the
-simulator (LD_LIBRARY_PATH, CUDASIM_KERNELS). Every run is race-checked.
+simulator (on_device). Every run is race-checked.
 
 One job, every policy, 1, 2 and 4 devices, little and much memory, another interleaving each time: the same bits, and losses
 within 1e-4 of the cpu backend's. The same through the daemon, and after kill -9.
+
+With TUTTI_CUDA_REAL in the environment, on the GPUs of this machine, as many as there are: then nothing is race-checked, and
+no device is made to fail.
 """
 import json
 import os
@@ -18,6 +21,7 @@ import time
 TUTTID, WORKER = map(os.path.abspath, sys.argv[1:3])
 ROOT = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 TIMEOUT_S = 900
+REAL = bool(os.environ.get("TUTTI_CUDA_REAL"))
 
 JOB = {
     "schema": "job/v1", "name": "cuda",
@@ -33,8 +37,11 @@ MACHINES = [  # devices, memory of each, policy
     (1, "16MiB", "resident"), (2, "16MiB", "resident"), (1, "128KiB", "stream"), (1, "96KiB", "harmony-pp"),
     (2, "96KiB", "harmony-pp"), (4, "96KiB", "harmony-pp"), (2, "128KiB", "lru"), (4, "16MiB", "auto"),
 ]
-SEEDS = 50
-FAULTS = ["launch:900:sticky", "launch:120", "memcpy:150", "gemm:300", "device:1:gone@900"]  # of calls; some before the first checkpoint
+SEEDS = 3 if REAL else 50
+FAULTS = [  # of calls, some before the first checkpoint; and the words with which a device is marked, None: none is
+    ("launch:900:sticky", "launch failure"), ("memcpy:150:sticky", "ECC error"), ("device:1:gone@900", "busy or unavailable"),
+    ("launch:120", None), ("memcpy:150", None), ("gemm:300", None),
+]
 
 
 def write_job():
@@ -45,11 +52,21 @@ def write_job():
 
 
 def environment(seed, report=None):
-    env = dict(os.environ, CUDASIM_SEED=str(seed), CUDASIM_DEVICES="4", CUDASIM_MEMORY="512M", CUDASIM_RACE="1")
+    env = dict(os.environ, CUDASIM_SEED=str(seed), CUDASIM_MEMORY="512M", CUDASIM_RACE="1")
     env.pop("TUTTI_BACKEND", None)
+    if not REAL:
+        env["CUDASIM_DEVICES"] = "4"
     if report is not None:
         env["CUDASIM_REPORT"] = report
     return env
+
+
+def n_devices():
+    if not hasattr(n_devices, "found"):
+        r = subprocess.run([WORKER, "--probe", "--backend", "cuda", "--json"], env=environment(1), capture_output=True, text=True,
+                           check=True, timeout=TIMEOUT_S)
+        n_devices.found = len(json.loads(r.stdout)["machine"]["devices"])
+    return n_devices.found
 
 
 def fresh(name):
@@ -79,7 +96,7 @@ def run(backend, devices, memory, policy, seed=1, out="out"):
                        capture_output=True, text=True, timeout=TIMEOUT_S)
     if r.returncode != 0:
         raise AssertionError(f"exit code {r.returncode}: {r.stdout} {r.stderr}")
-    if backend == "cuda":
+    if backend == "cuda" and not REAL:
         with open(report) as f:
             races = json.load(f)["races"]
         if races not in (0, []):
@@ -111,13 +128,29 @@ def case_losses_of_cpu():
 
 def case_seeds():
     for seed in range(SEEDS):
-        found = run("cuda", 2, "96KiB", "harmony-pp", seed=seed)
+        found = run("cuda", min(2, n_devices()), "96KiB", "harmony-pp", seed=seed)
         assert found == first(), f"other bits with seed {seed}"
+
+
+def case_stalls():
+    """The devices do not count; the report has it from the traced steps. A job whose tensors come and go must wait for them."""
+    run("cuda", 1, "96KiB", "stream", out="stalls")
+    with open(os.path.join(ROOT, "stalls", "result.json")) as f:
+        result = json.load(f)
+    assert 0 < result["stall_share"] < 1 and result["stall_traced_steps"] == 3, result
+    with open(os.path.join(ROOT, "stalls", "metrics.jsonl")) as f:
+        assert not any("stall_s" in line for line in map(json.loads, f)), "stalls of single steps are not known"
+    out = fresh("untraced")
+    r = subprocess.run([WORKER, "--run", write_job(), "--backend", "cuda", "--devices", "1", "--output", out, "--quiet", "--trace-steps",
+                        "0"], env=environment(1), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    with open(os.path.join(out, "result.json")) as f:
+        result = json.load(f)
+    assert result["stall_share"] is None and "stall_traced_steps" not in result and "stalled" not in r.stdout, (result, r.stdout)
 
 
 def case_kill_and_resume():
     out = fresh("killed")
-    command = [WORKER, "--run", write_job(), "--backend", "cuda", "--devices", "2", "--device-memory", "96KiB", "--output", out,
+    command = [WORKER, "--run", write_job(), "--backend", "cuda", "--devices", str(min(2, n_devices())), "--device-memory", "96KiB", "--output", out,
                "--quiet"]
     process = subprocess.Popen(command, env=environment(7), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     folder = os.path.join(out, "checkpoints")
@@ -144,27 +177,34 @@ class Wire:
         return answer["result"]
 
 
-def through_daemon(name, first_attempt=None):
-    """Trains on 2 of the daemon's devices; returns the job. The daemon gives its workers a clean environment, so theirs comes
-    from a script in the worker's place. `first_attempt`: faults that only attempt 1 meets."""
+def said(log):
+    log.seek(0)
+    return log.read()
+
+
+def through_daemon(name, first_attempt="", devices=2, there=4):
+    """Trains on so many of the daemon's devices; returns the job, the devices at its end, and the daemon's log. The daemon gives its
+    workers a clean environment, so theirs comes from a script in the worker's place. `first_attempt`: settings for attempt 1 alone."""
     script, names = fresh(name + ".sh"), ("LD_LIBRARY_PATH", "CUDASIM_KERNELS", "CUDASIM_SEED", "CUDASIM_DEVICES", "CUDASIM_MEMORY")
+    env = dict(environment(9), **({} if REAL else {"CUDASIM_DEVICES": str(there)}))
     with open(script, "w") as f:
-        f.write("#!/bin/sh\n" + "".join(f"export {n}='{environment(9)[n]}'\n" for n in names))
-        if first_attempt is not None:
-            f.write(f'case "$*" in *"--attempt 1") export CUDASIM_FAULT={first_attempt};; esac\n')
+        f.write("#!/bin/sh\n" + "".join(f"export {n}='{env[n]}'\n" for n in names if n in env))
+        if first_attempt:
+            f.write(f'case "$*" in *"--attempt 1") export {first_attempt};; esac\n')
         f.write(f"exec '{WORKER}' \"$@\"\n")
     os.chmod(script, 0o700)
     path = os.path.join(ROOT, "s")
+    log = open(fresh(name + ".log"), "w+")
     daemon = subprocess.Popen([TUTTID, "--user", "--socket", path, "--state", fresh(name + ".state"), "--backend", "cuda", "--worker",
-                               script, "--restart-delay", "10"], stderr=subprocess.PIPE, text=True)
+                               script, "--restart-delay", "10"], stderr=log)
     try:
         while daemon.poll() is None and not os.path.exists(path):
             time.sleep(0.01)
-        assert daemon.poll() is None, daemon.stderr.read()
+        assert daemon.poll() is None, "the daemon ended: " + said(log)
         wire = Wire(path)
-        devices = wire.call("devices")
-        assert devices["backend"] == "cuda" and len(devices["devices"]) == 4, devices
-        job = dict(JOB, output=fresh(name), resources={"devices": 2, "device_memory": "96KiB"})
+        found = wire.call("devices")
+        assert found["backend"] == "cuda" and len(found["devices"]) == there, found
+        job = dict(JOB, output=fresh(name), resources={"devices": devices, "device_memory": "96KiB"})
         number = wire.call("submit", spec=job, dir=ROOT)["id"]
         deadline = time.monotonic() + TIMEOUT_S
         while (shown := wire.call("show", id=number))["state"] not in ("done", "failed", "cancelled"):
@@ -172,27 +212,65 @@ def through_daemon(name, first_attempt=None):
             time.sleep(0.02)
         assert shown["state"] == "done", shown["error"]
         assert outcome(job["output"]) == first(), "other bits through the daemon"
-        return shown
+        return shown, wire.call("devices")["devices"], said(log)
     finally:
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(TIMEOUT_S) == 0, "the daemon's end"
 
 
+def marks(devices):
+    return [(x["index"], x["errors"], x["reason"]) for x in devices if x["state"] == "suspect"]
+
+
 def case_daemon():
-    assert through_daemon("daemon")["attempt"] == 1
+    shown, devices, _ = through_daemon("daemon", devices=min(2, n_devices()), there=n_devices())
+    assert shown["attempt"] == 1 and marks(devices) == [], (shown, devices)
 
 
-def case_fault(fault):
-    """A device error ends the worker; the next one goes on from the checkpoint, to the same bits."""
-    shown = through_daemon("fault", fault)
+def case_fault(fault, words):
+    """A device error ends the worker; the next one goes on from the checkpoint, to the same bits. A device that broke is
+    marked, and the next attempt is made on others."""
+    shown, devices, _ = through_daemon("fault", f"CUDASIM_FAULT={fault}")
     assert shown["attempt"] == 2, shown
+    found = marks(devices)
+    assert len(found) == (words is not None), (found, devices)
+    if words is not None:
+        assert found[0][1] == 1 and words in found[0][2] and found[0][0] not in shown["devices"], (found, shown["devices"])
+
+
+def case_fault_of_one_of_two():
+    """The job has one device, and goes on with the other."""
+    shown, devices, _ = through_daemon("one", "CUDASIM_FAULT=launch:900:sticky", devices=1, there=2)
+    assert (shown["attempt"], shown["devices"]) == (2, [1]), shown
+    assert [x["state"] for x in devices] == ["suspect", "ok"] and "launch failure" in devices[0]["reason"], devices
+
+
+def case_fault_of_the_only_device():
+    """The job goes on with it after a while, and its success clears the mark."""
+    shown, devices, log = through_daemon("only", "CUDASIM_FAULT=launch:900:sticky", devices=1, there=1)
+    assert (shown["attempt"], shown["failures"]) == (2, 1), shown
+    assert marks(devices) == [] and devices[0]["state"] == "ok", devices
+    assert "device 0 (cudasim) is suspect, errors in a row: 1, of job 1: " in log and "device 0 is ok again" in log, log
+
+
+def case_device_that_is_not_found(n):
+    """The worker is given two devices and finds n: it names those that are missing, and the job goes on when they are back."""
+    shown, devices, log = through_daemon("missing", f"CUDASIM_DEVICES={n}", there=2)
+    assert (shown["attempt"], shown["failures"]) == (2, 1) and marks(devices) == [], (shown, devices)
+    for device in range(2):
+        assert (f"device {device} (cudasim) is suspect" in log) == (device >= n), log
 
 
 def main():
-    cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)]
+    cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
+             if m[0] <= n_devices()]
     cases += [("losses are within 1e-4 of the cpu's", case_losses_of_cpu), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
-              ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
-    cases += [(f"a job goes on after {fault}", lambda fault=fault: case_fault(fault)) for fault in FAULTS]
+              ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
+    cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
+    cases += [] if REAL else [("a job goes on on the other device", case_fault_of_one_of_two),
+              ("a job goes on on the only device", case_fault_of_the_only_device)]
+    cases += [] if REAL else [(f"a job goes on after {2 - n} devices were not found", lambda n=n: case_device_that_is_not_found(n))
+                              for n in (1, 0)]
     print(f"1..{len(cases)}", flush=True)
     bad = 0
     for number, (name, function) in enumerate(cases, 1):

@@ -308,7 +308,7 @@ static int set_up(void **state)
     ds = rig_open(&c);
     printf("# %s\n", devset_numerics(ds));
     cpu_thread_init();
-    if (devset_host_alloc(ds, 2 * REGION_BYTES, &p) < 0 || pool_create(2, &pool) < 0)
+    if (devset_host_alloc(ds, 2 * REGION_BYTES, &p, NULL) < 0 || pool_create(2, &pool) < 0)
         return -1;
     before = p;
     after = before + REGION_BYTES;

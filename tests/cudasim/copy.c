@@ -1,7 +1,8 @@
 /* Copies and fills. Arguments are checked at the call; the bytes move when the operation's turn comes.
  *
  * Host memory that is not pinned is treated as CUDA does: a source is read at the call, and a copy into
- * such memory returns only when it is done. The direction decides the engine and the counters: in, out,
+ * such memory returns only when it is done. One that is pinned in part, or lies across two registrations, is refused, as
+ * CUDA does: each end must be all of one piece or not registered at all. The direction decides the engine and the counters: in, out,
  * peer (counted at the sender) or local. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -28,6 +29,12 @@ static bool look_up(const void *p, uint64_t bytes, int *ret_device, bool *ret_pi
         report_problem(PROBLEM_OUT_OF_BOUNDS, "memcpy or memset of %llu bytes at %p, byte %llu of %llu",
                        (unsigned long long)bytes, p, (unsigned long long)(address - a->address),
                        (unsigned long long)a->bytes);
+        return false;
+    }
+    if (!a && memory_overlaps(address, bytes)) {
+        report_problem(PROBLEM_OUT_OF_BOUNDS,
+                       "memcpy or memset of %llu bytes at %p, of which only some are pinned",
+                       (unsigned long long)bytes, p);
         return false;
     }
     *ret_device = a ? a->device : -1;

@@ -92,6 +92,13 @@ struct allocation *memory_find(uint64_t address)
     return *slot;
 }
 
+bool memory_overlaps(uint64_t address, uint64_t bytes)
+{
+    uint64_t i = position(address + bytes - 1); /* the last that begins at or before its end */
+
+    return i > 0 && allocations[i - 1]->address + allocations[i - 1]->bytes > address;
+}
+
 static struct allocation *add(const struct allocation *values)
 {
     struct allocation *a = malloc(sizeof *a);
@@ -214,7 +221,7 @@ static cudaError_t device_alloc(void **ret, uint64_t bytes, int device)
     struct allocation a = {.bytes = bytes, .device = device, .map_bytes = round_up(bytes, PAGE)};
     uint64_t charge = round_up(bytes, GRANULE);
 
-    if (charge < bytes || charge > d->capacity_bytes - d->used_bytes)
+    if (charge < bytes || charge > d->capacity_bytes - d->others_bytes - d->used_bytes)
         return cudaErrorMemoryAllocation;
     a.address = find_gap(device, bytes);
     a.map =
@@ -293,7 +300,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     e = sim_device_error(sim_device());
     if (e == cudaSuccess) {
         const struct device *d = &sim.devices[sim_device()];
-        *free_bytes = d->capacity_bytes - d->used_bytes;
+        *free_bytes = d->capacity_bytes - d->others_bytes - d->used_bytes;
         *total_bytes = d->capacity_bytes;
     }
     return sim_leave(e);
@@ -373,7 +380,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
     e = fault_call(FAULT_HOSTALLOC, sim_device(), NULL);
     if (e == cudaSuccess && (!p || bytes == 0))
         e = cudaErrorInvalidValue;
-    if (e == cudaSuccess && (memory_find(a.address) || memory_find(a.address + bytes - 1)))
+    if (e == cudaSuccess && memory_overlaps(a.address, bytes))
         e = cudaErrorHostMemoryAlreadyRegistered;
     if (e == cudaSuccess)
         add(&a);

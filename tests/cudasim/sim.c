@@ -59,15 +59,12 @@ static void __attribute__((noreturn)) bad_setting(const char *name, const char *
     exit(2);
 }
 
-static uint64_t setting_number(const char *name, uint64_t fallback)
+/* "64M"; *ret_end: behind it, or `text` where there is no number. */
+static uint64_t parse_bytes(const char *text, const char **ret_end)
 {
-    const char *text = getenv(name);
     char *end;
-    uint64_t value;
+    uint64_t value = strtoull(text, &end, 0);
 
-    if (!text || !*text)
-        return fallback;
-    value = strtoull(text, &end, 0);
     switch (*end) {
     case 'G':
         value <<= 10; /* fallthrough */
@@ -77,9 +74,37 @@ static uint64_t setting_number(const char *name, uint64_t fallback)
         value <<= 10;
         end++;
     }
+    *ret_end = end;
+    return value;
+}
+
+static uint64_t setting_number(const char *name, uint64_t fallback)
+{
+    const char *text = getenv(name), *end;
+    uint64_t value;
+
+    if (!text || !*text)
+        return fallback;
+    value = parse_bytes(text, &end);
     if (*end || end == text)
         bad_setting(name, text, "not a number");
     return value;
+}
+
+/* A list, of SIM_DEVICES at most; devices beyond it have none. */
+static void read_used(void)
+{
+    const char *text = getenv("CUDASIM_USED"), *at = text, *end;
+
+    for (int i = 0; at && *at; i++) {
+        uint64_t bytes = parse_bytes(at, &end);
+        if (end == at || (*end && *end != ',') || i == SIM_DEVICES)
+            bad_setting("CUDASIM_USED", text, "not a list of numbers");
+        if (i < sim.n_devices && bytes > sim.devices[i].capacity_bytes)
+            bad_setting("CUDASIM_USED", text, "more than CUDASIM_MEMORY");
+        sim.devices[i].others_bytes = bytes;
+        at = end + (*end == ',');
+    }
 }
 
 static void read_settings(void)
@@ -92,6 +117,7 @@ static void read_settings(void)
         bad_setting("CUDASIM_DEVICES", getenv("CUDASIM_DEVICES"), "at most 16");
     for (int i = 0; i < sim.n_devices; i++)
         sim.devices[i].capacity_bytes = setting_number("CUDASIM_MEMORY", 256 << 20);
+    read_used();
     sim.seed = setting_number("CUDASIM_SEED", 1);
     sim.races = setting_number("CUDASIM_RACE", 1) != 0;
     sim.abort = setting_number("CUDASIM_ABORT", 0) != 0;

@@ -120,8 +120,9 @@ struct CUevent_st {
 
 struct device {
     uint64_t capacity_bytes, used_bytes, peak_bytes;
-    cudaError_t error; /* sticky */
-    bool gone;         /* survives cudaDeviceReset */
+    uint64_t others_bytes; /* of the capacity, what other processes use */
+    cudaError_t error;     /* sticky */
+    bool gone;             /* survives cudaDeviceReset */
     bool peer[SIM_DEVICES];
     uint64_t next_address;
     uint64_t free_ns[ENGINE_COUNT], busy_ns[ENGINE_COUNT];
@@ -212,8 +213,9 @@ struct allocation {
 enum access { ACCESS_READ = SIMT_READ, ACCESS_WRITE = SIMT_WRITE, ACCESS_ATOMIC = SIMT_ATOMIC };
 
 void memory_start(void);
-struct allocation *memory_find(uint64_t address); /* that contains it, or NULL */
-bool memory_is_device_address(uint64_t address);  /* allocated or not */
+struct allocation *memory_find(uint64_t address);       /* that contains it, or NULL */
+bool memory_overlaps(uint64_t address, uint64_t bytes); /* whether an allocation has any of these bytes */
+bool memory_is_device_address(uint64_t address);        /* allocated or not */
 /* For an operation of `device` that is running: checks bounds, reach and races of an access and returns
  * where the bytes are; NULL: the address is wrong, *ret_why says how. */
 void *memory_access(int device, uint64_t address, uint64_t bytes, enum access access, uint32_t loc,

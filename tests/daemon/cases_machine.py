@@ -9,7 +9,7 @@ import sys
 
 from cases_protocol import Puppet, puppets
 from harness import case
-from harness_daemon import Daemon, check_done, spec
+from harness_daemon import Daemon, check_done, spec, until
 import harness_daemon
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -38,6 +38,37 @@ os.execv({puppet!r}, [{puppet!r}, *sys.argv[1:]])
 """)
     os.chmod(path, 0o755)
     return path
+
+
+def changing_worker(t, machine):
+    """A paper worker whose machine can be changed by `becomes`."""
+    becomes(t, machine)
+    path, puppet = t.path("changing-worker"), puppets(t)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"""#!{sys.executable} -IS
+import os, sys
+if "--probe" in sys.argv:
+    open({t.path('probed')!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+    text = open({t.path('answer')!r}).read()
+    print(text)
+    sys.exit(0 if text.startswith("{{") else 1)
+os.execv({puppet!r}, [{puppet!r}, *sys.argv[1:]])
+""")
+    os.chmod(path, 0o755)
+    return path
+
+
+def becomes(t, machine):
+    """What probes find from now on; a string: what they print, before they fail."""
+    with open(t.path("answer.new"), "w", encoding="utf-8") as f:
+        f.write(machine if isinstance(machine, str) else json.dumps(found(machine)))
+    os.rename(t.path("answer.new"), t.path("answer"))
+
+
+def with_free(*free):
+    """PAPER with other numbers of free bytes; None: that device is gone."""
+    devices = [{**x, "free_bytes": n} for x, n in zip(PAPER["devices"], free) if n is not None]
+    return {**PAPER, "devices": devices}
 
 
 def found(machine=PAPER, reason="2 usable cuda devices found: paper A"):
@@ -140,6 +171,109 @@ def test_devices_of_adopted_workers_count_as_ours(t):
     with d.connect() as c:
         c.call("cancel", id=job, now=True)
     d.wait_job(job, "cancelled")
+    d.stop()
+
+
+# ---- looked at again ----
+
+LOOKS = {**FOUND, "restart_delay": 0}  # before every start, and at every tick while a job waits for memory
+
+
+@case
+def test_memory_that_others_took_is_seen_before_a_job_starts(t):
+    d = Daemon(t, worker=changing_worker(t, PAPER), **LOOKS).start()
+    becomes(t, with_free(GIB, 2 * GIB, 10 * MIB))
+    job = d.submit(spec("big", {"resources": {"device_memory": 4 * GIB}}))["id"]
+    j = until(lambda: "has" in d.show(job)["reason"] and d.show(job), "reason")
+    t.equal((j["state"], j["attempt"], j["reason"]),
+            ("queued", 0, "waits for 1 device with 4.00 GiB: device 0 (paper A) has 768.00 MiB for jobs, "
+             "device 1 (paper B) has 1.75 GiB for jobs, device 2 has 0 B for jobs"), "the job")
+    t.equal([x["free_bytes"] for x in d.call("devices")["devices"]], [GIB, 2 * GIB, 10 * MIB], "what is free")
+    t.equal(d.call("devices")["machine"]["devices"][0]["free_bytes"], 15 * GIB, "what a job may hope for")
+    small = d.submit(spec("small"))["id"]
+    p = Puppet(d, small)
+    t.equal((p.given["lease"]["indices"], p.given["lease"]["device_bytes"]), ([3], 2 * GIB - RESERVE), "the job behind it")
+    becomes(t, with_free(9 * GIB, 1, 1))
+    q = Puppet(d, job)
+    t.equal((q.given["lease"]["indices"], q.given["lease"]["device_bytes"]), ([0], 4 * GIB), "when there is room again")
+    t.equal([x["free_bytes"] for x in d.call("devices")["devices"]][:2], [9 * GIB, 2 * GIB], "a device in use was not looked at")
+    p.outcome()
+    q.outcome()
+    t.contains(d.log(), "device 0 (paper A) has 768.00 MiB for jobs now", "device 0 (paper A) has 8.75 GiB for jobs now",
+               f"job {job}: waits for 1 device")
+    d.stop()
+
+
+@case
+def test_only_devices_that_no_job_has_are_asked(t):
+    d = Daemon(t, worker=changing_worker(t, PAPER), **LOOKS).start()
+    t.equal(probed(t), ["--probe --json"], "at the start")
+    p = Puppet(d, d.submit(spec("a"))["id"])
+    t.equal(probed(t)[1:], ["--probe --json --only 0,3,4"], "before the first job")
+    q = Puppet(d, d.submit(spec("b"))["id"])
+    t.equal(probed(t)[2:], ["--probe --json --only 3,4"], "before the second")
+    p.outcome()
+    q.outcome()
+    d.stop()
+
+
+@case
+def test_topology_file_is_not_looked_at_again(t):
+    d = Daemon(t, worker=changing_worker(t, PAPER), machine=write_machine(t, PAPER), **LOOKS).start()
+    before = probed(t)
+    Puppet(d, d.submit(spec("x"))["id"]).outcome()
+    t.equal(probed(t), before, "probes after the start")
+    d.stop()
+
+
+@case
+def test_device_that_was_looked_at_lately_is_not_looked_at_again(t):
+    d = Daemon(t, worker=changing_worker(t, PAPER), **{**FOUND, "restart_delay": 3600000}).start()
+    Puppet(d, d.submit(spec("a"))["id"]).outcome()
+    Puppet(d, d.submit(spec("b"))["id"]).outcome()
+    t.equal(probed(t), ["--probe --json"], "probes within an hour")
+    d.stop()
+
+
+@case(each=["", "no JSON", json.dumps({"ok": True, "backend": "cuda", "machine": {}})])
+def test_probe_that_fails_later_changes_nothing(t, value):
+    d = Daemon(t, worker=changing_worker(t, PAPER), **LOOKS).start()
+    becomes(t, value)
+    p = Puppet(d, d.submit(spec("x"))["id"])
+    t.equal(p.given["lease"]["device_bytes"], 15 * GIB - RESERVE, "what the job gets: as before")
+    t.contains(d.log(), "the devices could not be looked at: ")
+    p.outcome()
+    d.stop()
+
+
+@case
+def test_worker_program_that_is_gone_keeps_nobody_waiting(t):
+    path = changing_worker(t, PAPER)
+    d = Daemon(t, worker=path, **LOOKS).start()
+    os.rename(path, path + ".away")
+    job = d.submit(spec("x"))["id"]
+    until(lambda: "could not be started" in d.show(job)["reason"] or d.show(job)["state"] == "failed", "failure of the job")
+    t.contains(d.log(), "cannot be started to look at the devices")
+    d.wait_job(job, "failed")
+    d.stop()
+
+
+@case
+def test_device_that_has_another_number_now_is_the_same(t):
+    """The driver counts anew when a device is lost; what it is called is told by its uuid."""
+    a, b = ({**x, "uuid": u} for x, u in zip(PAPER["devices"], ("GPU-a", "GPU-b")))
+    d = Daemon(t, worker=changing_worker(t, {**PAPER, "devices": [a, b]}), **LOOKS).start()
+    becomes(t, {**PAPER, "devices": [{**b, "index": 0, "free_bytes": 3 * GIB}]})
+    p = Puppet(d, d.submit(spec("x"))["id"])
+    t.equal((p.given["lease"]["indices"], p.given["lease"]["device_bytes"]), ([0], 3 * GIB - RESERVE), "its number and memory")
+    t.equal([(x["name"], x["memory_bytes"]) for x in d.call("devices")["devices"]],
+            [("paper A", 0), ("paper B", 3 * GIB - RESERVE)], "the one that is gone has nothing")
+    p.outcome()
+    becomes(t, {**PAPER, "devices": [{**b, "index": 7, "free_bytes": 0}]})  # nobody asked number 7
+    until(lambda: d.call("devices")["devices"][1]["job"] is None, "free device")
+    p = Puppet(d, d.submit(spec("y"))["id"])
+    t.equal((p.given["lease"]["indices"], p.given["lease"]["device_bytes"]), ([7], 3 * GIB - RESERVE), "with what was known")
+    p.outcome()
     d.stop()
 
 

@@ -261,6 +261,25 @@ static void test_table_shrinks_and_drops_to_fit(void **state)
     "\"devices\":[{\"peak_bytes\":60000000,\"capacity_bytes\":67108864}],\"weights_hash\":"                  \
     "\"0123456789abcdef\"}"
 
+static void test_report_says_where_the_stalls_are_from(void **state)
+{
+    struct json *job =
+        parse("{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,"
+              "\"total_steps\":3,\"seconds\":4,\"stall_share\":0.25,\"stall_traced_steps\":3}}");
+    struct strbuf b = {0};
+    (void)state;
+    show_report(&b, &ascii, job);
+    assert_non_null(strstr(b.at, "stalled 25.0 % (from 3 traced steps)\n"));
+    strbuf_finish(&b);
+    json_free(job);
+    job = parse("{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,"
+                "\"total_steps\":3,\"seconds\":4,\"stall_share\":null}}");
+    show_report(&b, &ascii, job);
+    assert_null(strstr(b.at, "stalled"));
+    strbuf_finish(&b);
+    json_free(job);
+}
+
 static void test_report_is_golden(void **state)
 {
     struct json *job =
@@ -442,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_curve_of_too_little_is_nothing),
         cmocka_unit_test(test_table_shrinks_and_drops_to_fit),
         cmocka_unit_test(test_report_is_golden),
+        cmocka_unit_test(test_report_says_where_the_stalls_are_from),
         cmocka_unit_test(test_pages_take_whatever_is_missing_or_wrong),
         cmocka_unit_test(test_live_display_is_golden),
         cmocka_unit_test(test_live_display_fits_every_size),

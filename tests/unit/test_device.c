@@ -317,9 +317,9 @@ static void test_probe_finds_virtual_devices_or_says_why_not(void **state)
     uint32_t n = 7;
 
     (void)state;
-    assert_int_equal(devset_probe("cpu", found, 2, &n, &err), 0);
+    assert_int_equal(devset_probe("cpu", DEVICES_ALL, found, 2, &n, &err), 0);
     assert_int_equal(n, 0);
-    assert_int_equal(devset_probe("abacus", found, 2, &n, &err), -ENODEV);
+    assert_int_equal(devset_probe("abacus", DEVICES_ALL, found, 2, &n, &err), -ENODEV);
     assert_string_equal(err.msg, "this build has no abacus backend");
 }
 
@@ -343,16 +343,19 @@ static void test_host_memory_zeroed_or_refused(void **state)
     void *p = NULL;
 
     (void)state;
-    assert_int_equal(devset_host_alloc(ds, bytes, &p), 0);
+    assert_int_equal(devset_host_alloc(ds, bytes, &p, NULL), 0);
     for (uint64_t i = 0; i < bytes; i++)
         if (((uint8_t *)p)[i] != 0)
             fail_msg("byte %llu is not zero", (unsigned long long)i);
     memset(p, 1, bytes);
     devset_host_free(ds, p, bytes);
     p = &c;
-    assert_int_equal(devset_host_alloc(ds, UINT64_C(1) << 62, &p), -ENOMEM);
+    assert_int_equal(devset_host_alloc(ds, UINT64_C(1) << 62, &p, NULL), -ENOMEM);
+    struct err err = {0};
+    assert_int_equal(devset_host_alloc(ds, UINT64_C(1) << 62, &p, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "4611686018427387904 bytes"));
     assert_ptr_equal(p, &c);
-    assert_int_equal(devset_host_alloc(ds, 0, &p), 0);
+    assert_int_equal(devset_host_alloc(ds, 0, &p, NULL), 0);
     devset_host_free(ds, p, 0);
     devset_close(ds);
 }

@@ -179,8 +179,9 @@ int devset_drain(struct devset *ds)
     return ds->fail_drain;
 }
 
-int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret)
+int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err)
 {
+    (void)err;
     *ret = calloc(1, bytes);
     ds->host_bytes += bytes;
     return *ret ? 0 : -ENOMEM;

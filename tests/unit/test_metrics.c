@@ -124,6 +124,13 @@ static void test_lines_are_json_with_exact_numbers(void **state)
         assert_non_null(json_get(doc, *k));
     json_free(doc);
     free(text);
+    m = open_good(0);
+    s.stall_s = NAN; /* not known */
+    assert_int_equal(metrics_train(m, &s, NULL), 0);
+    metrics_close(m);
+    text = content();
+    assert_null(strstr(text, "stall"));
+    free(text);
 }
 
 static void test_numbers_that_are_not_finite_stay_json(void **state)

@@ -303,6 +303,52 @@ static void test_the_only_job_gets_all_of_the_host(void **state)
     assert_int_equal(lease.host_bytes, 600);
 }
 
+static void test_marked_devices_are_given_last_later_or_never(void **state)
+{
+    struct table t;
+    struct job_lease lease;
+    (void)state;
+    machine(&t, 3);
+    t.machine.use[0] = QUEUE_USE_LAST;
+    struct job *j = add(&t, 1, 1);
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 1, 1);
+    j->ask.devices_max = 3; /* it can do without */
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 2, 1, 2);
+    j->ask.devices_min = 3;
+    assert_ptr_equal(next(&t, &lease), j);
+    check_devices(&lease, 3, 0, 1, 2);
+    t.machine.use[0] = QUEUE_USE_LATER; /* it waits, and whoever is behind it */
+    struct job *behind = add(&t, 1, 1);
+    assert_null(next(&t, &lease));
+    assert_false(queue_stuck(&j->ask, &t.machine));
+    t.machine.use[0] = QUEUE_USE_NEVER; /* then it waits for nobody's end, and holds up nobody */
+    assert_true(queue_stuck(&j->ask, &t.machine));
+    assert_true(queue_withheld(&j->ask, &t.machine, 0));
+    assert_false(queue_withheld(&j->ask, &t.machine, 1));
+    assert_ptr_equal(next(&t, &lease), behind);
+    check_devices(&lease, 1, 1);
+    assert_int_equal(queue_admits(&j->ask, &t.machine, NULL), 0); /* at submit: the device may come back */
+}
+
+static void test_a_job_that_the_memory_of_no_device_suits_holds_up_nobody(void **state)
+{
+    static const uint64_t each[] = {500, 1000};
+    struct table t;
+    struct job_lease lease;
+    (void)state;
+    machine(&t, 2);
+    t.machine.each_bytes = each;
+    struct job *a = add(&t, 2, 2), *b = add(&t, 1, 1);
+    a->ask.device_bytes = 600;
+    assert_true(queue_stuck(&a->ask, &t.machine));
+    assert_ptr_equal(next(&t, &lease), b);
+    t.devices[0] = t.devices[1] = 99; /* whoever has them */
+    b->ask.device_bytes = 600;
+    assert_false(queue_stuck(&b->ask, &t.machine));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_what_fits_to_the_byte_is_admitted),
         cmocka_unit_test(test_devices_of_different_sizes),
         cmocka_unit_test(test_the_only_job_gets_all_of_the_host),
+        cmocka_unit_test(test_marked_devices_are_given_last_later_or_never),
+        cmocka_unit_test(test_a_job_that_the_memory_of_no_device_suits_holds_up_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * what was measured. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -141,6 +142,30 @@ static void test_refused_window_is_no_trace(void **state)
     assert_null(t.spans);
     run_trace_finish(&t);
     plan_destroy(plan);
+}
+
+/* ---- stalls ---- */
+
+/* Two runs of four instructions. Device 0 computes at 10..14 and 20..26, so 10 of 16 ns; device 1 at 12..13 and 30..32, 3 of 20;
+ * copies and the host do not count, and neither does a third device, which computes nothing. */
+static void test_stall_is_what_lies_between_tasks(void **state)
+{
+    struct plan_instr instrs[] = {{.stream = plan_stream(0, LANE_COMPUTE)},
+                                  {.stream = plan_stream(0, LANE_IN)},
+                                  {.stream = plan_stream(1, LANE_COMPUTE)},
+                                  {.stream = plan_stream(3, LANE_COMPUTE)}}; /* the host's */
+    struct plan_span spans[] = {{10, 14}, {1, 100}, {12, 13}, {0, 900}, {20, 26}, {2, 3}, {30, 32}, {5, 6}};
+    const struct plan plan = {.n_devices = 3, .programs[PROGRAM_CYCLE] = {.instrs = instrs, .n_instrs = 4}};
+    struct run_trace t = {.steps = 2, .spans = spans, .complete = true};
+
+    (void)state;
+    assert_true(run_trace_stall(&t, &plan) == (6.0 + 17.0) / 36.0);
+    t.complete = false; /* the run was stopped before */
+    assert_true(isnan(run_trace_stall(&t, &plan)));
+    assert_true(isnan(run_trace_stall(&(struct run_trace){0}, &plan)));
+    memset(spans, 0, sizeof spans); /* a clock that stands still */
+    t.complete = true;
+    assert_true(isnan(run_trace_stall(&t, &plan)));
 }
 
 /* ---- the file ---- */
@@ -312,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_window_is_early_warm_and_whole),
         cmocka_unit_test(test_refused_window_is_no_trace),
+        cmocka_unit_test(test_stall_is_what_lies_between_tasks),
         cmocka_unit_test(test_file_has_what_was_measured_and_what_was_predicted),
         cmocka_unit_test(test_file_replaces_what_was_there_or_leaves_it),
         cmocka_unit_test(test_file_that_cannot_be_written_is_named_and_leaves_nothing),

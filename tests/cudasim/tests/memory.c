@@ -98,6 +98,39 @@ static void case_bad_copies(int argc, char **argv)
     CHECK(cudaMemcpy(d, a, 1000, cudaMemcpyHostToDevice));
 }
 
+/* Neighbours that are registered one by one: a copy lies in one of them, or in none. */
+static void case_registered(int argc, char **argv)
+{
+    char *host = aligned_alloc(4096, 4 * 4096), *d = device_memory(4 * 4096);
+    cudaStream_t s = new_stream();
+
+    (void)argc, (void)argv;
+    memset(host, 1, 4 * 4096);
+    CHECK(cudaHostRegister(host + 4096, 4096, cudaHostRegisterPortable));
+    CHECK(cudaHostRegister(host + 2 * 4096, 4096, cudaHostRegisterPortable));
+    REQUIRE(cudaHostRegister(host, 4 * 4096, 0) ==
+            cudaErrorHostMemoryAlreadyRegistered); /* they lie inside */
+    REQUIRE(cudaHostRegister(host, 4097, 0) == cudaErrorHostMemoryAlreadyRegistered);
+    cudaGetLastError();
+    CHECK(cudaMemcpyAsync(d, host + 4096, 4096, cudaMemcpyHostToDevice, s));
+    CHECK(cudaMemcpyAsync(d, host + 2 * 4096, 4096, cudaMemcpyHostToDevice, s));
+    CHECK(cudaMemcpyAsync(d, host + 3 * 4096, 4096, cudaMemcpyHostToDevice, s)); /* pageable: staged */
+    REQUIRE(cudaMemcpyAsync(d, host + 4096, 4097, cudaMemcpyHostToDevice, s) == cudaErrorInvalidValue);
+    REQUIRE(cudaMemcpyAsync(host + 2 * 4096 - 1, d, 2, cudaMemcpyDeviceToHost, s) == cudaErrorInvalidValue);
+    REQUIRE(cudaMemcpyAsync(d, host + 3 * 4096 - 1, 2, cudaMemcpyHostToDevice, s) == cudaErrorInvalidValue);
+    REQUIRE(cudaMemcpyAsync(host + 4095, d, 2, cudaMemcpyDeviceToHost, s) == cudaErrorInvalidValue);
+    REQUIRE(cudaMemcpyAsync(d, host, 4 * 4096, cudaMemcpyHostToDevice, s) == cudaErrorInvalidValue);
+    cudaGetLastError();
+    REQUIRE(cudaHostUnregister(host) == cudaErrorHostMemoryNotRegistered);
+    REQUIRE(cudaFreeHost(host + 4096) == cudaErrorInvalidValue);
+    cudaGetLastError();
+    CHECK(cudaHostUnregister(host + 4096));
+    CHECK(cudaHostUnregister(host + 2 * 4096));
+    CHECK(cudaMemcpyAsync(d, host, 4 * 4096, cudaMemcpyHostToDevice, s)); /* all of it pageable again */
+    CHECK(cudaStreamSynchronize(s));
+    free(host);
+}
+
 /* A kernel that reads freed memory, or memory of a device that is no peer yet. */
 static void case_reach(int argc, char **argv)
 {
@@ -215,17 +248,32 @@ static void case_devices(int argc, char **argv)
     REQUIRE(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled);
 }
 
+/* What is free of each; and that no more can be had. */
+static void case_free(int argc, char **argv)
+{
+    size_t free_bytes, total_bytes;
+    int n;
+    void *p;
+
+    (void)argc, (void)argv;
+    CHECK(cudaGetDeviceCount(&n));
+    for (int i = 0; i < n; i++) {
+        CHECK(cudaSetDevice(i));
+        CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+        printf("%zu of %zu\n", free_bytes, total_bytes);
+        REQUIRE(cudaMalloc(&p, free_bytes + 1) == cudaErrorMemoryAllocation);
+        CHECK((cudaGetLastError(), cudaMalloc(&p, free_bytes)));
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct program_case cases[] = {
-        {"bad-copies", case_bad_copies},
-        {"counters", case_counters},
-        {"deref", case_deref},
-        {"devices", case_devices},
-        {"faults", case_faults},
-        {"leaks", case_leaks},
-        {"out-of-memory", case_out_of_memory},
-        {"reach", case_reach},
+        {"bad-copies", case_bad_copies}, {"counters", case_counters},
+        {"deref", case_deref},           {"devices", case_devices},
+        {"faults", case_faults},         {"free", case_free},
+        {"leaks", case_leaks},           {"out-of-memory", case_out_of_memory},
+        {"reach", case_reach},           {"registered", case_registered},
         {"wrong", case_wrong},
     };
 

@@ -190,6 +190,11 @@ def test_device_memory_is_bounded():
     assert r.report["leaks"]["device_allocations"] == 0
 
 
+def test_memory_of_others_is_not_free():
+    r = run(MEMORY, "free", devices=3, memory="8M", used="1M,0")
+    assert r.out.splitlines() == [f"{n << 20} of {8 << 20}" for n in (7, 8, 8)], r.out
+
+
 def test_counters_are_exact():
     for seed in range(1, 4):
         r = run(MEMORY, "counters", devices=2, seed=seed)
@@ -216,6 +221,12 @@ def test_host_cannot_touch_device_memory():
 def test_bad_copies_are_refused():
     r = run(MEMORY, "bad-copies", devices=2)
     assert r.problems == {"out-of-bounds": 2, "bad-call": 2, "use-after-free": 2}, r.err
+
+
+def test_copies_lie_in_one_registration():
+    r = run(MEMORY, "registered")
+    assert r.problems["out-of-bounds"] == 5, r.problems  # three across an end, two that begin before
+    assert r.report["leaks"]["registrations"] == 0, r.report["leaks"]
 
 
 def test_kernels_reach_only_their_memory_and_peers():
@@ -267,7 +278,7 @@ def test_several_faults_in_sequence():
 
 def test_wrong_settings_are_refused():
     for name, value in (("fault", "malloc"), ("fault", "malloc:0"), ("fault", "launch:1:sometimes"), ("order", "best"),
-                        ("devices", "17"), ("clock", "speed=1"), ("memory", "much"), ("kernels", "/nowhere.so")):
+                        ("devices", "17"), ("clock", "speed=1"), ("memory", "much"), ("used", "1M,,2"), ("used", "1X"), ("used", "257M"), ("kernels", "/nowhere.so")):
         env = {**os.environ, f"CUDASIM_{name.upper()}": value}
         done = subprocess.run([MEMORY, "leaks"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               check=False)

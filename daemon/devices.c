@@ -1,0 +1,193 @@
+/* The devices that are handed out: how the queue sees them, which ones failed, and why jobs wait for them. See
+ * devices.h. */
+#include "daemon/devices.h"
+
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/look.h"
+
+static enum queue_use use_of(const struct health *h, uint64_t now)
+{
+    switch (health_state(h)) {
+    case HEALTH_SUSPECT:
+        return health_rests(h, now) ? QUEUE_USE_LATER : QUEUE_USE_LAST;
+    case HEALTH_FAILED:
+        return QUEUE_USE_NEVER;
+    case HEALTH_OK:
+    case HEALTH_STATE_COUNT:
+        break;
+    }
+    return QUEUE_USE_GLADLY;
+}
+
+struct queue_machine devices_machine(const struct daemon *d)
+{
+    const struct config *c = &d->config;
+    struct queue_machine m = {
+        .n_devices = c->n_devices,
+        .device_bytes = c->device_bytes,
+        .host_bytes = c->host_bytes,
+        .device_job = d->device_job,
+        .each_bytes = d->offer.real ? d->offer.each_bytes : NULL,
+        .one_job = d->offer.real && c->private_fd >= 0,
+    };
+    for (uint32_t i = 0; i < c->n_devices; i++)
+        m.use[i] = use_of(&d->health[i], daemon_now_ms(d));
+    return m;
+}
+
+struct queue_machine devices_at_best(const struct daemon *d)
+{
+    struct queue_machine m = devices_machine(d);
+    if (d->offer.real)
+        m.each_bytes = d->offer.most_bytes;
+    return m;
+}
+
+bool devices_rest(const struct daemon *d)
+{
+    for (uint32_t i = 0; i < d->config.n_devices; i++)
+        if (d->health[i].errors > 0 && health_rests(&d->health[i], daemon_now_ms(d)))
+            return true;
+    return false;
+}
+
+/* ---- devices that fail ---- */
+
+/* The device of the job's lease with this number of the backend's; NULL: none. */
+static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
+{
+    for (uint32_t i = 0; d->offer.real && i < j->lease.n_devices; i++) {
+        *ret_device = j->lease.devices[i];
+        if (*ret_device < d->config.n_devices && d->offer.topology.devices[*ret_device].index == index)
+            return &d->health[*ret_device];
+    }
+    return NULL;
+}
+
+void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const char *reason)
+{
+    uint32_t device;
+    struct health *h = leased(d, j, index, &device);
+    if (h == NULL)
+        return;
+    health_error(h, j->id, reason, daemon_now_ms(d), clock_wall_ns() / 1000000, d->config.restart_delay_ms);
+    log_warning("device %" PRIu32 " (%s) is %s, errors in a row: %" PRIu32 ", of job %" PRIu64 ": %s", device,
+                d->offer.topology.devices[device].name, health_state_names[health_state(h)], h->errors, j->id,
+                h->reason);
+}
+
+void devices_praise(struct daemon *d, const struct job *j)
+{
+    for (uint32_t i = 0; i < j->lease.n_devices; i++) {
+        const uint32_t device = j->lease.devices[i];
+        if (device >= d->config.n_devices || d->health[device].errors == 0)
+            continue;
+        health_success(&d->health[device]);
+        log_info("device %" PRIu32 " is ok again: job %" PRIu64 " was done on it", device, j->id);
+    }
+}
+
+/* "device 1 (NVIDIA A100) is out of service (3 errors, the last: ...)". */
+static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
+{
+    const struct device_info *info = &d->offer.topology.devices[device];
+    const struct health *h = &d->health[device];
+    strbuf_addf(b, "device %" PRIu32, device);
+    if (info->name[0] != '\0')
+        strbuf_addf(b, " (%s)", info->name);
+    if (health_state(h) == HEALTH_FAILED) {
+        strbuf_addf(b, " is out of service (%" PRIu32 " errors, the last: %s)", h->errors, h->reason);
+        return;
+    }
+    strbuf_add(b, " has ");
+    strbuf_add_bytes(b, d->offer.real ? d->offer.each_bytes[device] : d->config.device_bytes);
+    strbuf_add(b, " for jobs");
+}
+
+#define MOST_WITHHELD 4 /* devices that a reason names */
+
+static void say_stuck(const struct daemon *d, const struct queue_machine *m, struct job *j)
+{
+    struct strbuf b = {0};
+    uint32_t named = 0;
+    strbuf_addf(&b, "waits for %" PRIu32 " device%s", j->ask.devices_min, j->ask.devices_min == 1 ? "" : "s");
+    if (j->ask.device_bytes > 0) {
+        strbuf_add(&b, " with ");
+        strbuf_add_bytes(&b, j->ask.device_bytes);
+    }
+    for (uint32_t i = 0; i < m->n_devices && named < MOST_WITHHELD; i++)
+        if (queue_withheld(&j->ask, m, i)) {
+            strbuf_add(&b, named++ == 0 ? ": " : ", ");
+            add_withheld(d, i, &b);
+        }
+    if (j->stuck == NULL)
+        log_warning("job %" PRIu64 ": %s", j->id, b.at);
+    job_set_text(&j->stuck, b.at);
+    strbuf_finish(&b);
+}
+
+void devices_find_stuck(struct daemon *d, const struct queue_machine *m)
+{
+    for (size_t i = 0; i < d->jobs->all.n; i++) {
+        struct job *j = d->jobs->all.at[i];
+        if (j->state == JOB_QUEUED && j->worker == NULL && queue_stuck(&j->ask, m))
+            say_stuck(d, m, j);
+        else if (j->stuck != NULL)
+            job_set_text(&j->stuck, NULL);
+    }
+}
+
+/* ---- looking again ---- */
+
+bool devices_change(const struct daemon *d)
+{
+    return d->offer.real && !d->offer.from_file;
+}
+
+#define LOOK_DELAYS 10 /* restart delays between two looks while jobs wait for devices: 10 s */
+
+static bool somebody_is_stuck(const struct daemon *d)
+{
+    for (size_t i = 0; i < d->jobs->all.n; i++)
+        if (d->jobs->all.at[i]->stuck != NULL)
+            return true;
+    return false;
+}
+
+static uint64_t idle_devices(const struct daemon *d)
+{
+    uint64_t devices = 0;
+    for (uint32_t i = 0; i < d->config.n_devices; i++)
+        if (d->device_job[i] == 0)
+            devices |= UINT64_C(1) << i;
+    return devices;
+}
+
+bool devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d))
+{
+    uint64_t age = daemon_now_ms(d) - d->looked_ms, delay = d->config.restart_delay_ms;
+    uint64_t idle = idle_devices(d);
+    if (!devices_change(d) || d->stopping)
+        return false;
+    if (look_under_way(d))
+        return true;
+    if ((next == NULL || age < delay) && (age < LOOK_DELAYS * delay || !somebody_is_stuck(d)))
+        return false;
+    d->looked_ms = daemon_now_ms(d);
+    return idle != 0 && look_start(d, idle, looked) == 0;
+}
+
+void devices_looked(struct daemon *d)
+{
+    d->looked_ms = daemon_now_ms(d);
+    for (uint32_t i = 0; i < d->config.n_devices; i++) {
+        struct health *h = &d->health[i];
+        if (d->device_job[i] != 0 || d->offer.each_bytes[i] == 0 || !health_may_return(h, daemon_now_ms(d)))
+            continue;
+        health_return(h);
+        log_info("device %" PRIu32 " answers a probe: it is suspect, no longer failed", i);
+    }
+}
