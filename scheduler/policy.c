@@ -82,7 +82,7 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     if (p == NULL)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
-    uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
+    uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out;
     sim_destroy(sim);
     t->cost = s->request.objective == OBJECTIVE_BYTES ? bytes : ns;
     if (s->best == NULL || is_better(s, ns, bytes)) {

@@ -22,7 +22,7 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
-/* What the best plan is; ties by the other. */
+/* What the best plan is: the fastest, or the one that moves fewest bytes to and from the host; ties by the other. */
 enum objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
 extern const char *const objective_names[OBJECTIVE_COUNT + 1];
 

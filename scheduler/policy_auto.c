@@ -71,9 +71,9 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
 struct search {
     const struct plan_request *r;
     struct trial *t;
-    struct candidate best;
-    uint64_t best_cost; /* UINT64_MAX: none fits yet */
-    uint32_t *packs;    /* scratch */
+    struct candidate best; /* with the overlap under way; the trial knows the best of all */
+    uint64_t best_cost;    /* UINT64_MAX: none fits yet */
+    uint32_t *packs;       /* scratch */
     struct arena *arena;
 };
 
@@ -345,6 +345,12 @@ static int try_pins(struct search *s)
     return e < 0 ? e : 0;
 }
 
+static int attempt_pinned(struct search *s, struct candidate *c, const uint64_t *budget)
+{
+    pin(s, c, budget);
+    return attempt(s, c);
+}
+
 /* Every state on its device for good: nothing of it moves. Packs as few as fit then. */
 static int try_all_pinned(struct search *s)
 {
@@ -365,8 +371,15 @@ static int try_all_pinned(struct search *s)
         struct candidate c = s->best;
         c.onward = false;
         cut(s, rounds * n, &c);
-        pin(s, &c, endless);
-        int e = attempt(s, &c);
+        int e = attempt_pinned(s, &c, endless);
+        for (uint32_t f = most - 1;
+             e >= 0 && s->r->objective == OBJECTIVE_BYTES && f > c.fused && f + 3 >= most; f--) {
+            struct candidate shorter = c;
+            shorter.fused = f;
+            cut_packs(s, &shorter);
+            int fits = attempt_pinned(s, &shorter, endless);
+            e = fits < 0 ? fits : e | fits;
+        }
         if (e < 0)
             return e;
         if (e == 0 && fitted)
@@ -400,6 +413,7 @@ static int search(const struct plan_request *r, struct trial *t)
     for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
         struct candidate c = {.groups = 1, .knobs = variants[i]};
         uint32_t fewest;
+        s.best_cost = UINT64_MAX;
         e = fewest_packs(&s, &c, &fewest);
         if (e < 0 || fewest == 0)
             continue;

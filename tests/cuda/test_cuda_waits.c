@@ -156,7 +156,7 @@ static void test_marks_are_seen(void **state)
     (void)state;
     assert_int_equal(devset_open(&config, &ds, NULL), 0);
     assert_int_equal(event_create(ds, &e), 0);
-    assert_int_equal(devset_host_alloc(ds, sizeof(uint64_t), &at), 0);
+    assert_int_equal(devset_host_alloc(ds, sizeof(uint64_t), &at, NULL), 0);
     for (int waits = 0; waits < 2; waits++) {
         const struct cudasim_calls sim = simulator();
         sim.begin((uint64_t)waits + 1);

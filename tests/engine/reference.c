@@ -86,7 +86,7 @@ static void open_on_device(struct reference *r)
     config.capacity_bytes[0] = r->block_bytes;
     if (devset_open(&config, &r->ds, &err) < 0)
         fail_msg("%s", err.msg);
-    assert_int_equal(devset_host_alloc(r->ds, r->block_bytes, &block), 0);
+    assert_int_equal(devset_host_alloc(r->ds, r->block_bytes, &block, NULL), 0);
     r->block = block;
     for (uint32_t t = 0; t < r->g->n_tensors; t++) {
         r->mem[t] = r->block + at;
