@@ -187,6 +187,7 @@ struct trial {
     const struct profile *profile;
     struct plan_need need; /* of the last candidate */
     uint64_t cost;         /* of the last candidate that fitted: less is better; UINT64_MAX when it did not */
+    bool best;             /* the last candidate is the best so far */
 };
 
 struct policy {

@@ -76,6 +76,7 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     if (r < 0)
         return r;
     t->cost = UINT64_MAX;
+    t->best = false;
     uint64_t host = t->need.host_bytes + s->request.machine->host_taken_bytes;
     if (t->need.devices_fit && host < s->least_host_bytes)
         s->least_host_bytes = host;
@@ -87,6 +88,7 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     t->cost = s->request.objective == OBJECTIVE_BYTES ? bytes : ns;
     if (s->best == NULL || is_better(s, ns, bytes)) {
         plan_destroy(s->best);
+        t->best = true;
         s->best = p;
         s->best_ns = ns;
         s->best_bytes = bytes;

@@ -81,7 +81,8 @@ struct search {
 static int attempt(struct search *s, const struct candidate *c)
 {
     int e = s->t->run(s->t, c);
-    if (e > 0 && s->t->cost < s->best_cost) {
+    bool less = s->r->objective == OBJECTIVE_BYTES && s->t->cost < s->best_cost;
+    if (e > 0 && (s->t->best || less || s->best_cost == UINT64_MAX)) {
         s->best = *c;
         s->best_cost = s->t->cost;
     }
@@ -397,12 +398,12 @@ static int improve(struct search *s, uint32_t fewest)
     if (e == 0)
         e = try_short_fused(s);
     if (e == 0)
-        e = try_onward(s);
-    if (e == 0)
         e = try_all_pinned(s);
     if (e == 0)
         e = try_pins(s);
-    return e == 0 ? try_groups(s) : e;
+    if (e == 0)
+        e = try_groups(s);
+    return e == 0 ? try_onward(s) : e;
 }
 
 static int search(const struct plan_request *r, struct trial *t)
