@@ -1,4 +1,4 @@
-/* tutti plan: the plan that a job would run by. Needs no daemon. */
+/* tutti plan: the plan that a job would run by, or that a model would of which there is a profile. Needs no daemon. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -6,12 +6,15 @@
 
 static const struct opt opts[] = {
     WORKER_OPTS,
+    {"batch", 0, "N", "from a profile: samples of a step"},
     {"dump", 0, NULL, "every instruction"},
+    {"micro-batch", 0, "N|auto", "from a profile: samples at once"},
+    {"objective", 0, "WHAT", "what the plan is chosen by: time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
-    {"profile", 0, "FILE", "for --rules; planning from one: not yet"},
+    {"profile", 0, "FILE", "plan from a profile; of a job: its times (none: computed ones)"},
     {"trace", 0, "FILE", "write a Chrome trace of the simulated plan"},
+    {"update", 0, "WHERE", "the same as --optimizer-on"},
     {"rules", 0, "NAME", "time a schedule by the rules of another system: harmony"},
-    {"batch", 0, "N", "with --rules: samples of a step"},
     {"form", 0, "pp|dp", "with --rules: pipeline or data parallel"},
     {"micro-batch-bwd", 0, "N", "with --rules: samples of a backward micro-batch"},
     {"micro-batch-fwd", 0, "N", "with --rules: samples of a forward micro-batch"},
@@ -48,27 +51,31 @@ static int run(struct client *c, const struct args *a)
     struct spawn_args more = {0};
     if (opts_has(a, "rules"))
         return run_rules(c, a);
-    if (opts_has(a, "profile")) {
-        err_set_at(&err, -EOPNOTSUPP, "--profile",
-                   "planning from a profile is not there yet; give a JOB.json");
-        return client_fail(c, &err);
-    }
-    if (a->n_rest == 0) {
+    bool from_profile = a->n_rest == 0 && opts_has(a, "profile");
+    if (a->n_rest == 0 && !from_profile) {
         err_set(&err, -EINVAL, "usage: tutti plan %s; see `tutti help plan`", cmd_plan.args);
         return client_fail(c, &err);
     }
+    spawn_add_option(&more, "--batch", opts_get(a, "batch"));
     spawn_add_option(&more, "--dump", opts_get(a, "dump"));
+    spawn_add_option(&more, "--micro-batch", opts_get(a, "micro-batch"));
+    spawn_add_option(&more, "--objective", opts_get(a, "objective"));
     spawn_add_option(&more, "--out", opts_get(a, "out"));
     spawn_add_option(&more, "--trace", opts_get(a, "trace"));
-    int exit = worker_exec(c, "--plan", a->rest[0], a, &more);
+    spawn_add_option(&more, "--update", opts_get(a, "update"));
+    if (!from_profile)
+        spawn_add_option(&more, "--profile", opts_get(a, "profile"));
+    int exit = worker_exec(c, from_profile ? "--plan-profile" : "--plan",
+                           from_profile ? opts_get(a, "profile") : a->rest[0], a, &more);
     spawn_finish(&more);
     return exit;
 }
 
 const struct command cmd_plan = {
     .name = "plan",
-    .args = "JOB.json [options]",
+    .args = "JOB.json | --profile FILE --device-memory SIZE --batch N [options]",
     .summary = "print the plan: who computes what, bytes, memory, time",
+    .details = "--policy all compares the policies side by side.\n",
     .opts = opts,
     .least = 0,
     .most = 1,

@@ -137,6 +137,7 @@ static const char *const pass[] = {"CUDA_DEVICE_ORDER",
                                    "PATH",
                                    "TMPDIR",
                                    "TUTTI_CUDA_MODULE",
+                                   "TUTTI_PROFILE",
                                    "USER",
                                    "XDG_CACHE_HOME"};
 #define N_PASS (sizeof pass / sizeof pass[0])

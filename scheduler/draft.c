@@ -13,7 +13,7 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
     case TENSOR_S:
         return t->save;
     case TENSOR_WORK:
-        return !t->save;
+        return !t->save || !op->optional;
     case TENSOR_X:
         return t->output;
     default:

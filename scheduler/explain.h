@@ -19,15 +19,25 @@ void plan_dump(const struct plan *p, struct strbuf *out);
 /* The page that `tutti-worker --plan` prints: what a person wants to know before running. Machine, policy,
  * packs (which layers which device computes), what stays resident, bytes per iteration by kind (state, stash,
  * data) and direction beside the lower bound (bound.h), peak against capacity per device, predicted time
- * split in compute and stall. */
+ * split in compute and stall. `times`: by what it was predicted; NULL: the analytic profile. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
-                  struct strbuf *out);
+                  const char *times, struct strbuf *out);
 
 /* The same in figures, as one JSON object: what `tutti plan --json` prints. For a verified plan. Averages
  * over devices; activation_bytes are stash in and out and what devices send each other; bound_bytes is the
  * least that state and stash of this plan could move. plan_s: how long planning took. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
+
+/* The figures of a plan that people compare: what plan_summary_json prints, for tables. */
+struct plan_figures {
+    const char *form;                    /* "single", "pp" or "dp": how the devices share the work */
+    uint64_t iteration_ns;               /* predicted */
+    uint64_t compute_ns, stall_ns;       /* averages over the devices */
+    uint64_t moved_bytes, bound_bytes;   /* state and stash, in and out; the least that these could be */
+    uint64_t peak_bytes, capacity_bytes; /* of the device that is fullest */
+};
+void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
 /* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out
  * of bounds, counts sane), not meaning: that is plan_verify's. */

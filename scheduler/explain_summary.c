@@ -406,9 +406,11 @@ static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
 }
 
-static void add_prediction(struct strbuf *out, const struct plan *p, const struct sim_result *sim)
+static void add_prediction(struct strbuf *out, const struct plan *p, const struct sim_result *sim,
+                           const char *times)
 {
-    strbuf_add(out, "\nTIME        predicted with the analytic profile, not measured\n");
+    strbuf_addf(out, "\n%-*spredicted with %s\n", LABEL_WIDTH, "TIME",
+                times ? times : "the analytic profile, not measured");
     label(out, "iteration");
     add_time(out, sim->cycle_ns);
     strbuf_add(out, "\n");
@@ -423,14 +425,45 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
 }
 
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
-                  struct strbuf *out)
+                  const char *times, struct strbuf *out)
 {
     add_head(out, p, g);
     add_compute(out, p);
     add_bytes(out, p);
     add_memory(out, p);
     if (cycle)
-        add_prediction(out, p, cycle);
+        add_prediction(out, p, cycle, times);
+}
+
+/* ---------------------------------------------------------------------------------- figures */
+
+static const char *form_of(const struct plan *p)
+{
+    if (p->n_devices == 1)
+        return "single";
+    return p->n_replicas > 1 ? "dp" : "pp";
+}
+
+void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret)
+{
+    const struct plan_bytes *b = &cycle->bytes;
+
+    *ret = (struct plan_figures){
+        .form = form_of(p),
+        .iteration_ns = cycle->cycle_ns,
+        .moved_bytes = b->state_in + b->state_out + b->stash_in + b->stash_out,
+        .bound_bytes = bound_bytes(p),
+    };
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        const struct plan_device *dev = &p->devices[d];
+        ret->compute_ns += cycle->compute_ns[d] / cycle->runs / p->n_devices;
+        if (d == 0 ||
+            percent(dev->peak_bytes, dev->lease_bytes) > percent(ret->peak_bytes, ret->capacity_bytes)) {
+            ret->peak_bytes = dev->peak_bytes;
+            ret->capacity_bytes = dev->lease_bytes;
+        }
+    }
+    ret->stall_ns = stall_of(cycle, ret->compute_ns);
 }
 
 /* ---------------------------------------------------------------------------------- as JSON */
@@ -469,20 +502,18 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
                        struct strbuf *out)
 {
     const struct plan_bytes *b = &cycle->bytes;
-    uint64_t compute = 0;
+    struct plan_figures f;
 
-    for (uint32_t d = 0; d < p->n_devices; d++)
-        compute += cycle->compute_ns[d] / cycle->runs / p->n_devices;
+    plan_figures(p, cycle, &f);
     strbuf_add(out, "{\"policy\":");
     strbuf_add_json(out, p->policy);
-    strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"packs_fwd\":",
-                p->n_devices > 1 ? "pp" : "single", p->rows, p->rows);
+    strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"packs_fwd\":", f.form,
+                p->rows, p->rows);
     add_json_packs(out, p, INSTR_FWD);
     strbuf_add(out, ",\"packs_bwd\":");
     add_json_packs(out, p, INSTR_BWD);
     strbuf_addf(out, ",\"iteration_s\":%.9g,\"compute_s\":%.9g,\"stall_s\":%.9g,\"device_peak_bytes\":[",
-                (double)cycle->cycle_ns * 1e-9, (double)compute * 1e-9,
-                (double)stall_of(cycle, compute) * 1e-9);
+                (double)f.iteration_ns * 1e-9, (double)f.compute_ns * 1e-9, (double)f.stall_ns * 1e-9);
     for (uint32_t d = 0; d < p->n_devices; d++)
         strbuf_addf(out, "%s%llu", d ? "," : "", (unsigned long long)p->devices[d].peak_bytes);
     strbuf_addf(out,
@@ -491,6 +522,6 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
                 "\"verified\":true}",
                 (unsigned long long)p->host_bytes, (unsigned long long)b->in, (unsigned long long)b->out,
                 (unsigned long long)b->peer, (unsigned long long)(b->state_in + b->state_out),
-                (unsigned long long)(b->stash_in + b->stash_out + b->peer),
-                (unsigned long long)bound_bytes(p), plan_s);
+                (unsigned long long)(b->stash_in + b->stash_out + b->peer), (unsigned long long)f.bound_bytes,
+                plan_s);
 }

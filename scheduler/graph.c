@@ -119,9 +119,12 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
+/* A workspace may be left out only by a forward that saves S in its place. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
-    add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, kind == TENSOR_S || kind == TENSOR_WORK);
+    bool optional = kind == TENSOR_S ||
+                    (kind == TENSOR_WORK && graph_tensor_find(b->g, TENSOR_S, layer, micro) != PLAN_NONE);
+    add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, optional);
 }
 
 static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro,

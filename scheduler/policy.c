@@ -19,8 +19,8 @@ const char *const policy_names[POLICY_COUNT + 1] = {
 #undef POLICY
     NULL};
 
-const char *const objective_names[OBJECTIVE_COUNT + 1] = {"time", "bytes", NULL};
 const char *const update_place_names[UPDATE_PLACE_COUNT + 1] = {"auto", "host", "device", NULL};
+const char *const plan_objective_names[OBJECTIVE_COUNT + 1] = {"time", "bytes", NULL};
 
 static const struct policy *const policies[POLICY_COUNT] = {
 #define POLICY(id, name) &policy_##id,

@@ -23,16 +23,16 @@ enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT 
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
 /* What the best plan is: the fastest, or the one that moves fewest bytes to and from the host; ties by the other. */
-enum objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
-extern const char *const objective_names[OBJECTIVE_COUNT + 1];
+enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
+extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
 struct plan_request {
     const struct graph *train, *eval; /* eval may be NULL: no eval program */
     const struct machine *machine;
     enum policy_id policy; /* POLICY_auto: the best of the others that fits */
     enum update_place update;
-    enum objective objective;
     const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
+    enum plan_objective objective; /* the least time, of equals the fewest bytes; or the other way round */
 };
 
 /* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least

@@ -125,10 +125,7 @@ static int read_layer(struct table *t, const struct json *node, uint32_t id, str
     take_numbers(&o, t->arena, "bwd_bytes", &t->bwd_bytes, &l->bwd_bytes);
     take_seconds(&o, "update_cpu_s", &l->update_cpu_s);
     take_seconds(&o, "update_gpu_s", &l->update_gpu_s);
-    int r = json_obj_end(&o);
-    if (r == 0 && (l->w > MAX_NUMBER || l->b > MAX_NUMBER || l->k > MAX_NUMBER))
-        r = err_set_at(err, -EOVERFLOW, path, "has more than 2^53 bytes");
-    return r;
+    return json_obj_end(&o);
 }
 
 static int read_layers(struct table *t, const struct json *list, struct err *err)
@@ -295,21 +292,26 @@ void table_to_json(const struct table *t, struct strbuf *out)
 
 /* ---- values ---- */
 
+/* A line that goes on far beyond the last size may leave what integers hold. */
+static double within(double v)
+{
+    return fmin(fmax(v, 0), MAX_NUMBER);
+}
+
 static double value_at(const struct table_axis *axis, const double *v, double size)
 {
     if (axis->n == 1) /* through the origin: what one size says of another */
-        return v[0] * size / axis->sizes[0];
+        return within(v[0] * size / axis->sizes[0]);
     uint32_t i = 1;
     while (i < axis->n - 1 && axis->sizes[i] < size)
         i++;
     double a = axis->sizes[i - 1], b = axis->sizes[i];
-    double at = v[i - 1] + (v[i] - v[i - 1]) * (size - a) / (b - a);
-    return at > 0 ? at : 0;
+    return within(v[i - 1] + (v[i] - v[i - 1]) * (size - a) / (b - a));
 }
 
 static uint64_t ns(double seconds)
 {
-    return (uint64_t)llround(seconds * 1e9);
+    return (uint64_t)llround(within(seconds * 1e9));
 }
 
 /* What is left of `whole` bytes; 0 when the parts exceed it. */

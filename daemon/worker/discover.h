@@ -42,6 +42,9 @@ int cache_path(const struct topology *t, char *ret, size_t size, struct err *err
 /* Takes links and peers from the cache; false: there are none. A damaged file is a warning and counts as none. */
 bool cache_load(struct topology *t);
 int cache_store(const struct topology *t, struct err *err);
+/* Any other file there: its path, and writing it whole or not at all. */
+int cache_file(const char *name, char *ret, size_t size, struct err *err);
+int cache_write(const char *path, const char *text, size_t bytes, struct err *err);
 
 /* Writes a file whole or not at all. */
 int discover_write_file(const char *path, const char *text, size_t bytes, struct err *err);

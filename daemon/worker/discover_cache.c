@@ -33,14 +33,21 @@ static int cache_dir(char *ret, size_t size, struct err *err)
     return n < 0 || (size_t)n >= size ? err_set(err, -ENAMETOOLONG, "the path of the cache is too long") : 0;
 }
 
-int cache_path(const struct topology *t, char *ret, size_t size, struct err *err)
+int cache_file(const char *name, char *ret, size_t size, struct err *err)
 {
     char dir[PATH_MAX];
     int r = cache_dir(dir, sizeof dir, err);
     if (r < 0)
         return r;
-    int n = snprintf(ret, size, "%s/machine-%016" PRIx64 ".json", dir, topology_hash(t));
+    int n = snprintf(ret, size, "%s/%s", dir, name);
     return n < 0 || (size_t)n >= size ? err_set(err, -ENAMETOOLONG, "the path of the cache is too long") : 0;
+}
+
+int cache_path(const struct topology *t, char *ret, size_t size, struct err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "machine-%016" PRIx64 ".json", topology_hash(t));
+    return cache_file(name, ret, size, err);
 }
 
 bool cache_load(struct topology *t)
@@ -97,19 +104,24 @@ int discover_write_file(const char *path, const char *text, size_t bytes, struct
     return r < 0 ? err_set_at(err, r, path, "cannot be written: %s", strerror(-r)) : 0;
 }
 
-int cache_store(const struct topology *t, struct err *err)
+int cache_write(const char *path, const char *text, size_t bytes, struct err *err)
 {
-    char dir[PATH_MAX], path[PATH_MAX];
-    struct strbuf b = {0};
+    char dir[PATH_MAX];
     int r = cache_dir(dir, sizeof dir, err);
     if (r == 0)
-        r = cache_path(t, path, sizeof path, err);
-    if (r == 0)
         r = dirs_make(dir, 0700, "the directory", err);
+    return r < 0 ? r : discover_write_file(path, text, bytes, err);
+}
+
+int cache_store(const struct topology *t, struct err *err)
+{
+    char path[PATH_MAX];
+    struct strbuf b = {0};
+    int r = cache_path(t, path, sizeof path, err);
     if (r == 0) {
         topology_to_json(t, &b);
         strbuf_add(&b, "\n");
-        r = discover_write_file(path, b.at, b.n, err);
+        r = cache_write(path, b.at, b.n, err);
     }
     strbuf_finish(&b);
     return r;

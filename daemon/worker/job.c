@@ -73,6 +73,8 @@ static struct plan_request request_of(const struct job_options *o, const struct 
         .machine = &j->machine,
         .policy = o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy,
         .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
+        .table = j->table,
+        .objective = o->objective,
     };
 }
 
@@ -219,12 +221,18 @@ static int check_output(const struct job *j, struct err *err)
     return r;
 }
 
+int job_open(const struct job_options *o, struct job *j, struct err *err)
+{
+    int r = open_data(j, err);
+    return r < 0 ? r : job_choose_machine(o, j, err);
+}
+
 int job_prepare(const struct job_options *o, struct job *j, struct err *err)
 {
     uint32_t micro_batch = j->spec->train.micro_batch;
-    int r = open_data(j, err);
+    int r = job_open(o, j, err);
     if (r == 0)
-        r = job_choose_machine(o, j, err);
+        r = job_choose_profile(o, j, err);
     if (r == 0 && micro_batch == 0)
         r = earlier_micro_batch(j, &micro_batch, err);
     if (r < 0)
@@ -287,6 +295,7 @@ void job_finish(struct job *j)
 {
     plan_destroy(j->plan);
     drop_graphs(j);
+    table_destroy(j->table);
     dataset_close(j->train);
     dataset_close(j->val);
     spec_destroy(j->spec);

@@ -29,10 +29,11 @@ struct job_options {
     uint64_t host_bytes;   /* 0: the spec's */
     int policy;            /* enum policy_id, -1: the spec's */
     int update;            /* enum update_place, -1: the spec's */
+    enum plan_objective objective;
+    const char *profile;   /* a file, or "none"; NULL: $TUTTI_PROFILE, else what was measured here */
     uint32_t threads;      /* 0: one per core */
     uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
     uint64_t delay_seed;                         /* 0: none */
-    const char *profile;                         /* a file; with --rules only */
     bool leased;                  /* by the daemon: device_bytes is a limit, not a wish */
     const uint32_t *device_index; /* leased: which devices, `devices` of them; NULL: any */
 };
@@ -50,6 +51,9 @@ struct job_blame {
     uint32_t n, index[DEVICE_MAX];
     char why[96]; /* in the backend's words */
 };
+/* Where the times come from that plans are chosen by; they never change results. */
+enum job_profile { JOB_ANALYTIC, JOB_FILE, JOB_MEASURED, JOB_PROFILE_COUNT };
+extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "file", "measured" */
 
 struct job {
     struct spec *spec;
@@ -62,6 +66,10 @@ struct job {
     bool elsewhere;    /* the machine is from a file: nobody looked whether it is this one */
     bool real_devices; /* else virtual ones, without an index */
     uint32_t device_index[DEVICE_MAX];
+    char device_kind[96]; /* what times of one such device say of another: its name; "": not known */
+    struct table *table;  /* times of the layers; NULL: analytic */
+    enum job_profile profile;
+    char profile_reason[832]; /* a sentence without its end */
     struct plan *plan; /* verified */
     double plan_s;     /* how long planning and verifying took */
     uint32_t threads;
@@ -84,12 +92,21 @@ int job_least_capacity(const struct job_options *o, const struct job *j, uint64_
                        struct err *err);
 void job_finish(struct job *j); /* takes a zeroed one */
 
-/* A part of job_prepare (job_machine.c): machine, backend and devices. The data set is open. */
+/* A part of job_prepare: the data sets, machine, backend and devices. */
+int job_open(const struct job_options *o, struct job *j, struct err *err);
+/* A part of that (job_machine.c). The data set is open. */
 int job_choose_machine(const struct job_options *o, struct job *j, struct err *err);
 /* These devices of the job (positions in its machine) do not work; adds that to a message. */
 void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err);
 /* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */
 int job_check_backend(const struct job *j, struct err *err);
+
+/* A part of job_prepare (job_profile.c): the table, and links from it that nobody said otherwise. The machine is there. */
+int job_choose_profile(const struct job_options *o, struct job *j, struct err *err);
+/* What the plan was chosen by; the caller destroys it. */
+struct profile *job_times(const struct job *j);
+/* A profile/v1 file. */
+int job_read_profile(const char *path, struct table **ret, struct err *err);
 
 /* Fills j->comparison. Takes about a second at most: a job of too many tasks is not planned again. The update is where the job
  * wants it; with "auto" on the device and, where that does not fit, on the host. */

@@ -14,6 +14,7 @@
 
 #include "base/strbuf.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/time_cache.h"
 
 struct wish {
     uint32_t least, most;  /* devices */
@@ -188,6 +189,8 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
         return refuse_number(w, t, &p, o, err);
     m->n_devices = w->most < p.n ? w->most : p.n;
     prefer_free(t, &p, m->n_devices);
+    snprintf(j->device_kind, sizeof j->device_kind, "%s",
+             t->devices[p.at[0]].name); /* of several the first's */
     for (uint32_t i = 0; i < m->n_devices; i++) {
         const struct device_info *d = &t->devices[p.at[i]];
         uint64_t bytes = topology_usable_bytes(t, p.at[i]);
@@ -217,6 +220,8 @@ static int choose(const struct job_options *o, const struct discovery *d, struct
     j->backend = backend_names[t->backend];
     snprintf(j->backend_reason, sizeof j->backend_reason, "%s", d->reason);
     j->elsewhere = d->from_file;
+    if (t->n_devices == 0 && !j->elsewhere)
+        time_cache_cpu(j->device_kind, sizeof j->device_kind);
     j->real_devices = t->n_devices > 0;
     int r = j->real_devices ? choose_real(o, &w, t, j, err) : choose_virtual(&w, t, m, err);
     m->host_bytes = w.host_bytes > 0 ? w.host_bytes : t->host_memory_bytes;

@@ -23,6 +23,10 @@ static const char usage[] =
     "use\n"
     "       tutti-worker --rules harmony --profile FILE [options]    time a schedule of Harmony by its own "
     "rules\n"
+    "       tutti-worker --time JOB.json [options]    time the job's layers here, for the plans of later "
+    "runs\n"
+    "       tutti-worker --plan-profile FILE --device-memory SIZE --batch N [options]    a plan from a "
+    "profile\n"
     "       tutti-worker --serve SOCKET --job ID --attempt N    train a job of tuttid, which starts it so\n"
     "JOB.json may be - for standard input.\n"
     "\n"
@@ -33,8 +37,12 @@ static const char usage[] =
     "  --devices N            number of devices; cpu devices are virtual, there are as many as one likes\n"
     "  --device-memory SIZE   bytes of each, e.g. 64MiB\n"
     "  --host-memory SIZE     host memory the job may use\n"
-    "  --policy NAME          auto, resident, stream, lru, harmony-pp\n"
-    "  --optimizer-on WHERE   auto, host, device\n"
+    "  --policy NAME          auto, resident, stream, lru, harmony-pp; with --plan also all: side by side\n"
+    "  --objective WHAT       what plans are chosen by: time (default), bytes\n"
+    "  --profile FILE|none    times of the layers: a profile, or none but computed ones (default: "
+    "$TUTTI_PROFILE,\n"
+    "                         else what --time has kept of such layers)\n"
+    "  --optimizer-on WHERE   auto, host, device (also: --update)\n"
     "  --threads N            threads that share one operation (default: one per core)\n"
     "  --link SIZE            pace host copies to SIZE bytes per second, each device and direction\n"
     "  --peer SIZE            pace copies between devices\n"
@@ -47,9 +55,14 @@ static const char usage[] =
     "finished\n"
     "                         job, else of the newest checkpoint)\n"
     "  --force                replace FILE\n"
+    "what to plan from a profile:\n"
+    "  --batch N              samples of a step\n"
+    "  --micro-batch N|auto   of these so many at once; auto: the best divisor that was measured\n"
+    "what to time:\n"
+    "  --micro-batches LIST   sizes, e.g. 1,2,4,8 (default: powers of two up to the batch that fit)\n"
+    "  --force                also what is kept from before\n"
     "what to time by rules (see docs/simulator.md):\n"
     "  --form pp|dp           pipeline or data parallel, on --devices N\n"
-    "  --batch N              samples of a step\n"
     "  --micro-batch-fwd N    samples of a forward micro-batch; --micro-batch-bwd N: of a backward one\n"
     "  --packs-fwd LIST       last layer of each forward pack, e.g. 4,9,14; --packs-bwd LIST: backward\n"
     "  --task-overhead TIME   at the end of every task (default: 40ms)\n"
@@ -63,7 +76,7 @@ static const char usage[] =
     "  --dump                 with --plan: every instruction\n"
     "  --out FILE             with --plan: write the plan as JSON; with --export: the weights; with --probe: "
     "a\n"
-    "                         topology file\n"
+    "                         topology file; with --time: a profile\n"
     "  --trace FILE           with --plan: write a Chrome trace of the simulated plan\n"
     "  --help, --version\n";
 
@@ -87,8 +100,11 @@ enum option_id {
     OPT_LINK,
     OPT_MACHINE,
     OPT_MEASURE,
+    OPT_MICRO_BATCH,
+    OPT_MICRO_BATCHES,
     OPT_MICRO_BATCH_BWD,
     OPT_MICRO_BATCH_FWD,
+    OPT_OBJECTIVE,
     OPT_ONLY,
     OPT_OPTIMIZER_ON,
     OPT_OUT,
@@ -97,6 +113,7 @@ enum option_id {
     OPT_PACKS_FWD,
     OPT_PEER,
     OPT_PLAN,
+    OPT_PLAN_PROFILE,
     OPT_POLICY,
     OPT_PROBE,
     OPT_PROFILE,
@@ -107,6 +124,7 @@ enum option_id {
     OPT_STEP,
     OPT_TASK_OVERHEAD,
     OPT_THREADS,
+    OPT_TIME,
     OPT_TRACE,
     OPT_TRACE_STEPS,
     OPT_VERSION,
@@ -132,8 +150,11 @@ static const struct option options[] = {
     {"link", required_argument, NULL, OPT_LINK},
     {"machine", required_argument, NULL, OPT_MACHINE},
     {"measure", no_argument, NULL, OPT_MEASURE},
+    {"micro-batch", required_argument, NULL, OPT_MICRO_BATCH},
     {"micro-batch-bwd", required_argument, NULL, OPT_MICRO_BATCH_BWD},
     {"micro-batch-fwd", required_argument, NULL, OPT_MICRO_BATCH_FWD},
+    {"micro-batches", required_argument, NULL, OPT_MICRO_BATCHES},
+    {"objective", required_argument, NULL, OPT_OBJECTIVE},
     {"only", required_argument, NULL, OPT_ONLY},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
     {"out", required_argument, NULL, OPT_OUT},
@@ -142,6 +163,7 @@ static const struct option options[] = {
     {"packs-fwd", required_argument, NULL, OPT_PACKS_FWD},
     {"peer", required_argument, NULL, OPT_PEER},
     {"plan", required_argument, NULL, OPT_PLAN},
+    {"plan-profile", required_argument, NULL, OPT_PLAN_PROFILE},
     {"policy", required_argument, NULL, OPT_POLICY},
     {"probe", no_argument, NULL, OPT_PROBE},
     {"profile", required_argument, NULL, OPT_PROFILE},
@@ -152,16 +174,19 @@ static const struct option options[] = {
     {"step", required_argument, NULL, OPT_STEP},
     {"task-overhead", required_argument, NULL, OPT_TASK_OVERHEAD},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"time", required_argument, NULL, OPT_TIME},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"trace-steps", required_argument, NULL, OPT_TRACE_STEPS},
+    {"update", required_argument, NULL, OPT_OPTIMIZER_ON},
     {"version", no_argument, NULL, OPT_VERSION},
     {NULL, 0, NULL, 0},
 };
 
 struct command {
-    int verb; /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_PROBE, OPT_RULES, OPT_RUN, OPT_SERVE; 0: none yet */
+    int verb;         /* OPT_CHECK, OPT_EXPORT, OPT_PLAN, OPT_PLAN_PROFILE, ...; 0: none yet */
     bool trace_steps; /* were given */
     bool backend;     /* was given */
+    bool micro_batch; /* was given */
     struct verb_options o;
 };
 
@@ -234,15 +259,19 @@ static int parse_list(const char *text, const char *option, uint64_t *ret, struc
     return 0;
 }
 
+#define VERBS                                                                                                \
+    "--check, --plan and --run, or --export, or --plan-profile, or --probe, or --rules, or --serve, or "     \
+    "--time"
+
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
     if (c->verb != 0)
-        return err_set(
-            err, -EINVAL,
-            "only one of --check, --plan and --run, or --export, or --probe, or --rules, or --serve");
+        return err_set(err, -EINVAL, "only one of " VERBS);
     c->verb = verb;
     if (verb == OPT_EXPORT)
         c->o.export_dir = path;
+    else if (verb == OPT_PLAN_PROFILE)
+        c->o.profile_path = path;
     else if (verb == OPT_SERVE)
         c->o.socket = path;
     else if (verb == OPT_RULES)
@@ -277,6 +306,35 @@ static int parse_rules_option(struct verb_options *o, int id, const char *arg, s
     return err_set(err, -EINVAL, "see tutti-worker --help");
 }
 
+/* "1,2,4,8": ascending. */
+static int parse_sizes(const char *text, struct verb_options *o, struct err *err)
+{
+    const char *at = text;
+    o->n_micro_batches = 0;
+    for (;;) {
+        char *end;
+        errno = 0;
+        unsigned long v = strtoul(at, &end, 10);
+        bool ascends = o->n_micro_batches == 0 || v > o->micro_batches[o->n_micro_batches - 1];
+        if (errno != 0 || at[0] < '0' || at[0] > '9' || v < 1 || v > SPEC_MAX_DIM || !ascends ||
+            (*end != ',' && *end != '\0'))
+            return err_set_at(err, -EINVAL, "--micro-batches",
+                              "expected sizes that ascend, such as 1,2,4,8; found \"%s\"", text);
+        if (o->n_micro_batches == VERB_MAX_SIZES)
+            return err_set_at(err, -EINVAL, "--micro-batches", "at most %d sizes", VERB_MAX_SIZES);
+        o->micro_batches[o->n_micro_batches++] = (uint32_t)v;
+        if (*end == '\0')
+            return 0;
+        at = end + 1;
+    }
+}
+
+static int parse_policy(struct command *c, const char *arg, struct err *err)
+{
+    c->o.all_policies = strcmp(arg, "all") == 0;
+    return c->o.all_policies ? 0 : parse_name(arg, "--policy", policy_names, &c->o.job.policy, err);
+}
+
 static int parse_option(struct command *c, int id, const char *arg, struct err *err)
 {
     struct job_options *j = &c->o.job;
@@ -285,11 +343,29 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_CHECK:
     case OPT_EXPORT:
     case OPT_PLAN:
+    case OPT_PLAN_PROFILE:
     case OPT_PROBE:
     case OPT_RULES:
     case OPT_RUN:
     case OPT_SERVE:
+    case OPT_TIME:
         return set_verb(c, id, arg, err);
+    case OPT_BATCH:
+        return parse_u32(arg, "--batch", 1, SPEC_MAX_DIM, &c->o.batch, err);
+    case OPT_MICRO_BATCH:
+        c->micro_batch = true;
+        return strcmp(arg, "auto") == 0
+                   ? 0
+                   : parse_u32(arg, "--micro-batch", 1, SPEC_MAX_DIM, &c->o.micro_batch, err);
+    case OPT_MICRO_BATCHES:
+        return parse_sizes(arg, &c->o, err);
+    case OPT_OBJECTIVE:
+        r = parse_name(arg, "--objective", plan_objective_names, &name, err);
+        j->objective = (enum plan_objective)name;
+        return r;
+    case OPT_PROFILE:
+        j->profile = arg;
+        return 0;
     case OPT_JOB:
         return parse_number(arg, "--job", 1, 1ull << 53, &c->o.job_id, err);
     case OPT_ATTEMPT:
@@ -299,11 +375,6 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         j->backend = (enum backend_choice)name;
         c->backend = true;
         return r;
-    case OPT_BATCH:
-        return parse_u32(arg, "--batch", 1, INT32_MAX, &c->o.batch, err);
-    case OPT_PROFILE:
-        j->profile = arg;
-        return 0;
     case OPT_MACHINE:
         j->machine = arg;
         return 0;
@@ -327,7 +398,7 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_PEER:
         return parse_size(arg, "--peer", &j->peer_bytes_per_s, err);
     case OPT_POLICY:
-        return parse_name(arg, "--policy", policy_names, &j->policy, err);
+        return parse_policy(c, arg, err);
     case OPT_OPTIMIZER_ON:
         return parse_name(arg, "--optimizer-on", update_place_names, &j->update, err);
     case OPT_OUTPUT:
@@ -407,15 +478,29 @@ static bool asks_for_json(int argc, char **argv)
 static int check_options(const struct command *c, struct err *err)
 {
     const struct verb_options *o = &c->o;
-    bool out = o->plan_path != NULL && c->verb != OPT_EXPORT && c->verb != OPT_PROBE;
-    if (c->verb != OPT_PLAN && (o->dump || o->trace_path != NULL || out))
-        return err_set(err, -EINVAL,
-                       "--dump, --out and --trace go with --plan (--out also with --export and --probe)");
+    bool plans = c->verb == OPT_PLAN || c->verb == OPT_PLAN_PROFILE;
+    bool out = o->plan_path != NULL && c->verb != OPT_EXPORT && c->verb != OPT_PROBE && c->verb != OPT_TIME;
+    if (!plans && (o->dump || o->trace_path != NULL || out))
+        return err_set(
+            err, -EINVAL,
+            "--dump, --out and --trace go with --plan (--out also with --export, --probe and --time)");
+    if (o->all_policies && (!plans || o->dump || o->trace_path != NULL || out))
+        return err_set_at(
+            err, -EINVAL, "--policy",
+            "all goes with --plan, and without --dump, --out and --trace, which are of one plan");
+    if (c->verb != OPT_PLAN_PROFILE && ((o->batch > 0 && c->verb != OPT_RULES) || c->micro_batch))
+        return err_set(err, -EINVAL, "--batch and --micro-batch go with --plan-profile: a job has its own");
+    if (c->verb == OPT_PLAN_PROFILE && (c->backend || o->job.machine != NULL || o->job.profile != NULL))
+        return err_set(
+            err, -EINVAL,
+            "--plan-profile looks at no machine: it goes without --backend, --machine and --profile");
+    if (c->verb != OPT_TIME && o->n_micro_batches > 0)
+        return err_set(err, -EINVAL, "--micro-batches goes with --time");
     if (c->verb != OPT_PROBE && o->measure)
         return err_set(err, -EINVAL, "--measure goes with --probe");
     if (o->only != 0 && (c->verb != OPT_PROBE || o->measure))
         return err_set(err, -EINVAL, "--only goes with --probe, without --measure");
-    if (c->verb != OPT_EXPORT && (o->export_step != NULL || o->force))
+    if (c->verb != OPT_EXPORT && (o->export_step != NULL || (o->force && c->verb != OPT_TIME)))
         return err_set(err, -EINVAL, "--step and --force go with --export");
     if (c->verb == OPT_EXPORT && o->plan_path == NULL)
         return err_set(err, -EINVAL, "--export needs --out FILE");
@@ -427,8 +512,6 @@ static int check_options(const struct command *c, struct err *err)
         return err_set(err, -EINVAL,
                        "--form, --micro-batch-fwd, --micro-batch-bwd, --packs-fwd, --packs-bwd and "
                        "--task-overhead go with --rules");
-    if (c->verb != OPT_RULES && (o->batch != 0 || o->job.profile != NULL))
-        return err_set(err, -EINVAL, "--batch and --profile go with --rules");
     if (c->verb != OPT_RUN && c->trace_steps)
         return err_set(err, -EINVAL, "--trace-steps goes with --run");
     return 0;
@@ -447,6 +530,8 @@ static int run_verb(const struct command *c)
         return verb_export(&c->o);
     case OPT_PLAN:
         return verb_plan(&c->o);
+    case OPT_PLAN_PROFILE:
+        return verb_plan_profile(&c->o);
     case OPT_PROBE:
         return verb_probe(&c->o);
     case OPT_RULES:
@@ -455,13 +540,11 @@ static int run_verb(const struct command *c)
         return verb_run(&c->o);
     case OPT_SERVE:
         return verb_serve(&c->o);
+    case OPT_TIME:
+        return verb_time(&c->o);
     }
     if (c->o.json)
-        return fail(c,
-                    err_set(&err, -EINVAL,
-                            "one of --check, --plan and --run, or --export, or --probe, or --rules, or "
-                            "--serve is needed; see --help"),
-                    &err);
+        return fail(c, err_set(&err, -EINVAL, "one of " VERBS " is needed; see --help"), &err);
     fputs(usage, stderr);
     return EXIT_INVALID;
 }

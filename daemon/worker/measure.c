@@ -90,17 +90,18 @@ static int measure_all(const struct bench *b, uint32_t n, struct topology *t)
     return r;
 }
 
-static int open_bench(const struct topology *t, uint32_t n, struct bench *ret, struct err *err)
+static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, struct bench *ret,
+                      struct err *err)
 {
     uint32_t index[DEVICE_MAX];
     struct devset_config c = {.backend = backend_names[t->backend], .n_devices = n, .threads = 1};
-    ret->bytes = MEASURE_BYTES;
+    ret->bytes = bytes;
     for (uint32_t i = 0; i < t->n_devices; i++) {
         index[i] = t->devices[i].index;
         if (topology_usable_bytes(t, i) < ret->bytes)
             return err_set(err, -ENOSPC,
                            "device %u has %llu bytes free; measuring needs %llu and a reserve of %llu", i,
-                           (unsigned long long)t->devices[i].free_bytes, MEASURE_BYTES,
+                           (unsigned long long)t->devices[i].free_bytes, (unsigned long long)bytes,
                            (unsigned long long)topology_reserve_bytes(t->backend));
     }
     if (t->n_devices > 0)
@@ -119,9 +120,14 @@ static int open_bench(const struct topology *t, uint32_t n, struct bench *ret, s
 
 int measure(struct topology *t, uint32_t virtual_devices, struct err *err)
 {
+    return measure_copies(t, virtual_devices, MEASURE_BYTES, err);
+}
+
+int measure_copies(struct topology *t, uint32_t virtual_devices, uint64_t bytes, struct err *err)
+{
     struct bench b = {0};
     uint32_t n = t->n_devices > 0 ? t->n_devices : virtual_devices;
-    int r = open_bench(t, n, &b, err);
+    int r = open_bench(t, n, bytes, &b, err);
     if (r == 0) {
         r = measure_all(&b, n, t);
         if (r < 0)

@@ -12,5 +12,8 @@
 /* Fills in the link and peer rates of t. Where its devices are virtual, of `virtual_devices` of them (at least 1): then
  * there is no matrix of peers. */
 int measure(struct topology *t, uint32_t virtual_devices, struct err *err);
+/* The same with copies of so many bytes, a multiple of DEVICE_ALIGN: within the memory of one computer what fits its
+ * caches is copied several times faster than what does not. */
+int measure_copies(struct topology *t, uint32_t virtual_devices, uint64_t bytes, struct err *err);
 
 #endif

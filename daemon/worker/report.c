@@ -77,6 +77,12 @@ void report_backend_members(const struct job *j, struct strbuf *b)
     strbuf_add_json(b, j->backend_reason);
 }
 
+void report_profile_members(const struct job *j, struct strbuf *b)
+{
+    strbuf_addf(b, ",\"profile\":\"%s\",\"profile_reason\":", job_profile_names[j->profile]);
+    strbuf_add_json(b, j->profile_reason);
+}
+
 static uint64_t total_params(const struct job *j)
 {
     uint64_t n = 0;
@@ -157,7 +163,7 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
 static void add_plan(const struct job *j, struct strbuf *b)
 {
     const struct plan *p = j->plan;
-    struct profile *prof = profile_analytic(j->graph, &j->machine);
+    struct profile *prof = job_times(j);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, &j->machine);
     const struct plan_bytes *n = &sim->bytes;
     strbuf_addf(b,
@@ -190,6 +196,7 @@ void report_planned(const struct job *j, struct strbuf *b)
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
     report_backend_members(j, b);
+    report_profile_members(j, b);
     strbuf_add(b, "}");
 }
 
@@ -321,6 +328,7 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
     report_backend_members(j, b);
+    report_profile_members(j, b);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
 }
 
@@ -376,5 +384,6 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
         strbuf_add(b, "\n");
     }
     strbuf_addf(b, "  backend   %s: %s\n", j->backend, j->backend_reason);
+    strbuf_addf(b, "  profile   %s: %s\n", job_profile_names[j->profile], j->profile_reason);
     strbuf_addf(b, "  weights   %016" PRIx64 "  (%s)\n", r->weights_hash, r->numerics);
 }

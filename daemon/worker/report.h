@@ -42,6 +42,9 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
 /* ,"backend":"cpu","backend_reason":"...": members of a JSON object. */
 void report_backend_members(const struct job *j, struct strbuf *b);
 
+/* ,"profile":"analytic","profile_reason":"...": likewise. */
+void report_profile_members(const struct job *j, struct strbuf *b);
+
 int print_buffer(struct strbuf *b); /* frees it; returns as report_check */
 
 #endif

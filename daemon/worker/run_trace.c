@@ -115,7 +115,7 @@ double run_trace_stall(const struct run_trace *t, const struct plan *plan)
 
 static void print(const struct run_trace *t, const struct job *j, struct strbuf *out)
 {
-    struct profile *prof = profile_analytic(j->graph, &j->machine);
+    struct profile *prof = job_times(j);
     struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, t->warm_up + t->steps, prof, &j->machine);
     const struct trace_part parts[] = {
         {"run", t->spans, t->steps},

@@ -127,36 +127,9 @@ static void name_option(struct err *err)
 
 /* ---- the profile ---- */
 
-static int read_text(const char *path, struct strbuf *b, struct err *err)
-{
-    char chunk[8192];
-    size_t n;
-    int r = 0;
-    FILE *f = fopen(path, "re");
-    strbuf_add(b, "");
-    while (f != NULL && b->n <= JSON_MAX_BYTES && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        strbuf_addn(b, chunk, n);
-    if (f == NULL || ferror(f))
-        r = err_set_at(err, -errno, path, "the profile cannot be read: %s", strerror(errno));
-    if (f != NULL)
-        fclose(f);
-    return r;
-}
-
 static int read_profile(const struct verb_options *o, struct table **ret, struct err *err)
 {
-    const char *path = o->job.profile;
-    struct strbuf b = {0};
-    int r = read_text(path, &b, err);
-    if (r == 0) {
-        r = table_parse(b.at, b.n, path, ret, err);
-        if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) { /* a path inside: say of which file */
-            char at[sizeof err->path];
-            snprintf(at, sizeof at, "%s", err->path);
-            err_set_at(err, r, path, "%s: %s", at, err->msg);
-        }
-    }
-    strbuf_finish(&b);
+    int r = job_read_profile(o->job.profile, ret, err);
     if (r == 0 && o->job.link_bytes_per_s > 0)
         (*ret)->link_bytes_per_s = o->job.link_bytes_per_s;
     if (r == 0 && o->job.peer_bytes_per_s > 0)

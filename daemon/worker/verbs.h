@@ -12,6 +12,8 @@
  * with 128 + its number, as shells expect. */
 enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_INVALID = 2, EXIT_MISFIT = 5, EXIT_NOT_FOUND = 6 };
 
+#define VERB_MAX_SIZES 32
+
 /* --rules: a schedule, as words; verb_rules.c makes sense of them. */
 struct rules_options {
     const char *name; /* NULL: --rules was not given */
@@ -21,6 +23,7 @@ struct rules_options {
 
 struct verb_options {
     struct job_options job;
+    bool all_policies;     /* --plan: --policy all */
     bool json;             /* the result as JSON on stdout, nothing else there */
     bool quiet;            /* no progress */
     bool dump;             /* --plan: every instruction */
@@ -32,20 +35,26 @@ struct verb_options {
     const char *export_dir;   /* --export: a job's output; plan_path is the file to write */
     const char
         *export_step; /* --export: a number, "best", "last"; NULL: the finished model, else the newest */
-    bool force;       /* --export: replace the file */
+    bool force;       /* --export: replace the file; --time: measure what is kept, too */
     uint64_t only;    /* --probe: devices of which it is asked how much is free (devset_probe); 0: all */
     bool measure;     /* --probe: time copies; plan_path is the topology file to write */
-    uint32_t batch;   /* --rules: samples of a step */
     struct rules_options rules;
+    const char *profile_path;    /* --plan-profile */
+    uint32_t batch;              /* --plan-profile, --rules: samples of a step */
+    uint32_t micro_batch;        /* --plan-profile; 0: auto */
+    uint32_t n_micro_batches;    /* --time; 0: some; plan_path is the profile to write */
+    uint32_t micro_batches[VERB_MAX_SIZES];
 };
 
 /* Each prints its result on stdout, progress and errors on stderr, and returns the exit code. */
 int verb_check(const struct verb_options *o);
 int verb_export(const struct verb_options *o);
 int verb_plan(const struct verb_options *o);
+int verb_plan_profile(const struct verb_options *o);
 int verb_probe(const struct verb_options *o);
 int verb_rules(const struct verb_options *o);
 int verb_run(const struct verb_options *o);
 int verb_serve(const struct verb_options *o);
+int verb_time(const struct verb_options *o);
 
 #endif

@@ -8,9 +8,9 @@ from harness import case
 
 OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "--measure", "--devices",
            "--device-memory", "--host-memory", "--policy", "--optimizer-on", "--threads", "--link",
-           "--peer", "--delay-seed", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version",
-           "--rules", "--profile", "--form", "--batch", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd",
-           "--task-overhead"]
+           "--peer", "--delay-seed", "--plan-profile", "--time", "--profile", "--objective", "--batch", "--micro-batch",
+           "--micro-batches", "--update", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version",
+           "--rules", "--form", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd", "--task-overhead"]
 
 
 def refused(t, *options, says=(), **popen):
@@ -73,6 +73,13 @@ VALUES = [
     ("--policy", "Resident", 'did you mean "resident"'),
     ("--policy", "zzz", 'unknown name "zzz"'),
     ("--optimizer-on", "hots", 'did you mean "host"'),
+    ("--objective", "tme", 'did you mean "time"'),
+    ("--batch", "0", "from 1 to"),
+    ("--micro-batch", "few", '"few"'),
+    ("--micro-batches", "1,,2", "1,2,4,8"),
+    ("--micro-batches", "2,2", "ascend"),
+    ("--micro-batches", "", "1,2,4,8"),
+    ("--micro-batches", "-1", "1,2,4,8"),
     ("--devices", "0", "from 1 to"),
     ("--devices", "-1", "from 1 to"),
     ("--devices", "2.5", '"2.5"'),

@@ -265,6 +265,7 @@ def execute(program, root, index):
 
 def main(argv):
     heed_signals()
+    os.environ.setdefault("TUTTI_PROFILE", "none")  # plans are compared: what was once measured here does not decide them
     if len(argv) < 2 or argv[1].startswith("-"):
         print(f"usage: {argv[0]} PROGRAM [WORD...]\n\nRuns the cases whose names contain every WORD. With "
               "TUTTI_TEST_KEEP in the environment the directories of failed cases are kept.", file=sys.stderr)

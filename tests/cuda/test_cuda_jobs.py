@@ -56,6 +56,7 @@ def environment(seed, report=None):
     env.pop("TUTTI_BACKEND", None)
     if not REAL:
         env["CUDASIM_DEVICES"] = "4"
+    env["TUTTI_PROFILE"] = "none"
     if report is not None:
         env["CUDASIM_REPORT"] = report
     return env
@@ -261,10 +262,26 @@ def case_device_that_is_not_found(n):
         assert (f"device {device} (cudasim) is suspect" in log) == (device >= n), log
 
 
+def case_profile():
+    """Layers are timed on the device, without a race, and a plan by these times has the same bits."""
+    report, path = os.path.join(ROOT, "report.json"), fresh("profiled")
+    env = dict(environment(5, report), XDG_CACHE_HOME=os.path.join(ROOT, "cache"))
+    del env["TUTTI_PROFILE"]
+    for words in (["--time", write_job(), "--micro-batches", "4,8"],
+                  ["--run", write_job(), "--devices", "2", "--device-memory", "96KiB", "--output", path, "--quiet"]):
+        r = subprocess.run([WORKER, *words, "--backend", "cuda", "--json"], env=env, capture_output=True, text=True,
+                           timeout=TIMEOUT_S)
+        assert r.returncode == 0, f"exit code {r.returncode}: {r.stdout} {r.stderr}"
+        with open(report) as f:
+            assert json.load(f)["races"] in (0, []), "races"
+    assert json.loads(r.stdout)["profile"] == "measured", r.stdout
+    assert outcome(path) == first(), "other bits by measured times"
+
+
 def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
-    cases += [("losses are within 1e-4 of the cpu's", case_losses_of_cpu), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
+    cases += [("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
     cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
     cases += [] if REAL else [("a job goes on on the other device", case_fault_of_one_of_two),

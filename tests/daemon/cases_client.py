@@ -17,8 +17,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 def environment(t, d=None):
     env = dict(os.environ)
     env.update(TUTTID=h.TUTTID, TUTTI_WORKER=h.WORKER, TMPDIR=t.dir, XDG_RUNTIME_DIR=t.path("no-runtime"),
-               XDG_STATE_HOME=t.path("no-state"), LC_ALL="C.UTF-8")
+               XDG_STATE_HOME=t.path("no-state"), XDG_CACHE_HOME=t.path("cache"), LC_ALL="C.UTF-8")
     env.pop("TUTTI_SOCKET", None)
+    env.pop("TUTTI_PROFILE", None)  # the case has a cache of its own
     if d is not None:
         env["TUTTI_SOCKET"] = d.socket
     return env
@@ -326,6 +327,23 @@ def test_check_and_plan_need_no_daemon(t):
     t.equal(plan["policy"], "lru", "policy")
     t.check(plan["verified"] and plan["bound_bytes"] <= plan["state_bytes"] + plan["activation_bytes"], "the bound")
     t.contains(tutti(t, "plan", path).out, "MEMORY", "bound")
+
+
+@case
+def test_profiles_need_no_daemon(t):
+    path, out = write_job(t, spec("out")), t.path("profile.json")
+    tutti(t, "profile", path, "--micro-batches", "1,2", "--out", out, "-q")
+    found = json.loads(tutti(t, "profile", path, "--micro-batches", "1,2", "--json").out)
+    t.check(found["ok"] and found["measured"] == 0 and found["kept"] > 0, f"measured again: {found}")
+    t.check(found["cache"].startswith(t.dir), "the cache is not the case's")
+    t.equal(json.loads(tutti(t, "plan", path, "--json").out)["profile"], "measured", "a plan of the job")
+    t.equal(json.loads(tutti(t, "plan", path, "--json", "--profile", "none").out)["profile"], "analytic", "without")
+    from_file = ["plan", "--profile", out, "--device-memory", "1GB", "--batch", 4, "--update", "host"]
+    plan = json.loads(tutti(t, *from_file, "--json", "--micro-batch", 2, "--objective", "bytes").out)
+    t.equal((plan["profile"], plan["micro_batch_fwd"], plan["verified"]), ("file", 2, True), "a plan from the profile")
+    t.contains(tutti(t, *from_file, "--policy", "all").out, "policy", "auto", "harmony-pp", what="the table")
+    t.contains(tutti(t, "plan", expect=2).err, "--profile FILE", what="usage")
+    tutti(t, "plan", "--profile", out, "--device-memory", "1KiB", "--batch", 4, expect=5)
 
 
 @case

@@ -255,6 +255,7 @@ class Daemon:
 
     def environment(self):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("TUTTI_", "XDG_", "NOTIFY_", "JOURNAL_"))}
+        env["TUTTI_PROFILE"] = "none"  # what was once measured here does not decide plans
         env.update(self.extra_env)
         return env
 

@@ -143,7 +143,7 @@ static void test_summary_tells_the_essentials(void **state)
     machine_init_cpu(&m, 2, 1 << 20, 1 << 20);
     struct profile *prof = profile_analytic(&tiny_graph, &m);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 4, prof, &m);
-    plan_summary(p, &tiny_graph, sim, &out);
+    plan_summary(p, &tiny_graph, sim, NULL, &out);
     assert_contains(&out, "policy by-hand on 2 devices");
     assert_contains(&out, "2 layers (dense, softmax_xent), weights 6.00 KiB, optimizer state 12.00 KiB");
     assert_contains(&out, "device 0    forward     0\n");
@@ -171,7 +171,7 @@ static void test_summary_without_prediction(void **state)
     struct strbuf out = {0};
 
     (void)state;
-    plan_summary(p, &tiny_graph, NULL, &out);
+    plan_summary(p, &tiny_graph, NULL, NULL, &out);
     assert_contains(&out, "MEMORY");
     assert_lacks(&out, "predicted");
     strbuf_finish(&out);
@@ -217,7 +217,7 @@ static void assert_summary(const struct tasks *t, const char *text)
 {
     struct strbuf out = {0};
 
-    plan_summary(&t->plan, &t->graph, NULL, &out);
+    plan_summary(&t->plan, &t->graph, NULL, NULL, &out);
     assert_contains(&out, text);
     strbuf_finish(&out);
 }
@@ -472,7 +472,7 @@ static void use_everything(const struct plan *p)
     struct profile *prof = profile_analytic(&tiny_graph, &m);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 2, prof, &m);
     plan_dump(p, &out);
-    plan_summary(p, &tiny_graph, sim, &out);
+    plan_summary(p, &tiny_graph, sim, NULL, &out);
     plan_summary_json(p, sim, 0, &out);
     trace_plan(p, PROGRAM_CYCLE, sim, &out);
     assert_round_trip(p);
@@ -789,7 +789,7 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     plan_dump(p, &out);
     assert_contains(&out, "program eval");
     out.n = 0;
-    plan_summary(p, g, sim, &out);
+    plan_summary(p, g, sim, NULL, &out);
     assert_contains(&out, "4 layers (dense x3, softmax_xent)");
     assert_contains(&out, "  state + stash cannot be less; here ");
     out.n = 0;

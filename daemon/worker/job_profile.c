@@ -1,0 +1,139 @@
+/* The times that a job's plans are chosen by: a profile that was named, else what was measured of such layers on such
+ * devices (time_cache.h), else none: analytic ones. They decide between plans, never between bits.
+ *
+ * $TUTTI_PROFILE stands for the option where that is not given, so that whoever compares plans can do without what
+ * happens to be in the cache.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/json.h"
+#include "daemon/worker/job.h"
+#include "daemon/worker/time_cache.h"
+#include "scheduler/table.h"
+
+const char *const job_profile_names[JOB_PROFILE_COUNT] = {
+    [JOB_ANALYTIC] = "analytic", [JOB_FILE] = "file", [JOB_MEASURED] = "measured"};
+
+int job_read_profile(const char *path, struct table **ret, struct err *err)
+{
+    char *text;
+    size_t bytes;
+    int r = fs_read_text(AT_FDCWD, path, JSON_MAX_BYTES, &text, &bytes);
+    if (r < 0)
+        return err_set_at(err, r, path, "the profile cannot be read: %s", strerror(-r));
+    r = table_parse(text, bytes, path, ret, err);
+    free(text);
+    if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) { /* a place inside: say of which file */
+        struct err inside = *err;
+        err_set_at(err, r, path, "%s%s%s", inside.path, inside.path[0] != '\0' ? ": " : "", inside.msg);
+    }
+    return r;
+}
+
+/* A profile of another model would give times without a meaning. */
+static int check_file(const struct job *j, const char *path, struct err *err)
+{
+    const struct model *m = &j->spec->model;
+    if (j->table->n_layers != m->n_layers)
+        return err_set_at(err, -EINVAL, path, "is a profile of %u layers, but the model has %u",
+                          j->table->n_layers, m->n_layers);
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        struct layer_sizes size;
+        layer_type(&m->layers[l])->sizes(&m->layers[l], 1, &size);
+        if (j->table->layers[l].w != size.w)
+            return err_set_at(err, -EINVAL, path,
+                              "is of another model: layer %u has %" PRIu64 " bytes of weights there, %" PRIu64
+                              " in the job",
+                              l, j->table->layers[l].w, size.w);
+    }
+    return 0;
+}
+
+static void say(struct job *j, enum job_profile which, const char *reason)
+{
+    j->profile = which;
+    snprintf(j->profile_reason, sizeof j->profile_reason, "%s", reason);
+}
+
+static int use_file(struct job *j, const char *path, struct err *err)
+{
+    int r = job_read_profile(path, &j->table, err);
+    if (r == 0)
+        r = check_file(j, path, err);
+    say(j, JOB_FILE, path);
+    return r;
+}
+
+static void use_cache(struct job *j)
+{
+    struct time_place place = {.threads = j->threads};
+    struct time_cache c;
+    uint64_t at = 0;
+    time_t seconds;
+    struct tm day;
+    char date[32] = "";
+    if (j->device_kind[0] == '\0') {
+        say(j, JOB_ANALYTIC, "nothing is known of that device");
+        return;
+    }
+    snprintf(place.backend, sizeof place.backend, "%s", j->backend);
+    snprintf(place.device, sizeof place.device, "%s", j->device_kind);
+    time_cache_load(&place, &c);
+    j->table = time_cache_table(&c, &j->spec->model, &j->spec->optimizer, &at);
+    time_cache_finish(&c);
+    if (j->table == NULL) {
+        say(j, JOB_ANALYTIC, "such layers were not measured on such a device; `tutti profile` does that");
+        return;
+    }
+    seconds = (time_t)at;
+    if (gmtime_r(&seconds, &day) != NULL)
+        strftime(date, sizeof date, "%Y-%m-%d", &day);
+    j->profile = JOB_MEASURED;
+    snprintf(j->profile_reason, sizeof j->profile_reason, "%s on %s", date, j->device_kind);
+}
+
+static uint64_t slower(uint64_t pace, uint64_t measured)
+{
+    return pace > 0 && pace < measured ? pace : measured;
+}
+
+/* A topology file knows better; a paced link is never faster than the copy itself. */
+static void use_links(const struct job_options *o, struct job *j)
+{
+    const struct table *t = j->table;
+    if (j->elsewhere || j->real_devices)
+        return;
+    if (t->link_bytes_per_s > 0) {
+        j->machine.link_bytes_per_s = slower(o->link_bytes_per_s, t->link_bytes_per_s);
+        j->machine.link_out_bytes_per_s = 0;
+    }
+    if (t->peer_bytes_per_s > 0)
+        j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
+}
+
+int job_choose_profile(const struct job_options *o, struct job *j, struct err *err)
+{
+    const char *wanted = o->profile != NULL ? o->profile : getenv("TUTTI_PROFILE");
+    int r = 0;
+    if (wanted != NULL && strcmp(wanted, "none") == 0)
+        say(j, JOB_ANALYTIC, "it was asked for");
+    else if (wanted != NULL && wanted[0] != '\0')
+        r = use_file(j, wanted, err);
+    else
+        use_cache(j);
+    if (r == 0 && j->table != NULL)
+        use_links(o, j);
+    return r;
+}
+
+struct profile *job_times(const struct job *j)
+{
+    return j->table != NULL ? profile_from_table(j->table, j->graph, &j->machine)
+                            : profile_analytic(j->graph, &j->machine);
+}

@@ -1,0 +1,272 @@
+/* Times layers and updates. See time_layers.h.
+ *
+ * All repetitions are enqueued before anything is waited for, so that the stream never runs dry between two of them: what
+ * is between two marks is the work, not the way to it. As many as fit into a budget, an odd number, and at least three.
+ * The first run, alone, warms up: it finds cold caches and, on a GPU, code that is not loaded yet.
+ */
+#include "daemon/worker/time_layers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kernels/device.h"
+
+#define BUDGET_NS  300000000ull /* for the repetitions of one measurement */
+#define LEAST      3
+#define MOST       25
+#define COPY_BYTES (64ull << 20)
+
+struct timer {
+    struct devset *devices;
+    void *host;
+    uint64_t bytes, device_bytes;
+    struct step_args step;
+    uint64_t marks[2 * MOST];
+};
+
+/* ---- memory ---- */
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
+}
+
+uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
+{
+    struct layer_sizes s;
+    layer_type(l)->sizes(l, rows, &s);
+    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(s.scratch_fwd) +
+           aligned(s.scratch_bwd) + aligned(s.target) + aligned(s.result);
+}
+
+uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
+{
+    return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
+}
+
+/* Blocks one after another; NULL for those that have no bytes. */
+struct blocks {
+    char *at;
+};
+
+static void *take(struct blocks *b, uint64_t bytes)
+{
+    void *p = b->at;
+    b->at += aligned(bytes);
+    return bytes > 0 ? p : NULL;
+}
+
+/* Numbers between a quarter and one half: no infinities, no denormals, and good as squares. */
+static void fill(struct timer *t)
+{
+    float *v = t->host;
+    for (uint64_t i = 0; i < t->bytes / sizeof *v; i++)
+        v[i] = 0.25f + (float)(i * 2654435761u >> 8 & 1023) / 4096;
+}
+
+static int copy_in(struct timer *t, void *to, const void *from, uint64_t bytes)
+{
+    int r = devset_copy(t->devices, LANE_IN, to, from, bytes), d = devset_drain(t->devices);
+    return r < 0 ? r : d;
+}
+
+static int open_devices(const struct timer_config *c, struct timer *t, struct err *err)
+{
+    t->bytes = aligned(c->bytes > COPY_BYTES ? c->bytes : COPY_BYTES);
+    t->device_bytes = aligned(c->device_bytes);
+    struct devset_config d = {.backend = c->backend,
+                              .n_devices = 1,
+                              .capacity_bytes = {t->device_bytes},
+                              .threads = c->threads,
+                              .device_index = c->device_index};
+    int r = devset_open(&d, &t->devices, err);
+    if (r < 0)
+        return r;
+    r = devset_host_alloc(t->devices, t->bytes, &t->host, err);
+    if (r < 0)
+        return r;
+    fill(t);
+    return 0;
+}
+
+int timer_open(const struct timer_config *c, struct timer **ret, struct err *err)
+{
+    struct timer *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return err_set(err, -ENOMEM, "no memory to measure with");
+    t->step = (struct step_args){.lr = 1e-6f,
+                                 .bias_correct1 = 1,
+                                 .bias_correct2 = 1,
+                                 .grad_scale = 1e-3f,
+                                 .valid_rows = UINT32_MAX,
+                                 .training = 1};
+    int r = open_devices(c, t, err);
+    if (r < 0) {
+        timer_close(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+void timer_close(struct timer *t)
+{
+    if (t == NULL)
+        return;
+    if (t->devices != NULL && t->host != NULL)
+        devset_host_free(t->devices, t->host, t->bytes);
+    devset_close(t->devices);
+    free(t);
+}
+
+/* ---- timing ---- */
+
+/* One piece of work: a pass of a layer, or an update. */
+struct work {
+    struct timer *timer;
+    uint32_t stream;
+    const struct layer *layer; /* NULL: an update */
+    bool backward;
+    struct layer_io io;
+    const struct optimizer *optimizer;
+    float *w, *k;
+    const float *dw;
+    uint64_t w_bytes;
+};
+
+static int launch(void *ctx, const struct op_call *call)
+{
+    const struct work *w = ctx;
+    return devset_launch(w->timer->devices, w->stream, call);
+}
+
+static int enqueue(struct work *w)
+{
+    const struct op_sink sink = {launch, w};
+    if (w->layer == NULL)
+        return optimizer_update(w->optimizer, &w->timer->step, w->w, w->dw, w->k, NULL, w->w_bytes, &sink);
+    const struct layer_type *type = layer_type(w->layer);
+    return (w->backward ? type->bwd : type->fwd)(w->layer, &w->io, &sink);
+}
+
+/* n times, with marks around each. */
+static int run(struct work *w, uint32_t n)
+{
+    struct timer *t = w->timer;
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        r = devset_mark(t->devices, w->stream, &t->marks[2 * i]);
+        if (r == 0)
+            r = enqueue(w);
+        if (r == 0)
+            r = devset_mark(t->devices, w->stream, &t->marks[2 * i + 1]);
+    }
+    int d = devset_drain(t->devices);
+    for (uint32_t i = 0; i < n; i++)
+        t->marks[i] = t->marks[2 * i + 1] - t->marks[2 * i];
+    return r < 0 ? r : d;
+}
+
+static int compare_u64(const void *pa, const void *pb)
+{
+    uint64_t a = *(const uint64_t *)pa, b = *(const uint64_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+static int time_work(struct work *w, double *ret_s, struct err *err)
+{
+    uint64_t *took = w->timer->marks;
+    int r = run(w, 1);
+    uint64_t n = BUDGET_NS / (took[0] + 1);
+    n = (n < LEAST ? LEAST : n > MOST ? MOST : n) | 1;
+    if (r == 0)
+        r = run(w, (uint32_t)n);
+    if (r < 0)
+        return err_set(err, r, "the device failed while measuring: %s", strerror(-r));
+    qsort(took, n, sizeof *took, compare_u64);
+    *ret_s = (double)took[n / 2] * 1e-9;
+    return 0;
+}
+
+int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
+                double *ret_bwd_s, struct err *err)
+{
+    struct layer_sizes s;
+    struct blocks b = {devset_address(t->devices, 0, 0)};
+    layer_type(l)->sizes(l, rows, &s);
+    if (timer_layer_bytes(l, rows) > t->device_bytes)
+        return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
+    struct work w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
+    char *begin = b.at;
+    w.io = (struct layer_io){.step = &t->step, .rows = rows, .accumulate = true};
+    w.io.w = take(&b, s.w);
+    w.io.dw = take(&b, s.w);
+    w.io.x = take(&b, s.x);
+    float *input_grad = take(&b, s.x);
+    w.io.dx = dx ? input_grad : NULL;
+    w.io.y = take(&b, s.y);
+    w.io.dy = take(&b, s.y);
+    w.io.s = take(&b, s.s);
+    w.io.scratch = take(&b, s.scratch_fwd > s.scratch_bwd ? s.scratch_fwd : s.scratch_bwd);
+    uint64_t filled = (uint64_t)(b.at - begin);
+    w.io.target = take(&b, s.target); /* zero is a class of every loss */
+    w.io.result = take(&b, s.result);
+    int r = copy_in(t, begin, t->host, filled);
+    if (r == 0 && s.target > 0) {
+        memset(t->host, 0, s.target);
+        r = copy_in(t, (void *)w.io.target, t->host, s.target);
+        fill(t);
+    }
+    if (r < 0)
+        return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
+    r = time_work(&w, ret_fwd_s, err);
+    w.backward = true;
+    return r < 0 ? r : time_work(&w, ret_bwd_s, err);
+}
+
+static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w_bytes, uint32_t stream,
+                          void *at, double *ret_s, struct err *err)
+{
+    struct blocks b = {at};
+    struct work w = {.timer = t, .stream = stream, .optimizer = o, .w_bytes = w_bytes};
+    w.w = take(&b, w_bytes);
+    w.dw = take(&b, w_bytes);
+    w.k = take(&b, optimizer_state_bytes(o, w_bytes));
+    return time_work(&w, ret_s, err);
+}
+
+int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
+                 double *ret_device_s, struct err *err)
+{
+    uint64_t bytes = timer_update_bytes(o, w_bytes);
+    void *device = devset_address(t->devices, 0, 0);
+    int r = 0;
+    if (bytes > t->bytes)
+        return err_set(err, -ENOSPC, "the update is larger than the memory for measuring");
+    *ret_device_s = 0;
+    if (bytes <= t->device_bytes) {
+        r = copy_in(t, device, t->host, bytes);
+        r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
+                  : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, ret_device_s, err);
+    }
+    if (r == 0) /* the stream behind those of the one device */
+        r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, ret_host_s, err);
+    fill(t);
+    return r;
+}
+
+uint64_t timer_host_copy(struct timer *t)
+{
+    uint64_t best = UINT64_MAX, half = t->bytes / 2;
+    for (int i = 0; i < LEAST + 1; i++) {
+        uint64_t begin = clock_now_ns();
+        memcpy((char *)t->host + half, t->host, half);
+        uint64_t took = clock_now_ns() - begin;
+        if (i > 0 && took < best)
+            best = took;
+    }
+    fill(t);
+    return (uint64_t)((double)half * 1e9 / (double)(best + 1)) + 1;
+}

@@ -1,0 +1,324 @@
+/* --plan-profile: a plan for a model of which only a profile is known (docs/profile.md), on a machine that is said on the
+ * command line. Looks at no device and needs no job; nothing but the plan comes of it.
+ *
+ * --micro-batch auto tries every divisor of the batch within the measured sizes, and keeps the plan that is best by the
+ * objective. What does not fit is told with the layer that needs most, and the least capacity with which it would.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/worker/planned.h"
+#include "daemon/worker/report.h"
+#include "daemon/worker/verbs.h"
+#include "scheduler/table.h"
+#include "scheduler/verify.h"
+
+#define HOST_ENOUGH  (1ull << 50) /* host memory, where nobody says how much there is */
+#define MAX_DIVISORS 1536         /* no number below 2^32 has more */
+
+/* What is planned; the same for every policy. */
+struct setting {
+    const struct verb_options *o;
+    struct table *table;
+    struct machine machine;
+};
+
+/* A plan with the graph that it is of. */
+struct attempt {
+    uint32_t micro_batch;
+    struct graph *graph;
+    struct plan *plan;
+    uint64_t ns, bytes;
+};
+
+static void attempt_finish(struct attempt *a)
+{
+    plan_destroy(a->plan);
+    graph_destroy(a->graph);
+    *a = (struct attempt){0};
+}
+
+/* ---- the machine ---- */
+
+static int set_up(const struct verb_options *o, struct setting *ret, struct err *err)
+{
+    const struct job_options *j = &o->job;
+    struct machine *m = &ret->machine;
+    ret->o = o;
+    if (j->device_bytes < PLAN_ALIGN)
+        return err_set_at(err, -EINVAL, "--device-memory", "is needed: bytes of each device, e.g. 9GB");
+    if (o->batch == 0)
+        return err_set_at(err, -EINVAL, "--batch", "is needed: samples of a step");
+    int r = job_read_profile(o->profile_path, &ret->table, err);
+    if (r < 0)
+        return r;
+    const struct table *t = ret->table;
+    machine_init_cuda(m);
+    m->n_devices = j->devices > 0 ? j->devices : 1;
+    for (uint32_t i = 0; i < m->n_devices; i++)
+        m->capacity_bytes[i] = j->device_bytes & ~(uint64_t)(PLAN_ALIGN - 1);
+    m->host_bytes = j->host_bytes > 0 ? j->host_bytes : HOST_ENOUGH;
+    if (t->link_bytes_per_s > 0 || j->link_bytes_per_s > 0)
+        m->link_bytes_per_s = j->link_bytes_per_s > 0 ? j->link_bytes_per_s : t->link_bytes_per_s;
+    if (t->peer_bytes_per_s > 0 || j->peer_bytes_per_s > 0)
+        m->peer_bytes_per_s = j->peer_bytes_per_s > 0 ? j->peer_bytes_per_s : t->peer_bytes_per_s;
+    m->all_links_bytes_per_s = m->link_bytes_per_s; /* all devices together have no more than one link */
+    return 0;
+}
+
+/* ---- what does not fit ---- */
+
+/* The task of the graph with the most bytes of operands at once: no plan does with less. */
+static uint64_t largest_task(const struct graph *g, const struct graph_task **ret)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < g->n_tasks; i++) {
+        const struct graph_task *t = &g->tasks[i];
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; t->place == PLACE_DEVICE && k < t->n_operands; k++) {
+            const struct graph_operand *op = &g->operands[t->operand + k];
+            if (!op->optional)
+                bytes += (g->tensors[op->tensor].bytes + PLAN_ALIGN - 1) & ~(uint64_t)(PLAN_ALIGN - 1);
+        }
+        if (bytes > most || (bytes == most && most > 0 && t->layer < (*ret)->layer)) {
+            most = bytes;
+            *ret = t;
+        }
+    }
+    return most;
+}
+
+static int refuse(const struct setting *s, const char *policy, const struct graph *g, uint64_t least,
+                  struct err *err)
+{
+    const struct graph_task *task = NULL;
+    struct strbuf b = {0};
+    uint64_t most = largest_task(g, &task);
+    strbuf_addf(&b, "policy %s does not fit: with micro-batch %u it needs at least %" PRIu64 " bytes (",
+                policy, g->rows, least);
+    strbuf_add_bytes(&b, least);
+    strbuf_addf(&b, ") on each of %u device%s, but has %" PRIu64 " (", s->machine.n_devices,
+                s->machine.n_devices == 1 ? "" : "s", s->machine.capacity_bytes[0]);
+    strbuf_add_bytes(&b, s->machine.capacity_bytes[0]);
+    strbuf_addf(&b, "); layer %u needs most, %" PRIu64 " bytes (", task != NULL ? task->layer : 0, most);
+    strbuf_add_bytes(&b, most);
+    strbuf_addf(&b, ") in its %s pass", task != NULL && task->kind == INSTR_BWD ? "backward" : "forward");
+    err_set_at(err, -ENOSPC, "--device-memory", "%s", b.at);
+    strbuf_finish(&b);
+    return -ENOSPC;
+}
+
+/* ---- planning ---- */
+
+static struct plan_request request_of(const struct setting *s, const struct graph *g, int policy)
+{
+    const struct job_options *j = &s->o->job;
+    return (struct plan_request){
+        .train = g,
+        .machine = &s->machine,
+        .policy = (enum policy_id)policy,
+        .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
+        .table = s->table,
+        .objective = j->objective,
+    };
+}
+
+/* With this micro-batch. -ENOSPC: *ret_least has the capacity that would do, or 0 when it is host memory that lacks. */
+static int try_size(const struct setting *s, int policy, uint32_t micro_batch, struct attempt *ret,
+                    uint64_t *ret_least, struct err *err)
+{
+    *ret = (struct attempt){.micro_batch = micro_batch};
+    *ret_least = 0;
+    int r = graph_build_table(s->table, micro_batch, s->o->batch / micro_batch, true, &ret->graph, err);
+    if (r < 0)
+        return r;
+    struct plan_request request = request_of(s, ret->graph, policy);
+    r = plan_make(&request, &ret->plan, ret_least, err);
+    if (r == -ENOSPC && *ret_least > 0)
+        refuse(s, policy_names[policy], ret->graph, *ret_least, err);
+    else if (r == -ENOSPC)
+        err_set_at(err, r, "--host-memory", "%s", err->msg);
+    if (r < 0)
+        return r;
+    struct profile *times = plan_profile(&request);
+    struct sim_result *sim = plan_simulate(ret->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, &s->machine);
+    ret->ns = sim->cycle_ns;
+    ret->bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
+    sim_destroy(sim);
+    profile_destroy(times);
+    return 0;
+}
+
+static bool is_better(const struct setting *s, const struct attempt *a, const struct attempt *than)
+{
+    if (than->plan == NULL)
+        return true;
+    if (s->o->job.objective == OBJECTIVE_BYTES)
+        return a->bytes < than->bytes || (a->bytes == than->bytes && a->ns < than->ns);
+    return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
+}
+
+/* Of those that do not fit the one that lacks least is told of. */
+struct failure {
+    int code;
+    uint64_t least;
+    struct err err;
+};
+
+static void keep_failure(struct failure *f, int code, uint64_t least, const struct err *err)
+{
+    bool better = f->code == 0 || (code == -ENOSPC && f->code != -ENOSPC) ||
+                  (code == -ENOSPC && least > 0 && (f->least == 0 || least < f->least));
+    if (better)
+        *f = (struct failure){code, least, *err};
+}
+
+/* The divisors of the batch between the smallest and the largest measured size, or the one that was asked for. */
+static uint32_t find_sizes(const struct setting *s, uint32_t ret[MAX_DIVISORS])
+{
+    const struct table *t = s->table;
+    uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], n = 0;
+    uint32_t most = table_largest(t), batch = s->o->batch;
+    if (s->o->micro_batch > 0) {
+        ret[0] = s->o->micro_batch;
+        return 1;
+    }
+    for (uint32_t u = least; u <= most && u <= batch && n < MAX_DIVISORS; u++)
+        if (batch % u == 0)
+            ret[n++] = u;
+    return n;
+}
+
+static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
+{
+    uint32_t batch = s->o->batch, u = s->o->micro_batch;
+    if (u > 0 && batch % u != 0)
+        return err_set_at(err, -EINVAL, "--micro-batch", "%u does not divide --batch %u", u, batch);
+    if (n == 0)
+        return err_set_at(err, -EINVAL, "--batch",
+                          "%u has no divisor among the sizes that were measured, which end at %u; say one "
+                          "with --micro-batch",
+                          batch, table_largest(s->table));
+    return 0;
+}
+
+/* The best attempt of a policy, verified. */
+static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct planned *told)
+{
+    uint32_t sizes[MAX_DIVISORS], n = find_sizes(s, sizes);
+    struct failure failed = {0};
+    uint64_t begin = clock_now_ns();
+    *ret = (struct attempt){0};
+    int r = check_sizes(s, n, &told->err);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        struct attempt a;
+        uint64_t least;
+        struct err err = {0};
+        int e = try_size(s, policy, sizes[i], &a, &least, &err);
+        if (e < 0)
+            keep_failure(&failed, e, least, &err);
+        if (e == 0 && is_better(s, &a, ret)) {
+            attempt_finish(ret);
+            *ret = a;
+        } else {
+            attempt_finish(&a);
+        }
+    }
+    if (r == 0 && ret->plan == NULL) {
+        told->err = failed.err;
+        told->least_bytes = failed.least;
+        r = failed.code;
+    }
+    if (r == 0)
+        r = plan_verify(ret->plan, ret->graph, NULL, &s->machine, NULL, &told->err);
+    told->policy = policy_names[policy];
+    told->code = r;
+    if (r < 0) {
+        attempt_finish(ret);
+        return r;
+    }
+    told->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
+    told->plan = ret->plan;
+    told->graph = ret->graph;
+    struct plan_request request = request_of(s, ret->graph, policy);
+    struct profile *times = plan_profile(&request);
+    planned_simulate(told, times, &s->machine);
+    profile_destroy(times);
+    ret->plan = NULL; /* told's from here on */
+    return 0;
+}
+
+/* ---- printing ---- */
+
+static void describe(const struct setting *s, struct strbuf *head, struct strbuf *members)
+{
+    const struct table *t = s->table;
+    const struct machine *m = &s->machine;
+    strbuf_addf(head, "profile file: %s", s->o->profile_path);
+    if (t->model[0] != '\0' || t->device[0] != '\0')
+        strbuf_addf(head, " (%s%s%s)", t->model, t->model[0] != '\0' && t->device[0] != '\0' ? ", " : "",
+                    t->device);
+    strbuf_addf(head, "\nmachine %u device%s of ", m->n_devices, m->n_devices == 1 ? "" : "s");
+    strbuf_add_bytes(head, m->capacity_bytes[0]);
+    strbuf_add(head, ", link ");
+    strbuf_add_bytes(head, m->link_bytes_per_s);
+    strbuf_add(head, "/s each way, peers ");
+    strbuf_add_bytes(head, m->peer_bytes_per_s);
+    strbuf_addf(head, "/s; batch %u, objective %s\n", s->o->batch, plan_objective_names[s->o->job.objective]);
+    strbuf_add(members, ",\"profile\":\"file\",\"profile_reason\":");
+    strbuf_add_json(members, s->o->profile_path);
+}
+
+static int plan_one(const struct setting *s, const char *head, const char *members)
+{
+    struct attempt a;
+    struct planned p = {0};
+    int policy = s->o->job.policy >= 0 ? s->o->job.policy : POLICY_auto, code;
+    if (plan_policy(s, policy, &a, &p) < 0)
+        code = report_error(s->o, p.code, &p.err, p.least_bytes, true);
+    else
+        code = planned_print(s->o, &p, head, "the times of the profile", members);
+    planned_finish(&p);
+    attempt_finish(&a);
+    return code;
+}
+
+static int plan_all(const struct setting *s, const char *head, const char *members)
+{
+    struct attempt a[POLICY_COUNT] = {0};
+    struct planned list[POLICY_COUNT] = {0};
+    int code = -1;
+    for (int i = 0; i < POLICY_COUNT && code < 0; i++) {
+        int r = plan_policy(s, i, &a[i], &list[i]);
+        if (r < 0 && r != -ENOSPC && r != -EBADMSG)
+            code = report_error(s->o, r, &list[i].err, 0, true);
+    }
+    if (code < 0)
+        code = planned_compare(s->o, list, POLICY_COUNT, head, members);
+    for (int i = 0; i < POLICY_COUNT; i++) {
+        planned_finish(&list[i]);
+        attempt_finish(&a[i]);
+    }
+    return code;
+}
+
+int verb_plan_profile(const struct verb_options *o)
+{
+    struct setting s = {0};
+    struct err err = {0};
+    struct strbuf head = {0}, members = {0};
+    int r = set_up(o, &s, &err), code;
+    if (r < 0) {
+        code = report_error(o, r, &err, 0, true);
+    } else {
+        describe(&s, &head, &members);
+        code = (o->all_policies ? plan_all : plan_one)(&s, head.at, members.at);
+    }
+    strbuf_finish(&head);
+    strbuf_finish(&members);
+    table_destroy(s.table);
+    return code;
+}

@@ -1,0 +1,233 @@
+/* Measured times: what counts as the same shape, what is kept and found again, the table that is made of it by hand; and
+ * that the timer measures every kind of layer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/time_cache.h"
+#include "daemon/worker/time_layers.h"
+#include "scheduler/table.h"
+
+static const struct time_place place = {.backend = "cpu", .device = "some cpu \"x\"", .threads = 3};
+
+static struct layer layers[] = {
+    {.kind = LAYER_activation, .id = 0, .in = 8, .out = 8, .act = ACT_RELU},
+    {.kind = LAYER_dense, .id = 1, .in = 8, .out = 4, .bias = true, .act = ACT_GELU},
+    {.kind = LAYER_dense, .id = 2, .in = 4, .out = 4},
+    {.kind = LAYER_dense, .id = 3, .in = 4, .out = 4},
+    {.kind = LAYER_softmax_xent, .id = 4, .in = 4},
+};
+static const struct model model = {layers, 5};
+static const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW};
+
+static char dir[] = "/tmp/tutti-times-XXXXXX";
+
+static int make_home(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) == NULL || setenv("XDG_CACHE_HOME", dir, 1) != 0;
+}
+
+static int remove_home(void **state)
+{
+    char path[PATH_MAX], sub[64];
+    (void)state;
+    if (time_cache_path(&place, path, sizeof path, NULL) == 0)
+        unlink(path);
+    snprintf(sub, sizeof sub, "%s/tutti", dir);
+    rmdir(sub);
+    return rmdir(dir);
+}
+
+static void put(struct time_cache *c, const char *shape, uint32_t rows, double first, double second,
+                uint64_t at)
+{
+    struct time_entry e = {.rows = rows, .first_s = first, .second_s = second, .at_s = at};
+    strcpy(e.shape, shape);
+    time_cache_put(c, &e);
+}
+
+/* Everything at 2 and 8, all but the loss at 4. */
+static struct time_cache filled(void)
+{
+    static const char *const shapes[] = {"activation 8x8 relu", "dense 8x4 bias gelu", "dense 4x4 dx",
+                                         "softmax_xent 4x0 dx"};
+    static const uint32_t sizes[] = {8, 2, 4};
+    struct time_cache c = {.place = place, .link_bytes_per_s = 5, .peer_bytes_per_s = 6};
+    for (uint32_t s = 0; s < 4; s++)
+        for (uint32_t u = 0; u < 3; u++)
+            if (s < 3 || sizes[u] != 4)
+                put(&c, shapes[s], sizes[u], (s + 1) * sizes[u], (s + 1) * sizes[u] * 10, 1000 + 10 * s + u);
+    put(&c, "adamw 144", 0, 0.5, 0.25, 900);
+    return c;
+}
+
+static void test_shapes_differ_where_times_do(void **state)
+{
+    static const struct layer base = {.kind = LAYER_dense, .in = 8, .out = 4};
+    struct layer other[7];
+    char a[TIME_SHAPE_MAX], b[TIME_SHAPE_MAX];
+    (void)state;
+    for (int i = 0; i < 7; i++)
+        other[i] = base;
+    other[0].in = 9;
+    other[1].out = 5;
+    other[2].bias = true;
+    other[3].act = ACT_RELU;
+    other[4].act = ACT_TANH;
+    other[5].dropout = 0.1f;
+    other[6].kind = LAYER_activation;
+    time_shape_layer(&base, false, a);
+    for (int i = 0; i < 7; i++) {
+        time_shape_layer(&other[i], false, b);
+        assert_string_not_equal(a, b);
+    }
+    time_shape_layer(&other[3], false, a);
+    time_shape_layer(&other[4], false, b);
+    assert_string_not_equal(a, b);
+    time_shape_layer(&base, true, b);
+    assert_string_equal(b, "dense 8x4 dx");
+    struct layer same = base;
+    same.id = 7;
+    time_shape_layer(&same, true, a);
+    assert_string_equal(a, b);
+
+    const struct optimizer plain = {.kind = OPTIMIZER_SGD}, heavy = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
+    time_shape_update(&plain, 16, a);
+    time_shape_update(&heavy, 16, b);
+    assert_string_not_equal(a, b);
+    time_shape_update(&adamw, 16, b);
+    assert_string_equal(b, "adamw 16");
+}
+
+static void test_what_is_stored_is_found_again(void **state)
+{
+    struct time_cache c = filled(), again, none;
+    struct time_place other = place;
+    struct err err = {0};
+    (void)state;
+    time_cache_load(&place, &none); /* nothing there yet */
+    assert_int_equal(none.entries.n, 0);
+    put(&c, "dense 4x4 dx", 8, 0.1, 1.0 / 3, 77); /* in place of what was there */
+    if (time_cache_store(&c, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    time_cache_load(&place, &again);
+    assert_int_equal(again.entries.n, c.entries.n);
+    for (size_t i = 0; i < c.entries.n; i++) {
+        const struct time_entry *e = &c.entries.at[i];
+        const struct time_entry *f = time_cache_find(&again, e->shape, e->rows);
+        assert_non_null(f);
+        assert_memory_equal(e, f, sizeof *e);
+    }
+    assert_int_equal(again.link_bytes_per_s, 5);
+    assert_int_equal(again.peer_bytes_per_s, 6);
+    assert_int_equal(again.host_copy_bytes_per_s, 0);
+    assert_string_equal(again.place.device, place.device);
+    other.threads = 4;
+    time_cache_load(&other, &none);
+    assert_int_equal(none.entries.n, 0);
+    other = place;
+    strcpy(other.device, "another cpu");
+    time_cache_load(&other, &none);
+    assert_int_equal(none.entries.n, 0);
+    time_cache_finish(&c);
+    time_cache_finish(&again);
+}
+
+static void test_a_table_has_the_sizes_that_all_layers_have(void **state)
+{
+    struct time_cache c = filled();
+    uint64_t at = 0;
+    struct table_point p;
+    (void)state;
+    struct table *t = time_cache_table(&c, &model, &adamw, &at);
+    assert_non_null(t);
+    assert_int_equal(t->n_layers, 5);
+    assert_int_equal(t->fwd.n, 2);
+    assert_int_equal(t->fwd.sizes[0], 2);
+    assert_int_equal(t->fwd.sizes[1], 8);
+    assert_int_equal(at, 900); /* the update's */
+    assert_int_equal(t->link_bytes_per_s, 5);
+    assert_string_equal(t->device, place.device);
+    assert_int_equal(t->layers[1].w, 4 * (8 * 4 + 4));
+    assert_int_equal(t->layers[1].k, 8 * (8 * 4 + 4));
+    assert_true(t->layers[1].update_cpu_s == 0.5 && t->layers[1].update_gpu_s == 0.25);
+    assert_true(t->layers[2].update_cpu_s == 0); /* of that size none was measured */
+    table_at(t, 0, 2, &p);                       /* before the first layer with weights nothing goes back */
+    assert_int_equal(p.fwd_ns, 2000000000ull);
+    assert_int_equal(p.bwd_ns, 0);
+    table_at(t, 1, 8, &p);
+    assert_int_equal(p.fwd_ns, 16000000000ull);
+    assert_int_equal(p.bwd_ns, 160000000000ull);
+    assert_int_equal(p.x, 8 * 8 * 4);
+    assert_int_equal(p.s, 2 * 8 * 4 * 4); /* z, and the gradient of it */
+    table_at(t, 3, 5, &p);                /* between; the same shape as layer 2 */
+    assert_int_equal(p.fwd_ns, 15000000000ull);
+    assert_int_equal(p.s, 0);
+    table_destroy(t);
+
+    layers[2].act = ACT_TANH; /* nobody measured that */
+    assert_null(time_cache_table(&c, &model, &adamw, &at));
+    layers[2].act = ACT_NONE;
+    time_cache_finish(&c);
+}
+
+/* Whatever a kind of layer needs is there, and some time goes by. */
+static void test_every_kind_of_layer_is_measured(void **state)
+{
+    struct timer *timer = NULL;
+    struct err err = {0};
+    uint64_t most = timer_update_bytes(&adamw, 4096);
+    (void)state;
+    struct timer_config c = {.backend = "cpu", .threads = 2, .bytes = most, .device_bytes = most};
+    for (int k = 0; k < LAYER_COUNT; k++) {
+        struct layer l = {
+            .kind = (enum layer_kind)k, .in = 6, .out = 6, .bias = true, .act = ACT_RELU, .dropout = 0.5f};
+        uint64_t bytes = timer_layer_bytes(&l, 3);
+        if (bytes > c.bytes)
+            c.bytes = c.device_bytes = bytes;
+    }
+    if (timer_open(&c, &timer, &err) < 0)
+        fail_msg("%s", err.msg);
+    for (int k = 0; k < LAYER_COUNT; k++) {
+        struct layer l = {
+            .kind = (enum layer_kind)k, .in = 6, .out = 6, .bias = true, .act = ACT_RELU, .dropout = 0.5f};
+        for (int dx = 0; dx < 2; dx++) {
+            double fwd = 0, bwd = 0;
+            if (timer_layer(timer, &l, dx, 3, &fwd, &bwd, &err) < 0)
+                fail_msg("%s: %s", layer_type(&l)->name, err.msg);
+            assert_true(fwd > 0 && bwd > 0);
+        }
+        assert_int_equal(timer_layer(timer, &l, true, 1000, &(double){0}, &(double){0}, &err), -ENOSPC);
+    }
+    double host = 0, device = 0;
+    assert_int_equal(timer_update(timer, &adamw, 4096, &host, &device, &err), 0);
+    assert_true(host > 0 && device > 0);
+    assert_int_equal(timer_update(timer, &adamw, 16384, &host, &device, &err), 0);
+    assert_true(host > 0 && device == 0); /* on the host only: the device is too small */
+    assert_true(timer_host_copy(timer) > 0);
+    timer_close(timer);
+    timer_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes_differ_where_times_do),
+        cmocka_unit_test(test_what_is_stored_is_found_again),
+        cmocka_unit_test(test_a_table_has_the_sizes_that_all_layers_have),
+        cmocka_unit_test(test_every_kind_of_layer_is_measured),
+    };
+
+    return cmocka_run_group_tests(tests, make_home, remove_home);
+}
