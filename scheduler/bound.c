@@ -1,31 +1,41 @@
-/* Lower bounds on host bytes per iteration.
+/* Lower bounds on host bytes per iteration. docs/bound.md has the proof at leisure.
  *
- * The argument looks at two moments of every step, in any order in which a plan may be executed:
+ * The argument looks at two moments of every step, in the order in which the plan issues its tasks:
  *
- *     the turn   the first backward task of the loss. For some micro-batch every layer has done its forward
- *                pass, and none but the loss its backward pass.
- *     the end    the last backward task of the first trained layer. All gradients are done, and no trained
- *                layer has begun its next forward pass, for that needs the update of the first.
+ *     the turn   the first backward task of the loss, or of some layer. For one micro-batch every layer has
+ *                done its forward pass, and no layer before this one its backward pass.
+ *     the end    the last backward task of the first layer with weights. All gradients are done, and no layer
+ *                with weights has begun its next forward pass, for that needs the update of the first.
  *
- * The W of a layer is needed before and after both. So its state moves, with the update
+ * A cycle is one step, so what is on the devices at a moment is the same in every step. W is read between the
+ * moments, either way. So of the state of a layer moves, with the update
  *
- *     on the host     dW out, W in after the update, and in again after the turn unless it is on a device
- *                     then: 2W + G, or W + G with W bytes taken at the turn.
- *     on the device   W out and in and in: 3W; 2W when it is there at one of the moments; nothing when at
- *                     both. K out and in: 2K; nothing when it is there at both. (An update that waits beyond
- *                     the end, for clipping, moves or holds dW besides: that only adds.)
+ *     on the host     dW out, W in after the update, and W in after the turn unless it is on a device then.
+ *     on the device   W in after each moment at which it is on no device, and out if there is one; K out and
+ *                     in unless it is on a device at both. With a decision all gradients wait for it: dW out
+ *                     and in unless it is on a device at the end.
  *
- * Stash that is written before the turn and read after it is on a device at the turn, or goes out and in: 2
- * per byte. What is on the devices at a moment lies beside the other operands of that moment's task, so what
- * can be saved is a filling of the room that is left. It is relaxed to a fractional one, done greedily by
- * density: stash with 2 per byte, and state along the upper concave hull of (0, 0), (W, W), (W, 2W + G - 2K),
- * (W + K, 2W + G). To use the room of one moment alone is no better: what is saved by W that is there at the
- * end only (G - 2K) and by W or stash that is there at the turn only (W, 2W) is together no more than by W
- * that is there at both.
+ * Layers behind that of the turn may have done their backward pass: their W is not read after the turn for
+ * sure, and with the update on the device goes out and in once, like K.
+ *
+ * Stash that is written before the turn and read after it is on a device at the turn, or goes out and in.
+ * What is on the devices at a moment lies beside the other operands of that moment's task, in the room that
+ * they leave. So let a byte pay rent for being there, p at the turn and q at the end. Whatever p and q, a
+ * plan pays at most p * turn room + q * end room, and moves and pays together at least, with W, G, K and A
+ * bytes of W, dW, K and stash,
+ *
+ *     for a layer   the lesser of   W + G + W min(1, p)
+ *                             and   W min(3, 2 + p, 2 + q, p + q) + K min(2, p + q) + G min(2, q)
+ *     behind        the lesser of   W + G
+ *                             and   W min(2, p + q) + K min(2, p + q) + G min(2, q)
+ *     for stash     A min(2, p)
+ *
+ * with G min(2, q) only for dW that waits for a decision. The difference is a lower bound; p and q are
+ * chosen to make it large. With room R at both moments and without stash it is 3W - R for K = 2W, at p = 1
+ * and q = 0; 3W - 1.5R for K = W, at p = 1.5 and q = 0; 3W - 3R for K = 0, at p = 2 and q = 1.
  *
  * Copies between devices cost no host bytes: N devices have the room of all. They have it less ONE working
- * set, because the others may be idle at that moment. All layers have the same K / W, by the one optimizer,
- * so sums over layers are enough.
+ * set, because the others may be idle at that moment.
  */
 #include "scheduler/bound.h"
 
@@ -33,6 +43,11 @@
 
 #include "base/arena.h"
 #include "scheduler/explain_parts.h"
+
+#define UNIT     5040 /* rent is counted in parts of a byte */
+#define MAX_RENT (3 * UNIT)
+
+typedef __int128 parts;
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -46,58 +61,66 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- the free choice ---- */
 
-/* So many bytes kept save so many moved. */
-struct piece {
-    uint64_t bytes, gain;
-};
-
-/* a * b / c, rounded up: a gain is never underrated. */
-static uint64_t scale(uint64_t a, uint64_t b, uint64_t c)
+static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
-    return (uint64_t)(((unsigned __int128)a * b + c - 1) / c);
+    uint64_t w_rate =
+        s->passed ? least(2 * UNIT, p + q) : least(least(3 * UNIT, p + q), 2 * UNIT + least(p, q));
+    parts host = (parts)(s->w + s->dw) * UNIT + (s->passed ? 0 : (parts)s->w * least(UNIT, p));
+    parts device =
+        (parts)s->w * w_rate + (parts)s->k * least(2 * UNIT, p + q) + (parts)s->waiting * least(2 * UNIT, q);
+    return host < device ? host : device;
 }
 
-static bool denser(const struct piece *a, const struct piece *b)
+/* Moved at least, by the rents p and q. */
+static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
-    return (unsigned __int128)a->gain * b->bytes > (unsigned __int128)b->gain * a->bytes;
+    parts sum = (parts)s->stash * least(2 * UNIT, p) - (parts)s->turn_room * p - (parts)s->end_room * q;
+    for (uint32_t i = 0; i < s->n_states; i++)
+        sum += state_parts(&s->states[i], p, q);
+    return sum;
 }
 
-static int by_density(const void *pa, const void *pb)
+/* Looks at the rents around p and q, as far as `reach`, and takes the best. */
+static void look_around(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
-    return denser(pa, pb) ? -1 : denser(pb, pa);
-}
-
-static uint64_t fill(struct piece *pieces, size_t n, uint64_t room)
-{
-    uint64_t gain = 0;
-    qsort(pieces, n, sizeof *pieces, by_density);
-    for (size_t i = 0; i < n && room > 0; i++) {
-        uint64_t bytes = least(pieces[i].bytes, room);
-        if (bytes > 0)
-            gain += scale(bytes, pieces[i].gain, pieces[i].bytes);
-        room -= bytes;
-    }
-    return gain;
+    uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
+             q_last = *q + reach;
+    parts best = moved(s, *p, *q);
+    for (uint64_t x = p_first; x <= p_last; x += step)
+        for (uint64_t y = q_first; y <= q_last; y += step) {
+            parts here = moved(s, x, y);
+            if (here > best) {
+                best = here;
+                *p = x;
+                *q = y;
+            }
+        }
 }
 
 static uint64_t free_choice(const struct bound_sizes *s)
 {
-    uint64_t none = least(2 * s->w + s->dw, 3 * s->w + 2 * s->k); /* moved when nothing is kept */
-    uint64_t with_w = least(s->w + s->dw, 2 * s->k);              /* when W is */
-    struct piece pieces[3] = {{s->stash, 2 * s->stash}, {s->w, none - with_w}, {s->k, with_w}};
-    size_t n = 3;
-    if (!denser(&pieces[1], &pieces[2])) { /* not concave: W and K together or not at all */
-        pieces[1] = (struct piece){s->w + s->k, none};
-        n = 2;
-    }
-    return none + 2 * s->stash - fill(pieces, n, s->room);
+    uint64_t p = 0, q = 0;
+    look_around(s, MAX_RENT, UNIT / 12, &p, &q); /* with the usual optimizers that finds it */
+    look_around(s, UNIT / 12, UNIT / 60, &p, &q);
+    look_around(s, UNIT / 60, UNIT / 420, &p, &q);
+    look_around(s, UNIT / 420, 1, &p, &q);
+    parts best = moved(s, p, q);
+    return best > 0 ? (uint64_t)((best + UNIT - 1) / UNIT) : 0; /* a part of a byte is a byte */
 }
 
 void bound_compute(const struct bound_sizes *s, struct bound *ret)
 {
-    uint64_t lacking_w = excess(s->w, s->room), lacking_state = excess(s->w + s->k, s->room);
-    ret->host = (struct bound_way){.in = s->w + lacking_w, .out = s->dw};
-    ret->device = (struct bound_way){.in = lacking_w + lacking_state, .out = lacking_state};
+    uint64_t w = 0, turn_w = 0, dw = 0, state = 0;
+    for (uint32_t i = 0; i < s->n_states; i++) {
+        w += s->states[i].w;
+        turn_w += s->states[i].passed ? 0 : s->states[i].w;
+        dw += s->states[i].dw;
+        state += s->states[i].w + s->states[i].k;
+    }
+    uint64_t lacking_w = excess(turn_w, s->turn_room);
+    ret->host = (struct bound_way){.in = w + lacking_w, .out = dw};
+    ret->device = (struct bound_way){.in = lacking_w + excess(state, s->end_room),
+                                     .out = excess(state, least(s->turn_room, s->end_room))};
     ret->host.total = ret->host.in + ret->host.out;
     ret->device.total = ret->device.in + ret->device.out;
     ret->bytes = free_choice(s);
@@ -115,6 +138,7 @@ static bool is_stash(const struct plan *p, tensor_id t)
     return tensor_byte_class(&p->tensors[t]) == BYTES_STASH;
 }
 
+/* The first layer with weights, or PLAN_NONE. */
 static uint32_t first_trained(const struct plan *p)
 {
     uint32_t layer = PLAN_NONE;
@@ -163,7 +187,7 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* What a task needs that is not itself kept: neither W nor K, nor what is in `across`. */
+/* What a task needs that does not count as kept: neither W nor K, nor what is in `across` (NULL: nothing). */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -171,7 +195,7 @@ static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *ac
     uint64_t bytes = 0;
     for (uint32_t k = 0; k < in->n_operands; k++) {
         tensor_id t = prog->operands[in->operand + k].tensor;
-        if (p->tensors[t].kind != TENSOR_W && p->tensors[t].kind != TENSOR_K && !across[t])
+        if (p->tensors[t].kind != TENSOR_W && p->tensors[t].kind != TENSOR_K && !(across && across[t]))
             bytes += p->tensors[t].bytes;
     }
     return bytes;
@@ -185,31 +209,115 @@ static uint64_t memory_of(const struct plan *p)
     return sum;
 }
 
-void bound_sizes_of(const struct plan *p, struct bound_sizes *ret)
+static bool has_decision(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
-    *ret = (struct bound_sizes){.room = memory_of(p)};
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        if (prog->instrs[i].kind == INSTR_DECIDE)
+            return true;
+    return false;
+}
+
+static bool in_proportion(const struct bound_state *a, const struct bound_state *b)
+{
+    typedef unsigned __int128 product;
+    return a->passed == b->passed && (product)a->w * b->dw == (product)b->w * a->dw &&
+           (product)a->w * b->k == (product)b->w * a->k &&
+           (product)a->w * b->waiting == (product)b->w * a->waiting;
+}
+
+/* Of each layer. The caller frees it. */
+static struct bound_state *collect_layers(const struct plan *p)
+{
+    struct bound_state *layers = xcalloc(p->n_layers, sizeof *layers);
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         const struct plan_tensor *pt = &p->tensors[t];
-        ret->w += pt->kind == TENSOR_W ? pt->bytes : 0;
-        ret->dw += pt->kind == TENSOR_DW ? pt->bytes : 0;
-        ret->k += pt->kind == TENSOR_K ? pt->bytes : 0;
+        if (pt->kind == TENSOR_W)
+            layers[pt->layer].w += pt->bytes;
+        else if (pt->kind == TENSOR_DW)
+            layers[pt->layer].dw += pt->bytes;
+        else if (pt->kind == TENSOR_K)
+            layers[pt->layer].k += pt->bytes;
     }
-    uint32_t turn = find_backward(prog, p->n_layers - 1, false),
-             end = find_backward(prog, first_trained(p), true);
-    if (turn == PLAN_NONE || end == PLAN_NONE)
-        return; /* nothing is trained */
+    return layers;
+}
+
+/* Sums the state of layers that are in proportion: mostly that leaves one to three. */
+static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
+{
+    struct bound_state *layers = collect_layers(p);
+    bool decision = has_decision(p);
+    uint32_t first = first_trained(p); /* its dW is an operand of the end */
+    s->states = xcalloc(p->n_layers, sizeof *s->states);
+    for (uint32_t l = first; l < p->n_layers; l++) {
+        struct bound_state *layer = &layers[l];
+        uint32_t i = 0;
+        if (layer->w == 0)
+            continue;
+        layer->waiting = decision && l != first ? layer->dw : 0;
+        layer->passed = l > turn_layer;
+        while (i < s->n_states && !in_proportion(&s->states[i], layer))
+            i++;
+        s->states[i].w += layer->w;
+        s->states[i].dw += layer->dw;
+        s->states[i].k += layer->k;
+        s->states[i].waiting += layer->waiting;
+        s->states[i].passed = layer->passed;
+        s->n_states += i == s->n_states;
+    }
+    free(layers);
+}
+
+bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    uint32_t turn = find_backward(prog, turn_layer, false), end = find_backward(prog, first_trained(p), true);
+    *ret = (struct bound_sizes){0};
+    if (turn == PLAN_NONE || end == PLAN_NONE || p->steps != 1)
+        return false;
+    add_states(p, turn_layer, ret);
     bool *across = xcalloc(p->n_tensors + 1, sizeof *across);
     ret->stash = stash_across(p, turn, across);
-    ret->room = excess(ret->room, least(working_set(p, turn, across), working_set(p, end, across)));
+    ret->turn_room = excess(memory_of(p), working_set(p, turn, across));
+    ret->end_room = excess(memory_of(p), working_set(p, end, NULL));
     free(across);
+    return true;
+}
+
+void bound_sizes_finish(struct bound_sizes *s)
+{
+    free(s->states);
+    s->states = NULL;
+}
+
+uint32_t bound_turn_layer(const struct plan *p)
+{
+    struct bound_state *layers = collect_layers(p);
+    uint64_t behind = 0, most = 0;
+    uint32_t best = p->n_layers - 1;
+    for (uint32_t l = p->n_layers; l-- > 0;) {
+        if (excess(layers[l].dw, behind) > most) {
+            most = layers[l].dw - behind;
+            best = l;
+        }
+        behind += layers[l].w;
+    }
+    free(layers);
+    return best;
 }
 
 uint64_t bound_bytes(const struct plan *p)
 {
-    struct bound_sizes s;
-    struct bound b;
-    bound_sizes_of(p, &s);
-    bound_compute(&s, &b);
-    return b.bytes;
+    const uint32_t turns[2] = {p->n_layers - 1, bound_turn_layer(p)};
+    uint64_t most = 0;
+    for (int i = 0; i < 2; i++) {
+        struct bound_sizes s;
+        struct bound b;
+        if (!bound_sizes_of(p, turns[i], &s))
+            continue;
+        bound_compute(&s, &b);
+        most = b.bytes > most ? b.bytes : most;
+        bound_sizes_finish(&s);
+    }
+    return most;
 }
