@@ -140,9 +140,14 @@ static void cut_by_quota(const struct search *s, const struct candidate *c, uint
     starts[c->packs] = c->fused;
 }
 
-/* Packs of the layers before c->fused: c->packs of them, so that the busiest device has least to do. */
+/* Packs of the layers before c->fused: c->packs of them, or as near as can be, so that the busiest device has least to
+ * do. */
 static void cut_packs(struct search *s, struct candidate *c)
 {
+    if (c->packs > c->fused)
+        c->packs = c->fused;
+    if (c->packs == 0 && c->fused > 0)
+        c->packs = 1;
     uint32_t *even = arena_alloc_array(s->arena, c->packs + 1, sizeof *even);
     uint32_t *quota = arena_alloc_array(s->arena, c->packs + 1, sizeof *quota);
     c->starts = even;
@@ -234,8 +239,6 @@ static int try_fused(struct search *s)
     for (int tries = 0; tries < 6 && low < high; tries++) {
         struct candidate c = s->best;
         c.fused = low + (high - low) / 2;
-        if (c.packs > c.fused)
-            c.packs = c.fused;
         cut_packs(s, &c);
         uint64_t before = s->best_cost;
         int e = attempt(s, &c);
@@ -256,7 +259,6 @@ static int try_short_fused(struct search *s)
     for (uint32_t f = last; f + 3 > last && f > s->best.fused; f--) {
         struct candidate c = s->best;
         c.fused = f;
-        c.packs += c.packs == 0;
         cut_packs(s, &c);
         int e = attempt(s, &c);
         if (e < 0)

@@ -35,22 +35,28 @@ static inline void random_numbers(struct strbuf *b, struct rng *r, const char *k
     strbuf_add(b, "]");
 }
 
-/* Layers without weights, without optimizer state and with buffers occur; at least one has weights. */
+/* Layers without weights, without optimizer state, with buffers and tied to another occur; at least one has weights. */
 static inline void random_table_json(struct strbuf *b, struct rng *r)
 {
     static const char *const keys[] = {"micro_batch_fwd", "micro_batch_bwd", "micro_batch_fwd_bytes",
                                        "micro_batch_bwd_bytes", "micro_batch_input"};
     uint32_t n[5], layers = 2 + rng_below(r, RANDOM_TABLE_LAYERS - 1);
-    uint32_t trained = rng_below(r, layers - 1);
+    uint32_t trained = rng_below(r, layers - 1), owner_w = 0;
+    uint32_t tied = rng_below(r, 3) == 0 ? trained + 1 + rng_below(r, layers) : 0; /* beyond the last: none */
     strbuf_add(b, "{\"schema\":\"profile/v1\"");
     for (int i = 0; i < 5; i++)
         n[i] = random_axis(b, r, keys[i]);
     strbuf_add(b, ",\"layers\":[");
     for (uint32_t l = 0; l < layers; l++) {
         uint32_t w = l == trained || rng_below(r, 4) != 0 ? 4 * (1 + rng_below(r, 20000)) : 0;
+        bool is_tied = tied > 0 && l == tied && l + 1 < layers;
+        w = is_tied ? owner_w : w;
+        owner_w = l == trained ? w : owner_w;
         uint32_t state = w + (rng_below(r, 3) == 0 ? 256 : 0);
         strbuf_addf(b, "%s{\"weight_bytes\":%u,\"buffer_bytes\":%u,\"optimizer_bytes\":%u", l > 0 ? "," : "",
-                    w, state - w, w * rng_below(r, 3));
+                    w, state - w, is_tied ? 0 : w * rng_below(r, 3));
+        if (is_tied)
+            strbuf_addf(b, ",\"tied_to\":%u", trained);
         random_numbers(b, r, "input_bytes", n[4], 64, 5000, "");
         random_numbers(b, r, "fwd_s", n[0], 0, 2000, "e-6");
         random_numbers(b, r, "bwd_s", n[1], 0, 6000, "e-6");

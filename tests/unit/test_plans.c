@@ -106,6 +106,7 @@ static void check_policies(struct plan_request *r, struct machine *m, struct rng
         struct err err = {0};
         r->policy = policy;
         r->update = rng_below(rng, UPDATE_PLACE_COUNT);
+        r->objective = rng_below(rng, OBJECTIVE_COUNT);
         if (plan_least_capacity(r, &least, &err) < 0)
             fail_msg("seed %u, policy %s: %s", seed, policy_names[policy], err.msg);
         choose_capacities(m, least, rng);

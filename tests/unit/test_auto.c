@@ -1,0 +1,225 @@
+/* What the policy `auto` promises: few bytes when that is asked for, no state traffic when the devices hold the state, no
+ * slower than the policies it is compared with, and addresses without waste. Chains of equal layers, so that the
+ * promise is a number; and the published profiles, where they are at hand ($TUTTI_PROFILES, or ../shared/profiles beside
+ * the project). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/strbuf.h"
+#include "scheduler/bound.h"
+#include "scheduler/policy.h"
+#include "scheduler/simulate.h"
+#include "scheduler/verify.h"
+#include "tests/skip.h"
+
+#define MIB (1ull << 20)
+#define KIB (1ull << 10)
+
+/* Equal layers before a loss without weights; bytes of S and X for one sample. */
+static struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, uint64_t x, uint64_t s)
+{
+    struct strbuf b = {0};
+    struct table *t;
+    strbuf_add(
+        &b, "{\"micro_batch_fwd\":[1,2],\"micro_batch_bwd\":[1,2],\"micro_batch_fwd_bytes\":[1,2],"
+            "\"micro_batch_bwd_bytes\":[1,2],\"micro_batch_input\":[1,2],\"link\":{\"swap_bytes_per_s\":1e10,"
+            "\"p2p_bytes_per_s\":1e10},\"layers\":[");
+    for (uint32_t l = 0; l < layers; l++) {
+        uint64_t mine = l + 1 < layers ? w : 0, inside = l + 1 < layers ? s : 0;
+        strbuf_addf(&b, "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,\"input_bytes\":[%llu,%llu],",
+                    l ? "," : "", (unsigned long long)mine, (unsigned long long)(mine ? k : 0),
+                    (unsigned long long)x, (unsigned long long)(2 * x));
+        strbuf_addf(&b,
+                    "\"fwd_s\":[1e-3,2e-3],\"bwd_s\":[3e-3,6e-3],\"fwd_bytes\":[%llu,%llu],\"bwd_bytes\":[%"
+                    "llu,%llu],",
+                    (unsigned long long)(mine + 2 * x), (unsigned long long)(mine + 4 * x),
+                    (unsigned long long)(2 * mine + 2 * x + inside),
+                    (unsigned long long)(2 * mine + 4 * x + 2 * inside));
+        strbuf_add(&b, "\"update_cpu_s\":1e-3}");
+    }
+    strbuf_add(&b, "]}");
+    assert_int_equal(table_parse(b.at, b.n, "even", &t, NULL), 0);
+    strbuf_finish(&b);
+    return t;
+}
+
+struct outcome {
+    uint64_t ns;
+    struct plan_bytes bytes;
+    uint64_t bound;
+    double waste; /* highest address over live bytes, of the worst device */
+};
+
+static void check_waste(const struct plan *p, struct outcome *ret)
+{
+    uint64_t live[DEVICE_MAX];
+    plan_live_peak(p, live);
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        double waste = live[d] > 0 ? (double)p->devices[d].peak_bytes / (double)live[d] : 1;
+        ret->waste = waste > ret->waste ? waste : ret->waste;
+    }
+}
+
+static bool plan_it(const struct table *t, uint32_t batch, uint32_t micro, uint32_t devices,
+                    uint64_t capacity, enum policy_id policy, enum plan_objective objective,
+                    struct outcome *ret)
+{
+    struct graph *g;
+    struct machine m;
+    struct plan *p;
+    struct err err = {0};
+    assert_int_equal(graph_build_table(t, micro, batch / micro, true, &g, &err), 0);
+    machine_init_cuda(&m);
+    m.n_devices = devices;
+    for (uint32_t d = 0; d < devices; d++)
+        m.capacity_bytes[d] = capacity / PLAN_ALIGN * PLAN_ALIGN;
+    m.host_bytes = 256000000000ull;
+    m.link_bytes_per_s = m.all_links_bytes_per_s = t->link_bytes_per_s;
+    m.peer_bytes_per_s = t->peer_bytes_per_s;
+    struct plan_request r = {.train = g, .machine = &m, .table = t, .policy = policy, .objective = objective};
+    bool fits = plan_make(&r, &p, NULL, &err) == 0;
+    *ret = (struct outcome){0};
+    if (fits) {
+        if (plan_verify(p, g, NULL, &m, NULL, &err) < 0)
+            fail_msg("%s: %s", p->policy, err.msg);
+        struct profile *prof = plan_profile(&r);
+        struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 3, prof, &m);
+        ret->ns = sim->cycle_ns;
+        ret->bytes = sim->bytes;
+        ret->bound = bound_bytes(p);
+        check_waste(p, ret);
+        sim_destroy(sim);
+        profile_destroy(prof);
+        plan_destroy(p);
+    }
+    graph_destroy(g);
+    return fits;
+}
+
+static uint64_t host_moves(const struct outcome *o) /* what the bound is of */
+{
+    return o->bytes.state_in + o->bytes.state_out + o->bytes.stash_in + o->bytes.stash_out;
+}
+
+static void test_auto_few_bytes_when_weights_exceed_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t k; /* of 4 MiB of weights */
+        uint64_t capacity;
+    } cases[] = {{8, 24}, {8, 40}, {8, 64}, {4, 24}, {4, 40}, {0, 24}, {0, 40}};
+    struct outcome o;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct table *t = even_table(65, 4 * MIB, cases[i].k * MIB, 64 * KIB, 1 * MIB);
+        assert_true(plan_it(t, 2, 1, 1, cases[i].capacity * MIB, POLICY_auto, OBJECTIVE_BYTES, &o));
+        if ((double)host_moves(&o) > 1.05 * (double)o.bound)
+            fail_msg("K of %llu MiB, capacity of %llu MiB: %llu bytes are %.3f of the bound",
+                     (unsigned long long)cases[i].k, (unsigned long long)cases[i].capacity,
+                     (unsigned long long)host_moves(&o), (double)host_moves(&o) / (double)o.bound);
+        table_destroy(t);
+    }
+}
+
+static void test_auto_no_state_moves_when_devices_hold_it(void **state)
+{
+    (void)state;
+    struct table *t = even_table(33, 4 * MIB, 8 * MIB, 64 * KIB, 1 * MIB);
+    struct outcome o;
+    assert_true(plan_it(t, 16, 1, 4, 8 * 12 * MIB + 32 * MIB, POLICY_auto, OBJECTIVE_BYTES, &o));
+    assert_int_equal(o.bytes.state_in, 0);
+    assert_int_equal(o.bytes.state_out, 0);
+    /* And with a little less than the state it does move. */
+    assert_true(plan_it(t, 16, 1, 4, 8 * 12 * MIB - 4 * MIB, POLICY_auto, OBJECTIVE_BYTES, &o));
+    assert_true(o.bytes.state_in > 0);
+    table_destroy(t);
+}
+
+/* Those that recompute as it does; lru, which moves the insides of layers to the host instead, can win on a fast link. */
+static void test_auto_no_slower_than_the_others(void **state)
+{
+    (void)state;
+    static const enum policy_id others[] = {POLICY_harmony_pp, POLICY_stream, POLICY_resident};
+    struct table *t = even_table(25, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
+    for (uint32_t devices = 1; devices <= 4; devices++)
+        for (uint64_t capacity = 24; capacity <= 192; capacity *= 2) {
+            struct outcome ours, other;
+            if (!plan_it(t, 16, 2, devices, capacity * MIB, POLICY_auto, OBJECTIVE_TIME, &ours))
+                fail_msg("%u devices of %llu MiB: no plan", devices, (unsigned long long)capacity);
+            for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+                if (plan_it(t, 16, 2, devices, capacity * MIB, others[i], OBJECTIVE_TIME, &other) &&
+                    (double)ours.ns > 1.01 * (double)other.ns)
+                    fail_msg("%u devices of %llu MiB: %llu ns, %s %llu", devices,
+                             (unsigned long long)capacity, (unsigned long long)ours.ns,
+                             policy_names[others[i]], (unsigned long long)other.ns);
+        }
+    table_destroy(t);
+}
+
+static void test_auto_addresses_waste_little(void **state)
+{
+    (void)state;
+    struct table *t = even_table(25, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
+    for (uint32_t devices = 1; devices <= 4; devices++)
+        for (uint64_t capacity = 24; capacity <= 96; capacity += 12) {
+            struct outcome o;
+            assert_true(plan_it(t, 16, 2, devices, capacity * MIB, POLICY_auto, OBJECTIVE_TIME, &o));
+            if (o.waste > 1.05)
+                fail_msg("%u devices of %llu MiB: %.3f", devices, (unsigned long long)capacity, o.waste);
+        }
+    table_destroy(t);
+}
+
+/* ---- the published profiles ---- */
+
+static struct table *published(const char *name)
+{
+    const char *dir = getenv("TUTTI_PROFILES");
+    char path[512];
+    struct table *t;
+    snprintf(path, sizeof path, "%s/%s.json", dir != NULL ? dir : GOLDEN_DIR "/../../../shared/profiles",
+             name);
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return NULL;
+    char *text = malloc(1 << 24);
+    size_t n = fread(text, 1, 1 << 24, f);
+    fclose(f);
+    assert_int_equal(table_parse(text, n, path, &t, NULL), 0);
+    free(text);
+    return t;
+}
+
+static void test_auto_holds_the_state_of_bert_on_four(void **state)
+{
+    (void)state;
+    struct table *t = published("bert_96");
+    struct outcome o;
+    if (t == NULL)
+        SKIP_TEST("the published profiles are not here; TUTTI_PROFILES names their directory");
+    assert_true(plan_it(t, 64, 16, 4, 9000000000, POLICY_auto, OBJECTIVE_BYTES, &o));
+    assert_int_equal(o.bytes.state_in, 0);
+    assert_int_equal(o.bytes.state_out, 0);
+    assert_true(o.waste < 1.03);
+    assert_true(plan_it(t, 64, 16, 4, 9000000000, POLICY_auto, OBJECTIVE_TIME, &o));
+    assert_true(o.waste < 1.03);
+    assert_true(o.ns < 17876000000); /* Harmony's best */
+    table_destroy(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_auto_few_bytes_when_weights_exceed_memory),
+        cmocka_unit_test(test_auto_no_state_moves_when_devices_hold_it),
+        cmocka_unit_test(test_auto_no_slower_than_the_others),
+        cmocka_unit_test(test_auto_addresses_waste_little),
+        cmocka_unit_test(test_auto_holds_the_state_of_bert_on_four),
+    };
+    return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
+}
