@@ -215,16 +215,17 @@ static bool push(struct packing *p, struct item *it, struct item **by_worth)
 {
     VEC(struct item *) out = {0};
     uint64_t lost = 0;
-    for (uint32_t i = p->n_items; i-- > 0 && lost < it->gain && !has_room(p, it);) {
+    bool fits = has_room(p, it);
+    for (uint32_t i = p->n_items; i-- > 0 && lost < it->gain && !fits;) {
         struct item *o = by_worth[i];
-        bool overlap = covers(it, o->from) || covers(o, it->from);
-        if (!o->keep || !overlap)
+        if (!o->keep || !(covers(it, o->from) || covers(o, it->from)))
             continue;
         set_keep(p, o, false);
         lost += o->gain;
         vec_push(&out, o);
+        fits = has_room(p, it);
     }
-    bool better = lost < it->gain && has_room(p, it);
+    bool better = lost < it->gain && fits;
     if (better)
         set_keep(p, it, true);
     for (size_t i = out.n; i-- > 0;) /* what need not have gone comes back */
