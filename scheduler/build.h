@@ -188,6 +188,7 @@ struct trial {
     struct plan_need need; /* of the last candidate */
     uint64_t cost;         /* of the last candidate that fitted: less is better; UINT64_MAX when it did not */
     bool best;             /* the last candidate is the best so far */
+    bool moves_data_only;  /* the last candidate: neither state nor stash */
 };
 
 struct policy {

@@ -76,7 +76,7 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     if (r < 0)
         return r;
     t->cost = UINT64_MAX;
-    t->best = false;
+    t->best = t->moves_data_only = false;
     uint64_t host = t->need.host_bytes + s->request.machine->host_taken_bytes;
     if (t->need.devices_fit && host < s->least_host_bytes)
         s->least_host_bytes = host;
@@ -84,6 +84,8 @@ static int try_candidate(struct trial *t, const struct candidate *c)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out;
+    t->moves_data_only =
+        sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
     sim_destroy(sim);
     t->cost = s->request.objective == OBJECTIVE_BYTES ? bytes : ns;
     if (s->best == NULL || is_better(s, ns, bytes)) {

@@ -73,6 +73,7 @@ struct search {
     struct trial *t;
     struct candidate best; /* with the overlap under way; the trial knows the best of all */
     uint64_t best_cost;    /* UINT64_MAX: none fits yet */
+    bool perfect;          /* fewest bytes are wanted, and the best moves nothing but data */
     uint32_t *packs;       /* scratch */
     struct arena *arena;
 };
@@ -85,6 +86,7 @@ static int attempt(struct search *s, const struct candidate *c)
     if (e > 0 && (s->t->best || less || s->best_cost == UINT64_MAX)) {
         s->best = *c;
         s->best_cost = s->t->cost;
+        s->perfect = s->r->objective == OBJECTIVE_BYTES && s->t->moves_data_only;
     }
     return e;
 }
@@ -394,18 +396,12 @@ static int try_all_pinned(struct search *s)
 
 static int improve(struct search *s, uint32_t fewest)
 {
+    int (*const axes[])(struct search *) = {try_all_pinned, try_fused,  try_short_fused,
+                                            try_pins,       try_groups, try_onward};
     int e = try_packs(s, fewest);
-    if (e == 0)
-        e = try_fused(s);
-    if (e == 0)
-        e = try_short_fused(s);
-    if (e == 0)
-        e = try_all_pinned(s);
-    if (e == 0)
-        e = try_pins(s);
-    if (e == 0)
-        e = try_groups(s);
-    return e == 0 ? try_onward(s) : e;
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->perfect; i++)
+        e = axes[i](s);
+    return e;
 }
 
 static int search(const struct plan_request *r, struct trial *t)
@@ -421,7 +417,7 @@ static int search(const struct plan_request *r, struct trial *t)
         if (e < 0 || fewest == 0)
             continue;
         e = improve(&s, fewest);
-        if (r->objective == OBJECTIVE_TIME)
+        if (r->objective == OBJECTIVE_TIME || s.perfect)
             break; /* less overlap is not faster; but it leaves more memory */
     }
     arena_destroy(s.arena);
