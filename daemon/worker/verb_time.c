@@ -232,7 +232,7 @@ static int measure_links(struct timing *t, struct err *err)
     if (d == NULL)
         return err_set(err, -ENOMEM, "no memory to look at the machine");
     show_progress(t, "copies between host and devices", 0);
-    int r = discover(t->o->job.backend, NULL, 0, d, err);
+    int r = discover(t->o->job.backend, NULL, DEVICES_ALL, d, err);
     if (r == 0)
         r = measure_copies(&d->topology, 2, copy_bytes(t), err);
     if (r == 0) {
