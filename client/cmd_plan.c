@@ -9,6 +9,7 @@ static const struct opt opts[] = {
     {"batch", 0, "N", "from a profile: samples of a step"},
     {"dump", 0, NULL, "every instruction"},
     {"micro-batch", 0, "N|auto", "from a profile: samples at once"},
+    {"no-what-if", 0, NULL, "not what one more GB or device would bring, which takes time"},
     {"objective", 0, "WHAT", "what the plan is chosen by: time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
     {"profile", 0, "FILE", "plan from a profile; of a job: its times (none: computed ones)"},
@@ -59,6 +60,7 @@ static int run(struct client *c, const struct args *a)
     spawn_add_option(&more, "--batch", opts_get(a, "batch"));
     spawn_add_option(&more, "--dump", opts_get(a, "dump"));
     spawn_add_option(&more, "--micro-batch", opts_get(a, "micro-batch"));
+    spawn_add_option(&more, "--no-what-if", opts_get(a, "no-what-if"));
     spawn_add_option(&more, "--objective", opts_get(a, "objective"));
     spawn_add_option(&more, "--out", opts_get(a, "out"));
     spawn_add_option(&more, "--trace", opts_get(a, "trace"));

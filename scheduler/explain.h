@@ -8,6 +8,7 @@
 #include "base/strbuf.h"
 #include "scheduler/graph.h"
 #include "scheduler/simulate.h"
+#include "scheduler/why.h"
 
 /* The whole program as text, one line per instruction, stable across runs: for diffs, golden files and the
  * curious.
@@ -38,6 +39,12 @@ struct plan_figures {
     uint64_t peak_bytes, capacity_bytes; /* of the device that is fullest */
 };
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
+
+/* The last block of the page: what binds, the parts of the critical path, and, where they were asked, what more memory and
+ * another device would bring and what the decision costs. */
+void plan_why(const struct why_report *r, struct strbuf *out);
+/* The same as one JSON object. Shares of the iteration; null for what has no plan. */
+void plan_why_json(const struct why_report *r, struct strbuf *out);
 
 /* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out
  * of bounds, counts sane), not meaning: that is plan_verify's. */

@@ -17,6 +17,11 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
 /* "l1 m0" as far as it applies; " r0" with more than one replica, " s0" with more than one step. */
 void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
+/* Lines of a page (explain_summary.c): the label that a line begins with; returns where the line begins. */
+size_t explain_label(struct strbuf *out, const char *text);
+/* "1.234 s", "12.345 ms". */
+void explain_add_time(struct strbuf *out, uint64_t ns);
+
 /* Per layer, for one device and one kind of task. */
 struct layer_use {
     bool used;   /* the device runs this task for this layer */

@@ -1,4 +1,4 @@
-/* plan_summary: the page a person reads before running a job. Four questions, four blocks:
+/* plan_summary: the page a person reads before running a job. Four questions, four blocks (explain_why.c has the fifth):
  *
  *     who computes what   packs per device, forward, backward and recompute; where updates run
  *     what moves          bytes per iteration by class and direction, rounded and exact; the least possible
@@ -28,7 +28,7 @@ static void pad(struct strbuf *out, size_t line, size_t width)
 }
 
 /* Starts a line; returns where it starts, for pad. */
-static size_t label(struct strbuf *out, const char *text)
+size_t explain_label(struct strbuf *out, const char *text)
 {
     size_t line = out->n;
 
@@ -42,7 +42,7 @@ static size_t label_device(struct strbuf *out, uint32_t device)
     char text[24];
 
     snprintf(text, sizeof text, "device %u", device);
-    return label(out, text);
+    return explain_label(out, text);
 }
 
 /* Right-aligned, so that columns of sizes line up. */
@@ -55,7 +55,7 @@ static void add_size(struct strbuf *out, uint64_t bytes, int width)
     strbuf_finish(&size);
 }
 
-static void add_time(struct strbuf *out, uint64_t ns)
+void explain_add_time(struct strbuf *out, uint64_t ns)
 {
     double s = (double)ns / 1e9;
 
@@ -174,7 +174,7 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
         w += g->layers[l].tied ? 0 : g->layers[l].size.w;
         k += g->layers[l].k_bytes;
     }
-    label(out, "model");
+    explain_label(out, "model");
     strbuf_addf(out, "%u layer%s (", p->n_layers, plural(p->n_layers));
     add_types(out, g);
     strbuf_add(out, "), weights ");
@@ -186,11 +186,11 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
 
 static void add_head(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
-    label(out, "plan");
+    explain_label(out, "plan");
     strbuf_addf(out, "policy %s on %u device%s, %u instructions per iteration\n", p->policy, p->n_devices,
                 plural(p->n_devices), p->programs[PROGRAM_CYCLE].n_instrs);
     add_model(out, p, g);
-    label(out, "batch");
+    explain_label(out, "batch");
     strbuf_addf(out, "%u micro-batch%s of %u row%s", p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
                 plural(p->rows));
     if (p->n_replicas > 1)
@@ -208,7 +208,7 @@ static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, 
 {
     static const char *const words[INSTR_KIND_COUNT] = {
         [INSTR_FWD] = "forward", [INSTR_BWD] = "backward", [INSTR_REC] = "recompute", [INSTR_UPD] = "update"};
-    size_t line = label(out, who);
+    size_t line = explain_label(out, who);
 
     strbuf_add(out, words[kind]);
     pad(out, line, LABEL_WIDTH + 12);
@@ -279,7 +279,7 @@ static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 
 static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *bytes, int n)
 {
-    label(out, name);
+    explain_label(out, name);
     for (int i = 0; i < n; i++) {
         add_size(out, bytes[i], HUMAN_WIDTH);
         strbuf_addf(out, "%*llu", EXACT_WIDTH, (unsigned long long)bytes[i]);
@@ -295,7 +295,7 @@ static void add_once(struct strbuf *out, const struct plan *p)
     plan_count_bytes(p, PROGRAM_ENTRY, &entry);
     plan_count_bytes(p, PROGRAM_FLUSH, &flush);
     plan_count_bytes(p, PROGRAM_EXIT, &exit_);
-    label(out, "besides");
+    explain_label(out, "besides");
     strbuf_add(out, "entry moves ");
     strbuf_add_bytes(out, entry.in);
     strbuf_add(out, " in; a flush for a checkpoint ");
@@ -310,7 +310,7 @@ static void add_bound(struct strbuf *out, const struct plan *p, const struct pla
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
 
-    label(out, "bound");
+    explain_label(out, "bound");
     add_size(out, least, HUMAN_WIDTH);
     strbuf_addf(out, "%*llu", EXACT_WIDTH, (unsigned long long)least);
     strbuf_add(out, "  state + stash cannot be less; here ");
@@ -380,6 +380,24 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
+/* How much more the addresses span than what is alive at once. */
+static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
+{
+    return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
+}
+
+static void add_fragmentation(struct strbuf *out, const struct plan *p)
+{
+    uint64_t live[DEVICE_MAX];
+
+    plan_live_peak(p, live);
+    explain_label(out, "addresses");
+    strbuf_add(out, "peak by most bytes alive at once: ");
+    for (uint32_t d = 0; d < p->n_devices; d++)
+        strbuf_addf(out, "%s%.3f", d ? ", " : "", fragmentation(p, d, live));
+    strbuf_add(out, "\n");
+}
+
 static void add_memory(struct strbuf *out, const struct plan *p)
 {
     struct layer_use *use = xcalloc(p->n_layers, sizeof *use);
@@ -392,9 +410,10 @@ static void add_memory(struct strbuf *out, const struct plan *p)
         strbuf_add(out, "  ");
         add_resident(out, p, d, use);
     }
-    label(out, "host");
+    explain_label(out, "host");
     add_memory_row(out, p->host_bytes, p->host_lease_bytes);
     strbuf_add(out, "\n");
+    add_fragmentation(out, p);
     free(use);
 }
 
@@ -411,15 +430,15 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
 {
     strbuf_addf(out, "\n%-*spredicted with %s\n", LABEL_WIDTH, "TIME",
                 times ? times : "the analytic profile, not measured");
-    label(out, "iteration");
-    add_time(out, sim->cycle_ns);
+    explain_label(out, "iteration");
+    explain_add_time(out, sim->cycle_ns);
     strbuf_add(out, "\n");
     for (uint32_t d = 0; d < p->n_devices; d++) {
         label_device(out, d);
         uint64_t compute = sim->compute_ns[d] / sim->runs;
         strbuf_addf(out, "compute %5.1f%%   stall %5.1f%%   (", percent(compute, sim->cycle_ns),
                     percent(stall_of(sim, compute), sim->cycle_ns));
-        add_time(out, compute);
+        explain_add_time(out, compute);
         strbuf_add(out, " of compute per iteration)\n");
     }
 }
@@ -503,6 +522,7 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
 {
     const struct plan_bytes *b = &cycle->bytes;
     struct plan_figures f;
+    uint64_t live[DEVICE_MAX];
 
     plan_figures(p, cycle, &f);
     strbuf_add(out, "{\"policy\":");
@@ -516,6 +536,10 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
                 (double)f.iteration_ns * 1e-9, (double)f.compute_ns * 1e-9, (double)f.stall_ns * 1e-9);
     for (uint32_t d = 0; d < p->n_devices; d++)
         strbuf_addf(out, "%s%llu", d ? "," : "", (unsigned long long)p->devices[d].peak_bytes);
+    plan_live_peak(p, live);
+    strbuf_add(out, "],\"fragmentation\":[");
+    for (uint32_t d = 0; d < p->n_devices; d++)
+        strbuf_addf(out, "%s%.6g", d ? "," : "", fragmentation(p, d, live));
     strbuf_addf(out,
                 "],\"host_bytes\":%llu,\"host_in_bytes\":%llu,\"host_out_bytes\":%llu,\"peer_bytes\":%llu,"
                 "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"bound_bytes\":%llu,\"plan_s\":%.3g,"

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/strbuf.h"
 #include "scheduler/build.h"
 #include "scheduler/simulate.h"
@@ -172,6 +173,40 @@ static int report_host_misfit(const struct plan_request *request, uint64_t need,
                       (unsigned long long)m->host_bytes, have);
 }
 
+uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
+{
+    uint64_t most = 0;
+    *ret = NULL;
+    for (uint32_t i = 0; i < g->n_tasks; i++) {
+        const struct graph_task *t = &g->tasks[i];
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; t->place == PLACE_DEVICE && k < t->n_operands; k++) {
+            const struct graph_operand *op = &g->operands[t->operand + k];
+            if (!op->optional)
+                bytes += round_up(g->tensors[op->tensor].bytes, PLAN_ALIGN);
+        }
+        if (bytes > most || (bytes == most && *ret != NULL && t->layer < (*ret)->layer)) {
+            most = bytes;
+            *ret = t;
+        }
+    }
+    return most;
+}
+
+/* "; layer 2 (dense) needs most, 5120 bytes (5.00 KiB) in its backward pass" */
+static void largest_text(char *buf, size_t size, const struct graph *g)
+{
+    const struct graph_task *t;
+    uint64_t most = plan_largest_task(g, &t);
+    char bytes[32];
+    size_text(bytes, sizeof bytes, most);
+    buf[0] = '\0';
+    if (t != NULL)
+        snprintf(buf, size, "; layer %u (%s) needs most, %llu bytes (%s) in its %s pass", t->layer,
+                 g->layers[t->layer].type, (unsigned long long)most, bytes,
+                 t->kind == INSTR_BWD ? "backward" : "forward");
+}
+
 static int report_misfit(const struct plan_request *request, uint64_t need, struct err *err)
 {
     const struct machine *m = request->machine;
@@ -179,15 +214,16 @@ static int report_misfit(const struct plan_request *request, uint64_t need, stru
     for (uint32_t i = 1; i < m->n_devices; i++)
         if (m->capacity_bytes[i] < smallest)
             smallest = m->capacity_bytes[i];
-    char have[32], want[32];
+    char have[32], want[32], largest[160];
     size_text(have, sizeof have, smallest);
     size_text(want, sizeof want, need);
+    largest_text(largest, sizeof largest, request->train);
     return err_set_at(
         err, -ENOSPC, "resources.device_memory",
         "policy %s does not fit: it needs at least %llu bytes (%s) on each of %u device%s, but has %llu "
-        "(%s); give at least that, or use a smaller train.micro_batch%s",
+        "(%s)%s; give at least that, or use a smaller train.micro_batch%s",
         policy_names[request->policy], (unsigned long long)need, want, m->n_devices,
-        m->n_devices == 1 ? "" : "s", (unsigned long long)smallest, have,
+        m->n_devices == 1 ? "" : "s", (unsigned long long)smallest, have, largest,
         request->policy == POLICY_auto ? "" : " or memory.policy \"auto\"");
 }
 

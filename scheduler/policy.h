@@ -36,7 +36,7 @@ struct plan_request {
 };
 
 /* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
- * capacity per device that would do; *ret_least, where given, gets it. When only host memory lacks, err says
+ * capacity per device that would do, and the layer that needs most; *ret_least, where given, gets it. When only host memory lacks, err says
  * how much, and *ret_least stays as it was. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
@@ -46,5 +46,9 @@ struct profile *plan_profile(const struct plan_request *request);
 /* The least capacity (the same for each device) that plan_make accepts for this request;
  * machine->capacity_bytes is ignored. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
+
+/* The task for devices that needs most bytes at once, each operand rounded up to PLAN_ALIGN: no plan does with less. Of
+ * equals that of the first layer; *ret is NULL when there is none. */
+uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

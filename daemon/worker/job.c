@@ -58,6 +58,14 @@ static int build_graph(const struct spec *s, uint32_t micro_batch, bool training
     return graph_build(&c, ret, err);
 }
 
+int job_plain_graph(const struct job *j, struct graph **ret, struct err *err)
+{
+    struct spec plain = *j->spec;
+    plain.optimizer.clip = 0;
+    plain.train.skip_nonfinite = false;
+    return build_graph(&plain, j->spec->resolved.micro_batch, true, ret, err);
+}
+
 static void drop_graphs(struct job *j)
 {
     graph_destroy(j->graph);
@@ -65,7 +73,7 @@ static void drop_graphs(struct job *j)
     j->graph = j->eval_graph = NULL;
 }
 
-static struct plan_request request_of(const struct job_options *o, const struct job *j)
+struct plan_request job_request(const struct job_options *o, const struct job *j)
 {
     return (struct plan_request){
         .train = j->graph,
@@ -89,7 +97,7 @@ static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_
         r = build_graph(j->spec, micro_batch, false, &j->eval_graph, err);
     if (r < 0)
         return r;
-    struct plan_request request = request_of(o, j);
+    struct plan_request request = job_request(o, j);
     return plan_make(&request, &j->plan, &j->least_bytes, err);
 }
 
@@ -135,23 +143,22 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* The leanest that "auto" may become. */
-static uint32_t auto_least_rows(const struct spec *s)
-{
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(s, rows), least = rows[0];
-    for (uint32_t i = 1; i < n; i++)
-        if (rows[i] < least)
-            least = rows[i];
-    return least;
-}
-
+/* The first that fits. When none does, the error is of the one that needs least. */
 static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
 {
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows);
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), leanest = j->spec->train.global_batch;
+    uint64_t least = UINT64_MAX;
     int r = -ENOSPC;
-    for (uint32_t i = 0; i < n && r == -ENOSPC; i++)
+    for (uint32_t i = 0; i < n && r == -ENOSPC; i++) {
+        j->least_bytes = 0; /* stays so when it is host memory that lacks */
         r = plan_with(o, j, rows[i], err);
-    return r == -ENOSPC ? plan_with(o, j, auto_least_rows(j->spec), err) : r; /* the error names the least */
+        uint64_t needs = j->least_bytes > 0 ? j->least_bytes : UINT64_MAX;
+        if (needs < least || (needs == least && rows[i] < leanest)) {
+            least = needs;
+            leanest = rows[i];
+        }
+    }
+    return r == -ENOSPC ? plan_with(o, j, leanest, err) : r;
 }
 
 /* The text of resolved.json, malloc'ed; NULL when there is none. */
@@ -247,20 +254,38 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
     return r < 0 ? r : check_output(j, err);
 }
 
-int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
+static int least_capacity_with(const struct job_options *o, const struct job *j, uint32_t rows,
+                               uint64_t *ret_bytes, struct err *err)
 {
-    struct job leanest = *j; /* borrows all but the graphs */
-    uint32_t rows = j->resolved_now ? auto_least_rows(j->spec) : j->spec->resolved.micro_batch;
-    leanest.graph = leanest.eval_graph = NULL;
-    int r = build_graph(j->spec, rows, true, &leanest.graph, err);
+    struct job other = *j; /* borrows all but the graphs */
+    other.graph = other.eval_graph = NULL;
+    int r = build_graph(j->spec, rows, true, &other.graph, err);
     if (r == 0)
-        r = build_graph(j->spec, rows, false, &leanest.eval_graph, err);
+        r = build_graph(j->spec, rows, false, &other.eval_graph, err);
     if (r == 0) {
-        struct plan_request request = request_of(o, &leanest);
+        struct plan_request request = job_request(o, &other);
         r = plan_least_capacity(&request, ret_bytes, err);
     }
-    drop_graphs(&leanest);
+    drop_graphs(&other);
     return r;
+}
+
+int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
+{
+    uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? auto_rows(j->spec, rows) : 1;
+    uint64_t least = UINT64_MAX;
+    if (!j->resolved_now)
+        rows[0] = j->spec->resolved.micro_batch;
+    /* All of them: fewer rows do not always need less, since a batch at once has no next micro-batch. */
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes;
+        int r = least_capacity_with(o, j, rows[i], &bytes, err);
+        if (r < 0)
+            return r;
+        least = bytes < least ? bytes : least;
+    }
+    *ret_bytes = least;
+    return 0;
 }
 
 static int count_lru(struct plan_request *request, struct plan_bytes *ret, struct err *err)
@@ -283,7 +308,7 @@ static int count_lru(struct plan_request *request, struct plan_bytes *ret, struc
 
 void job_compare(const struct job_options *o, struct job *j)
 {
-    struct plan_request request = request_of(o, j);
+    struct plan_request request = job_request(o, j);
     struct job_comparison *ret = &j->comparison;
     *ret = (struct job_comparison){.bound_bytes = bound_bytes(j->plan)};
     request.policy = POLICY_lru;

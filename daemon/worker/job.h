@@ -108,6 +108,11 @@ struct profile *job_times(const struct job *j);
 /* A profile/v1 file. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
 
+/* What job_prepare asks the planner for. */
+struct plan_request job_request(const struct job_options *o, const struct job *j);
+/* The training graph as it would be without a decision: no clipping, no skipping of non-finite steps. */
+int job_plain_graph(const struct job *j, struct graph **ret, struct err *err);
+
 /* Fills j->comparison. Takes about a second at most: a job of too many tasks is not planned again. The update is where the job
  * wants it; with "auto" on the device and, where that does not fit, on the host. */
 void job_compare(const struct job_options *o, struct job *j);

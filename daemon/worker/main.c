@@ -74,6 +74,7 @@ static const char usage[] =
     "  --json                 the result as JSON on standard output\n"
     "  --quiet                no progress\n"
     "  --dump                 with --plan: every instruction\n"
+    "  --no-what-if           with --plan: not what one more GB or device would bring, which takes time\n"
     "  --out FILE             with --plan: write the plan as JSON; with --export: the weights; with --probe: "
     "a\n"
     "                         topology file; with --time: a profile\n"
@@ -104,6 +105,7 @@ enum option_id {
     OPT_MICRO_BATCHES,
     OPT_MICRO_BATCH_BWD,
     OPT_MICRO_BATCH_FWD,
+    OPT_NO_WHAT_IF,
     OPT_OBJECTIVE,
     OPT_ONLY,
     OPT_OPTIMIZER_ON,
@@ -154,6 +156,7 @@ static const struct option options[] = {
     {"micro-batch-bwd", required_argument, NULL, OPT_MICRO_BATCH_BWD},
     {"micro-batch-fwd", required_argument, NULL, OPT_MICRO_BATCH_FWD},
     {"micro-batches", required_argument, NULL, OPT_MICRO_BATCHES},
+    {"no-what-if", no_argument, NULL, OPT_NO_WHAT_IF},
     {"objective", required_argument, NULL, OPT_OBJECTIVE},
     {"only", required_argument, NULL, OPT_ONLY},
     {"optimizer-on", required_argument, NULL, OPT_OPTIMIZER_ON},
@@ -428,6 +431,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_DUMP:
         c->o.dump = true;
         return 0;
+    case OPT_NO_WHAT_IF:
+        c->o.no_what_if = true;
+        return 0;
     case OPT_FORCE:
         c->o.force = true;
         return 0;
@@ -480,10 +486,10 @@ static int check_options(const struct command *c, struct err *err)
     const struct verb_options *o = &c->o;
     bool plans = c->verb == OPT_PLAN || c->verb == OPT_PLAN_PROFILE;
     bool out = o->plan_path != NULL && c->verb != OPT_EXPORT && c->verb != OPT_PROBE && c->verb != OPT_TIME;
-    if (!plans && (o->dump || o->trace_path != NULL || out))
-        return err_set(
-            err, -EINVAL,
-            "--dump, --out and --trace go with --plan (--out also with --export, --probe and --time)");
+    if (!plans && (o->dump || o->no_what_if || o->trace_path != NULL || out))
+        return err_set(err, -EINVAL,
+                       "--dump, --no-what-if, --out and --trace go with --plan (--out also with --export, "
+                       "--probe and --time)");
     if (o->all_policies && (!plans || o->dump || o->trace_path != NULL || out))
         return err_set_at(
             err, -EINVAL, "--policy",

@@ -12,6 +12,8 @@
 void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m)
 {
     p->sim = plan_simulate(p->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, m);
+    why_of(p->plan, p->sim, &p->why.why);
+    p->why.host_bytes = p->sim->bytes.in + p->sim->bytes.out;
 }
 
 void planned_finish(struct planned *p)
@@ -60,6 +62,8 @@ static void add_json(struct strbuf *b, const struct planned *p, const char *memb
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
     b->at[--b->n] = '\0';
+    strbuf_add(b, ",\"why\":");
+    plan_why_json(&p->why, b);
     strbuf_addf(b, "%s}", members);
 }
 
@@ -78,6 +82,7 @@ int planned_print(const struct verb_options *o, const struct planned *p, const c
     }
     strbuf_add(&b, head);
     plan_summary(p->plan, p->graph, p->sim, times, &b);
+    plan_why(&p->why, &b);
     if (o->dump)
         plan_dump(p->plan, &b);
     return print_buffer(&b);
@@ -110,12 +115,41 @@ static void add_json_entry(struct strbuf *b, const struct planned *p, const char
     strbuf_finish(&one);
 }
 
-static void add_size(struct strbuf *b, uint64_t bytes, int width)
+/* Three digits: "1.62 GiB", "336 MiB". */
+static void add_size(struct strbuf *b, uint64_t bytes)
 {
-    struct strbuf size = {0};
-    strbuf_add_bytes(&size, bytes);
-    strbuf_addf(b, " %*s", width, size.at);
-    strbuf_finish(&size);
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double v = (double)bytes;
+    uint32_t unit = 0;
+    char text[24];
+    for (; v >= 999.5 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        v /= 1024;
+    snprintf(text, sizeof text, "%.*f %s", unit == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2, v, units[unit]);
+    strbuf_addf(b, " %8s", text);
+}
+
+static void add_time(struct strbuf *b, uint64_t ns)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s"};
+    double v = (double)ns;
+    uint32_t unit = 0;
+    char text[24];
+    for (; v >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        v /= 1000;
+    snprintf(text, sizeof text, "%.4g %s", v, units[unit]);
+    strbuf_addf(b, " %9s", text);
+}
+
+/* State and stash by their bound. */
+static void add_bound(struct strbuf *b, const struct plan_figures *f)
+{
+    double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
+    if (f->bound_bytes == 0)
+        strbuf_addf(b, " %6s", f->moved_bytes > 0 ? "of 0" : "none");
+    else if (times > 999)
+        strbuf_addf(b, " %6s", ">999x");
+    else
+        strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
 }
 
 /* In one line of a table; the whole sentence is in the JSON, and what --policy NAME says. */
@@ -132,10 +166,7 @@ static void add_reason(struct strbuf *b, const struct planned *p)
 
 static void add_row(struct strbuf *b, const struct planned *p)
 {
-    char name[80];
-    snprintf(name, sizeof name, "%s%s%s%s", p->policy, is_auto(p) ? " (" : "",
-             is_auto(p) ? p->plan->policy : "", is_auto(p) ? ")" : "");
-    strbuf_addf(b, "%-18s ", name);
+    strbuf_addf(b, "%-10s ", p->policy);
     if (p->plan == NULL) {
         add_reason(b, p);
         return;
@@ -143,28 +174,28 @@ static void add_row(struct strbuf *b, const struct planned *p)
     const struct plan_bytes *bytes = &p->sim->bytes;
     struct plan_figures f;
     plan_figures(p->plan, p->sim, &f);
-    strbuf_addf(b, "%-6s %5u %10.4g s %6.1f %%", f.form, p->plan->rows, (double)f.iteration_ns * 1e-9,
-                f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
-    add_size(b, bytes->in, 11);
-    add_size(b, bytes->out, 11);
-    add_size(b, bytes->peer, 11);
-    if (f.bound_bytes > 0)
-        strbuf_addf(b, " %7.2fx", (double)f.moved_bytes / (double)f.bound_bytes);
-    else
-        strbuf_addf(b, " %8s", f.moved_bytes > 0 ? "bound 0" : "none");
-    add_size(b, f.peak_bytes, 11);
-    strbuf_addf(b, " %5.1f %%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
+    strbuf_addf(b, "%-6s %4u", f.form, p->plan->rows);
+    add_time(b, f.iteration_ns);
+    strbuf_addf(b, " %5.1f%%", f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
+    add_size(b, bytes->in);
+    add_size(b, bytes->out);
+    add_size(b, bytes->peer);
+    add_bound(b, &f);
+    strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
 }
 
+/* 80 columns. */
 static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
 {
-    strbuf_addf(b, "%-18s %-6s %5s %12s %8s %11s %11s %11s %8s %11s %7s\n", "policy", "form", "micro",
-                "iteration", "stall", "in", "out", "peer", "of bound", "peak", "full");
+    strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",
+                "stall", "in", "out", "peer", "bound", "memory");
     for (uint32_t i = 0; i < n; i++)
         add_row(b, &list[i]);
-    strbuf_add(b,
-               "of bound: state and stash, in and out, by the least that these could be; peak and full: the "
-               "fullest device\n");
+    for (uint32_t i = 0; i < n; i++)
+        if (is_auto(&list[i]))
+            strbuf_addf(b, "%s: a plan of policy %s\n", list[i].policy, list[i].plan->policy);
+    strbuf_add(b, "rows: of a micro-batch. bound: state and stash, in and out, by the least that\n"
+                  "they could be. memory: how full the fullest device is at its peak.\n");
 }
 
 int planned_compare(const struct verb_options *o, const struct planned *list, uint32_t n, const char *head,

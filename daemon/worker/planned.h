@@ -9,6 +9,7 @@
 #include "scheduler/graph.h"
 #include "scheduler/plan.h"
 #include "scheduler/simulate.h"
+#include "scheduler/why.h"
 
 #define PLANNED_RUNS 3 /* of the cycle that are simulated: enough for the steady state, and a picture */
 
@@ -17,13 +18,14 @@ struct planned {
     struct plan *plan;         /* verified; NULL: there is none, and why is in code and err */
     const struct graph *graph; /* the plan's */
     struct sim_result *sim;
+    struct why_report why; /* what would be is left to who made the plan */
     double plan_s; /* planning and verifying took */
     int code;
     struct err err;
     uint64_t least_bytes; /* of each device, with which it would fit; 0: something else is wrong */
 };
 
-/* Simulates the plan with these times. */
+/* Simulates the plan with these times, and finds what binds. */
 void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m);
 void planned_finish(struct planned *p); /* plan and simulation; takes a zeroed one */
 

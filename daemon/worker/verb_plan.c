@@ -47,6 +47,31 @@ static const char *describe_times(const struct job *j, char *buf, size_t size)
     return buf;
 }
 
+/* The job with more memory, with another device, and without its decision, each planned like the job itself. */
+static void ask_what_if(const struct job_options *o, const struct job *j, struct why_report *r)
+{
+    struct plan_request request = job_request(o, j);
+    struct machine more;
+    struct graph *plain = NULL;
+    const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
+    r->asked = true;
+    request.machine = &more;
+    if (what_if_machine(&j->machine, WHY_MORE_BYTES, 0, &more) == 0)
+        what_if_plan(&request, &r->memory);
+    what_if_keep(&r->memory, &now, o->objective);
+    if (what_if_machine(&j->machine, 0, 1, &more) == 0)
+        what_if_plan(&request, &r->device);
+    r->decision = j->graph->decision;
+    if (r->decision && job_plain_graph(j, &plain, NULL) == 0) {
+        request.machine = &j->machine;
+        request.train = plain;
+        request.eval = NULL; /* its tensors are the other graph's */
+        what_if_plan(&request, &r->plain);
+    }
+    graph_destroy(plain);
+    why_report_settle(r);
+}
+
 static int plan_one(const struct verb_options *o)
 {
     char times[900];
@@ -58,6 +83,8 @@ static int plan_one(const struct verb_options *o)
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {
         say_where(&j, &head, &members);
+        if (!o->no_what_if)
+            ask_what_if(&o->job, &j, &p.why);
         code = planned_print(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
     }
     strbuf_finish(&head);

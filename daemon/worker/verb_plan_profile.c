@@ -71,32 +71,12 @@ static int set_up(const struct verb_options *o, struct setting *ret, struct err 
 
 /* ---- what does not fit ---- */
 
-/* The task of the graph with the most bytes of operands at once: no plan does with less. */
-static uint64_t largest_task(const struct graph *g, const struct graph_task **ret)
-{
-    uint64_t most = 0;
-    for (uint32_t i = 0; i < g->n_tasks; i++) {
-        const struct graph_task *t = &g->tasks[i];
-        uint64_t bytes = 0;
-        for (uint32_t k = 0; t->place == PLACE_DEVICE && k < t->n_operands; k++) {
-            const struct graph_operand *op = &g->operands[t->operand + k];
-            if (!op->optional)
-                bytes += (g->tensors[op->tensor].bytes + PLAN_ALIGN - 1) & ~(uint64_t)(PLAN_ALIGN - 1);
-        }
-        if (bytes > most || (bytes == most && most > 0 && t->layer < (*ret)->layer)) {
-            most = bytes;
-            *ret = t;
-        }
-    }
-    return most;
-}
-
 static int refuse(const struct setting *s, const char *policy, const struct graph *g, uint64_t least,
                   struct err *err)
 {
     const struct graph_task *task = NULL;
     struct strbuf b = {0};
-    uint64_t most = largest_task(g, &task);
+    uint64_t most = plan_largest_task(g, &task);
     strbuf_addf(&b, "policy %s does not fit: with micro-batch %u it needs at least %" PRIu64 " bytes (",
                 policy, g->rows, least);
     strbuf_add_bytes(&b, least);
@@ -205,21 +185,22 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* The best attempt of a policy, verified. */
-static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct planned *told)
+/* The best attempt of a policy, over the sizes. Where there is none, *ret_failed says why. */
+static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_sizes(s, sizes);
-    struct failure failed = {0};
-    uint64_t begin = clock_now_ns();
     *ret = (struct attempt){0};
-    int r = check_sizes(s, n, &told->err);
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
+    *ret_failed = (struct failure){0};
+    ret_failed->code = check_sizes(s, n, &ret_failed->err);
+    if (ret_failed->code < 0)
+        return ret_failed->code;
+    for (uint32_t i = 0; i < n; i++) {
         struct attempt a;
         uint64_t least;
         struct err err = {0};
         int e = try_size(s, policy, sizes[i], &a, &least, &err);
         if (e < 0)
-            keep_failure(&failed, e, least, &err);
+            keep_failure(ret_failed, e, least, &err);
         if (e == 0 && is_better(s, &a, ret)) {
             attempt_finish(ret);
             *ret = a;
@@ -227,13 +208,21 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
             attempt_finish(&a);
         }
     }
-    if (r == 0 && ret->plan == NULL) {
+    return ret->plan != NULL ? 0 : ret_failed->code;
+}
+
+/* The same, verified and simulated. */
+static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct planned *told)
+{
+    struct failure failed;
+    uint64_t begin = clock_now_ns();
+    int r = find_best(s, policy, ret, &failed);
+    if (r < 0) {
         told->err = failed.err;
         told->least_bytes = failed.least;
-        r = failed.code;
-    }
-    if (r == 0)
+    } else {
         r = plan_verify(ret->plan, ret->graph, NULL, &s->machine, NULL, &told->err);
+    }
     told->policy = policy_names[policy];
     told->code = r;
     if (r < 0) {
@@ -249,6 +238,35 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     profile_destroy(times);
     ret->plan = NULL; /* told's from here on */
     return 0;
+}
+
+/* ---- what would be ---- */
+
+static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
+                        struct what_if *ret)
+{
+    struct setting better = *s;
+    struct attempt a;
+    struct failure failed;
+    *ret = (struct what_if){0};
+    if (what_if_machine(&s->machine, more_bytes, more_devices, &better.machine) < 0)
+        return;
+    if (find_best(&better, policy, &a, &failed) == 0) {
+        struct plan_bytes b;
+        plan_count_bytes(a.plan, PROGRAM_CYCLE, &b);
+        *ret = (struct what_if){true, a.ns, b.in + b.out};
+    }
+    attempt_finish(&a);
+}
+
+static void ask_what_if(const struct setting *s, int policy, struct why_report *r)
+{
+    const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
+    r->asked = true;
+    try_machine(s, policy, WHY_MORE_BYTES, 0, &r->memory);
+    what_if_keep(&r->memory, &now, s->o->job.objective);
+    try_machine(s, policy, 0, 1, &r->device);
+    why_report_settle(r);
 }
 
 /* ---- printing ---- */
@@ -267,7 +285,8 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
     strbuf_add_bytes(head, m->link_bytes_per_s);
     strbuf_add(head, "/s each way, peers ");
     strbuf_add_bytes(head, m->peer_bytes_per_s);
-    strbuf_addf(head, "/s; batch %u, objective %s\n", s->o->batch, plan_objective_names[s->o->job.objective]);
+    strbuf_addf(head, "/s\nbatch   %u, objective %s\n", s->o->batch,
+                plan_objective_names[s->o->job.objective]);
     strbuf_add(members, ",\"profile\":\"file\",\"profile_reason\":");
     strbuf_add_json(members, s->o->profile_path);
 }
@@ -277,10 +296,13 @@ static int plan_one(const struct setting *s, const char *head, const char *membe
     struct attempt a;
     struct planned p = {0};
     int policy = s->o->job.policy >= 0 ? s->o->job.policy : POLICY_auto, code;
-    if (plan_policy(s, policy, &a, &p) < 0)
+    if (plan_policy(s, policy, &a, &p) < 0) {
         code = report_error(s->o, p.code, &p.err, p.least_bytes, true);
-    else
+    } else {
+        if (!s->o->no_what_if)
+            ask_what_if(s, policy, &p.why);
         code = planned_print(s->o, &p, head, "the times of the profile", members);
+    }
     planned_finish(&p);
     attempt_finish(&a);
     return code;

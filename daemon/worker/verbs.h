@@ -27,6 +27,7 @@ struct verb_options {
     bool json;             /* the result as JSON on stdout, nothing else there */
     bool quiet;            /* no progress */
     bool dump;             /* --plan: every instruction */
+    bool no_what_if;       /* --plan: nothing but the plan is planned */
     const char *plan_path; /* --plan: the plan as JSON, NULL: not written */
     const char *trace_path;
     uint32_t trace_steps;     /* --run: measured steps in trace.json, 0: none is written */

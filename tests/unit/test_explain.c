@@ -157,6 +157,7 @@ static void test_summary_tells_the_essentials(void **state)
     assert_contains(&out,
                     "device 1        5.75 KiB             5888      8.00 KiB   71.9%  W 2.00 KiB (1)\n");
     assert_contains(&out, "62.5%  nothing\n");
+    assert_contains(&out, "addresses   peak by most bytes alive at once: ");
     assert_contains(&out, "predicted with the analytic profile, not measured");
     assert_contains(&out, "compute  18.5%   stall  81.5%");
     strbuf_finish(&out);
@@ -831,6 +832,94 @@ static void test_every_policy_can_be_explained(void **state)
     graph_destroy(eval);
 }
 
+/* ---- why ---- */
+
+static const struct why_report some_report = {
+    .why =
+        {.cycle_ns = 1000000,
+         .path_ns = {[PATH_COMPUTE] = 250000, [PATH_IN] = 610000, [PATH_OUT] = 100000, [PATH_HOST] = 40000},
+         .room_ns = 80000,
+         .busiest = 0.25,
+         .binds = BINDING_LINK},
+    .host_bytes = 4096,
+    .asked = true,
+    .memory = {true, 959000, 1024},
+    .device = {true, 1100000, 5120},
+};
+
+static void test_why_tells_what_binds_and_what_would_help(void **state)
+{
+    struct why_report r = some_report;
+    struct strbuf out = {0};
+
+    (void)state;
+    plan_why(&r, &out);
+    assert_contains(&out, "binds       host link: 61% of the critical path are copies in, 10% copies out\n");
+    assert_contains(&out, "path        compute 25.0%   in 61.0%   out 10.0%   peer 0.0%   host 4.0%\n");
+    assert_contains(&out, "room        8.0% of the time");
+    assert_contains(&out, "+1 GB each  959.000 us (-4.1%), 3.00 KiB less over the host link\n");
+    assert_contains(&out, "+1 device   1.100 ms (+10.0%), 1.00 KiB more over the host link\n");
+    assert_lacks(&out, "decision");
+    strbuf_finish(&out);
+
+    r.decision = true;
+    r.plain = (struct what_if){true, 900000, 4096};
+    r.device.fits = false;
+    plan_why(&r, &out);
+    assert_contains(&out, "+1 device   no plan\n");
+    assert_contains(&out, "decision    900.000 us (-10.0%) if no update waited for all gradients\n");
+    strbuf_finish(&out);
+
+    r.asked = false;
+    plan_why(&r, &out);
+    assert_lacks(&out, "+1");
+    assert_lacks(&out, "decision");
+    strbuf_finish(&out);
+}
+
+/* Whatever binds is said in one line that a terminal holds. */
+static void test_why_says_every_binding(void **state)
+{
+    (void)state;
+    for (int i = 0; i < BINDING_COUNT; i++) {
+        struct why_report r = some_report;
+        struct strbuf out = {0};
+        r.why.binds = (enum binding)i;
+        plan_why(&r, &out);
+        const char *line = strstr(out.at, "binds       ");
+        assert_non_null(line);
+        size_t n = strcspn(line, "\n");
+        assert_true(n > 20 && n <= 80);
+        strbuf_finish(&out);
+        plan_why_json(&r, &out);
+        assert_contains(&out, binding_names[i]);
+        strbuf_finish(&out);
+    }
+}
+
+static void test_why_is_json(void **state)
+{
+    struct why_report r = some_report;
+    struct strbuf out = {0};
+
+    (void)state;
+    r.decision = true;
+    r.plain = (struct what_if){true, 900000, 4096};
+    r.device.fits = false;
+    plan_why_json(&r, &out);
+    assert_string_equal(
+        out.at, "{\"binds\":\"link\",\"path\":{\"compute\":0.25,\"in\":0.61,\"out\":0.1,\"peer\":0,"
+                "\"host\":0.04},\"waits_for_memory\":0.08,"
+                "\"one_more_gb\":{\"iteration_s\":0.000959,\"host_bytes\":1024},\"one_more_device\":null,"
+                "\"clipping_s\":0.0001}");
+    strbuf_finish(&out);
+    r.asked = false;
+    plan_why_json(&r, &out);
+    assert_lacks(&out, "one_more");
+    assert_lacks(&out, "clipping");
+    strbuf_finish(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -853,6 +942,9 @@ int main(void)
         cmocka_unit_test(test_trace_begins_at_zero),
         cmocka_unit_test(test_trace_of_empty_program),
         cmocka_unit_test(test_every_policy_can_be_explained),
+        cmocka_unit_test(test_why_is_json),
+        cmocka_unit_test(test_why_says_every_binding),
+        cmocka_unit_test(test_why_tells_what_binds_and_what_would_help),
     };
     return cmocka_run_group_tests_name("explain", tests, NULL, NULL);
 }

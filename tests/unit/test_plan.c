@@ -115,6 +115,22 @@ static void test_count_bytes_classes(void **state)
     plan_destroy(p);
 }
 
+/* Of the tiny plan nothing is dropped before everything is there; an early drop makes room. */
+static void test_live_peak_by_hand(void **state)
+{
+    struct plan *p = tiny_plan();
+    uint64_t live[DEVICE_MAX];
+
+    (void)state;
+    plan_live_peak(p, live);
+    assert_int_equal(live[0], 4096 + 1024 + 512 + 512 + 4096);
+    assert_int_equal(live[1], 2048 + 512 + 256 + 256 + 256 + 512 + 2048); /* W1 is there from before */
+    p->programs[PROGRAM_CYCLE].operands[4].access = ACCESS_DROP;          /* FWD l0 ends W0 */
+    plan_live_peak(p, live);
+    assert_int_equal(live[0], 1024 + 512 + 512 + 4096);
+    plan_destroy(p);
+}
+
 static void test_equal_itself(void **state)
 {
     struct plan *a = tiny_plan(), *b = tiny_plan();
@@ -280,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_count_bytes_exact),
         cmocka_unit_test(test_count_device_bytes_by_stream),
         cmocka_unit_test(test_count_bytes_classes),
+        cmocka_unit_test(test_live_peak_by_hand),
         cmocka_unit_test(test_equal_itself),
         cmocka_unit_test(test_equal_ignores_layout),
         cmocka_unit_test(test_equal_sees_every_field),
