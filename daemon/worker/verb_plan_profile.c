@@ -31,7 +31,8 @@ struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;
+    uint64_t ns, bytes;   /* to and from the host */
+    bool moves_data_only; /* neither state nor stash */
 };
 
 static void attempt_finish(struct attempt *a)
@@ -126,7 +127,8 @@ static int try_size(const struct setting *s, int policy, uint32_t micro_batch, s
     struct profile *times = plan_profile(&request);
     struct sim_result *sim = plan_simulate(ret->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, &s->machine);
     ret->ns = sim->cycle_ns;
-    ret->bytes = sim->bytes.in + sim->bytes.out + sim->bytes.peer;
+    ret->bytes = sim->bytes.in + sim->bytes.out;
+    ret->moves_data_only = ret->bytes == sim->bytes.data_in + sim->bytes.data_out;
     sim_destroy(sim);
     profile_destroy(times);
     return 0;
@@ -139,6 +141,24 @@ static bool is_better(const struct setting *s, const struct attempt *a, const st
     if (s->o->job.objective == OBJECTIVE_BYTES)
         return a->bytes < than->bytes || (a->bytes == than->bytes && a->ns < than->ns);
     return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
+}
+
+/* No other size can be better but in time. */
+static bool is_best(const struct setting *s, const struct attempt *a)
+{
+    return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
+}
+
+/* No plan with this size takes less: everything computed once, and the devices share that evenly. */
+static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = 0; l < s->table->n_layers; l++) {
+        struct table_point at;
+        table_at(s->table, l, micro_batch, &at);
+        sum += at.fwd_ns + at.bwd_ns;
+    }
+    return sum * (s->o->batch / micro_batch) / s->machine.n_devices;
 }
 
 /* Of those that do not fit the one that lacks least is told of. */
@@ -194,10 +214,12 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
     ret_failed->code = check_sizes(s, n, &ret_failed->err);
     if (ret_failed->code < 0)
         return ret_failed->code;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) { /* from the largest: fewer tasks */
         struct attempt a;
         uint64_t least;
         struct err err = {0};
+        if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
+            continue;
         int e = try_size(s, policy, sizes[i], &a, &least, &err);
         if (e < 0)
             keep_failure(ret_failed, e, least, &err);
