@@ -21,6 +21,11 @@ struct machine {
     uint64_t host_bytes_per_s;        /* memory bandwidth of the host, for updates there */
     uint64_t host_shared_bytes_per_s; /* of it, what updates and copies get together; 0: no common limit */
     uint64_t launch_ns;               /* fixed cost of one instruction */
+    /* Where devices are slices of the host's own processor. */
+    uint32_t cores;        /* that tasks of devices and host and copies share; 0: no common limit */
+    uint32_t device_cores; /* of these, what a task of a device keeps busy when it is alone; 0: none */
+    uint32_t host_cores;   /* likewise a task of the host */
+    uint64_t core_copy_bytes_per_s; /* what one core copies; 0: copies need none */
 };
 
 /* A GPU of a server as a round figure, for what nobody measured; the devices are to be filled in. */

@@ -4,6 +4,11 @@
  * Resources are numbered as they are met; a limit that the machine does not have is no resource at all, so that a plan
  * on a machine without common limits costs no more than its instructions.
  *
+ * Cores. All that shares them flows in one measure: the bytes that a link carries, `full_per_s` of them in a second at full
+ * speed. A task of D ns is D ns of such bytes, and for each of these it takes its number of cores from the resource, a
+ * copy the part of a core that it keeps busy (both in hundredths). So all that compete go on at the same part of their
+ * full speed: what a fair scheduler of threads does, when a task has a thread for each of its cores.
+ *
  * A plan that has not been verified may wait in a circle. What never begins then has the time of the end, and the plan
  * gets meaningless times, never a crash.
  */
@@ -15,6 +20,8 @@
 #include "scheduler/timeline.h"
 
 #define UNLIMITED UINT32_MAX
+#define CORE      100 /* parts of one */
+#define GIGA      1000000000u
 
 struct device_links {
     uint32_t in, out, peer_in, peer_out; /* resources, or UNLIMITED */
@@ -27,6 +34,7 @@ struct sim {
     const struct machine *machine;
     struct device_links links[DEVICE_MAX];
     uint32_t shared[SHARED_COUNT];
+    uint64_t full_per_s; /* with cores: what counts as the full speed of a task */
     uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT];
     uint32_t n_resources;
 };
@@ -46,6 +54,14 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
+/* That of a link, but a byte is 1 ns at most, and all cores are a rate that the timeline still tells from others. */
+static uint64_t full_speed(const struct machine *m)
+{
+    uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
+    uint64_t per_s = m->link_bytes_per_s < most ? m->link_bytes_per_s : most;
+    return per_s > GIGA ? per_s : GIGA;
+}
+
 static void add_resources(struct sim *s)
 {
     const struct machine *m = s->machine;
@@ -59,12 +75,24 @@ static void add_resources(struct sim *s)
     s->shared[SHARED_LINKS_OUT] =
         add_resource(s, or_else(m->all_links_out_bytes_per_s, m->all_links_bytes_per_s));
     s->shared[SHARED_HOST_MEMORY] = add_resource(s, m->host_shared_bytes_per_s);
+    s->full_per_s = full_speed(m);
+    s->shared[SHARED_CORES] = add_resource(s, (uint64_t)m->cores * CORE * s->full_per_s);
 }
 
 static void use(struct timeline_op *op, uint32_t resource)
 {
     if (resource != UNLIMITED)
         op->uses[op->n_uses++] = resource;
+}
+
+/* An operation that keeps so many parts of a core busy at the rate per_s takes them in proportion. */
+static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
+{
+    unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
+    if (s->shared[SHARED_CORES] == UNLIMITED || parts == 0)
+        return;
+    op->weights[op->n_uses] = weight == 0 ? 1 : weight > UINT32_MAX ? UINT32_MAX : (uint32_t)weight;
+    use(op, s->shared[SHARED_CORES]);
 }
 
 /* ---- instructions ---- */
@@ -90,6 +118,8 @@ static void translate_move(const struct sim *s, const struct plan_instr *in, str
     if (in->n_operands < 2 || device >= s->plan->n_devices)
         return;
     op->bytes = operand_bytes(&s->program->operands[in->operand]);
+    if (s->machine->core_copy_bytes_per_s > 0)
+        use_cores(s, op, CORE, s->machine->core_copy_bytes_per_s);
     if (in->kind == INSTR_SEND) {
         translate_send(s, in, op);
         return;
@@ -111,20 +141,27 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* A task of the host lasts as the profile says as long as the memory gives what it takes in that time. */
+/* A task lasts as the profile says as long as it has its cores and, on the host, the memory gives what it takes in that
+ * time. What flows is the traffic of the memory, where that is limited; else time on the cores. */
 static void translate_task(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
 {
     bool on_host = in->stream == plan_host_stream(s->plan);
     uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
-    uint64_t bytes = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
-    unsigned __int128 per_s = ns > 0 ? ((unsigned __int128)bytes * 1000000000u + ns - 1) / ns : 0;
-    if (per_s == 0 || per_s > UINT64_MAX) {
+    uint32_t wanted = on_host ? s->machine->host_cores : s->machine->device_cores;
+    uint32_t cores = wanted < s->machine->cores ? wanted : s->machine->cores;
+    uint64_t traffic = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
+    unsigned __int128 full = cores > 0 ? (unsigned __int128)ns * s->full_per_s / GIGA : 0;
+    unsigned __int128 bytes = traffic > 0 ? traffic : full;
+    unsigned __int128 per_s = ns > 0 ? (bytes * GIGA + ns - 1) / ns : 0;
+    if (per_s == 0 || per_s > UINT64_MAX || bytes > UINT64_MAX) {
         op->fixed_ns = ns;
         return;
     }
-    op->bytes = bytes;
+    op->bytes = (uint64_t)bytes;
     op->most_per_s = (uint64_t)per_s;
-    use(op, s->shared[SHARED_HOST_MEMORY]);
+    if (traffic > 0)
+        use(op, s->shared[SHARED_HOST_MEMORY]);
+    use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
 static struct timeline_op *translate(const struct sim *s, struct arena *scratch)

@@ -5,6 +5,7 @@
  * nothing. A move takes machine.launch_ns, and then its bytes flow: through the device's own link, what all links carry
  * together and the host's memory, or from the sender's peer port to the receiver's. What is under way at the same time
  * shares these fairly. Tasks of the host share its memory with the copies, where the machine says what that carries.
+ * Where devices are slices of one processor (machine.cores), tasks and copies share its cores.
  * What the machine leaves at 0 is unlimited: a move alone, or on a machine without common limits, lasts
  * ceil(bytes * 1e9 / bandwidth) + machine.launch_ns.
  */
@@ -16,7 +17,7 @@
 #include "scheduler/profile.h"
 
 /* What devices share. */
-enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_COUNT };
+enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
 struct sim_result {
     uint64_t total_ns; /* entry is not included: from the start of run 0 to the end of the last */

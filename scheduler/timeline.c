@@ -42,20 +42,21 @@ struct resource {
     uint64_t rate;
     uint32_t owner; /* the only stream that uses it, SHARED, or NONE */
     uint32_t pool;  /* of one that is shared */
-    uint32_t users; /* flows under way */
+    uint64_t users; /* weights of the flows under way */
     bool bound;     /* since bound_since it is what somebody's share ends at */
     uint64_t bound_since;
     /* while shares are computed */
     uint64_t left, share; /* of what is left, for each without a share */
-    uint32_t open;        /* flows without a share */
+    uint64_t open;        /* weights of the flows without a share */
     bool binds;
 };
 
 struct flow {
     uint32_t stream;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* shared resources */
-    units left;                               /* at since_ns */
-    uint64_t most;                            /* rate that its own limits allow */
+    uint32_t weights[TIMELINE_MAX_USES];
+    units left;    /* at since_ns */
+    uint64_t most; /* rate that its own limits allow */
     uint64_t rate, since_ns, end_ns;
     uint64_t offer; /* while shares are computed */
 };
@@ -164,14 +165,14 @@ static void flow_join(struct engine *e, const struct flow *f)
     uint32_t pool = e->resources[f->uses[0]].pool;
     e->pools[pool].flows[e->pools[pool].n++] = *f;
     for (uint32_t i = 0; i < f->n_uses; i++)
-        e->resources[f->uses[i]].users++;
+        e->resources[f->uses[i]].users += f->weights[i];
     pool_changed(e, pool);
 }
 
 static void flow_leave(struct engine *e, struct pool *p, uint32_t at)
 {
     for (uint32_t i = 0; i < p->flows[at].n_uses; i++)
-        e->resources[p->flows[at].uses[i]].users--;
+        e->resources[p->flows[at].uses[i]].users -= p->flows[at].weights[i];
     p->flows[at] = p->flows[--p->n];
 }
 
@@ -198,7 +199,7 @@ static void begin_shares(struct engine *e, const struct pool *p)
         e->open[i] = &p->flows[i];
 }
 
-/* What each without a share gets if all that is left is divided equally: rounded up, and not nothing. */
+/* What each without a share gets if all that is left is divided equally, by weight: rounded up, and not nothing. */
 static void divide(struct engine *e, const struct pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -229,8 +230,9 @@ static void settle(struct engine *e, struct flow *f)
     for (uint32_t i = 0; i < f->n_uses; i++) {
         struct resource *r = &e->resources[f->uses[i]];
         r->binds = r->binds || (r->share == f->offer && f->offer < f->most);
-        r->left = r->left > f->offer ? r->left - f->offer : 0;
-        r->open--;
+        units taken = (units)f->offer * f->weights[i];
+        r->left = r->left > taken ? r->left - (uint64_t)taken : 0;
+        r->open -= f->weights[i];
     }
     set_rate(e, f, f->offer);
 }
@@ -335,10 +337,14 @@ static struct flow make_flow(const struct engine *e, uint32_t id, const struct t
         f.most = rate_of(op->most_per_s);
     for (uint32_t i = 0; i < op->n_uses; i++) {
         const struct resource *r = &e->resources[op->uses[i]];
-        if (r->owner == SHARED)
-            f.uses[f.n_uses++] = op->uses[i];
-        else if (r->rate < f.most)
-            f.most = r->rate;
+        uint32_t weight = op->weights[i] > 0 ? op->weights[i] : 1;
+        uint64_t alone = (r->rate + weight - 1) / weight; /* a share: rounded up */
+        if (r->owner == SHARED) {
+            f.uses[f.n_uses] = op->uses[i];
+            f.weights[f.n_uses++] = weight;
+        } else if (alone < f.most) {
+            f.most = alone;
+        }
     }
     return f;
 }

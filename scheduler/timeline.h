@@ -4,9 +4,10 @@
  *
  * A stream runs its operations one after another, in the order in which they stand in `ops`. An operation begins when
  * the one before it in its stream is done and all its waits are done. First `fixed_ns` pass, whatever else happens; then
- * its bytes go through all the resources that it uses at once (in no time, where nothing limits them). What is under way through a resource shares it fairly
- * (max-min: nobody could be given more except by taking from somebody who has no more), and the shares are computed anew
- * whenever something starts or ends.
+ * its bytes go through all the resources that it uses at once (in no time, where nothing limits them). What is under way
+ * through a resource shares it fairly (max-min: nobody could be given more bytes a second except by taking from somebody
+ * who has no more), and the shares are computed anew whenever something starts or ends. An operation may take more than one
+ * byte of a resource for a byte of its own: its weight there.
  *
  * A program may run several times back to back without draining. A wait of distance 0 names an operation of the same run,
  * which may stand before or behind; of distance d >= 1 that of the d-th run before; runs before the first are done.
@@ -21,7 +22,7 @@
 
 struct arena;
 
-#define TIMELINE_MAX_USES 4          /* resources of one operation */
+#define TIMELINE_MAX_USES 5          /* resources of one operation */
 #define TIMELINE_NEVER    UINT64_MAX /* the span of what never began, in a program that waits for itself */
 
 struct timeline_op {
@@ -30,6 +31,7 @@ struct timeline_op {
     uint64_t bytes;
     uint64_t most_per_s; /* no more of its bytes in a second, even alone; 0: no such limit */
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* different resources */
+    uint32_t weights[TIMELINE_MAX_USES];      /* bytes of the resource that one byte of this takes; 0: one */
     uint32_t wait, n_waits;                   /* range in timeline.waits */
 };
 

@@ -90,6 +90,20 @@ static void set(uint64_t *to, uint64_t known)
         *to = known;
 }
 
+/* A cpu device computes on the cores of the host, and its copies are made by them; a GPU needs none. */
+static void set_cores(const struct topology *t, struct machine *m)
+{
+    bool host_is_device = t->backend == BACKEND_CPU;
+    uint32_t all = t->cores;
+    if (all == 0)
+        return;
+    m->cores = all;
+    m->device_cores = t->device_cores > 0 ? t->device_cores : host_is_device ? all : 0;
+    m->host_cores = t->host_cores > 0 ? t->host_cores : all;
+    m->core_copy_bytes_per_s = host_is_device ? m->link_bytes_per_s : 0;
+    set(&m->core_copy_bytes_per_s, t->core_copy_bytes_per_s);
+}
+
 void topology_machine(const struct topology *t, struct machine *ret)
 {
     if (t->backend == BACKEND_CUDA)
@@ -111,4 +125,5 @@ void topology_machine(const struct topology *t, struct machine *ret)
     set(&ret->device_bytes_per_s, t->device_bytes_per_s);
     set(&ret->device_flops_per_s, t->device_flops_per_s);
     set(&ret->launch_ns, t->launch_ns);
+    set_cores(t, ret);
 }

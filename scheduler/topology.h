@@ -16,6 +16,7 @@ enum backend_id { BACKEND_CPU, BACKEND_CUDA, BACKEND_COUNT };
 extern const char *const backend_names[BACKEND_COUNT + 1]; /* NULL-terminated */
 
 #define TOPOLOGY_SCHEMA      "machine/v1"
+#define TOPOLOGY_MAX_CORES   4096
 #define TOPOLOGY_PEER_DIRECT 1 /* in `peers`: copies go directly, at a rate that is not known */
 
 struct topology {
@@ -33,6 +34,9 @@ struct topology {
                   [DEVICE_MAX]; /* [from][to]: bytes/s, or TOPOLOGY_PEER_DIRECT; 0: not directly */
     uint64_t host_memory_bytes; /* that jobs may use; 0: not known */
     uint64_t host_bytes_per_s, device_bytes_per_s, device_flops_per_s, launch_ns;
+    uint32_t cores;                    /* that devices, host and copies share; 0: not said, no limit */
+    uint32_t device_cores, host_cores; /* of one task; 0: not said */
+    uint64_t core_copy_bytes_per_s;
 };
 
 /* `name` stands for the text in messages; // comments are accepted. */

@@ -165,6 +165,17 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
     return r;
 }
 
+/* A task uses no more of them than there are. */
+static void take_cores(struct json_obj *o, struct topology *t)
+{
+    take_small(o, "cores", TOPOLOGY_MAX_CORES, &t->cores);
+    take_small(o, "device_cores", t->cores, &t->device_cores);
+    take_small(o, "host_cores", t->cores, &t->host_cores);
+    take_rate(o, "core_copy_bytes_per_s", &t->core_copy_bytes_per_s);
+    if (t->core_copy_bytes_per_s > 0 && t->cores == 0)
+        json_fail(o, "core_copy_bytes_per_s", -EINVAL, "says nothing without \"cores\"");
+}
+
 static int read_topology(const struct json *doc, struct topology *t, struct err *err)
 {
     struct json_obj o;
@@ -186,6 +197,7 @@ static int read_topology(const struct json *doc, struct topology *t, struct err 
     take_rate(&o, "device_bytes_per_s", &t->device_bytes_per_s);
     take_rate(&o, "device_flops_per_s", &t->device_flops_per_s);
     take_rate(&o, "launch_ns", &t->launch_ns);
+    take_cores(&o, t);
     int r = json_obj_end(&o);
     t->backend = (enum backend_id)backend;
     if (r == 0)
@@ -294,5 +306,9 @@ void topology_to_json(const struct topology *t, struct strbuf *b)
     add_known(b, "device_bytes_per_s", t->device_bytes_per_s);
     add_known(b, "device_flops_per_s", t->device_flops_per_s);
     add_known(b, "launch_ns", t->launch_ns);
+    add_known(b, "cores", t->cores);
+    add_known(b, "device_cores", t->device_cores);
+    add_known(b, "host_cores", t->host_cores);
+    add_known(b, "core_copy_bytes_per_s", t->core_copy_bytes_per_s);
     strbuf_add(b, "}");
 }

@@ -96,6 +96,8 @@ void job_finish(struct job *j); /* takes a zeroed one */
 int job_open(const struct job_options *o, struct job *j, struct err *err);
 /* A part of that (job_machine.c). The data set is open. */
 int job_choose_machine(const struct job_options *o, struct job *j, struct err *err);
+/* Of this computer's processors, how many the process may use: at least 1. */
+uint32_t job_allowed_cores(void);
 /* These devices of the job (positions in its machine) do not work; adds that to a message. */
 void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err);
 /* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,10 +248,18 @@ static uint64_t leased_devices(const struct job_options *o)
     return asked;
 }
 
+uint32_t job_allowed_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return (uint32_t)CPU_COUNT(&set);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a set has room for */
+    return cores > 0 ? (uint32_t)cores : 1;
+}
+
 int job_choose_machine(const struct job_options *o, struct job *j, struct err *err)
 {
     struct discovery *d = malloc(sizeof *d); /* 50 KiB */
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (d == NULL)
         return err_set(err, -ENOMEM, "no memory to look at the machine");
     int r = discover(o->backend, o->machine, leased_devices(o), d, err);
@@ -258,7 +267,7 @@ int job_choose_machine(const struct job_options *o, struct job *j, struct err *e
         blame_index(&j->blame, o->device_index[k], d->found[BACKEND_CUDA].why);
     if (r == 0)
         r = choose(o, d, j, err);
-    j->threads = o->threads > 0 ? o->threads : cores > 0 ? (uint32_t)cores : 1;
+    j->threads = o->threads > 0 ? o->threads : job_allowed_cores();
     free(d);
     return r;
 }

@@ -117,6 +117,18 @@ static void use_links(const struct job_options *o, struct job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
+/* Virtual devices, the host's updates and all copies run on the cores of this computer, and times that were measured here
+ * are those of a task that has them to itself. With computed times plans stay the same everywhere. */
+static void use_cores(struct job *j)
+{
+    if (j->elsewhere || j->real_devices)
+        return;
+    uint32_t cores = job_allowed_cores();
+    j->machine.cores = cores;
+    j->machine.device_cores = j->machine.host_cores = j->threads < cores ? j->threads : cores;
+    j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0: not measured */
+}
+
 int job_choose_profile(const struct job_options *o, struct job *j, struct err *err)
 {
     const char *wanted = o->profile != NULL ? o->profile : getenv("TUTTI_PROFILE");
@@ -129,6 +141,8 @@ int job_choose_profile(const struct job_options *o, struct job *j, struct err *e
         use_cache(j);
     if (r == 0 && j->table != NULL)
         use_links(o, j);
+    if (r == 0 && j->table != NULL)
+        use_cores(j);
     return r;
 }
 

@@ -2,6 +2,9 @@
  *
  * One copy at a time on an otherwise idle devset, timed by marks on its own stream: what a copy costs, not what starting
  * it does. The slowest device, or pair, gives the rate of the machine, because a plan waits for the slowest.
+ *
+ * Virtual devices are memory of the host, and its caches hold what was copied before: there each copy is of other bytes,
+ * as it is in a step, MEASURE_COLD_BYTES of them in turn.
  */
 #include "daemon/worker/measure.h"
 
@@ -11,8 +14,9 @@
 
 struct bench {
     struct devset *devices;
-    void *host; /* pinned where the backend has it so */
-    uint64_t bytes;
+    void *host;      /* pinned where the backend has it so */
+    uint64_t bytes;  /* of one copy */
+    uint32_t places; /* for it, one behind the other, on the host and on each device */
 };
 
 static int compare_u64(const void *pa, const void *pb)
@@ -25,11 +29,11 @@ static int compare_u64(const void *pa, const void *pb)
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
-    for (int i = 0; i <= MEASURE_REPEATS; i++) {
-        uint64_t begin = 0, end = 0;
+    for (uint32_t i = 0; i <= MEASURE_REPEATS; i++) {
+        uint64_t begin = 0, end = 0, at = i % b->places * b->bytes;
         int r = devset_mark(b->devices, stream, &begin);
         if (r == 0)
-            r = devset_copy(b->devices, stream, dst, src, b->bytes);
+            r = devset_copy(b->devices, stream, (char *)dst + at, (const char *)src + at, b->bytes);
         if (r == 0)
             r = devset_mark(b->devices, stream, &end);
         int d = devset_drain(b->devices);
@@ -95,7 +99,11 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
 {
     uint32_t index[DEVICE_MAX];
     struct devset_config c = {.backend = backend_names[t->backend], .n_devices = n, .threads = 1};
+    uint64_t area;
     ret->bytes = bytes;
+    ret->places =
+        t->n_devices == 0 && bytes < MEASURE_COLD_BYTES ? (uint32_t)(MEASURE_COLD_BYTES / bytes) : 1;
+    area = ret->places * bytes;
     for (uint32_t i = 0; i < t->n_devices; i++) {
         index[i] = t->devices[i].index;
         if (topology_usable_bytes(t, i) < ret->bytes)
@@ -107,14 +115,20 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
     if (t->n_devices > 0)
         c.device_index = index;
     for (uint32_t i = 0; i < n; i++)
-        c.capacity_bytes[i] = ret->bytes;
+        c.capacity_bytes[i] = area;
     int r = devset_open(&c, &ret->devices, err);
     if (r < 0)
         return r;
-    r = devset_host_alloc(ret->devices, ret->bytes, &ret->host, err);
+    r = devset_host_alloc(ret->devices, area, &ret->host, err);
     if (r < 0)
         return r;
-    memset(ret->host, 1, ret->bytes); /* every page is there before anything is timed */
+    memset(ret->host, 1, area); /* every page is there before anything is timed */
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = devset_copy(ret->devices, LANE_COUNT * i + LANE_IN, devset_address(ret->devices, i, 0), ret->host,
+                        area);
+    int d = devset_drain(ret->devices);
+    if (r < 0 || d < 0)
+        return err_set(err, r < 0 ? r : d, "a copy failed before measuring: %s", strerror(r < 0 ? -r : -d));
     return 0;
 }
 
@@ -134,7 +148,7 @@ int measure_copies(struct topology *t, uint32_t virtual_devices, uint64_t bytes,
             err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
     }
     if (b.devices != NULL)
-        devset_host_free(b.devices, b.host, b.bytes);
+        devset_host_free(b.devices, b.host, b.places * b.bytes);
     devset_close(b.devices);
     return r;
 }

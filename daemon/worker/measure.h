@@ -6,8 +6,9 @@
 #include "base/err.h"
 #include "scheduler/topology.h"
 
-#define MEASURE_BYTES   (64ull << 20) /* of one copy: on the host, and on each device */
-#define MEASURE_REPEATS 5             /* of which the median counts, after one that does not */
+#define MEASURE_BYTES      (64ull << 20)  /* of one copy: on the host, and on each device */
+#define MEASURE_REPEATS    15             /* of which the median counts, after one that does not */
+#define MEASURE_COLD_BYTES (128ull << 20) /* of virtual devices: what copies go through in turn */
 
 /* Fills in the link and peer rates of t. Where its devices are virtual, of `virtual_devices` of them (at least 1): then
  * there is no matrix of peers. */

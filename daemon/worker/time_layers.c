@@ -2,7 +2,11 @@
  *
  * All repetitions are enqueued before anything is waited for, so that the stream never runs dry between two of them: what
  * is between two marks is the work, not the way to it. As many as fit into a budget, an odd number, and at least three.
- * The first run, alone, warms up: it finds cold caches and, on a GPU, code that is not loaded yet.
+ * The first run, alone, warms up: it finds code that is not loaded yet.
+ *
+ * Caches. In a step all other layers pass through the caches before a layer has its turn again, so its weights, gradients
+ * and saved values come from memory, while what it reads from the layer before and writes for the next is at hand. So the
+ * repetitions go round several copies of the former, TIMER_COLD_BYTES in all where there is room, and share the latter.
  */
 #include "daemon/worker/time_layers.h"
 
@@ -13,15 +17,14 @@
 #include "base/clock.h"
 #include "kernels/device.h"
 
-#define BUDGET_NS  300000000ull /* for the repetitions of one measurement */
-#define LEAST      3
-#define MOST       25
-#define COPY_BYTES (64ull << 20)
+#define BUDGET_NS 300000000ull /* for the repetitions of one measurement */
+#define LEAST     3
+#define MOST      25
 
 struct timer {
     struct devset *devices;
     void *host;
-    uint64_t bytes, device_bytes;
+    uint64_t bytes, device_bytes; /* of host memory, of the device's */
     struct step_args step;
     uint64_t marks[2 * MOST];
 };
@@ -46,6 +49,19 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
 }
 
+/* What of a layer is met once a step, a copy of which each repetition in turn gets. */
+static uint64_t layer_cold_bytes(const struct layer_sizes *s)
+{
+    return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
+}
+
+/* How many copies of so many bytes: the room and the repetitions limit them, and beyond TIMER_COLD_BYTES they are cold. */
+static uint32_t count_copies(uint64_t bytes, uint64_t room)
+{
+    uint64_t n = bytes > 0 ? (room < TIMER_COLD_BYTES ? room : TIMER_COLD_BYTES) / bytes : 1;
+    return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
+}
+
 /* Blocks one after another; NULL for those that have no bytes. */
 struct blocks {
     char *at;
@@ -59,10 +75,10 @@ static void *take(struct blocks *b, uint64_t bytes)
 }
 
 /* Numbers between a quarter and one half: no infinities, no denormals, and good as squares. */
-static void fill(struct timer *t)
+static void fill(struct timer *t, uint64_t bytes)
 {
     float *v = t->host;
-    for (uint64_t i = 0; i < t->bytes / sizeof *v; i++)
+    for (uint64_t i = 0; i < bytes / sizeof *v; i++)
         v[i] = 0.25f + (float)(i * 2654435761u >> 8 & 1023) / 4096;
 }
 
@@ -74,7 +90,7 @@ static int copy_in(struct timer *t, void *to, const void *from, uint64_t bytes)
 
 static int open_devices(const struct timer_config *c, struct timer *t, struct err *err)
 {
-    t->bytes = aligned(c->bytes > COPY_BYTES ? c->bytes : COPY_BYTES);
+    t->bytes = aligned(c->bytes > TIMER_COLD_BYTES ? c->bytes : TIMER_COLD_BYTES);
     t->device_bytes = aligned(c->device_bytes);
     struct devset_config d = {.backend = c->backend,
                               .n_devices = 1,
@@ -87,7 +103,7 @@ static int open_devices(const struct timer_config *c, struct timer *t, struct er
     r = devset_host_alloc(t->devices, t->bytes, &t->host, err);
     if (r < 0)
         return r;
-    fill(t);
+    fill(t, t->bytes);
     return 0;
 }
 
@@ -129,11 +145,11 @@ struct work {
     uint32_t stream;
     const struct layer *layer; /* NULL: an update */
     bool backward;
-    struct layer_io io;
     const struct optimizer *optimizer;
-    float *w, *k;
-    const float *dw;
     uint64_t w_bytes;
+    uint32_t turn, copies; /* repetition i works on copy i % copies */
+    struct layer_io io[MOST];
+    float *w[MOST], *dw[MOST], *k[MOST]; /* of updates */
 };
 
 static int launch(void *ctx, const struct op_call *call)
@@ -145,10 +161,12 @@ static int launch(void *ctx, const struct op_call *call)
 static int enqueue(struct work *w)
 {
     const struct op_sink sink = {launch, w};
+    uint32_t i = w->turn++ % w->copies;
     if (w->layer == NULL)
-        return optimizer_update(w->optimizer, &w->timer->step, w->w, w->dw, w->k, NULL, w->w_bytes, &sink);
+        return optimizer_update(w->optimizer, &w->timer->step, w->w[i], w->dw[i], w->k[i], NULL, w->w_bytes,
+                                &sink);
     const struct layer_type *type = layer_type(w->layer);
-    return (w->backward ? type->bwd : type->fwd)(w->layer, &w->io, &sink);
+    return (w->backward ? type->bwd : type->fwd)(w->layer, &w->io[i], &sink);
 }
 
 /* n times, with marks around each. */
@@ -190,35 +208,61 @@ static int time_work(struct work *w, double *ret_s, struct err *err)
     return 0;
 }
 
+/* The blocks of a layer; returns how many bytes of them are numbers, behind which target and result are. */
+static uint64_t lay_out(struct work *w, const struct layer_sizes *s, bool dx, uint32_t rows)
+{
+    struct timer *t = w->timer;
+    struct blocks b = {devset_address(t->devices, 0, 0)};
+    char *begin = b.at;
+    struct layer_io io = {.step = &t->step, .rows = rows, .accumulate = true};
+    float *input_grad = take(&b, s->x);
+    io.dx = dx ? input_grad : NULL;
+    io.y = take(&b, s->y);
+    io.dy = take(&b, s->y);
+    io.scratch = take(&b, s->scratch_fwd > s->scratch_bwd ? s->scratch_fwd : s->scratch_bwd);
+    uint64_t cold = layer_cold_bytes(s), behind = aligned(s->target) + aligned(s->result);
+    w->copies = count_copies(cold, t->device_bytes - (uint64_t)(b.at - begin) - behind);
+    for (uint32_t i = 0; i < w->copies; i++) {
+        w->io[i] = io;
+        w->io[i].w = take(&b, s->w);
+        w->io[i].dw = take(&b, s->w);
+        w->io[i].x = take(&b, s->x);
+        w->io[i].s = take(&b, s->s);
+    }
+    uint64_t filled = (uint64_t)(b.at - begin);
+    const void *target = take(&b, s->target);
+    void *result = take(&b, s->result);
+    for (uint32_t i = 0; i < w->copies; i++) {
+        w->io[i].target = target;
+        w->io[i].result = result;
+    }
+    return filled;
+}
+
+/* Numbers for the first so many bytes of the device; zero, which is a class of every loss, for the target. */
+static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
+{
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < bytes; at += t->bytes)
+        r = copy_in(t, devset_address(t->devices, 0, at), t->host,
+                    bytes - at < t->bytes ? bytes - at : t->bytes);
+    if (r < 0 || target_bytes == 0)
+        return r;
+    memset(t->host, 0, target_bytes);
+    r = copy_in(t, devset_address(t->devices, 0, bytes), t->host, target_bytes);
+    fill(t, aligned(target_bytes));
+    return r;
+}
+
 int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
                 double *ret_bwd_s, struct err *err)
 {
     struct layer_sizes s;
-    struct blocks b = {devset_address(t->devices, 0, 0)};
+    struct work w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
     layer_type(l)->sizes(l, rows, &s);
     if (timer_layer_bytes(l, rows) > t->device_bytes)
         return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
-    struct work w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
-    char *begin = b.at;
-    w.io = (struct layer_io){.step = &t->step, .rows = rows, .accumulate = true};
-    w.io.w = take(&b, s.w);
-    w.io.dw = take(&b, s.w);
-    w.io.x = take(&b, s.x);
-    float *input_grad = take(&b, s.x);
-    w.io.dx = dx ? input_grad : NULL;
-    w.io.y = take(&b, s.y);
-    w.io.dy = take(&b, s.y);
-    w.io.s = take(&b, s.s);
-    w.io.scratch = take(&b, s.scratch_fwd > s.scratch_bwd ? s.scratch_fwd : s.scratch_bwd);
-    uint64_t filled = (uint64_t)(b.at - begin);
-    w.io.target = take(&b, s.target); /* zero is a class of every loss */
-    w.io.result = take(&b, s.result);
-    int r = copy_in(t, begin, t->host, filled);
-    if (r == 0 && s.target > 0) {
-        memset(t->host, 0, s.target);
-        r = copy_in(t, (void *)w.io.target, t->host, s.target);
-        fill(t);
-    }
+    int r = fill_device(t, lay_out(&w, &s, dx, rows), s.target);
     if (r < 0)
         return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
     r = time_work(&w, ret_fwd_s, err);
@@ -227,13 +271,16 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
 }
 
 static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w_bytes, uint32_t stream,
-                          void *at, double *ret_s, struct err *err)
+                          void *at, uint64_t room, double *ret_s, struct err *err)
 {
     struct blocks b = {at};
     struct work w = {.timer = t, .stream = stream, .optimizer = o, .w_bytes = w_bytes};
-    w.w = take(&b, w_bytes);
-    w.dw = take(&b, w_bytes);
-    w.k = take(&b, optimizer_state_bytes(o, w_bytes));
+    w.copies = count_copies(timer_update_bytes(o, w_bytes), room);
+    for (uint32_t i = 0; i < w.copies; i++) {
+        w.w[i] = take(&b, w_bytes);
+        w.dw[i] = take(&b, w_bytes);
+        w.k[i] = take(&b, optimizer_state_bytes(o, w_bytes));
+    }
     return time_work(&w, ret_s, err);
 }
 
@@ -247,13 +294,13 @@ int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, d
         return err_set(err, -ENOSPC, "the update is larger than the memory for measuring");
     *ret_device_s = 0;
     if (bytes <= t->device_bytes) {
-        r = copy_in(t, device, t->host, bytes);
+        r = fill_device(t, count_copies(bytes, t->device_bytes) * bytes, 0);
         r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
-                  : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, ret_device_s, err);
+                  : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
     }
     if (r == 0) /* the stream behind those of the one device */
-        r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, ret_host_s, err);
-    fill(t);
+        r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
+    fill(t, count_copies(bytes, t->bytes) * bytes);
     return r;
 }
 
@@ -267,6 +314,6 @@ uint64_t timer_host_copy(struct timer *t)
         if (i > 0 && took < best)
             best = took;
     }
-    fill(t);
+    fill(t, t->bytes);
     return (uint64_t)((double)half * 1e9 / (double)(best + 1)) + 1;
 }

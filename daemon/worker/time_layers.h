@@ -12,14 +12,18 @@
 #include "base/err.h"
 #include "kernels/layer.h"
 
+/* Beyond so many bytes in turn, nothing is found in a cache any more. */
+#define TIMER_COLD_BYTES (128ull << 20)
+
 struct timer;
 
 struct timer_config {
     const char *backend;
     const uint32_t *device_index; /* of the device; NULL: the first, or a virtual one */
     uint32_t threads;
-    uint64_t bytes;        /* of host memory: the most that a layer or an update needs */
-    uint64_t device_bytes; /* of device memory: the most that a layer needs; updates where they fit */
+    uint64_t bytes; /* of host memory: the most that a layer or an update needs */
+    /* Of device memory: the most that a layer needs, and better TIMER_COLD_BYTES more; updates where they fit. */
+    uint64_t device_bytes;
 };
 
 /* What the device needs for one layer of so many rows, and for an update. */

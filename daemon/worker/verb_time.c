@@ -260,12 +260,14 @@ static void count(struct timing *t)
 static int open_timer(const struct timing *t, struct timer **ret, struct err *err)
 {
     uint64_t layers = most_bytes(t, t->sizes[t->n_sizes - 1], false), updates = most_bytes(t, 1, true);
-    uint64_t most = layers > updates ? layers : updates;
+    uint64_t most = layers > updates ? layers : updates, limit = device_limit(t);
+    uint64_t device = most <= limit ? most : layers;
+    uint64_t spare = limit - device < TIMER_COLD_BYTES ? limit - device : TIMER_COLD_BYTES;
     struct timer_config c = {.backend = t->job.backend,
                              .device_index = t->job.real_devices ? t->job.device_index : NULL,
                              .threads = t->job.threads,
                              .bytes = most,
-                             .device_bytes = most <= device_limit(t) ? most : layers};
+                             .device_bytes = (device + spare) & ~(uint64_t)(PLAN_ALIGN - 1)};
     return timer_open(&c, ret, err);
 }
 

@@ -238,7 +238,25 @@ def test_run_on_listed_cpu_devices_has_the_same_bits(t):
     t.equal((found["backend"], found["backend_reason"]), ("cpu", "the topology file says so"), "backend")
 
 
+@case
+def test_cores_of_a_file_are_shared_by_the_devices(t):
+    machine = {"schema": "machine/v1", "backend": "cpu", "host_memory_bytes": GIB, "devices": []}
+    spec = write_job(t, SMALL)
+
+    def step_s(**more):
+        return t.worker("--plan", spec, "--devices", 2, "--policy", "resident", "--json", "--machine",
+                        json.dumps({**machine, **more})).json()["iteration_s"]
+
+    apart = step_s()
+    t.equal(step_s(cores=64, device_cores=1), apart, "with more than anybody wants")
+    t.check(step_s(cores=1) > apart, "two devices on one core are as fast as on two")
+    t.check(step_s(cores=2) > apart, "two devices that want both cores are as fast as with two each")
+    found = t.worker("--probe", "--machine", json.dumps({**machine, "cores": 2, "device_cores": 1}), "--json").json()
+    t.equal((found["machine"]["cores"], found["machine"]["device_cores"]), (2, 1), "as it was read")
+
+
 WRONG = [
+    ("cores", {**ELSEWHERE, "cores": 2, "device_cores": 3}, "device_cores: ", "at most 2"),
     ("unknown key", {**ELSEWHERE, "link_bytes_per_sec": 1}, "link_bytes_per_sec: ", 'did you mean "link_bytes_per_s"'),
     ("in a device", {**ELSEWHERE, "devices": [{"memory_bytes": 1}]}, "devices[0].memory_bytes: ", "at least 256"),
     ("schema", {**ELSEWHERE, "schema": "job/v1"}, "schema: ", "machine/v1"),

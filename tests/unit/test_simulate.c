@@ -324,6 +324,127 @@ static void test_simulate_senders_share_the_receiver(void **state)
     plan_destroy(p);
 }
 
+/* ---- cores ---- */
+
+/* Of 2 cores, so many for a task of a device and one of the host; one core copies what a link carries. */
+static struct machine with_cores(uint32_t device, uint32_t host)
+{
+    struct machine m = machine;
+    m.cores = 2;
+    m.device_cores = device;
+    m.host_cores = host;
+    m.core_copy_bytes_per_s = m.link_bytes_per_s;
+    return m;
+}
+
+static void add_forward(struct plan *p, uint32_t device, uint32_t layer)
+{
+    tiny_instr(p, PROGRAM_EVAL, INSTR_FWD, plan_stream(device, LANE_COMPUTE), layer, PLAN_NONE);
+}
+
+static void check_ends(const struct plan *p, const struct machine *m, const uint64_t *ends, uint64_t bound_ns)
+{
+    struct sim_result *r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, m);
+    for (uint32_t i = 0; i < r->n_instrs; i++)
+        assert_int_equal(r->spans[i].end_ns, ends[i]);
+    assert_int_equal(r->bound_ns[SHARED_CORES], bound_ns);
+    sim_destroy(r);
+}
+
+/* Forwards of 1000 and 300 ns. With a core each they do not meet; wanting both cores each has half of its speed, until the
+ * second has had its 300 at 600, and the first has all for its other 700. */
+static void test_simulate_two_devices_share_cores(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine one = with_cores(1, 1), two = with_cores(2, 1);
+
+    (void)state;
+    add_forward(p, 0, 0);
+    add_forward(p, 1, 1);
+    check_ends(p, &machine, (uint64_t[]){1000, 300}, 0);
+    check_ends(p, &one, (uint64_t[]){1000, 300}, 0);
+    check_ends(p, &two, (uint64_t[]){1300, 600}, 600);
+    two.device_cores = 5; /* no more than there are */
+    check_ends(p, &two, (uint64_t[]){1300, 600}, 600);
+    two.device_cores = 0; /* devices with processors of their own */
+    check_ends(p, &two, (uint64_t[]){1000, 300}, 0);
+    plan_destroy(p);
+}
+
+/* Three with a core each on two: two thirds of their speed. */
+static void test_simulate_three_devices_share_two_cores(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine m = with_cores(1, 1);
+
+    (void)state;
+    m.n_devices = p->n_devices = 3;
+    for (uint32_t d = 0; d < 3; d++)
+        add_forward(p, d, 0);
+    check_ends(p, &m, (uint64_t[]){1500, 1500, 1500}, 1500);
+    plan_destroy(p);
+}
+
+/* An update of 700 ns with two threads beside a forward of 1000 with one: three threads on two cores. At 1050 the update
+ * is done, and so are 700 of the forward. Where the host's memory is limited the update's bytes flow, 12288 in 700 ns: with
+ * half of that from the memory it takes 1400 at half speed, and so one core of its two. */
+static void test_simulate_host_tasks_share_cores(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine m = with_cores(1, 2);
+
+    (void)state;
+    tiny_instr(p, PROGRAM_EVAL, INSTR_UPD, plan_host_stream(p), 0, PLAN_NONE);
+    tiny_operand(p, PROGRAM_EVAL, TINY_DW0, PLAN_HOST, 0, ACCESS_READ);
+    tiny_operand(p, PROGRAM_EVAL, TINY_W0, PLAN_HOST, 0, ACCESS_RW);
+    add_forward(p, 0, 0);
+    check_ends(p, &m, (uint64_t[]){1050, 1350}, 1050);
+    m.host_shared_bytes_per_s = (12288ull * 1000000000 + 1399) / 1400;
+    check_ends(p, &m, (uint64_t[]){1400, 1000}, 0);
+    m.host_shared_bytes_per_s = 0;
+    m.host_cores = 1;
+    check_ends(p, &m, (uint64_t[]){700, 1000}, 0);
+    plan_destroy(p);
+}
+
+/* A fetch of 4096 bytes, launched in 100 ns, beside a forward on both cores: from 100 on both at two thirds, until the forward has
+ * had its other 900. A core that copies twice as fast as the link carries is half busy: four fifths. */
+static void test_simulate_copies_take_cores(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine m = with_cores(2, 2);
+
+    (void)state;
+    add_forward(p, 0, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_FETCH, plan_stream(0, LANE_IN), TINY_W0, PLAN_HOST, 0, 0, 0);
+    check_ends(p, &m, (uint64_t[]){1450, 1450 + 3196}, 1350);
+    m.core_copy_bytes_per_s *= 2;
+    check_ends(p, &m, (uint64_t[]){1225, 1225 + 3196}, 1125);
+    m.core_copy_bytes_per_s = 0; /* by somebody else */
+    check_ends(p, &m, (uint64_t[]){1000, 4196}, 0);
+    plan_destroy(p);
+}
+
+/* Without a number of cores, and with more than anybody wants, all is as it was. */
+static void test_simulate_enough_cores_change_nothing(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine m = with_cores(2, 2);
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        m.cores = i * 1000;
+        struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 2, &profile, &m);
+        for (uint32_t k = 0; k < 2 * N; k++) {
+            assert_int_equal(r->spans[k].start_ns, timeline[k / N][k % N][0]);
+            assert_int_equal(r->spans[k].end_ns, timeline[k / N][k % N][1]);
+        }
+        assert_int_equal(r->bound_ns[SHARED_CORES], 0);
+        sim_destroy(r);
+    }
+    plan_destroy(p);
+}
+
 /* What plan_verify would refuse gets times, never a crash. */
 static void test_simulate_a_circle_of_waits_ends(void **state)
 {
@@ -354,6 +475,11 @@ int main(void)
         cmocka_unit_test(test_simulate_host_tasks_and_copies_share_memory),
         cmocka_unit_test(test_simulate_peer_copies_may_use_the_links),
         cmocka_unit_test(test_simulate_senders_share_the_receiver),
+        cmocka_unit_test(test_simulate_two_devices_share_cores),
+        cmocka_unit_test(test_simulate_three_devices_share_two_cores),
+        cmocka_unit_test(test_simulate_host_tasks_share_cores),
+        cmocka_unit_test(test_simulate_copies_take_cores),
+        cmocka_unit_test(test_simulate_enough_cores_change_nothing),
         cmocka_unit_test(test_simulate_a_circle_of_waits_ends),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);

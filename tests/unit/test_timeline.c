@@ -138,6 +138,38 @@ static void test_timeline_a_slow_link_leaves_the_rest(void **state)
     arena_destroy(g.arena);
 }
 
+/* Of 4 bytes a nanosecond one takes 3 for each of its own, the other 1: both go on at 1 a nanosecond. When the first ends, the
+ * second has its own limit of 2. */
+static void test_timeline_weights_divide_a_resource(void **state)
+{
+    struct rig g;
+    (void)state;
+    rig_init(&g, 2);
+    uint32_t link = resource(&g, 4 * GIGA);
+    bytes(&g, 0, 100, link);
+    g.ops[0].weights[0] = 3;
+    bytes(&g, 1, 300, link);
+    g.ops[1].most_per_s = 2 * GIGA;
+    run(&g, 1);
+    check_span(&g, 0, 0, 100);
+    check_span(&g, 1, 0, 200);
+    assert_int_equal(g.r.bound_ns[link], 100);
+    arena_destroy(g.arena);
+}
+
+/* Alone, too: 3 bytes a nanosecond carry one of these. */
+static void test_timeline_weights_count_alone(void **state)
+{
+    struct rig g;
+    (void)state;
+    rig_init(&g, 1);
+    bytes(&g, 0, 100, resource(&g, 3 * GIGA));
+    g.ops[0].weights[0] = 3;
+    run(&g, 1);
+    check_span(&g, 0, 0, 100);
+    arena_destroy(g.arena);
+}
+
 /* Two limits in a row: a and b share p, b and c share q. p = 2 gives 1 each; of q = 4 c has what b leaves, 3. When a ends,
  * b may have 2 and takes them from c. */
 static void test_timeline_shares_follow_each_other(void **state)
@@ -427,6 +459,11 @@ static bool brute_settle(struct brute *b)
     return any;
 }
 
+static uint32_t weight(const struct timeline_op *op, uint32_t use)
+{
+    return op->weights[use] > 0 ? op->weights[use] : 1;
+}
+
 /* The definition: raise all together until something is full, fix who uses it, go on with the others. */
 static void brute_share(struct brute *b)
 {
@@ -444,7 +481,7 @@ static void brute_share(struct brute *b)
         for (uint32_t s = 0; s < b->g->t.n_streams; s++) {
             const struct timeline_op *op = open[s] ? &b->g->ops[brute_op(b, s)] : NULL;
             for (uint32_t k = 0; op != NULL && k < op->n_uses; k++)
-                users[op->uses[k]]++;
+                users[op->uses[k]] += weight(op, k);
             if (op != NULL && op->most_per_s > 0)
                 step = fmin(step, (double)op->most_per_s * 1e-9 - b->rate[s]);
             n += open[s];
@@ -523,29 +560,50 @@ static void random_program(struct rig *g, struct rng *r)
     }
 }
 
-/* Ends are whole nanoseconds in both, but one rounds shares and the other compares doubles, so that an end that falls on a
- * nanosecond may be that one or the next, and what depends on it is as much later. */
-static void test_timeline_random_programs_as_by_brute_force(void **state)
+static void random_weights(struct rig *g, struct rng *r)
+{
+    for (uint32_t i = 0; i < g->t.n_ops; i++)
+        for (uint32_t k = 0; k < g->ops[i].n_uses; k++)
+            g->ops[i].weights[k] = (uint32_t)pick(r, 0, 3);
+}
+
+static void check_by_brute_force(bool weights, int64_t most_off_ns)
 {
     static struct rig g;
     static struct brute b;
     struct rng r = {.seed = 1};
-    (void)state;
     for (int i = 0; i < 2000; i++) {
         uint32_t runs = (uint32_t)pick(&r, 1, 3);
         random_program(&g, &r);
+        if (weights)
+            random_weights(&g, &r);
         run(&g, runs);
         brute_run(&b, &g, runs);
         for (uint32_t k = 0; k < g.t.n_ops * runs; k++) {
             int64_t start = (int64_t)(g.r.spans[k].start_ns - b.spans[k].start_ns);
             int64_t end = (int64_t)(g.r.spans[k].end_ns - b.spans[k].end_ns);
-            if (llabs(start) > 2 || llabs(end) > 2)
+            if (llabs(start) > most_off_ns || llabs(end) > most_off_ns)
                 fail_msg("program %d, op %u: %ld..%ld, by brute force %ld..%ld", i, k,
                          (long)g.r.spans[k].start_ns, (long)g.r.spans[k].end_ns, (long)b.spans[k].start_ns,
                          (long)b.spans[k].end_ns);
         }
         arena_destroy(g.arena);
     }
+}
+
+/* Ends are whole nanoseconds in both, but one rounds shares and the other compares doubles, so that an end that falls on a
+ * nanosecond may be that one or the next, and what depends on it is as much later. */
+static void test_timeline_random_programs_as_by_brute_force(void **state)
+{
+    (void)state;
+    check_by_brute_force(false, 2);
+}
+
+/* Shares are smaller here: what somebody gets in the nanosecond more takes another several of them. */
+static void test_timeline_random_weights_as_by_brute_force(void **state)
+{
+    (void)state;
+    check_by_brute_force(true, 12);
 }
 
 /* Streams and resources under other numbers: what happens at one instant is handled in another order, and nothing
@@ -583,6 +641,8 @@ int main(void)
         cmocka_unit_test(test_timeline_two_share_a_link),
         cmocka_unit_test(test_timeline_three_end_one_after_another),
         cmocka_unit_test(test_timeline_a_slow_link_leaves_the_rest),
+        cmocka_unit_test(test_timeline_weights_divide_a_resource),
+        cmocka_unit_test(test_timeline_weights_count_alone),
         cmocka_unit_test(test_timeline_shares_follow_each_other),
         cmocka_unit_test(test_timeline_directions_do_not_disturb_each_other),
         cmocka_unit_test(test_timeline_an_operation_may_have_a_limit),
@@ -597,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_timeline_empty_programs_end_at_once),
         cmocka_unit_test(test_timeline_absurd_sizes_end),
         cmocka_unit_test(test_timeline_random_programs_as_by_brute_force),
+        cmocka_unit_test(test_timeline_random_weights_as_by_brute_force),
         cmocka_unit_test(test_timeline_numbers_do_not_matter),
     };
     return cmocka_run_group_tests_name("timeline", tests, NULL, NULL);

@@ -62,7 +62,8 @@ static const char full[] =
     "\"all_links_bytes_per_s\":{\"in\":\"20GB\",\"out\":\"18GB\"},\"peers_by_link\":true,"
     "\"peers\":[[false,8000000000],[true,false]],\"host_memory_bytes\":\"64GiB\",\"host_bytes_per_s\":"
     "\"20GB\","
-    "\"device_bytes_per_s\":\"900GB\",\"device_flops_per_s\":15000000000000,\"launch_ns\":7000}";
+    "\"device_bytes_per_s\":\"900GB\",\"device_flops_per_s\":15000000000000,\"launch_ns\":7000,"
+    "\"cores\":8,\"device_cores\":1,\"host_cores\":2,\"core_copy_bytes_per_s\":\"9GB\"}";
 
 static void test_everything_is_read(void **state)
 {
@@ -92,6 +93,10 @@ static void test_everything_is_read(void **state)
     assert_int_equal(t.peers[0][0], 0);
     assert_int_equal(t.host_memory_bytes, 64ull << 30);
     assert_int_equal(t.launch_ns, 7000);
+    assert_int_equal(t.cores, 8);
+    assert_int_equal(t.device_cores, 1);
+    assert_int_equal(t.host_cores, 2);
+    assert_int_equal(t.core_copy_bytes_per_s, 9000000000);
 }
 
 static void test_writing_and_reading_give_the_same(void **state)
@@ -100,6 +105,7 @@ static void test_writing_and_reading_give_the_same(void **state)
     check_round_trip(full);
     check_round_trip("{\"schema\":\"machine/v1\",\"backend\":\"cpu\",\"devices\":[]}");
     check_round_trip(HEAD "[{\"memory_bytes\":256}],\"all_links_bytes_per_s\":7,\"peers_by_link\":false}");
+    check_round_trip(HEAD "[{\"memory_bytes\":256}],\"cores\":2,\"host_cores\":1}");
     check_round_trip("// comments are fine\n" HEAD "[{\"memory_bytes\":256}],\"link_bytes_per_s\":5}");
     check_round_trip(
         HEAD
@@ -156,6 +162,10 @@ static void test_mistakes_are_named_with_their_place(void **state)
     check_bad(HEAD "[{\"memory_bytes\":512}],\"all_links_bytes_per_s\":{\"up\":1}}",
               "all_links_bytes_per_s.up", "unknown key");
     check_bad(HEAD "[{\"memory_bytes\":512}],\"peers_by_link\":1}", "peers_by_link", "");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"cores\":5000}", "cores", "at most 4096");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"cores\":2,\"device_cores\":3}", "device_cores", "at most 2");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"host_cores\":1}", "host_cores", "at most 0");
+    check_bad(HEAD "[{\"memory_bytes\":512}],\"core_copy_bytes_per_s\":1}", "core_copy_bytes_per_s", "cores");
     check_bad(HEAD "[{\"memory_bytes\":512}],\"link_bytes_per_sec\":1}", "link_bytes_per_sec",
               "did you mean \"link_bytes_per_s\"");
 }
@@ -257,6 +267,28 @@ static void test_rates_come_from_the_best_that_is_known(void **state)
     assert_memory_equal(&m, &round, sizeof m);
 }
 
+static void test_cores_that_are_not_said_are_all(void **state)
+{
+    struct machine m;
+    (void)state;
+    check_good(full);
+    topology_machine(&t, &m);
+    assert_int_equal(m.cores, 8);
+    assert_int_equal(m.device_cores, 1);
+    assert_int_equal(m.host_cores, 2);
+    assert_int_equal(m.core_copy_bytes_per_s, 9000000000);
+    check_good("{\"schema\":\"machine/v1\",\"backend\":\"cpu\",\"devices\":[],\"cores\":4}");
+    topology_machine(&t, &m);
+    assert_int_equal(m.device_cores, 4);
+    assert_int_equal(m.host_cores, 4);
+    assert_int_equal(m.core_copy_bytes_per_s, m.link_bytes_per_s);
+    check_good(HEAD "[{\"memory_bytes\":512}],\"cores\":4}"); /* a GPU computes and copies by itself */
+    topology_machine(&t, &m);
+    assert_int_equal(m.device_cores, 0);
+    assert_int_equal(m.host_cores, 4);
+    assert_int_equal(m.core_copy_bytes_per_s, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_the_hash_is_of_the_devices),
         cmocka_unit_test(test_what_is_free_less_the_reserve_can_be_used),
         cmocka_unit_test(test_rates_come_from_the_best_that_is_known),
+        cmocka_unit_test(test_cores_that_are_not_said_are_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
