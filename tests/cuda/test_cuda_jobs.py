@@ -268,12 +268,13 @@ def case_profile():
     env = dict(environment(5, report), XDG_CACHE_HOME=os.path.join(ROOT, "cache"))
     del env["TUTTI_PROFILE"]
     for words in (["--time", write_job(), "--micro-batches", "4,8"],
-                  ["--run", write_job(), "--devices", "2", "--device-memory", "96KiB", "--output", path, "--quiet"]):
+                  ["--run", write_job(), "--devices", str(min(2, n_devices())), "--device-memory", "96KiB", "--output", path, "--quiet"]):
         r = subprocess.run([WORKER, *words, "--backend", "cuda", "--json"], env=env, capture_output=True, text=True,
                            timeout=TIMEOUT_S)
         assert r.returncode == 0, f"exit code {r.returncode}: {r.stdout} {r.stderr}"
-        with open(report) as f:
-            assert json.load(f)["races"] in (0, []), "races"
+        if not REAL:
+            with open(report) as f:
+                assert json.load(f)["races"] in (0, []), "races"
     assert json.loads(r.stdout)["profile"] == "measured", r.stdout
     assert outcome(path) == first(), "other bits by measured times"
 
