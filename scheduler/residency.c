@@ -88,8 +88,8 @@ struct value {
     bool at_host;
     bool read;                     /* by anyone since it was produced */
     bool home;                     /* somebody wants it on the host for its own sake */
-    uint32_t fetches;              /* since then */
-    uint32_t reload;               /* the last of them that was one, or PLAN_NONE */
+    uint32_t fetches, reloads;     /* since then; of these, of what the device had had */
+    uint32_t reload;               /* the last of those, or PLAN_NONE */
     uint32_t current[DEVICE_MAX];  /* segment with the newest value, or SEGMENT_NONE */
     uint32_t previous[DEVICE_MAX]; /* last segment, whatever its value, or SEGMENT_NONE */
 };
@@ -259,14 +259,15 @@ static uint32_t later(uint32_t a, uint32_t b)
 static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
 {
     v->reload = (uint32_t)r->reloads.n;
+    v->reloads++;
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* The value is about to be another, or nobody reads it any more. If it was spilled for one fetch alone, keeping it would
- * save the spill as well. */
+/* The value is about to be another, or nobody reads it any more. If it was spilled only to be fetched again, keeping it
+ * all along would save the spill as well. That is put down to the last gap: the others are short, and mostly kept. */
 static void settle_value(struct residency *r, const struct value *v)
 {
-    if (v->producer != SEGMENT_NONE && !v->home && v->fetches == 1 && v->reload != PLAN_NONE)
+    if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
         r->reloads.at[v->reload].saves++;
 }
 
@@ -353,7 +354,7 @@ static void new_value(struct value *v, uint32_t producer, uint32_t pos)
     v->produced = pos;
     v->at_host = producer == SEGMENT_NONE;
     v->read = v->home = false;
-    v->fetches = 0;
+    v->fetches = v->reloads = 0;
     v->reload = PLAN_NONE;
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         v->current[i] = SEGMENT_NONE;
