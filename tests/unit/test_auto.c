@@ -126,6 +126,23 @@ static void test_auto_few_bytes_when_weights_exceed_memory(void **state)
     }
 }
 
+/* The last layer's weights are the first's: the devices that use them are two, and one has the update. */
+static void test_auto_tied_weights_reach_every_device(void **state)
+{
+    (void)state;
+    struct table *t = even_table(17, 4 * MIB, 8 * MIB, 64 * KIB, 1 * MIB);
+    struct outcome o;
+    t->layers[15].tied = true;
+    t->layers[15].owner = 0;
+    t->layers[15].k = 0;
+    for (uint32_t devices = 2; devices <= 4; devices++)
+        for (uint64_t capacity = 32; capacity <= 192; capacity += 8)
+            for (int objective = 0; objective < OBJECTIVE_COUNT; objective++)
+                assert_true(plan_it(t, 4, 1, devices, capacity * MIB, POLICY_auto, objective,
+                                    &o)); /* and it verifies */
+    table_destroy(t);
+}
+
 static void test_auto_no_state_moves_when_devices_hold_it(void **state)
 {
     (void)state;
@@ -216,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_auto_few_bytes_when_weights_exceed_memory),
+        cmocka_unit_test(test_auto_tied_weights_reach_every_device),
         cmocka_unit_test(test_auto_no_state_moves_when_devices_hold_it),
         cmocka_unit_test(test_auto_no_slower_than_the_others),
         cmocka_unit_test(test_auto_addresses_waste_little),

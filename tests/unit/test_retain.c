@@ -142,12 +142,61 @@ static void test_unequal_blocks_near(void **state)
     compare(300000, false, true);
 }
 
+/* A stash is read by the next pack's forward and again by its backward, both times from the host when it is not kept.
+ * The spill is for these two alone: to keep it until the last saves a fetch and the spill, before that only a fetch. */
+static void test_last_gap_of_a_stash_saves_the_spill(void **state)
+{
+    static const char *const text = "{\"micro_batch_fwd\":[1],\"micro_batch_bwd\":[1],\"micro_batch_fwd_"
+                                    "bytes\":[1],\"micro_batch_bwd_bytes\":[1],"
+                                    "\"micro_batch_input\":[1],\"layers\":["
+                                    "{\"weight_bytes\":4096,\"input_bytes\":[256],\"fwd_s\":[1],\"bwd_s\":[3]"
+                                    ",\"fwd_bytes\":[0],\"bwd_bytes\":[0]},"
+                                    "{\"weight_bytes\":4096,\"input_bytes\":[768],\"fwd_s\":[1],\"bwd_s\":[3]"
+                                    ",\"fwd_bytes\":[0],\"bwd_bytes\":[0]},"
+                                    "{\"weight_bytes\":0,\"input_bytes\":[512],\"fwd_s\":[1],\"bwd_s\":[3],"
+                                    "\"fwd_bytes\":[0],\"bwd_bytes\":[0]}]}";
+    enum { MICROS = 6, STASH = 768 };
+    struct table *t;
+    struct graph *g;
+    struct machine m;
+    struct candidate c;
+    struct order o;
+    struct draft d;
+    gap_list gaps = {0};
+    uint32_t first = 0, last = 0;
+    (void)state;
+    assert_int_equal(table_parse(text, strlen(text), "three", &t, NULL), 0);
+    assert_int_equal(graph_build_table(t, 1, MICROS, true, &g, NULL), 0);
+    machine_init_cpu(&m, 1, 1 << 20, 1 << 30);
+    struct plan_request r = {.train = g, .machine = &m, .table = t};
+    struct profile *prof = plan_profile(&r);
+    policy_auto.leanest(&r, &c);
+    policy_auto.order(&r, prof, &c, &o);
+    assert_int_equal(order_merge(&o, prof, NULL), 0);
+    draft_residency(&d, &o, &c.knobs, true, NULL, &gaps);
+    for (size_t i = 0; i < gaps.n; i++) {
+        first += gaps.at[i].bytes == STASH && gaps.at[i].gain == STASH;
+        last += gaps.at[i].bytes == STASH && gaps.at[i].gain == 2 * STASH;
+    }
+    assert_true(first > 0);
+    assert_true(
+        last >
+        MICROS); /* one gap of each gradient of it, which is as long, and these: the newest may still be there */
+    vec_free(&gaps);
+    draft_finish(&d);
+    order_finish(&o);
+    profile_destroy(prof);
+    graph_destroy(g);
+    table_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_blocks_exact),
         cmocka_unit_test(test_equal_blocks_across_the_boundary_near),
         cmocka_unit_test(test_unequal_blocks_near),
+        cmocka_unit_test(test_last_gap_of_a_stash_saves_the_spill),
     };
     return cmocka_run_group_tests_name("retain", tests, NULL, NULL);
 }
