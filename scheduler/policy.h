@@ -29,7 +29,7 @@ extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 struct plan_request {
     const struct graph *train, *eval; /* eval may be NULL: no eval program */
     const struct machine *machine;
-    enum policy_id policy; /* POLICY_auto: the best of the others that fits */
+    enum policy_id policy; /* POLICY_auto: its own search, and the others where they are better */
     enum update_place update;
     const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
     enum plan_objective objective; /* the least time, of equals the fewest bytes; or the other way round */

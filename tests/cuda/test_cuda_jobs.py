@@ -12,11 +12,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from cases import Wire, run_cases
 
 TUTTID, WORKER = map(os.path.abspath, sys.argv[1:3])
 ROOT = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
@@ -163,21 +164,6 @@ def case_kill_and_resume():
     assert outcome(out) == first(), "other bits after a kill"
 
 
-class Wire:
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(path)
-        self.file = self.socket.makefile("rwb")
-        self.file.readline()
-
-    def call(self, method, **params):
-        self.file.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
-        self.file.flush()
-        answer = json.loads(self.file.readline())
-        assert "result" in answer, answer
-        return answer["result"]
-
-
 def said(log):
     log.seek(0)
     return log.read()
@@ -289,18 +275,7 @@ def main():
               ("a job goes on on the only device", case_fault_of_the_only_device)]
     cases += [] if REAL else [(f"a job goes on after {2 - n} devices were not found", lambda n=n: case_device_that_is_not_found(n))
                               for n in (1, 0)]
-    print(f"1..{len(cases)}", flush=True)
-    bad = 0
-    for number, (name, function) in enumerate(cases, 1):
-        try:
-            function()
-            print(f"ok {number} - {name}", flush=True)
-        except Exception as e:
-            bad += 1
-            print(f"not ok {number} - {name}")
-            print("\n".join("# " + line for line in repr(e).splitlines()), flush=True)
-    shutil.rmtree(ROOT, ignore_errors=True)
-    return 1 if bad else 0
+    return run_cases(cases, ROOT)
 
 
 sys.exit(main())

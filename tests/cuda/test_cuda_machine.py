@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from cases import Wire, cases_of, run_cases
 
 TUTTID, WORKER = map(os.path.abspath, sys.argv[1:3])
 ROOT = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
@@ -190,29 +191,6 @@ def test_job_that_asks_for_more_than_is_free_is_refused():
 
 # ---- the daemon
 
-class Wire:
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(TIMEOUT_S)
-        self.socket.connect(path)
-        self.file = self.socket.makefile("rwb")
-        self.file.readline()
-
-    def call(self, method, **params):
-        self.file.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
-        self.file.flush()
-        answer = json.loads(self.file.readline())
-        assert "result" in answer, answer
-        return answer["result"]
-
-    def until(self, number, condition):
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition(shown := self.call("show", id=number)):
-            assert shown["state"] not in ("done", "failed", "cancelled") and time.monotonic() < deadline, shown
-            time.sleep(0.02)
-        return shown
-
-
 def in_daemon(function):
     """With --restart-delay 0 it looks before every start. What others use is read from a file, by a script in the worker's place: the
     daemon gives its workers a clean environment."""
@@ -271,20 +249,4 @@ def test_daemon_waits_for_memory_that_others_took():
     in_daemon(check)
 
 
-def main():
-    cases = [(name[5:].replace("_", " "), f) for name, f in globals().items() if name.startswith("test_")]
-    print(f"1..{len(cases)}", flush=True)
-    bad = 0
-    for number, (name, function) in enumerate(cases, 1):
-        try:
-            function()
-            print(f"ok {number} - {name}", flush=True)
-        except Exception as e:  # pylint: disable=broad-except
-            bad += 1
-            print(f"not ok {number} - {name}")
-            print("\n".join("# " + line for line in repr(e).splitlines()), flush=True)
-    shutil.rmtree(ROOT, ignore_errors=True)
-    return 1 if bad else 0
-
-
-sys.exit(main())
+sys.exit(run_cases(cases_of(globals()), ROOT))

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from cases import cases_of, run_cases
+
 SOURCE, BUILD = map(os.path.abspath, sys.argv[1:3])
 TOOL = os.path.join(SOURCE, "tools", "gpu-first-run")
 ROOT = tempfile.mkdtemp()
@@ -162,20 +164,4 @@ def test_wrong_options():
     has(out, "is --build the folder of a build?")
 
 
-def main():
-    cases = [(name[5:].replace("_", " "), f) for name, f in globals().items() if name.startswith("test_")]
-    print(f"1..{len(cases)}", flush=True)
-    bad = 0
-    for number, (name, function) in enumerate(cases, 1):
-        try:
-            function()
-            print(f"ok {number} - {name}", flush=True)
-        except Exception as e:  # pylint: disable=broad-except
-            bad += 1
-            print(f"not ok {number} - {name}")
-            print("\n".join("# " + line for line in str(e).splitlines() or [repr(e)]), flush=True)
-    shutil.rmtree(ROOT, ignore_errors=True)
-    return 1 if bad else 0
-
-
-sys.exit(main())
+sys.exit(run_cases(cases_of(globals()), ROOT))
