@@ -18,6 +18,17 @@
 #define GRAPH_MAX_BYTES (1ull << 53)
 #define GRAPH_MAX_TASKS (1u << 20)
 
+/* Where the tensors and tasks of a kind and layer are, for the find functions. */
+struct graph_entry {
+    uint32_t tensor, n_tensors; /* the first of as many; PLAN_NONE: none */
+    uint32_t task, n_tasks;     /* range in graph_index.tasks */
+};
+
+struct graph_index {
+    struct graph_entry *entries; /* [kind][layer], where kind is of tensors or of tasks */
+    uint32_t *tasks;             /* PLAN_NONE where there is none */
+};
+
 struct builder {
     struct graph *g;
     VEC(struct graph_tensor) tensors;
@@ -37,34 +48,63 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-static tensor_id *first_slot(struct graph *g, enum tensor_kind kind, uint32_t layer)
+static struct graph_entry *entry_of(const struct graph *g, uint32_t kind, uint32_t layer)
 {
-    return &g->tensor_first[(size_t)kind * g->n_layers + layer];
+    return &g->index->entries[(size_t)kind * g->n_layers + layer];
 }
 
-/* A per-layer tensor, or one for each micro-batch when `per_micro`; nothing when it has no bytes. */
-static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, bool per_micro,
+static uint32_t replica_micros(const struct graph *g, uint32_t layer)
+{
+    return graph_micros(g, layer) / g->n_replicas;
+}
+
+/* Rows of the micro-batches in which the input of a layer is kept: its own, or those of the layer before. */
+static uint32_t input_rows(const struct graph *g, uint32_t layer)
+{
+    uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : 0;
+    return own > before ? own : before;
+}
+
+/* The pieces of a layer's input: as many as the smaller size goes into the larger. */
+static uint32_t input_pieces(const struct graph *g, uint32_t layer)
+{
+    uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
+    return own > before ? own / before : before / own;
+}
+
+/* `count` tensors of a kind and layer: one, one for each micro-batch, or one for each replica. Nothing when they have no
+ * bytes. */
+static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t count,
                        uint64_t bytes, uint32_t writes)
 {
     struct graph *g = b->g;
     if (bytes == 0)
         return;
+    bool per_replica = kind == TENSOR_DW;
+    bool per_micro = kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_WORK ||
+                     kind == TENSOR_SCRATCH || kind == TENSOR_TARGET || kind == TENSOR_RESULT;
+    uint32_t pieces = kind == TENSOR_X || kind == TENSOR_DX ? input_pieces(g, layer) : 1;
     bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B;
     bool external = (kind == TENSOR_X && layer == 0) || kind == TENSOR_TARGET || kind == TENSOR_RESULT ||
                     kind == TENSOR_DECISION;
     bool no_layer = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION;
-    *first_slot(g, kind, layer) = (tensor_id)b->tensors.n;
-    for (uint32_t j = 0; j < (per_micro ? g->n_micro : 1); j++)
-        vec_push(&b->tensors, (struct graph_tensor){
-                                  .kind = kind,
-                                  .layer = no_layer ? PLAN_NONE : layer,
-                                  .micro = per_micro ? j : PLAN_NONE,
-                                  .replica = per_micro || kind == TENSOR_DW ? 0 : PLAN_NONE,
-                                  .bytes = bytes,
-                                  .writes_per_step = writes,
-                                  .persistent = persistent,
-                                  .external = external,
-                              });
+    entry_of(g, kind, layer)->tensor = (tensor_id)b->tensors.n;
+    entry_of(g, kind, layer)->n_tensors = count;
+    for (uint32_t j = 0; j < count; j++)
+        vec_push(&b->tensors,
+                 (struct graph_tensor){
+                     .kind = kind,
+                     .layer = no_layer ? PLAN_NONE : layer,
+                     .micro = per_micro ? j : PLAN_NONE,
+                     .replica = per_replica ? j
+                                : per_micro ? j / (count / g->n_replicas)
+                                            : PLAN_NONE,
+                     .bytes = bytes,
+                     .pieces = pieces,
+                     .writes_per_step = per_replica && j == 0 ? writes + g->n_replicas - 1 : writes,
+                     .persistent = persistent,
+                     .external = external,
+                 });
 }
 
 /* State first, so that its host offsets are the same in every plan of the model. The evaluation graph has the
@@ -75,30 +115,32 @@ static void add_tensors(struct builder *b, bool decision)
     uint32_t last = g->n_layers - 1, update = g->training ? 1 : 0;
     for (uint32_t l = 0; l < g->n_layers; l++) {
         if (g->layers[l].tied)
-            *first_slot(g, TENSOR_W, l) = *first_slot(g, TENSOR_W, g->layers[l].owner);
+            entry_of(g, TENSOR_W, l)->tensor = entry_of(g, TENSOR_W, g->layers[l].owner)->tensor;
         else
-            add_tensor(b, TENSOR_W, l, false, g->layers[l].size.w, update);
-        add_tensor(b, TENSOR_K, l, false, g->layers[l].k_bytes, update);
-        add_tensor(b, TENSOR_B, l, false, g->layers[l].b_bytes, 0);
+            add_tensor(b, TENSOR_W, l, 1, g->layers[l].size.w, update);
+        add_tensor(b, TENSOR_K, l, 1, g->layers[l].k_bytes, update);
+        add_tensor(b, TENSOR_B, l, 1, g->layers[l].b_bytes, 0);
     }
     for (uint32_t l = 0; l < g->n_layers; l++) {
         const struct layer_sizes *s = &g->layers[l].size;
         bool backward = l >= g->first_trained;
-        add_tensor(b, TENSOR_DW, l, false, s->w, g->n_micro);
+        uint32_t micros = graph_micros(g, l),
+                 inputs = (uint32_t)((uint64_t)micros * g->layers[l].rows / input_rows(g, l));
+        add_tensor(b, TENSOR_DW, l, g->n_replicas, s->w, replica_micros(g, l));
         if (decision && graph_updates(g, l))
-            add_tensor(b, TENSOR_SUMSQ, l, false, sizeof(double), 1);
-        add_tensor(b, TENSOR_X, l, true, s->x, 1);
-        add_tensor(b, TENSOR_S, l, true, s->s, 1);
-        add_tensor(b, TENSOR_WORK, l, true, s->scratch_fwd, 1);
+            add_tensor(b, TENSOR_SUMSQ, l, 1, sizeof(double), 1);
+        add_tensor(b, TENSOR_X, l, inputs, s->x, 1);
+        add_tensor(b, TENSOR_S, l, micros, s->s, 1);
+        add_tensor(b, TENSOR_WORK, l, micros, s->scratch_fwd, 1);
         if (has_dx(g, l))
-            add_tensor(b, TENSOR_DX, l, true, s->x, 1);
+            add_tensor(b, TENSOR_DX, l, inputs, s->x, 1);
         if (backward)
-            add_tensor(b, TENSOR_SCRATCH, l, true, s->scratch_bwd, 1);
+            add_tensor(b, TENSOR_SCRATCH, l, micros, s->scratch_bwd, 1);
     }
-    add_tensor(b, TENSOR_TARGET, last, true, g->layers[last].size.target, 1);
-    add_tensor(b, TENSOR_RESULT, last, true, g->layers[last].size.result, 1);
+    add_tensor(b, TENSOR_TARGET, last, graph_micros(g, last), g->layers[last].size.target, 1);
+    add_tensor(b, TENSOR_RESULT, last, graph_micros(g, last), g->layers[last].size.result, 1);
     if (decision)
-        add_tensor(b, TENSOR_DECISION, last, false, sizeof(struct step_decision), 1);
+        add_tensor(b, TENSOR_DECISION, last, 1, sizeof(struct step_decision), 1);
 }
 
 /* ---- tasks ---- */
@@ -109,8 +151,27 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     tensor_id t = graph_tensor_find(b->g, kind, layer, micro);
     if (t == PLAN_NONE)
         return;
-    vec_push(&b->operands, (struct graph_operand){t, access, optional, read_version, write_version});
+    uint64_t bytes = b->tensors.at[t].bytes;
+    vec_push(&b->operands,
+             (struct graph_operand){t, access, optional, read_version, write_version, 0, bytes});
     b->tasks.at[b->tasks.n - 1].n_operands++;
+}
+
+/* The input of layer `of`, or its gradient, for micro-batch `micro` of layer `user`: a piece, where that has fewer rows. */
+static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
+                      enum access access)
+{
+    const struct graph *g = b->g;
+    uint32_t pieces = input_rows(g, of) / g->layers[user].rows;
+    size_t before = b->operands.n;
+    add_operand(b, kind, of, micro / pieces, access, access == ACCESS_READ ? 1 : 0,
+                access == ACCESS_READ ? 0 : 1, false);
+    if (b->operands.n == before)
+        return;
+    struct graph_operand *o = &b->operands.at[before];
+    uint64_t piece = o->end / pieces;
+    o->begin = micro % pieces * piece;
+    o->end = o->begin + piece;
 }
 
 static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro,
@@ -128,17 +189,16 @@ static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, 
 }
 
 static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro,
-                       enum task_place place)
+                       uint32_t replica, enum task_place place)
 {
     struct graph *g = b->g;
-    uint32_t *first = &g->task_first[(size_t)kind * g->n_layers + (layer == PLAN_NONE ? 0 : layer)];
-    if (*first == PLAN_NONE)
-        *first = (uint32_t)b->tasks.n;
+    uint32_t which = micro != PLAN_NONE ? micro : replica != PLAN_NONE ? replica : 0;
+    g->index->tasks[entry_of(g, kind, layer == PLAN_NONE ? 0 : layer)->task + which] = (uint32_t)b->tasks.n;
     vec_push(&b->tasks, (struct graph_task){
                             .kind = kind,
                             .layer = layer,
                             .micro = micro,
-                            .replica = micro == PLAN_NONE ? PLAN_NONE : 0,
+                            .replica = replica,
                             .place = place,
                             .operand = (uint32_t)b->operands.n,
                         });
@@ -146,15 +206,15 @@ static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, 
 
 static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
 {
-    begin_task(b, INSTR_FWD, l, j, PLACE_DEVICE);
+    begin_task(b, INSTR_FWD, l, j, graph_replica(b->g, l, j), PLACE_DEVICE);
     add_read(b, TENSOR_W, l, PLAN_NONE, 0);
     add_read(b, TENSOR_B, l, PLAN_NONE, 0);
-    add_read(b, TENSOR_X, l, j, 1);
+    add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
     if (is_loss(b->g, l)) {
         add_read(b, TENSOR_TARGET, l, j, 1);
         add_write(b, TENSOR_RESULT, l, j);
     } else {
-        add_write(b, TENSOR_X, l + 1, j);
+        add_input(b, TENSOR_X, l + 1, l, j, ACCESS_WRITE);
     }
     add_write(b, TENSOR_S, l, j);
     add_write(b, TENSOR_WORK, l, j);
@@ -162,18 +222,19 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
 
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 {
-    begin_task(b, INSTR_BWD, l, j, PLACE_DEVICE);
+    uint32_t replica = graph_replica(b->g, l, j), nth = j % replica_micros(b->g, l);
+    begin_task(b, INSTR_BWD, l, j, replica, PLACE_DEVICE);
     add_read(b, TENSOR_W, l, PLAN_NONE, 0);
     add_read(b, TENSOR_B, l, PLAN_NONE, 0);
-    add_read(b, TENSOR_X, l, j, 1);
+    add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
     add_read(b, TENSOR_S, l, j, 1);
     if (is_loss(b->g, l))
         add_read(b, TENSOR_TARGET, l, j, 1);
     else
-        add_read(b, TENSOR_DX, l + 1, j, 1);
-    add_operand(b, TENSOR_DW, l, PLAN_NONE, j == 0 ? ACCESS_WRITE : ACCESS_RW, j, j + 1, false);
+        add_input(b, TENSOR_DX, l + 1, l, j, ACCESS_READ);
+    add_operand(b, TENSOR_DW, l, replica, nth == 0 ? ACCESS_WRITE : ACCESS_RW, nth, nth + 1, false);
     if (has_dx(b->g, l))
-        add_write(b, TENSOR_DX, l, j);
+        add_input(b, TENSOR_DX, l, l, j, ACCESS_WRITE);
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
@@ -181,10 +242,22 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
-    add_read(b, TENSOR_DW, layer, PLAN_NONE, g->n_micro);
-    for (uint32_t l = layer + 1; l < g->n_layers; l++)
-        if (g->layers[l].tied && g->layers[l].owner == layer)
-            add_read(b, TENSOR_DW, l, PLAN_NONE, g->n_micro);
+    for (uint32_t l = layer; l < g->n_layers; l++)
+        if (l == layer || (g->layers[l].tied && g->layers[l].owner == layer))
+            add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
+}
+
+/* The sums of the replicas, into that of replica 0. */
+static void add_reductions(struct builder *b)
+{
+    struct graph *g = b->g;
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        for (uint32_t r = 1; r < g->n_replicas && g->layers[l].size.w > 0; r++) {
+            uint32_t done = replica_micros(g, l);
+            begin_task(b, INSTR_RED, l, PLAN_NONE, r, PLACE_ANY);
+            add_operand(b, TENSOR_DW, l, 0, ACCESS_RW, done + r - 1, done + r, false);
+            add_read(b, TENSOR_DW, l, r, done);
+        }
 }
 
 static void add_updates(struct builder *b)
@@ -194,11 +267,11 @@ static void add_updates(struct builder *b)
         for (uint32_t l = 0; l < g->n_layers; l++) {
             if (!graph_updates(g, l))
                 continue;
-            begin_task(b, INSTR_NORM, l, PLAN_NONE, PLACE_ANY);
+            begin_task(b, INSTR_NORM, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
             read_gradients(b, l);
             add_write(b, TENSOR_SUMSQ, l, PLAN_NONE);
         }
-        begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
+        begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
         for (uint32_t l = 0; l < g->n_layers; l++)
             add_read(b, TENSOR_SUMSQ, l, PLAN_NONE, 1);
         add_write(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
@@ -206,7 +279,7 @@ static void add_updates(struct builder *b)
     for (uint32_t l = 0; l < g->n_layers; l++) {
         if (!graph_updates(g, l))
             continue;
-        begin_task(b, INSTR_UPD, l, PLAN_NONE, PLACE_ANY);
+        begin_task(b, INSTR_UPD, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
         read_gradients(b, l);
         add_read(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE, 1);
         add_operand(b, TENSOR_W, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
@@ -214,22 +287,37 @@ static void add_updates(struct builder *b)
     }
 }
 
+/* In blocks of the largest micro-batch size: of the layers that have a smaller one, several. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
-    for (uint32_t j = 0; j < g->n_micro; j++) {
+    uint32_t blocks = g->n_micro;
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        if (graph_micros(g, l) < blocks)
+            blocks = graph_micros(g, l);
+    for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t l = 0; l < g->n_layers; l++)
-            add_fwd(b, l, j);
+            for (uint32_t n = graph_micros(g, l) / blocks, j = block * n; j < (block + 1) * n; j++)
+                add_fwd(b, l, j);
         for (uint32_t l = g->n_layers; g->training && l-- > g->first_trained;)
-            add_bwd(b, l, j);
-        if (j == 0)
-            g->task_stride = (uint32_t)b->tasks.n;
+            for (uint32_t n = graph_micros(g, l) / blocks, j = block * n; j < (block + 1) * n; j++)
+                add_bwd(b, l, j);
     }
-    if (g->training)
-        add_updates(b);
+    if (!g->training)
+        return;
+    add_reductions(b);
+    add_updates(b);
 }
 
 /* ---- checks ---- */
+
+static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err)
+{
+    if (n_replicas > 1 && n_micro % n_replicas != 0)
+        return err_set_at(err, -EINVAL, "train.replicas", "%u replicas cannot share %u micro-batches",
+                          n_replicas, n_micro);
+    return 0;
+}
 
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, struct err *err)
 {
@@ -256,7 +344,8 @@ static int check_chain(const struct graph_config *c, struct err *err)
             return err_set_at(err, -EINVAL, "model", "layer %u takes %u inputs but layer %u gives %u outputs",
                               l, m->layers[l].in, l - 1, m->layers[l - 1].out);
     }
-    return check_tasks(m->n_layers, c->n_micro, err);
+    int r = check_tasks(m->n_layers, c->n_micro, err);
+    return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
 /* Elements per row times rows times 4 must be far from overflow before a layer computes its sizes. */
@@ -277,9 +366,9 @@ static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct er
     const struct graph_layer *gl = &g->layers[l];
     uint64_t per_micro =
                  2 * gl->size.x + gl->size.s + gl->size.scratch_fwd + gl->size.scratch_bwd + gl->size.target,
-             all;
-    if (!checked_mul(per_micro, g->n_micro, &all) ||
-        !checked_add(all, 2 * gl->size.w + gl->k_bytes + gl->b_bytes, &all) ||
+             sums, all;
+    if (!checked_mul(per_micro, graph_micros(g, l), &all) || !checked_mul(gl->size.w, g->n_replicas, &sums) ||
+        !checked_add(all, sums, &all) || !checked_add(all, gl->size.w + gl->k_bytes + gl->b_bytes, &all) ||
         !checked_add(*total, all, total) || *total > GRAPH_MAX_BYTES)
         return err_set_at(err, -EOVERFLOW, "model", "the model's tensors exceed 2^53 bytes at layer %u", l);
     if (gl->size.w > 0 && g->first_trained == g->n_layers)
@@ -297,6 +386,7 @@ static int describe_layers(struct graph *g, const struct graph_config *c, struct
         if (r < 0)
             return r;
         gl->type = layer_type(layer)->name;
+        gl->rows = c->rows;
         layer_type(layer)->sizes(layer, c->rows, &gl->size);
         layer_type(layer)->cost(layer, c->rows, &gl->cost);
         gl->k_bytes = optimizer_state_bytes(c->optimizer, gl->size.w);
@@ -313,16 +403,18 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     for (uint32_t l = 0; l < g->n_layers; l++) {
         struct graph_layer *gl = &g->layers[l];
         struct table_point at;
-        table_at(t, l, g->rows, &at);
+        table_at(t, l, gl->rows, &at);
         gl->type = is_loss(g, l) ? "loss" : "layer";
         gl->size =
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
+        uint32_t pieces = input_pieces(g, l); /* all of the same size */
+        gl->size.x = input_rows(g, l) > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
         gl->k_bytes = t->layers[l].k;
         gl->b_bytes = t->layers[l].b;
         gl->tied = t->layers[l].tied;
         gl->owner = t->layers[l].owner;
         if (at.x == 0)
-            return err_set_at(err, -EINVAL, "layers", "layer %u has no input at micro-batch %u", l, g->rows);
+            return err_set_at(err, -EINVAL, "layers", "layer %u has no input at micro-batch %u", l, gl->rows);
         int r = account_layer(g, l, &total, err);
         if (r < 0)
             return r;
@@ -332,27 +424,41 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micro, bool training,
-                               bool decision)
+/* Room for the tasks of every kind and layer. */
+static void new_index(struct graph *g)
+{
+    struct graph_index *index = arena_alloc(g->arena, sizeof *index);
+    uint32_t kinds = TENSOR_KIND_COUNT + INSTR_KIND_COUNT, n = 0; /* of either there are fewer */
+    g->index = index;
+    index->entries = arena_alloc_array(g->arena, (size_t)kinds * g->n_layers, sizeof *index->entries);
+    for (uint32_t k = 0; k < kinds; k++)
+        for (uint32_t l = 0; l < g->n_layers; l++) {
+            uint32_t tasks = k == INSTR_FWD || k == INSTR_BWD ? graph_micros(g, l)
+                             : k == INSTR_RED                 ? g->n_replicas
+                                                              : 1;
+            *entry_of(g, k, l) = (struct graph_entry){PLAN_NONE, 0, n, tasks};
+            n += tasks;
+        }
+    index->tasks = arena_alloc_array(g->arena, n, sizeof *index->tasks);
+    memset(index->tasks, 0xff, n * sizeof *index->tasks);
+}
+
+static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micro, uint32_t n_replicas,
+                               bool training, bool decision)
 {
     struct arena *arena = arena_create();
     struct graph *g = arena_alloc(arena, sizeof *g);
     *g = (struct graph){
         .n_layers = n_layers,
         .n_micro = n_micro,
-        .n_replicas = 1,
+        .n_replicas = n_replicas > 0 ? n_replicas : 1,
         .rows = rows,
         .first_trained = n_layers,
         .training = training,
         .decision = training && decision,
         .layers = arena_alloc_array(arena, n_layers, sizeof *g->layers),
-        .tensor_first =
-            arena_alloc_array(arena, (size_t)TENSOR_KIND_COUNT * n_layers, sizeof *g->tensor_first),
-        .task_first = arena_alloc_array(arena, (size_t)INSTR_KIND_COUNT * n_layers, sizeof *g->task_first),
         .arena = arena,
     };
-    memset(g->tensor_first, 0xff, sizeof *g->tensor_first * TENSOR_KIND_COUNT * n_layers);
-    memset(g->task_first, 0xff, sizeof *g->task_first * INSTR_KIND_COUNT * n_layers);
     return g;
 }
 
@@ -360,6 +466,7 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
 static void fill_graph(struct graph *g, bool decision)
 {
     struct builder b = {.g = g};
+    new_index(g);
     add_tensors(&b, decision);
     add_tasks(&b);
     g->tensors = arena_memdup(g->arena, b.tensors.at, b.tensors.n * sizeof *b.tensors.at);
@@ -379,8 +486,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     if (r < 0)
         return r;
     bool decision = config->optimizer->clip > 0 || config->skip_nonfinite;
-    struct graph *g =
-        new_graph(config->model->n_layers, config->rows, config->n_micro, config->training, decision);
+    struct graph *g = new_graph(config->model->n_layers, config->rows, config->n_micro, config->n_replicas,
+                                config->training, decision);
     r = describe_layers(g, config, err);
     if (r < 0) {
         graph_destroy(g);
@@ -391,15 +498,43 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return 0;
 }
 
-int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
+/* Sizes that divide the part of a replica, and one another from layer to layer. */
+static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
+{
+    uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;
+    if (s->batch == 0 || s->batch % replicas != 0)
+        return err_set_at(err, -EINVAL, "batch", "%u rows cannot be shared by %u replicas", s->batch,
+                          replicas);
+    for (uint32_t l = 0; l < t->n_layers; l++) {
+        uint32_t rows = s->rows[l], before = l > 0 ? s->rows[l - 1] : rows;
+        if (rows == 0 || s->batch / replicas % rows != 0)
+            return err_set_at(err, -EINVAL, "batch",
+                              "micro-batches of %u rows do not divide the %u of a replica", rows,
+                              s->batch / replicas);
+        if (rows % before != 0 && before % rows != 0)
+            return err_set_at(
+                err, -EINVAL, "batch",
+                "layer %u has micro-batches of %u rows and the layer before of %u: neither divides the "
+                "other",
+                l, rows, before);
+        if (s->batch / rows > most)
+            most = s->batch / rows;
+    }
+    return check_tasks(t->n_layers, most, err);
+}
+
+int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err)
 {
-    if (micro_batch == 0 || n_micro == 0)
-        return err_set_at(err, -EINVAL, "batch", "a step needs at least one row and one micro-batch");
-    int r = check_tasks(t->n_layers, n_micro, err);
+    int r = check_sizes(t, sizes, err);
     if (r < 0)
         return r;
-    struct graph *g = new_graph(t->n_layers, micro_batch, n_micro, training, false);
+    uint32_t least = sizes->rows[0];
+    for (uint32_t l = 1; l < t->n_layers; l++)
+        least = sizes->rows[l] < least ? sizes->rows[l] : least;
+    struct graph *g = new_graph(t->n_layers, least, sizes->batch / least, sizes->replicas, training, false);
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        g->layers[l].rows = sizes->rows[l];
     r = describe_table(g, t, err);
     if (r < 0) {
         graph_destroy(g);
@@ -410,25 +545,40 @@ int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_mi
     return 0;
 }
 
+int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
+                      struct graph **ret, struct err *err)
+{
+    uint64_t batch = (uint64_t)micro_batch * n_micro;
+    if (micro_batch == 0 || n_micro == 0 || batch > UINT32_MAX)
+        return err_set_at(err, -EINVAL, "batch", "a step needs at least one row and one micro-batch");
+    uint32_t *rows = xcalloc(t->n_layers, sizeof *rows);
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        rows[l] = micro_batch;
+    const struct graph_sizes sizes = {.batch = (uint32_t)batch, .rows = rows};
+    int r = graph_build_sizes(t, &sizes, training, ret, err);
+    free(rows);
+    return r;
+}
+
 void graph_destroy(struct graph *g)
 {
     if (g != NULL)
         arena_destroy(g->arena);
 }
 
-tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t micro)
+tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which)
 {
     if (kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION)
         layer = g->n_layers - 1;
     if (layer >= g->n_layers || (unsigned)kind >= TENSOR_KIND_COUNT)
         return PLAN_NONE;
-    tensor_id first = g->tensor_first[(size_t)kind * g->n_layers + layer];
-    if (first == PLAN_NONE || micro == PLAN_NONE)
-        return first;
-    return micro < g->n_micro ? first + micro : PLAN_NONE;
+    const struct graph_entry *e = entry_of(g, kind, layer);
+    if (e->tensor == PLAN_NONE || which == PLAN_NONE)
+        return e->tensor;
+    return which < e->n_tensors ? e->tensor + which : PLAN_NONE;
 }
 
-uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro)
+uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which)
 {
     if (kind == INSTR_REC)
         kind = INSTR_FWD;
@@ -436,8 +586,8 @@ uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t l
         layer = 0;
     if (layer >= g->n_layers || (unsigned)kind >= INSTR_KIND_COUNT)
         return PLAN_NONE;
-    uint32_t first = g->task_first[(size_t)kind * g->n_layers + layer];
-    if (first == PLAN_NONE || micro == PLAN_NONE)
-        return first;
-    return micro < g->n_micro ? first + micro * g->task_stride : PLAN_NONE;
+    const struct graph_entry *e = entry_of(g, kind, layer);
+    if (which == PLAN_NONE)
+        which = 0;
+    return which < e->n_tasks ? g->index->tasks[e->task + which] : PLAN_NONE;
 }

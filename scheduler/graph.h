@@ -3,14 +3,24 @@
  * as input.
  *
  * Tasks stand in the method's sequential order: FWD of all layers and BWD in reverse for micro-batch 0, then
- * for micro-batch 1, ...; then NORM per layer and DECIDE (where there is a decision), then UPD per layer. Any
- * plan computes what this order computes.
+ * for micro-batch 1, ...; then RED per layer and replica, NORM per layer and DECIDE (where there is a decision), then
+ * UPD per layer. Any plan computes what this order computes.
+ *
+ * Replicas. The micro-batches of a step are divided among n_replicas, in order. Each replica sums its own dW; RED of
+ * replica r adds that to the sum of replica 0, in ascending order, and NORM and UPD read the result there. A replica is a
+ * number and not a device.
+ *
+ * Rows. A layer has its micro-batch size, `rows`; the sizes of neighbours divide one another. The X (and dX) between two
+ * layers has the larger of their sizes: it is written, or read, in as many pieces as that is larger, by byte range.
+ * Graphs of jobs have one size for all layers.
  *
  * Versions. Within a step, the value of a tensor is identified by how many of the step's writes it has seen:
  * a tensor with n writes per step has, at step s, the versions s*n .. s*n + n. An operand that reads names
  * the count it must see, one that writes the count it produces. So FWD of step s reads W version s*1 + 0, UPD
- * turns it into s*1 + 1, which is the next step's 0; BWD of micro-batch j adds to dW version s*m + j and
- * makes it s*m + j + 1 (for j = 0 it writes without reading). A tensor that is not persistent has no value
+ * turns it into s*1 + 1, which is the next step's 0; BWD of the replica's j-th micro-batch adds to dW version
+ * s*n + j and makes it s*n + j + 1 (for j = 0 it writes without reading); RED of replica r goes on from m + r - 1 to
+ * m + r with the dW of replica 0, where a replica has m micro-batches. Bytes have versions: what is written in pieces
+ * has version 1 where the piece that is there has been written. A tensor that is not persistent has no value
  * before its first write of the step. External inputs (X of layer 0, TARGET) count one write per step, by the
  * loader, to their host copy, before the step starts. A REC does its FWD task again: it reads the same
  * versions and writes the same versions.
@@ -25,6 +35,7 @@ struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
     uint64_t bytes;
+    uint32_t pieces; /* of equal size, in which tasks read or write it; 1: as a whole */
     uint32_t writes_per_step;
     bool persistent; /* W, K, B: survives the step; its home is the host */
     bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
@@ -37,12 +48,13 @@ struct graph_operand {
     bool optional; /* a write that an instruction may leave out: S or work of a FWD, not both; any of a REC */
     uint32_t read_version;  /* count within the step; for READ and RW */
     uint32_t write_version; /* for WRITE and RW */
+    uint64_t begin, end;    /* byte range of the tensor: a piece, or all of it */
 };
 
-enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY }; /* FWD, BWD; DECIDE; NORM, UPD */
+enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY }; /* FWD, BWD; DECIDE; RED, NORM, UPD */
 
 struct graph_task {
-    enum instr_kind kind; /* FWD, BWD, NORM, DECIDE, UPD */
+    enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE, UPD */
     uint32_t layer, micro, replica;
     enum task_place place;
     uint32_t operand, n_operands; /* range in graph->operands */
@@ -50,6 +62,7 @@ struct graph_task {
 
 struct graph_layer {
     const char *type; /* "dense": for people */
+    uint32_t rows;    /* of a micro-batch */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
     bool
@@ -60,7 +73,10 @@ struct graph_layer {
 };
 
 struct graph {
-    uint32_t n_layers, n_micro, n_replicas, rows;
+    uint32_t n_layers, n_replicas;
+    uint32_t rows,
+        n_micro; /* size and number of micro-batches, of all replicas; where layers differ, the smallest
+                             * size, and the number of these */
     uint32_t first_trained; /* the first layer with W: BWD stops there; n_layers when none has W */
     bool training;          /* false: forward only (the eval program) */
     bool decision;          /* every UPD waits for DECISION (clipping, or skipping of non-finite steps) */
@@ -69,9 +85,7 @@ struct graph {
     struct graph_task *tasks;
     struct graph_operand *operands;
     uint32_t n_tensors, n_tasks, n_operands;
-    tensor_id *tensor_first; /* [kind][layer]: the layer's, or micro-batch 0's; for the find functions */
-    uint32_t *task_first;    /* [kind][layer], likewise; task_stride tasks on stands the next micro-batch's */
-    uint32_t task_stride;
+    struct graph_index *index; /* for the find functions */
     struct arena *arena;
 };
 
@@ -80,12 +94,21 @@ struct graph_config {
     const struct optimizer *optimizer; /* decides K and, by clip, the decision */
     uint32_t rows;                     /* of a micro-batch */
     uint32_t n_micro;                  /* micro-batches of a step */
+    uint32_t n_replicas;               /* that share them; divides n_micro; 0: one */
     bool training;
     bool skip_nonfinite; /* a step whose gradient is not finite is skipped: needs the decision too */
 };
 
 /* The graph of a model of which only a profile is known, for planning: `micro_batch` rows, no decision, no targets. */
 struct table;
+struct graph_sizes {
+    uint32_t batch;       /* rows of a step */
+    uint32_t replicas;    /* 0: one */
+    const uint32_t *rows; /* of each layer's micro-batch */
+};
+int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
+                      struct graph **ret, struct err *err);
+/* One size for all, one replica. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
@@ -100,9 +123,20 @@ static inline bool graph_updates(const struct graph *g, uint32_t layer)
     return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
 }
 
-/* PLAN_NONE when there is none; the owner's W for a tied layer. micro is PLAN_NONE for per-layer tensors. */
-tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t micro);
-/* Index of the task, or PLAN_NONE. A REC is looked up as FWD. */
-uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro);
+/* Micro-batches of a layer, of all replicas. */
+static inline uint32_t graph_micros(const struct graph *g, uint32_t layer)
+{
+    return (uint32_t)((uint64_t)g->rows * g->n_micro / g->layers[layer].rows);
+}
+static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint32_t micro)
+{
+    return micro / (graph_micros(g, layer) / g->n_replicas);
+}
+
+/* PLAN_NONE when there is none; the owner's W for a tied layer. `which` is the number of the micro-batch in the tensor's
+ * own size, for a dW the replica, and PLAN_NONE for other tensors of a layer. */
+tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
+/* Index of the task, or PLAN_NONE. A REC is looked up as FWD. `which`: the micro-batch, or for a RED the replica. */
+uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
 
 #endif

@@ -30,9 +30,9 @@ const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
 };
 
 const char *const instr_kind_names[INSTR_KIND_COUNT] = {
-    [INSTR_FWD] = "FWD",       [INSTR_BWD] = "BWD",   [INSTR_REC] = "REC",     [INSTR_NORM] = "NORM",
-    [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH", [INSTR_SPILL] = "SPILL",
-    [INSTR_SEND] = "SEND",     [INSTR_DROP] = "DROP",
+    [INSTR_FWD] = "FWD",     [INSTR_BWD] = "BWD",       [INSTR_REC] = "REC",   [INSTR_RED] = "RED",
+    [INSTR_NORM] = "NORM",   [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH",
+    [INSTR_SPILL] = "SPILL", [INSTR_SEND] = "SEND",     [INSTR_COPY] = "COPY", [INSTR_DROP] = "DROP",
 };
 
 const char *const program_kind_names[PROGRAM_COUNT] = {

@@ -60,12 +60,14 @@ enum instr_kind {
     INSTR_FWD,    /* layer forward of one micro-batch */
     INSTR_BWD,    /* layer backward of one micro-batch; adds to dW */
     INSTR_REC,    /* a forward again, for its S or its output */
+    INSTR_RED,    /* dW of replica 0 += dW of another replica */
     INSTR_NORM,   /* SUMSQ of a layer from its finished dW */
     INSTR_DECIDE, /* host: DECISION from all SUMSQ */
     INSTR_UPD,    /* W, K from dW; predicated by DECISION where there is one */
     INSTR_FETCH,  /* host to device */
     INSTR_SPILL,  /* device to host */
     INSTR_SEND,   /* device to device */
+    INSTR_COPY,   /* within a device, from one copy of a tensor to another */
     INSTR_DROP,   /* end of a device copy; moves nothing */
     INSTR_KIND_COUNT
 };
@@ -89,7 +91,11 @@ struct plan_wait {
 
 /* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves:
  * FETCH {host READ, device WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE};
- * DROP {device DROP}. */
+ * COPY the same, on the peer lane of the one device, and no link carries it; DROP {device DROP}.
+ *
+ * RED and UPD work element by element, so a plan may do one of them in shares: several instructions of the same task,
+ * each with the same byte range [b, e) of its W and dW operands, that together cover them once. Of K, which is one or
+ * more parts as long as W one behind another, a share has one operand for each part: [p*W + b, p*W + e). */
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */
@@ -129,7 +135,10 @@ struct plan_device {
 
 struct plan {
     char policy[32];
-    uint32_t n_devices, n_layers, n_micro, n_replicas;
+    uint32_t n_devices, n_layers;
+    uint32_t
+        n_micro; /* micro-batches of a step, of all replicas; replica r has the r-th n_micro / n_replicas */
+    uint32_t n_replicas;
     uint32_t rows;                         /* of a micro-batch */
     uint32_t steps;                        /* training steps per cycle */
     uint64_t host_lease_bytes, host_bytes; /* allowed, used by the host pool */
@@ -162,7 +171,7 @@ static inline uint32_t plan_n_streams(const struct plan *p)
 }
 static inline bool instr_is_move(enum instr_kind k)
 {
-    return k == INSTR_FETCH || k == INSTR_SPILL || k == INSTR_SEND;
+    return k == INSTR_FETCH || k == INSTR_SPILL || k == INSTR_SEND || k == INSTR_COPY;
 }
 static inline uint64_t operand_bytes(const struct plan_operand *o)
 {

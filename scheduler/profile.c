@@ -3,7 +3,7 @@
  * the same nanoseconds on every computer.
  *
  * Updates and norms do next to no arithmetic per byte, so their memory traffic is their time: an update reads
- * dW and reads and writes W and K, a norm reads dW. They have a time on the device and one on the host, since
+ * dW and reads and writes W and K, a norm reads dW, a reduction two of them and writes one. They have a time on the device and one on the host, since
  * a plan may put them on either. A layer without weights has neither task, and zeros here.
  */
 #include "scheduler/profile.h"
@@ -23,6 +23,8 @@ static void profile_state(const struct graph_layer *l, const struct machine *m, 
         return;
     uint64_t dw = l->size.w;
     uint64_t upd = 2 * l->size.w + dw + 2 * l->k_bytes; /* the graph keeps sizes below 2^53: no overflow */
+    ret->red_device_ns = ns_add(rate_ns(3 * dw, m->device_bytes_per_s), m->launch_ns);
+    ret->red_host_ns = ns_add(rate_ns(3 * dw, m->host_bytes_per_s), m->launch_ns);
     ret->norm_device_ns = ns_add(rate_ns(dw, m->device_bytes_per_s), m->launch_ns);
     ret->norm_host_ns = ns_add(rate_ns(dw, m->host_bytes_per_s), m->launch_ns);
     ret->upd_device_ns = ns_add(rate_ns(upd, m->device_bytes_per_s), m->launch_ns);
@@ -60,7 +62,7 @@ struct profile *profile_from_table(const struct table *t, const struct graph *g,
     struct profile *p = new_profile(g, m);
     for (uint32_t l = 0; l < g->n_layers && l < t->n_layers; l++) {
         struct table_point at;
-        table_at(t, l, g->rows, &at);
+        table_at(t, l, g->layers[l].rows, &at);
         p->layers[l].fwd_ns = at.fwd_ns;
         p->layers[l].bwd_ns = at.bwd_ns;
         if (at.upd_host_ns > 0)
@@ -91,6 +93,8 @@ uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t
         return l->fwd_ns;
     case INSTR_BWD:
         return l->bwd_ns;
+    case INSTR_RED:
+        return on_host ? l->red_host_ns : l->red_device_ns;
     case INSTR_NORM:
         return on_host ? l->norm_host_ns : l->norm_device_ns;
     case INSTR_UPD:

@@ -9,7 +9,8 @@
 #include "scheduler/table.h"
 
 struct profile_layer {
-    uint64_t fwd_ns, bwd_ns; /* one micro-batch */
+    uint64_t fwd_ns, bwd_ns;             /* one micro-batch */
+    uint64_t red_device_ns, red_host_ns; /* of one replica */
     uint64_t norm_device_ns, norm_host_ns;
     uint64_t upd_device_ns, upd_host_ns;
 };

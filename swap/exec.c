@@ -160,6 +160,8 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_BWD:
         io = layer_io(e, in, step, at);
         return layer_type(in->layer)->bwd(in->layer, &io, &sink);
+    case INSTR_RED:
+        return -EOPNOTSUPP;
     case INSTR_NORM:
         return launch_norm(in, step, at, &sink);
     case INSTR_DECIDE:
@@ -170,6 +172,7 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_FETCH:
     case INSTR_SPILL:
     case INSTR_SEND:
+    case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
     case INSTR_DROP: /* nothing, except where a test looks for mistakes; its waits and event count anyway */
         return devset_discard(e->config.devices, in->stream, at[ROLE_DST], in->bytes);

@@ -27,9 +27,9 @@ static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
 };
 static const char *const instr_names[INSTR_KIND_COUNT] = {
-    [INSTR_FWD] = "FWD",       [INSTR_BWD] = "BWD",   [INSTR_REC] = "REC",     [INSTR_NORM] = "NORM",
-    [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH", [INSTR_SPILL] = "SPILL",
-    [INSTR_SEND] = "SEND",     [INSTR_DROP] = "DROP",
+    [INSTR_FWD] = "FWD",     [INSTR_BWD] = "BWD",       [INSTR_REC] = "REC",   [INSTR_RED] = "RED",
+    [INSTR_NORM] = "NORM",   [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH",
+    [INSTR_SPILL] = "SPILL", [INSTR_SEND] = "SEND",     [INSTR_COPY] = "COPY", [INSTR_DROP] = "DROP",
 };
 static const char *const role_names[ROLE_COUNT] = {
     [ROLE_W] = "weights",      [ROLE_DW] = "gradient sum", [ROLE_K] = "optimizer state",
