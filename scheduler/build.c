@@ -45,13 +45,15 @@ static void fill_operand(const struct plan *p, const struct draft *d, const stru
                          struct plan_operand *to)
 {
     const struct plan_tensor *t = &p->tensors[from->tensor];
-    *to = (struct plan_operand){.tensor = from->tensor, .begin = 0, .end = t->bytes, .access = from->access};
+    *to = (struct plan_operand){
+        .tensor = from->tensor, .begin = from->of.begin, .end = from->of.end, .access = from->access};
     if (from->segment == SEGMENT_NONE) {
         to->loc = PLAN_HOST;
-        to->addr = t->host_offset;
+        to->addr = t->host_offset + to->begin;
     } else {
-        to->loc = d->segments.at[from->segment].device;
-        to->addr = d->segments.at[from->segment].addr;
+        const struct segment *s = &d->segments.at[from->segment];
+        to->loc = s->device;
+        to->addr = s->addr + (to->begin - s->of.begin);
     }
 }
 
@@ -85,8 +87,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
                             .micro = PLAN_NONE,
                             .replica = PLAN_NONE,
                             .operand = (uint32_t)d->operands.n};
-    struct draft_operand device = {s->tensor, segment, ACCESS_READ},
-                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE};
+    struct draft_operand device = {s->tensor, segment, ACCESS_READ, s->of},
+                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE, s->of};
     if (kind == INSTR_FETCH) {
         device.access = ACCESS_WRITE;
         host.access = ACCESS_READ;
@@ -116,7 +118,7 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
     p->n_boundary = (uint32_t)kept.n;
     for (size_t i = 0; i < kept.n; i++) {
         const struct segment *s = kept.at[i];
-        p->boundary[i] = (struct plan_copy){s->tensor, s->device, 0, p->tensors[s->tensor].bytes, s->addr};
+        p->boundary[i] = (struct plan_copy){s->tensor, s->device, s->of.begin, s->of.end, s->addr};
         add_instr(&entry, INSTR_FETCH, s, LANE_IN);
         if (s->dirty)
             add_instr(&flush, INSTR_SPILL, s, LANE_OUT);
@@ -201,7 +203,7 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
 {
     struct order eval;
     if (r->eval == NULL) {
-        *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices};
+        *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
     struct knobs plain = *knobs; /* an evaluation reads every weight once: there is nothing to keep */

@@ -29,7 +29,9 @@
  * the host for the others, unless the request says. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-/* One task, to be done by one location. Units are numbered per location, ascending in its order: a span is a
+#define SHARE_ALL UINT32_MAX
+
+/* One task, or a share of it, to be done by one location. Units are numbered per location, ascending in its order: a span is a
  * pack's task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations
  * stay). */
 struct todo {
@@ -37,14 +39,21 @@ struct todo {
     uint32_t layer, micro;
     uint32_t loc; /* device or PLAN_HOST */
     uint32_t span, item;
-    bool save;     /* FWD, REC: S is wanted */
-    bool output;   /* FWD, REC: the output is wanted */
-    uint32_t task; /* in the graph; filled by order_add */
+    bool save;        /* FWD, REC: S is wanted */
+    bool output;      /* FWD, REC: the output is wanted */
+    uint32_t replica; /* RED */
+    uint32_t share; /* RED, UPD: which; SHARE_ALL: all of it. order_share adds those, order_add whole tasks */
+    uint32_t task;  /* in the graph; filled by order_add */
 };
 
+/* Data parallel: n_shares devices (of different groups) compute the same layer, each for its own replicas. Each owns a
+ * share of the layer's state, a run of bytes: it fetches that from the host and sends it to the others, adds up its
+ * share of the gradients, and updates it or brings it home. */
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
+    uint32_t n_shares;      /* 1: every layer is computed by one device only */
+    uint32_t *owners;       /* [layer][share]: device; NULL for one share */
     const bool *pinned;     /* per layer, or NULL: none */
     VEC(struct todo) todos; /* each location's in its own order; after order_merge in one issue order */
 };
@@ -52,6 +61,7 @@ struct order {
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
 void order_add(struct order *o, struct todo t);
+void order_share(struct order *o, struct todo t); /* nothing where the share is empty */
 /* The forward tasks alone, for the eval program: nothing is saved. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
 /* Interleaves the locations by list scheduling against the profile. -EINVAL if their orders contradict each
@@ -73,14 +83,33 @@ struct knobs {
     bool least_cache;    /* KEEP_LRU: the smallest cache that will do, not one of the device's size */
 };
 
+/* ---- pieces ---- */
+
+/* Tensors are used, moved and placed as a whole or by pieces, which are runs of their bytes: of W, dW and B one for each
+ * share (aligned; those of small tensors may be empty), of K one for each part and share (plan.h; part by part), of X and
+ * dX those of the graph. */
+uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
+void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
+                  uint64_t *ret_end);
+
+/* The n-th piece, or all of them. */
+struct extent {
+    uint32_t piece, n_pieces;
+    uint64_t begin, end;
+};
+struct extent extent_whole(const struct graph *g, uint32_t n_shares, tensor_id t);
+struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece);
+
 /* ---- drafts: a program before it has a plan around it ---- */
 
-#define SEGMENT_NONE UINT32_MAX
+#define SEGMENT_NONE   UINT32_MAX
+#define SEGMENT_UNBORN UINT32_MAX /* start of one that no instruction has created yet */
 
-/* The life of one copy of a tensor on one device. */
+/* The life of one copy of a tensor, or of a piece of it, on one device. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
+    struct extent of;
     uint32_t start,
         end;       /* positions in the program: created, dropped. One that never ends: 0, n-1; one that lives
                           * across cycles and not all the time: start > end */
@@ -93,11 +122,12 @@ struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
     enum access access;
+    struct extent of; /* of the tensor, within the segment's */
 };
 
 struct draft {
     const struct graph *graph;
-    uint32_t n_devices;
+    uint32_t n_devices, n_shares;
     bool cyclic;
     VEC(struct plan_instr) instrs; /* operand ranges index `operands`, wait ranges `waits` */
     VEC(struct draft_operand) operands;
@@ -107,6 +137,7 @@ struct draft {
 };
 
 void draft_finish(struct draft *d);
+uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
 
 /* A place where a copy was given up and fetched again, with the same value: what the memory between would save. */
 struct gap {
@@ -142,14 +173,19 @@ void draft_waits(struct draft *d);
 /* Writing a draft (draft.c), at its end. A task is followed by its uses; segments get their start from what
  * creates them and their end from their drop. */
 void draft_put_task(struct draft *d, const struct todo *t);
-void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access);
-void draft_put_fetch(struct draft *d, uint32_t to);
-void draft_put_spill(struct draft *d, uint32_t from);
-void draft_put_send(struct draft *d, uint32_t from, uint32_t to);
+void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
+/* Of what both ends have. A send within a device is a COPY. */
+void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
+void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
+void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
 /* Whether a task has this operand of its graph task: optional outputs may be left out. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
+/* How many operands of the todo come of one of its graph task: that of K becomes one for each part of a share. */
+uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
+struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
+                          uint32_t i);
 /* Results: they have to be on the host at the end of the step. */
 bool trainer_reads(const struct graph_tensor *t);
 
@@ -175,8 +211,11 @@ struct candidate {
     uint32_t packs;                /* auto: of the layers before the fused segment */
     const uint32_t *starts;        /* auto: pack k is layers [starts[k], starts[k + 1]); NULL: layer k */
     uint32_t fused;                /* auto: first layer of the fused segment */
-    bool onward;                   /* auto: the backward packs go on around the devices as the forward ones did */
-    uint32_t groups;               /* auto: parts of the batch that go through the chain one after another */
+    bool onward;     /* auto: the backward packs go on around the devices as the forward ones did */
+    uint32_t groups; /* auto: parts of the batch that go through the chain one after another */
+    uint32_t shares; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
+    uint32_t unit;   /* auto: rows of the largest micro-batch */
+    bool snake;      /* auto: struct passes */
     struct knobs knobs;
 };
 
@@ -212,17 +251,27 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item. */
+struct pass_range {
+    uint32_t first, last; /* layers [first, last) */
+};
+
+/* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item.
+ * With shares, the gradients that a pass has finished are exchanged while the next one runs. */
 struct passes {
     struct order *o;
     const struct plan_request *r;
+    bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
-    uint32_t *bwd_device; /* per layer */
+    uint32_t last_span[DEVICE_MAX];
+    bool back[DEVICE_MAX];              /* the next forward pass descends */
+    struct pass_range open[DEVICE_MAX]; /* gradients under exchange */
+    uint32_t *bwd_device;               /* per layer */
 };
 
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r);
-/* Layers [first, last) of micro-batches [from, to). Forward: nothing is saved. Backward: forward again inside the pack,
- * then backward. Fused: forward, and at once backward, of one micro-batch after another. */
+/* Layers [first, last) of rows [from, to) of the batch; with shares, of those of one group of devices. Forward: nothing is
+ * saved. Backward: forward again inside the pack, then backward. Both: layers of one micro-batch size. Fused: forward,
+ * and at once backward, of one micro-batch after another; the sizes do not grow from layer to layer. */
 void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                   uint32_t device);
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
@@ -232,11 +281,12 @@ void passes_end(struct passes *p); /* the updates that wait for a decision */
 
 /* The update part of an order, the same in every policy: without a decision updates follow their gradients at
  * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can
- * start early. A policy calls order_gradients_done after the last backward pass of layers [first, last), with
- * the item of that pass, which is advanced (each update on a device is an item of its own, so that K comes
- * just in time), and order_updates once at the end. */
+ * start early. A policy calls order_gradients_done after every backward pass of layers [first, last), with the
+ * micro-batch and the item of that pass, which is advanced (each update on a device is an item of its own, so that K
+ * comes just in time), and order_updates once at the end. What a replica has summed is added to replica 0's when it is
+ * complete. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
-                          uint32_t device, uint32_t span, uint32_t *item);
+                          uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

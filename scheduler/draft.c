@@ -39,9 +39,10 @@ static uint32_t put_instr(struct draft *d, enum instr_kind kind, uint32_t stream
     return (uint32_t)d->instrs.n - 1;
 }
 
-static void put_operand(struct draft *d, tensor_id tensor, uint32_t segment, enum access access)
+static void put_operand(struct draft *d, tensor_id tensor, uint32_t segment, enum access access,
+                        struct extent of)
 {
-    vec_push(&d->operands, (struct draft_operand){tensor, segment, access});
+    vec_push(&d->operands, (struct draft_operand){tensor, segment, access, of});
     d->instrs.at[d->instrs.n - 1].n_operands++;
 }
 
@@ -55,45 +56,54 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->replica = d->graph->tasks[t->task].replica;
 }
 
-void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access)
+/* The instruction under way writes the segment: the first to do so creates it. One that was there before the program
+ * began is not created in it. */
+static void created(struct draft *d, uint32_t segment)
 {
-    put_operand(d, tensor, segment, access);
-    if (segment == SEGMENT_NONE)
-        return;
     struct segment *s = &d->segments.at[segment];
-    if (access == ACCESS_WRITE && !s->boundary)
+    if (s->start == SEGMENT_UNBORN)
         s->start = (uint32_t)d->instrs.n - 1;
 }
 
-void draft_put_fetch(struct draft *d, uint32_t to)
+void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of)
 {
-    struct segment *s = &d->segments.at[to];
-    s->start = put_instr(d, INSTR_FETCH, plan_stream(s->device, LANE_IN));
-    put_operand(d, s->tensor, SEGMENT_NONE, ACCESS_READ);
-    put_operand(d, s->tensor, to, ACCESS_WRITE);
+    put_operand(d, tensor, segment, access, of);
+    if (segment != SEGMENT_NONE && access == ACCESS_WRITE)
+        created(d, segment);
 }
 
-void draft_put_spill(struct draft *d, uint32_t from)
+void draft_put_fetch(struct draft *d, uint32_t to, struct extent of)
+{
+    struct segment *s = &d->segments.at[to];
+    put_instr(d, INSTR_FETCH, plan_stream(s->device, LANE_IN));
+    put_operand(d, s->tensor, SEGMENT_NONE, ACCESS_READ, of);
+    put_operand(d, s->tensor, to, ACCESS_WRITE, of);
+    created(d, to);
+}
+
+void draft_put_spill(struct draft *d, uint32_t from, struct extent of)
 {
     const struct segment *s = &d->segments.at[from];
     put_instr(d, INSTR_SPILL, plan_stream(s->device, LANE_OUT));
-    put_operand(d, s->tensor, from, ACCESS_READ);
-    put_operand(d, s->tensor, SEGMENT_NONE, ACCESS_WRITE);
+    put_operand(d, s->tensor, from, ACCESS_READ, of);
+    put_operand(d, s->tensor, SEGMENT_NONE, ACCESS_WRITE, of);
 }
 
-void draft_put_send(struct draft *d, uint32_t from, uint32_t to)
+void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of)
 {
     const struct segment *s = &d->segments.at[from];
-    d->segments.at[to].start = put_instr(d, INSTR_SEND, plan_stream(s->device, LANE_PEER));
-    put_operand(d, s->tensor, from, ACCESS_READ);
-    put_operand(d, s->tensor, to, ACCESS_WRITE);
+    bool within = s->device == d->segments.at[to].device;
+    put_instr(d, within ? INSTR_COPY : INSTR_SEND, plan_stream(s->device, LANE_PEER));
+    put_operand(d, s->tensor, from, ACCESS_READ, of);
+    put_operand(d, s->tensor, to, ACCESS_WRITE, of);
+    created(d, to);
 }
 
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane)
 {
     struct segment *s = &d->segments.at[segment];
     s->end = put_instr(d, INSTR_DROP, plan_stream(s->device, lane));
-    put_operand(d, s->tensor, segment, ACCESS_DROP);
+    put_operand(d, s->tensor, segment, ACCESS_DROP, s->of);
 }
 
 void draft_finish(struct draft *d)

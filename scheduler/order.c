@@ -8,30 +8,53 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "scheduler/build.h"
 
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
 {
-    *o = (struct order){.graph = g, .n_devices = n_devices};
+    *o = (struct order){.graph = g, .n_devices = n_devices, .n_shares = 1};
 }
 
 void order_finish(struct order *o)
 {
+    free(o->owners);
     vec_free(&o->todos);
+}
+
+static void add_todo(struct order *o, struct todo t)
+{
+    t.task = graph_task_find(o->graph, t.kind, t.layer, t.kind == INSTR_RED ? t.replica : t.micro);
+    assert(t.task != PLAN_NONE);
+    vec_push(&o->todos, t);
 }
 
 void order_add(struct order *o, struct todo t)
 {
-    t.task = graph_task_find(o->graph, t.kind, t.layer, t.micro);
-    assert(t.task != PLAN_NONE);
-    vec_push(&o->todos, t);
+    t.share = SHARE_ALL;
+    add_todo(o, t);
+}
+
+void order_share(struct order *o, struct todo t)
+{
+    tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
+    struct extent e = extent_piece(o->graph, o->n_shares, w, t.share);
+    if (e.begin < e.end)
+        add_todo(o, t);
 }
 
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret)
 {
     order_init(ret, eval, o->n_devices);
+    ret->n_shares = o->n_shares;
+    if (o->owners != NULL) {
+        size_t n = (size_t)eval->n_layers * o->n_shares;
+        ret->owners = xcalloc(n, sizeof *ret->owners);
+        memcpy(ret->owners, o->owners, n * sizeof *ret->owners);
+    }
+    ret->pinned = o->pinned;
     for (size_t i = 0; i < o->todos.n; i++) {
         struct todo t = o->todos.at[i];
         if (t.kind != INSTR_FWD)
@@ -55,9 +78,28 @@ static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t lo
         .kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
 }
 
-void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
-                          uint32_t device, uint32_t span, uint32_t *item)
+/* Sums of the replica that is complete with this micro-batch, if one is. */
+static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
+                   uint32_t span, uint32_t item)
 {
+    const struct graph *g = o->graph;
+    uint32_t replica = graph_replica(g, first, micro), each = graph_micros(g, first) / g->n_replicas;
+    if (replica == 0 || (micro + 1) % each != 0)
+        return;
+    for (uint32_t l = last; l-- > first;) {
+        struct todo t = update_todo(INSTR_RED, l, device, span, item);
+        t.replica = replica;
+        if (l >= g->first_trained && g->layers[l].size.w > 0)
+            order_add(o, t);
+    }
+}
+
+void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
+                          uint32_t micro, uint32_t device, uint32_t span, uint32_t *item)
+{
+    reduce(o, first, last, micro, device, span, *item);
+    if (micro + 1 < graph_micros(o->graph, first))
+        return;
     for (uint32_t l = last; l-- > first;) {
         if (!graph_updates(o->graph, l))
             continue;
@@ -71,6 +113,17 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
+/* Each owner updates its share of the layer. */
+static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
+{
+    for (uint32_t s = 0; s < o->n_shares; s++) {
+        uint32_t d = o->owners[layer * o->n_shares + s];
+        struct todo t = update_todo(INSTR_UPD, layer, d, next_span[d]++, next_item[d]++);
+        t.share = s;
+        order_share(o, t);
+    }
+}
+
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item)
 {
@@ -81,11 +134,54 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
         if (!graph_updates(o->graph, l))
             continue;
         uint32_t d = bwd_device[l];
-        if (updates_on_device(r, o->pinned, l))
-            order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
-        else
+        if (!updates_on_device(r, o->pinned, l))
             order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+        else if (o->n_shares > 1)
+            update_shares(o, l, next_span, next_item);
+        else
+            order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
     }
+}
+
+/* ---- shares ---- */
+
+/* What is to be done with the gradients of layers [first, last) on one device, when those of all are there: the owner's
+ * share is added up, and updated or brought home. The host is told once, by the owner of the first share. */
+static void settle_shares(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+{
+    struct order *o = p->o;
+    const struct graph *g = o->graph;
+    for (uint32_t l = last; l-- > first;) {
+        if (l < g->first_trained || g->layers[l].size.w == 0)
+            continue;
+        bool on_device = updates_on_device(p->r, o->pinned, l);
+        for (uint32_t s = 0; s < o->n_shares; s++) {
+            if (o->owners[l * o->n_shares + s] != device)
+                continue;
+            struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device]++);
+            t.share = s;
+            for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
+                order_share(o, t);
+            t.kind = INSTR_UPD;
+            if (graph_updates(g, l) && !g->decision && on_device)
+                order_share(o, t);
+            if (s > 0 || !graph_updates(g, l))
+                continue;
+            if (g->decision)
+                order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
+            else if (!on_device)
+                order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+        }
+    }
+}
+
+/* The gradients of layers [first, last) are done on this device. Their exchange has the time of the next pass; then what
+ * the device owns of them is settled. */
+static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+{
+    struct pass_range *open = &p->open[device];
+    settle_shares(p, open->first, open->last, device);
+    *open = (struct pass_range){first, last};
 }
 
 /* ---- passes ---- */
@@ -97,6 +193,8 @@ void passes_begin(struct passes *p, struct order *o, const struct plan_request *
 
 void passes_end(struct passes *p)
 {
+    for (uint32_t d = 0; p->o->n_shares > 1 && d < p->o->n_devices; d++)
+        exchange(p, 0, 0, d);
     order_updates(p->o, p->r, p->bwd_device, p->next_span, p->next_item);
     free(p->bwd_device);
 }
@@ -114,15 +212,23 @@ static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uin
                                   .output = output});
 }
 
+static void end_span(struct passes *p, uint32_t device)
+{
+    p->last_span[device] = p->next_span[device]++;
+}
+
 void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                   uint32_t device)
 {
-    for (uint32_t j = from; j < to; j++) {
+    uint32_t rows = p->o->graph->layers[first].rows, n = (to - from) / rows;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
         for (uint32_t l = first; l < last; l++)
             add_pass(p, INSTR_FWD, l, j, device, false, true);
         p->next_item[device]++;
     }
-    p->next_span[device]++;
+    p->back[device] ^= p->snake;
+    end_span(p, device);
 }
 
 /* What the pack's backward needs again: inputs of all but its first layer, S of all that are trained. */
@@ -143,32 +249,60 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
         p->bwd_device[l] = device;
         add_pass(p, INSTR_BWD, l, micro, device, false, false);
     }
-    if (micro == g->n_micro - 1)
-        order_gradients_done(p->o, p->r, first, last, device, p->next_span[device], &p->next_item[device]);
-    p->next_item[device]++;
+    if (p->o->n_shares == 1)
+        order_gradients_done(p->o, p->r, first, last, micro, device, p->next_span[device],
+                             &p->next_item[device]);
+}
+
+/* Whether the device's last row is done. */
+static bool is_last(const struct passes *p, uint32_t to)
+{
+    uint32_t rows = p->o->graph->rows * p->o->graph->n_micro;
+    return to % (rows / p->o->n_shares) == 0;
 }
 
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device)
 {
+    uint32_t rows = p->o->graph->layers[first].rows;
     if (last <= p->o->graph->first_trained)
         return;
-    for (uint32_t j = from; j < to; j++) {
+    for (uint32_t j = from / rows; j < to / rows; j++) {
         recompute(p, first, last, j, device);
         backward(p, first, last, j, device);
+        p->next_item[device]++;
     }
-    p->next_span[device]++;
+    end_span(p, device);
+    if (p->o->n_shares > 1 && is_last(p, to))
+        exchange(p, first, last, device);
+}
+
+/* Forward and backward of one micro-batch through layers [first, last): through as many as have its size, and between the
+ * two, one micro-batch after another, through the rest, whose micro-batches are smaller. All that is one item. */
+static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t rows = g->layers[first].rows, end = first;
+    while (end < last && g->layers[end].rows == rows)
+        end++;
+    for (uint32_t l = first; l < end; l++)
+        add_pass(p, INSTR_FWD, l, micro, device, l >= g->first_trained, true);
+    uint32_t inner = end < last ? rows / g->layers[end].rows : 0;
+    for (uint32_t j = micro * inner; j < (micro + 1) * inner; j++)
+        fuse(p, end, last, j, device);
+    backward(p, first, end, micro, device);
 }
 
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
 {
-    const struct graph *g = p->o->graph;
-    for (uint32_t j = from; j < to; j++) {
-        for (uint32_t l = first; l < last; l++)
-            add_pass(p, INSTR_FWD, l, j, device, l >= g->first_trained, true);
-        backward(p, first, last, j, device);
+    uint32_t rows = p->o->graph->layers[first].rows;
+    for (uint32_t j = from / rows; j < to / rows; j++) {
+        fuse(p, first, last, j, device);
+        p->next_item[device]++;
     }
-    p->next_span[device]++;
+    end_span(p, device);
+    if (p->o->n_shares > 1 && is_last(p, to))
+        exchange(p, first, last, device);
 }
 
 /* ---- partition ---- */
@@ -220,9 +354,11 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 /* ---- merge ---- */
 
 struct merger {
+    const struct order *o;
     const struct graph *g;
-    uint32_t *written;  /* per tensor: writes of the step so far */
-    uint64_t *ready_ns; /* per tensor: when its newest value is there */
+    uint32_t *first;    /* per tensor: of its pieces in the next two */
+    uint32_t *written;  /* per piece: writes of the step so far */
+    uint64_t *ready_ns; /* per piece: when its newest value is there */
     uint64_t *free_ns;  /* per location, the host last */
     uint32_t n_locations;
 };
@@ -247,28 +383,45 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_READ))
             continue;
-        if (m->written[op->tensor] != op->read_version)
-            return false;
-        if (m->ready_ns[op->tensor] > at)
-            at = m->ready_ns[op->tensor];
+        struct extent e = todo_extent(m->o, t, op, 0); /* the parts of a K go together */
+        for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
+             k++) {
+            if (m->written[k] != op->read_version)
+                return false;
+            if (m->ready_ns[k] > at)
+                at = m->ready_ns[k];
+        }
     }
     *ret_ns = at;
     return true;
+}
+
+/* A share takes its part of the time. */
+static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
+{
+    uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
+    return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
-    uint64_t end = start_ns + profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
+    uint64_t end = start_ns + todo_ns(m, t, prof);
     m->free_ns[location] = end;
     for (uint32_t i = 0; i < task->n_operands; i++) {
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_WRITE))
             continue;
-        if (t->kind != INSTR_REC)
-            m->written[op->tensor] = op->write_version;
-        m->ready_ns[op->tensor] = end;
+        for (uint32_t part = 0; part < todo_extents(m->o, t, op); part++) {
+            struct extent e = todo_extent(m->o, t, op, part);
+            for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
+                 k++) {
+                if (t->kind != INSTR_REC)
+                    m->written[k] = op->write_version;
+                m->ready_ns[k] = end;
+            }
+        }
     }
 }
 
@@ -278,14 +431,19 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
     uint32_t n_locations = o->n_devices + 1;
     struct arena *a = arena_create();
     struct merger m = {
+        .o = o,
         .g = g,
-        .written = arena_alloc_array(a, g->n_tensors, sizeof *m.written),
-        .ready_ns = arena_alloc_array(a, g->n_tensors, sizeof *m.ready_ns),
+        .first = arena_alloc_array(a, (size_t)g->n_tensors + 1, sizeof *m.first),
         .free_ns = arena_alloc_array(a, n_locations, sizeof *m.free_ns),
         .n_locations = n_locations,
     };
     for (uint32_t t = 0; t < g->n_tensors; t++)
-        m.written[t] = loader_writes(&g->tensors[t]) ? 1 : 0;
+        m.first[t + 1] = m.first[t] + tensor_pieces(g, o->n_shares, t);
+    m.written = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.written);
+    m.ready_ns = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.ready_ns);
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
+            m.written[k] = loader_writes(&g->tensors[t]) ? 1 : 0;
 
     /* Each location's todos as a linked list through `next`. */
     size_t n = o->todos.n;

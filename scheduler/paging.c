@@ -75,6 +75,12 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
     return &p->caches[segment_at(p, id)->device];
 }
 
+/* A cache knows no pieces. */
+static struct extent whole(const struct paging *p, tensor_id t)
+{
+    return extent_whole(p->g, 1, t);
+}
+
 static uint64_t block_bytes(const struct paging *p, tensor_id t)
 {
     return round_up(p->g->tensors[t].bytes, PLAN_ALIGN);
@@ -170,7 +176,7 @@ static void write_back(struct paging *p, uint32_t id)
     struct block *b = block_at(p, id);
     if (!b->dirty)
         return;
-    draft_put_spill(p->d, id);
+    draft_put_spill(p->d, id, p->d->segments.at[id].of);
     b->lane = LANE_OUT;
     b->dirty = false;
 }
@@ -236,8 +242,11 @@ static uint32_t admit(struct paging *p, tensor_id tensor, uint32_t device, uint3
 {
     uint32_t id = (uint32_t)p->blocks.n;
     struct cache *c = &p->caches[device];
-    vec_push(&p->d->segments,
-             (struct segment){.tensor = tensor, .device = device, .addr = hole_start(p, below)});
+    vec_push(&p->d->segments, (struct segment){.tensor = tensor,
+                                               .device = device,
+                                               .of = whole(p, tensor),
+                                               .start = SEGMENT_UNBORN,
+                                               .addr = hole_start(p, below)});
     vec_push(&p->blocks, (struct block){.bytes = block_bytes(p, tensor),
                                         .other = p->copies[tensor],
                                         .used = p->pos,
@@ -286,10 +295,10 @@ static void bring(struct paging *p, const struct use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
     if (owner == NONE) {
-        draft_put_fetch(p->d, u->segment);
+        draft_put_fetch(p->d, u->segment, whole(p, u->tensor));
         return;
     }
-    draft_put_send(p->d, owner, u->segment);
+    draft_put_send(p->d, owner, u->segment, whole(p, u->tensor));
     block_at(p, u->segment)->dirty = true;
     block_at(p, owner)->lane = LANE_PEER;
     drop(p, owner);
@@ -355,7 +364,8 @@ static void run_task(struct paging *p, const struct todo *t)
         make_resident(p, t->loc);
     draft_put_task(p->d, t);
     for (size_t i = 0; i < p->uses.n; i++)
-        draft_put_use(p->d, p->uses.at[i].tensor, p->uses.at[i].segment, p->uses.at[i].access);
+        draft_put_use(p->d, p->uses.at[i].tensor, p->uses.at[i].segment, p->uses.at[i].access,
+                      whole(p, p->uses.at[i].tensor));
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct use *u = &p->uses.at[i];
         if (u->segment != NONE)
@@ -399,7 +409,7 @@ static void measure(struct draft *d)
 {
     for (size_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
-        uint64_t end = s->addr + round_up(d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
+        uint64_t end = s->addr + segment_bytes(s);
         if (end > d->peak[s->device])
             d->peak[s->device] = end;
     }
@@ -408,7 +418,7 @@ static void measure(struct draft *d)
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic)
 {
-    *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .cyclic = cyclic};
+    *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .n_shares = 1, .cyclic = cyclic};
     struct arena *a = arena_create();
     struct paging p = {.d = d, .g = o->graph};
     uint64_t needs[DEVICE_MAX] = {0};

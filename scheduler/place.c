@@ -52,11 +52,6 @@ struct placer {
     VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
 };
 
-static uint64_t segment_bytes(const struct draft *d, const struct segment *s)
-{
-    return round_up(d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
-}
-
 static bool wraps(const struct segment *s)
 {
     return s->start > s->end;
@@ -183,7 +178,7 @@ static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t b
 static void place_segment(struct placer *p, uint32_t id)
 {
     struct segment *s = &p->d->segments.at[id];
-    uint64_t bytes = segment_bytes(p->d, s);
+    uint64_t bytes = segment_bytes(s);
     touch_lists(p, s);
     s->addr = lowest_gap(p, s, bytes);
     if (s->addr + bytes > p->d->peak[s->device])
@@ -234,7 +229,7 @@ static void place_largest_first(struct draft *d, uint32_t device)
     for (uint32_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
         if (s->device == device)
-            ranks[n++] = (struct rank){segment_bytes(d, s), life_of(d, s), s->start, i};
+            ranks[n++] = (struct rank){segment_bytes(s), life_of(d, s), s->start, i};
     }
     qsort(ranks, n, sizeof *ranks, compare_ranks);
     for (uint32_t i = 0; i < n; i++)
@@ -335,7 +330,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
         if (!s->boundary)
             continue;
         s->addr = bottom;
-        bottom += segment_bytes(d, s);
+        bottom += segment_bytes(s);
     }
     if (bottom > top)
         return false;
@@ -350,8 +345,8 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
         for (; given < s->start; given++)
             for (uint32_t k = w->ends_at[given]; k != SEGMENT_NONE; k = w->next[k])
                 give_back(w, d->segments.at[k].addr,
-                          d->segments.at[k].addr + segment_bytes(d, &d->segments.at[k]));
-        uint64_t bytes = segment_bytes(d, s);
+                          d->segments.at[k].addr + segment_bytes(&d->segments.at[k]));
+        uint64_t bytes = segment_bytes(s);
         if (!(s->end - s->start > long_life ? take_low(w, bytes, &s->addr) : take_high(w, bytes, &s->addr)))
             return false;
     }

@@ -31,29 +31,71 @@ static uint32_t pack_device(const struct plan_request *r, uint32_t pack)
     return pack % r->machine->n_devices;
 }
 
+/* Of the devices of one group. */
+static uint32_t group_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
+                             uint32_t pack)
+{
+    uint32_t each = r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
+    return group * each + pack % each;
+}
+
 static uint32_t pack_start(const struct candidate *c, uint32_t pack)
 {
     return c->starts != NULL ? c->starts[pack] : pack;
+}
+
+/* In data parallel form, the devices of all groups that compute a layer share its state. */
+static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
+{
+    o->n_shares = c->shares;
+    o->owners = xcalloc((size_t)o->graph->n_layers * c->shares, sizeof *o->owners);
+    for (uint32_t l = 0, k = 0; l < o->graph->n_layers; l++) {
+        while (k < c->packs && l >= pack_start(c, k + 1))
+            k++;
+        for (uint32_t s = 0; s < c->shares; s++)
+            o->owners[(size_t)l * c->shares + s] = group_device(r, c, s, k);
+    }
+}
+
+/* Where a part of a group's rows begins: at a micro-batch of every layer. */
+static uint32_t group_begin(const struct candidate *c, uint32_t rows, uint32_t group)
+{
+    uint32_t unit = c->unit > 0 ? c->unit : 1;
+    return (uint32_t)((uint64_t)group * (rows / unit) / c->groups) * unit;
+}
+
+static void pass_group(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                       uint32_t share, uint32_t from, uint32_t to)
+{
+    for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
+        p->back[d] =
+            c->packs % 2 == 1; /* the last pass before the fused one descends: that begins with the newest */
+    for (uint32_t k = 0; k < c->packs; k++)
+        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, group_device(r, c, share, k));
+    pass_fused(p, c->fused, r->train->n_layers, from, to, group_device(r, c, share, c->packs));
+    for (uint32_t k = c->packs; k-- > 0;)
+        pass_backward(p, pack_start(c, k), pack_start(c, k + 1), from, to,
+                      group_device(r, c, share, c->onward ? 2 * c->packs - k : k));
 }
 
 static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret)
 {
     const struct graph *g = r->train;
+    uint32_t shares = c->shares > 1 ? c->shares : 1;
     (void)prof;
     order_init(ret, g, r->machine->n_devices);
     ret->pinned = c->knobs.pinned;
+    if (shares > 1)
+        own_shares(r, c, ret);
     struct passes p;
     passes_begin(&p, ret, r);
-    for (uint32_t group = 0; group < c->groups; group++) {
-        uint32_t from = (uint32_t)((uint64_t)group * g->n_micro / c->groups);
-        uint32_t to = (uint32_t)((uint64_t)(group + 1) * g->n_micro / c->groups);
-        for (uint32_t k = 0; k < c->packs; k++)
-            pass_forward(&p, pack_start(c, k), pack_start(c, k + 1), from, to, pack_device(r, k));
-        pass_fused(&p, c->fused, g->n_layers, from, to, pack_device(r, c->packs));
-        for (uint32_t k = c->packs; k-- > 0;)
-            pass_backward(&p, pack_start(c, k), pack_start(c, k + 1), from, to,
-                          pack_device(r, c->onward ? 2 * c->packs - k : k));
+    p.snake = c->snake;
+    for (uint32_t share = 0; share < shares; share++) {
+        uint32_t each = g->n_micro / shares * g->rows, begin = share * each;
+        for (uint32_t group = 0; group < c->groups; group++)
+            pass_group(&p, r, c, share, begin + group_begin(c, each, group),
+                       begin + group_begin(c, each, group + 1));
     }
     passes_end(&p);
 }
@@ -61,8 +103,11 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 static void leanest(const struct plan_request *r, struct candidate *ret)
 {
     uint32_t before = r->train->n_layers - 1;
-    *ret =
-        (struct candidate){.packs = before, .fused = before, .groups = 1, .knobs = variants[N_VARIANTS - 1]};
+    *ret = (struct candidate){.packs = before,
+                              .fused = before,
+                              .groups = 1,
+                              .unit = r->train->rows,
+                              .knobs = variants[N_VARIANTS - 1]};
     ret->knobs.retain = false;
 }
 
@@ -410,7 +455,7 @@ static int search(const struct plan_request *r, struct trial *t)
     s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
     int e = 0;
     for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
-        struct candidate c = {.groups = 1, .knobs = variants[i]};
+        struct candidate c = {.groups = 1, .unit = r->train->rows, .knobs = variants[i]};
         uint32_t fewest;
         s.best_cost = UINT64_MAX;
         e = fewest_packs(&s, &c, &fewest);

@@ -70,7 +70,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
                   struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t n = r->machine->n_devices, task = 0, m = g->n_micro;
+    uint32_t n = r->machine->n_devices, task = 0, m = g->rows * g->n_micro;
     order_init(ret, g, n);
     struct passes p;
     passes_begin(&p, ret, r);

@@ -47,6 +47,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
         order_add(ret, (struct todo){.kind = t->kind,
                                      .layer = t->layer,
                                      .micro = t->micro,
+                                     .replica = t->replica,
                                      .loc = place_of(r, t, device),
                                      .save = t->layer >= g->first_trained,
                                      .output = true});

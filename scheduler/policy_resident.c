@@ -46,8 +46,7 @@ static void backward(struct order *o, const struct plan_request *r, struct stage
     for (uint32_t l = s->last; l-- > s->first && l >= o->graph->first_trained;)
         order_add(o, (struct todo){
                          .kind = INSTR_BWD, .layer = l, .micro = micro, .loc = s->device, .item = s->item});
-    if (micro == o->graph->n_micro - 1)
-        order_gradients_done(o, r, s->first, s->last, s->device, 0, &s->item);
+    order_gradients_done(o, r, s->first, s->last, micro, s->device, 0, &s->item);
     s->item++;
 }
 

@@ -78,8 +78,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
                 add(&c, INSTR_REC, l, j);
             add(&c, INSTR_BWD, l, j);
             uint32_t d = l % n_devices;
-            if (j == g->n_micro - 1)
-                order_gradients_done(ret, r, l, l + 1, d, c.next[d], &c.next[d]);
+            order_gradients_done(ret, r, l, l + 1, j, d, c.next[d], &c.next[d]);
             end_unit(&c, l);
         }
     }

@@ -2,9 +2,7 @@
  *
  * Each tensor is looked at alone, over its uses in issue order. A use on a device continues the copy that is
  * there (the policy's keep rule), or begins a new one: created by the task itself, sent by the device that
- * has it, or fetched from the host, to which its producer then spills it once. Copies end with a drop. Where
- * moves and drops stand in the issue order is a number, the slot: 3p is just before task p, 3p+1 the task,
- * 3p+2 just after it.
+ * has it, or fetched from the host, to which its producer then spills it once. Copies end with a drop.
  *
  * Values: a write makes a new value and every other copy stale; a REC writes the value that exists already,
  * so it only adds a copy.
@@ -15,93 +13,9 @@
 
 #include "base/arena.h"
 #include "base/checked.h"
-#include "scheduler/build.h"
+#include "scheduler/residency_private.h"
 
-#define NO_END         UINT32_MAX
 #define DIRECT_BUFFERS 2 /* a receiver holds at most this many micro-batches that it has not begun to use */
-
-struct use {
-    tensor_id tensor;
-    enum access access;
-    uint32_t pos;     /* of its task */
-    uint32_t segment; /* the result of this stage; SEGMENT_NONE on the host */
-};
-
-/* What residency knows of a segment besides `struct segment`. */
-struct life {
-    uint32_t last;     /* position of its last use */
-    uint32_t produced; /* position of the write whose value leaves by a move; PLAN_NONE: none leaves */
-    uint32_t limit;    /* slot by which it must be gone: the tensor's next copy on the device begins there */
-    bool spilled, sent;
-};
-
-enum entry_class { ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_TASK };
-
-struct entry {
-    uint32_t slot;
-    enum entry_class cls; /* order within a slot: what frees comes before what takes */
-    uint32_t seq;         /* order within a class: first use first */
-    uint32_t from, to;    /* segments; TASK: `from` is the position */
-};
-
-/* First and last task of every unit of a location. */
-struct units {
-    uint32_t *first, *last;
-    uint32_t n;
-};
-
-struct direct_send {
-    uint32_t produced, read;
-};
-
-/* A fetch of what the device had had. */
-struct reload {
-    uint32_t use;
-    uint32_t from, to; /* segments: given up, fetched */
-    uint32_t saves;    /* moves that would not happen: the fetch, and a spill that is for it alone */
-};
-
-struct residency {
-    struct draft *d;
-    const struct graph *g;
-    const struct knobs *knobs;
-    struct todo *todos;
-    uint32_t n;
-    struct units *spans, *items; /* per device */
-    VEC(struct use) uses;
-    uint32_t *use_first; /* per task, n + 1 */
-    VEC(struct life) lives;
-    VEC(struct entry) entries;
-    VEC(struct direct_send) direct; /* of the layer and kind under way */
-    tensor_id direct_group;         /* first tensor of that layer and kind */
-    const gap_list *kept;           /* may be NULL */
-    VEC(struct reload) reloads;
-    VEC(uint32_t) merged; /* pairs: a segment, and the one that it became */
-    struct arena *arena;
-};
-
-/* The tensor under way. */
-struct value {
-    tensor_id tensor;
-    uint32_t producer; /* segment, or SEGMENT_NONE: the host */
-    uint32_t produced; /* position of the write; PLAN_NONE: before the program */
-    bool at_host;
-    bool read;                     /* by anyone since it was produced */
-    bool home;                     /* somebody wants it on the host for its own sake */
-    uint32_t fetches, reloads;     /* since then; of these, of what the device had had */
-    uint32_t reload;               /* the last of those, or PLAN_NONE */
-    uint32_t current[DEVICE_MAX];  /* segment with the newest value, or SEGMENT_NONE */
-    uint32_t previous[DEVICE_MAX]; /* last segment, whatever its value, or SEGMENT_NONE */
-};
-
-static uint32_t slot_before(uint32_t pos)
-{
-    return 3 * pos;
-}
-static uint32_t slot_after(uint32_t pos)
-{
-    return 3 * pos + 2;
-}
 
 /* ---- units ---- */
 
@@ -146,7 +60,7 @@ static uint32_t lead_for(const struct residency *r, bool span)
     return span ? r->knobs->lead_state : r->knobs->lead_items;
 }
 
-static uint32_t fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos)
+uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos)
 {
     bool span = by_span(r->g->tensors[tensor].kind);
     uint32_t lead = lead_for(r, span);
@@ -191,8 +105,10 @@ static void collect_uses(struct residency *r)
         r->use_first[p] = (uint32_t)r->uses.n;
         for (uint32_t i = 0; i < task->n_operands; i++) {
             const struct graph_operand *op = &r->g->operands[task->operand + i];
-            if (todo_uses(t, &r->g->tensors[op->tensor], op))
-                vec_push(&r->uses, (struct use){op->tensor, op->access, p, SEGMENT_NONE});
+            bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
+            for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++)
+                vec_push(&r->uses, (struct use){op->tensor, op->access, p, todo_extent(r->o, t, op, part),
+                                                SEGMENT_NONE});
         }
     }
     r->use_first[r->n] = (uint32_t)r->uses.n;
@@ -216,18 +132,39 @@ static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 
 /* ---- segments and moves ---- */
 
-static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos)
+uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos,
+                           struct extent of)
 {
-    vec_push(&r->d->segments, (struct segment){.tensor = tensor, .device = device, .end = NO_END});
+    vec_push(&r->d->segments,
+             (struct segment){
+                 .tensor = tensor, .device = device, .of = of, .start = SEGMENT_UNBORN, .end = NO_END});
     vec_push(&r->lives, (struct life){.last = pos, .produced = PLAN_NONE, .limit = UINT32_MAX});
     return (uint32_t)r->d->segments.n - 1;
 }
 
-static void mark_leaving(struct residency *r, const struct value *v)
+static struct extent whole(const struct residency *r, tensor_id tensor)
 {
-    struct life *life = &r->lives.at[v->producer];
-    if (life->produced == PLAN_NONE || life->produced < v->produced)
-        life->produced = v->produced;
+    return extent_whole(r->g, r->o->n_shares, tensor);
+}
+
+static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos)
+{
+    return residency_segment(r, tensor, device, pos, whole(r, tensor));
+}
+
+static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
+{
+    struct life *life = &r->lives.at[seg];
+    if (life->produced == PLAN_NONE || life->produced < produced)
+        life->produced = produced;
+}
+
+void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of)
+{
+    tensor_id tensor = r->d->segments.at[seg].tensor;
+    vec_push(&r->entries, (struct entry){slot_after(produced), ENTRY_SPILL, tensor, seg, SEGMENT_NONE, of});
+    mark_leaving(r, seg, produced);
+    r->lives.at[seg].spilled = true;
 }
 
 /* Makes the newest value present on the host; once per value. */
@@ -236,10 +173,7 @@ static void bring_home(struct residency *r, struct value *v)
     if (v->at_host)
         return;
     assert(v->producer != SEGMENT_NONE);
-    vec_push(&r->entries,
-             (struct entry){slot_after(v->produced), ENTRY_SPILL, v->tensor, v->producer, SEGMENT_NONE});
-    mark_leaving(r, v);
-    r->lives.at[v->producer].spilled = true;
+    residency_spill(r, v->producer, v->produced, whole(r, v->tensor));
     v->at_host = true;
 }
 
@@ -276,13 +210,13 @@ static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t p
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
     bring_home(r, v);
     v->fetches++;
-    uint32_t slot = fetch_slot(r, v->tensor, pos);
+    uint32_t slot = residency_fetch_slot(r, v->tensor, pos);
     if (v->produced != PLAN_NONE)
         slot = later(slot, slot_after(v->produced));
     if (previous != SEGMENT_NONE)
         slot = later(slot, slot_after(r->lives.at[previous].last));
     end_previous(r, v, device, slot);
-    vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg});
+    vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole(r, v->tensor)});
 }
 
 /* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a
@@ -315,8 +249,9 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
 static void send(struct residency *r, struct value *v, uint32_t seg, uint32_t device)
 {
     end_previous(r, v, device, slot_before(v->produced));
-    vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SEND, v->tensor, v->producer, seg});
-    mark_leaving(r, v);
+    vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SEND, v->tensor, v->producer, seg,
+                                         whole(r, v->tensor)});
+    mark_leaving(r, v->producer, v->produced);
     r->lives.at[v->producer].sent = true;
 }
 
@@ -337,21 +272,22 @@ static bool gap_is_kept(const struct residency *r, uint32_t use)
 
 /* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before
  * it is dropped. */
-static bool keeps(const struct residency *r, uint32_t seg, uint32_t pos)
+bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
     tensor_id tensor = r->d->segments.at[seg].tensor;
-    if (r->knobs->keep == KEEP_ALL || fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
+    if (r->knobs->keep == KEEP_ALL || residency_fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
         return true;
     if (by_span(r->g->tensors[tensor].kind))
         return from->span == to->span;
     return to->item <= from->item + 1;
 }
 
-static void new_value(struct value *v, uint32_t producer, uint32_t pos)
+void residency_new_value(struct value *v, uint32_t producer, uint32_t pos)
 {
     v->producer = producer;
     v->produced = pos;
+    v->pieces = 0;
     v->at_host = producer == SEGMENT_NONE;
     v->read = v->home = false;
     v->fetches = v->reloads = 0;
@@ -368,16 +304,30 @@ static void use_on_host(struct residency *r, struct value *v, const struct use *
     }
     if (u->access & ACCESS_WRITE) {
         settle_value(r, v);
-        new_value(v, SEGMENT_NONE, u->pos);
+        residency_new_value(v, SEGMENT_NONE, u->pos);
     }
 }
 
-static void use_on_device(struct residency *r, struct value *v, struct use *u)
+/* One more piece of a value that is under way: it goes where the others are. */
+static bool is_next_piece(const struct residency *r, const struct value *v, const struct use *u)
+{
+    uint32_t pieces = r->d->segments.at[v->producer].of.n_pieces;
+    return u->access == ACCESS_WRITE && u->of.n_pieces < pieces && v->pieces % pieces != 0;
+}
+
+void residency_use(struct residency *r, struct value *v, struct use *u)
 {
     const struct todo *t = &r->todos[u->pos];
+    if (v->pieces > 0 && is_next_piece(r, v, u)) {
+        assert(r->d->segments.at[v->producer].device == t->loc);
+        u->segment = v->producer;
+        r->lives.at[v->producer].last = v->produced = u->pos;
+        v->pieces += u->of.n_pieces;
+        return;
+    }
     uint32_t had = v->current[t->loc], seg = had, use = (uint32_t)(u - r->uses.at);
     bool reads = u->access & ACCESS_READ;
-    bool joins = reads && had != SEGMENT_NONE && (keeps(r, had, u->pos) || gap_is_kept(r, use));
+    bool joins = reads && had != SEGMENT_NONE && (residency_keeps(r, had, u->pos) || gap_is_kept(r, use));
     if (!joins) {
         seg = new_segment(r, u->tensor, t->loc, u->pos);
         if (!reads) {
@@ -396,14 +346,16 @@ static void use_on_device(struct residency *r, struct value *v, struct use *u)
     v->read |= reads;
     if ((u->access & ACCESS_WRITE) && t->kind != INSTR_REC) {
         settle_value(r, v);
-        new_value(v, seg, u->pos);
+        residency_new_value(v, seg, u->pos);
+        v->pieces = u->of.n_pieces;
     }
     v->current[t->loc] = seg;
 }
 
-static void end_segment(struct residency *r, uint32_t seg)
+void residency_end(struct residency *r, uint32_t seg)
 {
-    vec_push(&r->entries, (struct entry){drop_slot(r, seg), ENTRY_DROP, seg, seg, SEGMENT_NONE});
+    vec_push(&r->entries, (struct entry){drop_slot(r, seg), ENTRY_DROP, seg, seg, SEGMENT_NONE,
+                                         r->d->segments.at[seg].of});
 }
 
 static bool all_on_one_device(const struct residency *r, const uint32_t *sorted, uint32_t n)
@@ -475,13 +427,18 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     const struct graph_tensor *t = &r->g->tensors[tensor];
     if (n == 0)
         return;
+    bool state = t->kind == TENSOR_W || t->kind == TENSOR_DW || t->kind == TENSOR_K || t->kind == TENSOR_B;
+    if (r->o->n_shares > 1 && state) {
+        residency_shared(r, tensor, sorted, n);
+        return;
+    }
     if (r->d->cyclic && t->persistent && stays(r, t) && all_on_one_device(r, sorted, n)) {
         stay_resident(r, tensor, sorted, n);
         return;
     }
     size_t first_segment = r->d->segments.n;
     struct value v = {.tensor = tensor};
-    new_value(&v, SEGMENT_NONE, PLAN_NONE);
+    residency_new_value(&v, SEGMENT_NONE, PLAN_NONE);
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         v.previous[i] = SEGMENT_NONE;
     bool may_wrap = r->d->cyclic && t->persistent, across = may_wrap && gap_is_kept(r, sorted[0]);
@@ -491,7 +448,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
         if (r->todos[u->pos].loc == PLAN_HOST)
             use_on_host(r, &v, u);
         else
-            use_on_device(r, &v, u);
+            residency_use(r, &v, u);
     }
     v.home |= t->persistent || trainer_reads(t);
     settle_value(r, &v);
@@ -506,7 +463,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     for (uint32_t s = (uint32_t)first_segment; s < r->d->segments.n; s++) {
         bool goes_on = across && (for_good ? s == wrapped : s == r->merged.at[r->merged.n - 2]);
         if (!goes_on)
-            end_segment(r, s);
+            residency_end(r, s);
     }
 }
 
@@ -529,7 +486,8 @@ static void put_task(struct residency *r, uint32_t pos)
 {
     draft_put_task(r->d, &r->todos[pos]);
     for (uint32_t i = r->use_first[pos]; i < r->use_first[pos + 1]; i++)
-        draft_put_use(r->d, r->uses.at[i].tensor, r->uses.at[i].segment, r->uses.at[i].access);
+        draft_put_use(r->d, r->uses.at[i].tensor, r->uses.at[i].segment, r->uses.at[i].access,
+                      r->uses.at[i].of);
 }
 
 /* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
@@ -542,16 +500,17 @@ static void put_entry(struct residency *r, const struct entry *e)
 {
     switch (e->cls) {
     case ENTRY_SPILL:
-        draft_put_spill(r->d, e->from);
+        draft_put_spill(r->d, e->from, e->of);
         break;
     case ENTRY_SEND:
-        draft_put_send(r->d, e->from, e->to);
+    case ENTRY_GATHER:
+        draft_put_send(r->d, e->from, e->to, e->of);
         break;
     case ENTRY_DROP:
         draft_put_drop(r->d, e->from, drop_lane(&r->lives.at[e->from]));
         break;
     case ENTRY_FETCH:
-        draft_put_fetch(r->d, e->to);
+        draft_put_fetch(r->d, e->to, e->of);
         break;
     case ENTRY_TASK:
         put_task(r, e->from);
@@ -562,13 +521,19 @@ static void put_entry(struct residency *r, const struct entry *e)
 static void write_program(struct residency *r)
 {
     for (uint32_t p = 0; p < r->n; p++)
-        vec_push(&r->entries, (struct entry){3 * p + 1, ENTRY_TASK, p, p, SEGMENT_NONE});
+        vec_push(
+            &r->entries,
+            (struct entry){.slot = 3 * p + 1, .cls = ENTRY_TASK, .seq = p, .from = p, .to = SEGMENT_NONE});
     qsort(r->entries.at, r->entries.n, sizeof *r->entries.at, compare_entries);
     for (size_t i = 0; i < r->entries.n; i++)
         put_entry(r, &r->entries.at[i]);
-    for (size_t s = 0; s < r->d->segments.n; s++)
-        if (r->d->segments.at[s].boundary && r->d->segments.at[s].end == NO_END)
-            r->d->segments.at[s].end = (uint32_t)r->d->instrs.n - 1;
+    for (size_t i = 0; i < r->d->segments.n; i++) {
+        struct segment *s = &r->d->segments.at[i];
+        if (s->boundary && s->start == SEGMENT_UNBORN)
+            s->start = 0;
+        if (s->boundary && s->end == NO_END)
+            s->end = (uint32_t)r->d->instrs.n - 1;
+    }
 }
 
 /* Segments that go on as another one across the boundary of the cycle take its number; the numbers of those behind them
@@ -623,7 +588,7 @@ static void list_gaps(const struct residency *r, gap_list *ret)
     for (size_t i = 0; i < r->reloads.n; i++) {
         const struct reload *l = &r->reloads.at[i];
         const struct segment *from = &r->d->segments.at[l->from], *to = &r->d->segments.at[l->to];
-        uint64_t bytes = round_up(r->g->tensors[from->tensor].bytes, PLAN_ALIGN);
+        uint64_t bytes = segment_bytes(from);
         vec_push(ret, (struct gap){.use = l->use,
                                    .device = from->device,
                                    .from = from->end,
@@ -638,9 +603,11 @@ static void list_gaps(const struct residency *r, gap_list *ret)
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *kept, gap_list *ret_gaps)
 {
-    *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .cyclic = cyclic};
+    *d = (struct draft){
+        .graph = o->graph, .n_devices = o->n_devices, .n_shares = o->n_shares, .cyclic = cyclic};
     struct residency r = {
         .d = d,
+        .o = o,
         .g = o->graph,
         .knobs = knobs,
         .n = (uint32_t)o->todos.n,

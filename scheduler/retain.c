@@ -506,7 +506,7 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
     memset(ret, 0, ((size_t)n + 1) * sizeof *ret);
     for (size_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
-        uint64_t bytes = round_up(d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
+        uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
         ret[s->start] += bytes; /* modulo 2^64: the sums below are right */

@@ -7,9 +7,9 @@
  * instruction i is done. Dependences are taken newest first, and none can imply a newer one, so the result
  * has no redundant wait: removing any breaks an order that something relies on.
  *
- * Places are segments and host copies. A segment is created, used and dropped; its bytes are free for the
- * next one at the same addresses when the drop is done, so creation depends on the drops of whatever was
- * there. Ring copies on the host differ from step to step and cause no dependence between cycles.
+ * Places are the pieces of segments and host copies. A segment is created, used and dropped; its bytes are free for the
+ * next one at the same addresses when the drop is done, so the first to write a piece depends on the drops of whatever
+ * was there. Ring copies on the host differ from step to step and cause no dependence between cycles.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,8 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    struct place *segments, *hosts;
+    struct place *places;           /* of every piece of segments and host copies */
+    uint32_t *of_segment, *of_host; /* where those of each begin */
     VEC(struct read) reads;
     vacancy_list vacant[DEVICE_MAX];
     vacancy_list scratch;
@@ -71,11 +72,12 @@ static void touch(struct walker *w, struct place *p, enum access access, uint32_
     p->writer = now;
 }
 
-/* The new occupant of [from, to) depends on the drops of the old ones; their pieces are consumed. */
-static void occupy(struct walker *w, const struct segment *s)
+/* Addresses [from, to) are taken; their vacancies are consumed. Who writes there first depends on the drops: they count
+ * as readers of the piece that is to come. */
+static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct place *ret)
 {
-    uint64_t from = s->addr, to = s->addr + round_up(w->d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
-    vacancy_list *list = &w->vacant[s->device], *out = &w->scratch;
+    vacancy_list *list = &w->vacant[device], *out = &w->scratch;
+    *ret = (struct place){NEVER, NEVER};
     out->n = 0;
     for (size_t i = 0; i < list->n; i++) {
         struct vacancy v = list->at[i];
@@ -83,7 +85,8 @@ static void occupy(struct walker *w, const struct segment *s)
             vec_push(out, v);
             continue;
         }
-        depend(w, v.dropped);
+        vec_push(&w->reads, (struct read){v.dropped, ret->readers});
+        ret->readers = (uint32_t)w->reads.n - 1;
         if (v.from < from)
             vec_push(out, (struct vacancy){v.from, from, v.dropped});
         if (v.to > to)
@@ -96,32 +99,46 @@ static void occupy(struct walker *w, const struct segment *s)
 
 static void vacate(struct walker *w, const struct segment *s, uint32_t now)
 {
-    uint64_t from = s->addr, to = s->addr + round_up(w->d->graph->tensors[s->tensor].bytes, PLAN_ALIGN);
-    vec_push(&w->vacant[s->device], (struct vacancy){from, to, now});
+    vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
+}
+
+/* The segment's places begin anew, piece by piece; the last has what is left to the alignment. */
+static void create(struct walker *w, uint32_t segment)
+{
+    const struct segment *s = &w->d->segments.at[segment];
+    struct place *p = &w->places[w->of_segment[segment]];
+    uint64_t end = s->addr + segment_bytes(s);
+    for (uint32_t i = 0; i < s->of.n_pieces; i++) {
+        uint64_t from, to;
+        tensor_piece(w->d->graph, w->d->n_shares, s->tensor, s->of.piece + i, &from, &to);
+        from = s->addr + (from - s->of.begin);
+        to = i + 1 < s->of.n_pieces ? s->addr + (to - s->of.begin) : end;
+        occupy(w, s->device, from, to, &p[i]);
+    }
 }
 
 static void visit_operand(struct walker *w, const struct draft_operand *o, uint32_t index, uint32_t run)
 {
     uint32_t now = run * w->n + index;
     if (o->segment == SEGMENT_NONE) {
-        struct place *p = &w->hosts[o->tensor];
+        struct place *p = &w->places[w->of_host[o->tensor] + o->of.piece];
         bool ring = w->d->graph->tensors[o->tensor].external;
-        if (ring && p->writer != NEVER && p->writer / w->n != run)
-            *p = (struct place){NEVER, NEVER};
-        if (ring && p->readers != NEVER && w->reads.at[p->readers].at / w->n != run)
-            p->readers = NEVER;
-        touch(w, p, o->access, now);
+        for (uint32_t i = 0; i < o->of.n_pieces; i++, p++) {
+            if (ring && p->writer != NEVER && p->writer / w->n != run)
+                *p = (struct place){NEVER, NEVER};
+            if (ring && p->readers != NEVER && w->reads.at[p->readers].at / w->n != run)
+                p->readers = NEVER;
+            touch(w, p, o->access, now);
+        }
         return;
     }
     const struct segment *s = &w->d->segments.at[o->segment];
-    struct place *p = &w->segments[o->segment];
+    struct place *p = &w->places[w->of_segment[o->segment] + (o->of.piece - s->of.piece)];
     bool created = !s->boundary || s->start > s->end; /* in the cycle, at its start; not before the first */
-    if (created && s->start == index) {
-        *p = (struct place){now, NEVER};
-        occupy(w, s);
-        return;
-    }
-    touch(w, p, o->access, now);
+    if (created && s->start == index)
+        create(w, o->segment);
+    for (uint32_t i = 0; i < o->of.n_pieces; i++)
+        touch(w, &p[i], o->access, now);
     if (o->access == ACCESS_DROP)
         vacate(w, s, now);
 }
@@ -176,17 +193,32 @@ static void walk(struct walker *w, uint32_t run, bool record)
     }
 }
 
+static void number_places(struct walker *w, struct arena *a)
+{
+    const struct draft *d = w->d;
+    uint32_t n = 0;
+    w->of_segment = arena_alloc_array(a, d->segments.n, sizeof *w->of_segment);
+    w->of_host = arena_alloc_array(a, d->graph->n_tensors, sizeof *w->of_host);
+    for (size_t i = 0; i < d->segments.n; i++) {
+        w->of_segment[i] = n;
+        n += d->segments.at[i].of.n_pieces;
+    }
+    for (uint32_t t = 0; t < d->graph->n_tensors; t++) {
+        w->of_host[t] = n;
+        n += tensor_pieces(d->graph, d->n_shares, t);
+    }
+    w->places = arena_alloc_array(a, n, sizeof *w->places);
+    memset(w->places, 0xff, n * sizeof *w->places);
+}
+
 void draft_waits(struct draft *d)
 {
     struct arena *a = arena_create();
     uint32_t runs = d->cyclic ? 2 : 1;
     struct walker w = {.d = d, .n = (uint32_t)d->instrs.n, .n_streams = d->n_devices * LANE_COUNT + 1};
-    w.segments = arena_alloc_array(a, d->segments.n, sizeof *w.segments);
-    w.hosts = arena_alloc_array(a, d->graph->n_tensors, sizeof *w.hosts);
+    number_places(&w, a);
     w.clock = xcalloc((size_t)runs * w.n * w.n_streams + 1, sizeof *w.clock);
     w.last_of_stream = arena_alloc_array(a, w.n_streams, sizeof *w.last_of_stream);
-    memset(w.segments, 0xff, d->segments.n * sizeof *w.segments);
-    memset(w.hosts, 0xff, d->graph->n_tensors * sizeof *w.hosts);
     memset(w.last_of_stream, 0xff, w.n_streams * sizeof *w.last_of_stream);
     for (uint32_t run = 0; run < runs; run++)
         walk(&w, run, run == runs - 1);
