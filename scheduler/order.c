@@ -158,7 +158,7 @@ static void settle_shares(struct passes *p, uint32_t first, uint32_t last, uint3
         for (uint32_t s = 0; s < o->n_shares; s++) {
             if (o->owners[l * o->n_shares + s] != device)
                 continue;
-            struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device]++);
+            struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device] - 1);
             t.share = s;
             for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
                 order_share(o, t);

@@ -354,7 +354,10 @@ void residency_use(struct residency *r, struct value *v, struct use *u)
 
 void residency_end(struct residency *r, uint32_t seg)
 {
-    vec_push(&r->entries, (struct entry){drop_slot(r, seg), ENTRY_DROP, seg, seg, SEGMENT_NONE,
+    const struct life *life = &r->lives.at[seg];
+    uint32_t slot = drop_slot(r, seg);
+    bool gone = life->produced == PLAN_NONE || slot > slot_after(life->produced);
+    vec_push(&r->entries, (struct entry){slot, gone ? ENTRY_FREE : ENTRY_DROP, seg, seg, SEGMENT_NONE,
                                          r->d->segments.at[seg].of});
 }
 
@@ -506,6 +509,7 @@ static void put_entry(struct residency *r, const struct entry *e)
     case ENTRY_GATHER:
         draft_put_send(r->d, e->from, e->to, e->of);
         break;
+    case ENTRY_FREE:
     case ENTRY_DROP:
         draft_put_drop(r->d, e->from, drop_lane(&r->lives.at[e->from]));
         break;

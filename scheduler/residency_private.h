@@ -26,7 +26,8 @@ struct life {
     bool spilled, sent;
 };
 
-enum entry_class { ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
+/* FREE: a drop of what has left long ago, which need not stand behind the moves of what is new. */
+enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
 struct entry {
     uint32_t slot;

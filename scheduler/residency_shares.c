@@ -145,8 +145,11 @@ static void gather(struct shared *s, const struct rounds *rs, const struct round
             uint32_t to = (from + i) % s->n, slot = round->slot[to];
             if (rs->pinned == NULL && slot < round->slot[from])
                 slot = round->slot[from];
-            if (rs->pinned != NULL || to != from)
-                put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
+            if (rs->pinned == NULL && to == from)
+                continue;
+            put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
+            if (rs->pinned == NULL && (slot + 2) / 3 > r->lives.at[source].last)
+                r->lives.at[source].last = (slot + 2) / 3; /* it is still there then */
         }
     }
 }

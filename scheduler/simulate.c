@@ -147,6 +147,11 @@ static void translate_task(const struct sim *s, const struct plan_instr *in, str
 {
     bool on_host = in->stream == plan_host_stream(s->plan);
     uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
+    if ((in->kind == INSTR_RED || in->kind == INSTR_UPD) && in->n_operands > 0) {
+        const struct plan_operand *o0 = &s->program->operands[in->operand];
+        uint64_t whole = s->plan->tensors[o0->tensor].bytes;
+        ns = whole ? (uint64_t)((unsigned __int128)ns * operand_bytes(o0) / whole) : ns;
+    }
     uint32_t wanted = on_host ? s->machine->host_cores : s->machine->device_cores;
     uint32_t cores = wanted < s->machine->cores ? wanted : s->machine->cores;
     uint64_t traffic = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
