@@ -13,6 +13,7 @@ static const struct opt opts[] = {
     {"objective", 0, "WHAT", "what the plan is chosen by: time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
     {"profile", 0, "FILE", "plan from a profile; of a job: its times (none: computed ones)"},
+    {"svg", 0, "FILE", "draw the timeline of an iteration, as the plan is simulated"},
     {"trace", 0, "FILE", "write a Chrome trace of the simulated plan"},
     {"update", 0, "WHERE", "the same as --optimizer-on"},
     {"rules", 0, "NAME", "time a schedule by the rules of another system: harmony"},
@@ -28,8 +29,10 @@ static const struct opt opts[] = {
 /* A schedule that the command line gives, timed by --rules. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    static const char *const passed[] = {"batch",     "form",      "micro-batch-bwd", "micro-batch-fwd",
-                                         "packs-bwd", "packs-fwd", "profile",         "task-overhead"};
+    /* svg and trace to be refused there: such a schedule is timed, and has no instructions to show */
+    static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
+                                         "packs-bwd",     "packs-fwd", "profile",         "svg",
+                                         "task-overhead", "trace"};
     struct err err = {0};
     struct spawn_args more = {0};
     if (a->n_rest > 0) {
@@ -63,6 +66,7 @@ static int run(struct client *c, const struct args *a)
     spawn_add_option(&more, "--no-what-if", opts_get(a, "no-what-if"));
     spawn_add_option(&more, "--objective", opts_get(a, "objective"));
     spawn_add_option(&more, "--out", opts_get(a, "out"));
+    spawn_add_option(&more, "--svg", opts_get(a, "svg"));
     spawn_add_option(&more, "--trace", opts_get(a, "trace"));
     spawn_add_option(&more, "--update", opts_get(a, "update"));
     if (!from_profile)

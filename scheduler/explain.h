@@ -1,5 +1,5 @@
-/* A plan for people and for other programs: text, JSON both ways, Chrome trace. Pure: strings in, strings
- * out. */
+/* A plan for people and for other programs: text, JSON both ways, Chrome trace, a picture. Pure: strings in,
+ * strings out. */
 #ifndef SCHEDULER_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_H
 
@@ -66,5 +66,11 @@ struct trace_part {
  * once per run, with the same name and arguments in every part. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
+
+/* The cycle in its steady state as a picture: a standalone SVG of one iteration, a row per stream, time from left to
+ * right, with busy shares, legend and axis; pointing at something tells what it is. Areas are times by kind of
+ * instruction, however many instructions share a pixel. Below 2 MB for every plan. `cycle`: three runs or more, so
+ * that the last but one has others on either side; fewer are drawn from a cold start. */
+void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbuf *out);
 
 #endif

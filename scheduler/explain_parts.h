@@ -17,6 +17,16 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
 /* "l1 m0" as far as it applies; " r0" with more than one replica, " s0" with more than one step. */
 void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
+/* Timelines show every instruction but drops, which are an order of events and not an event. */
+bool explain_is_event(const struct plan_instr *in);
+/* What a move moves; NULL for everything else, and for a move that lacks it. */
+const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in);
+/* "FWD", "fetch": tasks are shouted, moves are not. */
+const char *explain_kind_word(enum instr_kind k);
+/* "FWD l1 m0", "fetch W3". */
+void explain_add_event(struct strbuf *out, const struct plan *p, const struct plan_program *prog,
+                       const struct plan_instr *in);
+
 /* Lines of a page (explain_summary.c): the label that a line begins with; returns where the line begins. */
 size_t explain_label(struct strbuf *out, const char *text);
 /* "1.234 s", "12.345 ms". */

@@ -59,6 +59,44 @@ void explain_add_place(struct strbuf *out, const struct plan *p, const struct pl
     }
 }
 
+bool explain_is_event(const struct plan_instr *in)
+{
+    return in->kind != INSTR_DROP;
+}
+
+const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in)
+{
+    return instr_is_move(in->kind) && in->n_operands ? &prog->operands[in->operand] : NULL;
+}
+
+const char *explain_kind_word(enum instr_kind k)
+{
+    switch (k) {
+    case INSTR_FETCH:
+        return "fetch";
+    case INSTR_SPILL:
+        return "spill";
+    case INSTR_SEND:
+        return "send";
+    default:
+        return instr_kind_names[k];
+    }
+}
+
+void explain_add_event(struct strbuf *out, const struct plan *p, const struct plan_program *prog,
+                       const struct plan_instr *in)
+{
+    const struct plan_operand *moved = explain_moved(prog, in);
+
+    strbuf_addf(out, "%s ", explain_kind_word(in->kind));
+    if (moved)
+        explain_add_tensor(out, p, moved->tensor);
+    else
+        explain_add_place(out, p, in);
+    if (out->at[out->n - 1] == ' ') /* DECIDE has no place */
+        out->at[--out->n] = '\0';
+}
+
 /* Spaces up to `width` columns from `start`, and at least one: columns line up, and never run together. */
 static void pad_to(struct strbuf *out, size_t start, size_t width)
 {

@@ -74,27 +74,6 @@ static void add_metadata(struct tracer *t)
     strbuf_finish(&name);
 }
 
-static const char *move_word(enum instr_kind k)
-{
-    return k == INSTR_FETCH ? "fetch" : k == INSTR_SPILL ? "spill" : "send";
-}
-
-/* "FWD l1 m0", "fetch W3". */
-static void add_title(struct strbuf *out, const struct plan *p, const struct plan_instr *in,
-                      const struct plan_operand *moved)
-{
-    if (moved) {
-        strbuf_addf(out, "%s ", move_word(in->kind));
-        explain_add_tensor(out, p, moved->tensor);
-        return;
-    }
-    size_t start = out->n;
-    strbuf_addf(out, "%s ", instr_kind_names[in->kind]);
-    explain_add_place(out, p, in);
-    if (out->n > start && out->at[out->n - 1] == ' ') /* DECIDE has no place */
-        out->at[--out->n] = '\0';
-}
-
 static void add_us(struct strbuf *out, const char *key, uint64_t ns)
 {
     strbuf_addf(out, ",\"%s\":%llu.%03u", key, (unsigned long long)(ns / 1000), (unsigned)(ns % 1000));
@@ -123,12 +102,11 @@ static void add_args(struct tracer *t, const struct plan_instr *in, const struct
 static void add_span(struct tracer *t, uint32_t run, uint32_t i, const struct plan_span *span)
 {
     const struct plan_instr *in = &t->program->instrs[i];
-    const struct plan_operand *moved =
-        instr_is_move(in->kind) && in->n_operands ? &t->program->operands[in->operand] : NULL;
+    const struct plan_operand *moved = explain_moved(t->program, in);
 
     begin_event(t);
     strbuf_add(t->out, "{\"ph\":\"X\",\"name\":\"");
-    add_title(t->out, t->plan, in, moved);
+    explain_add_event(t->out, t->plan, t->program, in);
     strbuf_addf(t->out, "\",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u", moved ? "move" : "task",
                 pid_of(t, in->stream), tid_of(t, in->stream));
     add_us(t->out, "ts", span->start_ns - t->zero_ns);
@@ -138,18 +116,13 @@ static void add_span(struct tracer *t, uint32_t run, uint32_t i, const struct pl
     strbuf_add(t->out, "}}");
 }
 
-static bool is_event(const struct plan_instr *in)
-{
-    return in->kind != INSTR_DROP;
-}
-
 /* When the first event begins. */
 static uint64_t earliest_ns(const struct plan_program *prog, const struct trace_part *part)
 {
     uint64_t least = UINT64_MAX;
 
     for (size_t at = 0; at < (size_t)part->runs * prog->n_instrs; at++)
-        if (is_event(&prog->instrs[at % prog->n_instrs]) && part->spans[at].start_ns < least)
+        if (explain_is_event(&prog->instrs[at % prog->n_instrs]) && part->spans[at].start_ns < least)
             least = part->spans[at].start_ns;
     return least;
 }
@@ -163,7 +136,7 @@ static void add_part(struct tracer *t, const struct trace_part *part)
     add_metadata(t);
     for (uint32_t run = 0; run < part->runs; run++)
         for (uint32_t i = 0; i < n; i++)
-            if (is_event(&t->program->instrs[i]))
+            if (explain_is_event(&t->program->instrs[i]))
                 add_span(t, run, i, &part->spans[(size_t)run * n + i]);
     t->first_pid += t->plan->n_devices + 1;
     t->first_tid += plan_n_streams(t->plan);

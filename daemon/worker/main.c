@@ -78,6 +78,7 @@ static const char usage[] =
     "  --out FILE             with --plan: write the plan as JSON; with --export: the weights; with --probe: "
     "a\n"
     "                         topology file; with --time: a profile\n"
+    "  --svg FILE             with --plan: draw the timeline of an iteration, as the plan is simulated\n"
     "  --trace FILE           with --plan: write a Chrome trace of the simulated plan\n"
     "  --help, --version\n";
 
@@ -124,6 +125,7 @@ enum option_id {
     OPT_RUN,
     OPT_SERVE,
     OPT_STEP,
+    OPT_SVG,
     OPT_TASK_OVERHEAD,
     OPT_THREADS,
     OPT_TIME,
@@ -175,6 +177,7 @@ static const struct option options[] = {
     {"run", required_argument, NULL, OPT_RUN},
     {"serve", required_argument, NULL, OPT_SERVE},
     {"step", required_argument, NULL, OPT_STEP},
+    {"svg", required_argument, NULL, OPT_SVG},
     {"task-overhead", required_argument, NULL, OPT_TASK_OVERHEAD},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"time", required_argument, NULL, OPT_TIME},
@@ -416,6 +419,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_OUT:
         c->o.plan_path = arg;
         return 0;
+    case OPT_SVG:
+        c->o.svg_path = arg;
+        return 0;
     case OPT_TRACE:
         c->o.trace_path = arg;
         return 0;
@@ -486,14 +492,15 @@ static int check_options(const struct command *c, struct err *err)
     const struct verb_options *o = &c->o;
     bool plans = c->verb == OPT_PLAN || c->verb == OPT_PLAN_PROFILE;
     bool out = o->plan_path != NULL && c->verb != OPT_EXPORT && c->verb != OPT_PROBE && c->verb != OPT_TIME;
-    if (!plans && (o->dump || o->no_what_if || o->trace_path != NULL || out))
+    bool drawn = o->svg_path != NULL || o->trace_path != NULL;
+    if (!plans && (o->dump || o->no_what_if || drawn || out))
         return err_set(err, -EINVAL,
-                       "--dump, --no-what-if, --out and --trace go with --plan (--out also with --export, "
-                       "--probe and --time)");
-    if (o->all_policies && (!plans || o->dump || o->trace_path != NULL || out))
+                       "--dump, --no-what-if, --out, --svg and --trace go with --plan (--out also with "
+                       "--export, --probe and --time)");
+    if (o->all_policies && (!plans || o->dump || drawn || out))
         return err_set_at(
             err, -EINVAL, "--policy",
-            "all goes with --plan, and without --dump, --out and --trace, which are of one plan");
+            "all goes with --plan, and without --dump, --out, --svg and --trace, which are of one plan");
     if (c->verb != OPT_PLAN_PROFILE && ((o->batch > 0 && c->verb != OPT_RULES) || c->micro_batch))
         return err_set(err, -EINVAL, "--batch and --micro-batch go with --plan-profile: a job has its own");
     if (c->verb == OPT_PLAN_PROFILE && (c->backend || o->job.machine != NULL || o->job.profile != NULL))

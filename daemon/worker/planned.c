@@ -52,6 +52,11 @@ static int write_files(const struct verb_options *o, const struct planned *p, st
         r = write_file(o->trace_path, &b, err);
         strbuf_finish(&b);
     }
+    if (r == 0 && o->svg_path != NULL) {
+        plan_svg(p->plan, p->sim, &b);
+        r = write_file(o->svg_path, &b, err);
+        strbuf_finish(&b);
+    }
     return r;
 }
 

@@ -29,7 +29,7 @@ struct planned {
 void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m);
 void planned_finish(struct planned *p); /* plan and simulation; takes a zeroed one */
 
-/* Writes --out and --trace where they were asked for, then prints one plan. `head`: a line or more above the page;
+/* Writes --out, --trace and --svg where they were asked for, then prints one plan. `head`: a line or more above the page;
  * `times`: as in plan_summary; `members`: further members of the JSON object, each with a comma before it. Returns the
  * exit code. */
 int planned_print(const struct verb_options *o, const struct planned *p, const char *head, const char *times,

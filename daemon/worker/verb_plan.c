@@ -1,6 +1,6 @@
 /* --plan: the plan that --run would execute: a page for people (--dump: every instruction) or its figures as
- * JSON; the program itself goes to --out, the simulated timeline to --trace. With --policy all: the plans of
- * every policy, side by side. */
+ * JSON; the program itself goes to --out, the simulated timeline to --trace and, as a picture, to --svg. With
+ * --policy all: the plans of every policy, side by side. */
 #include <errno.h>
 #include <stdio.h>
 

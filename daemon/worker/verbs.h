@@ -29,6 +29,7 @@ struct verb_options {
     bool dump;             /* --plan: every instruction */
     bool no_what_if;       /* --plan: nothing but the plan is planned */
     const char *plan_path; /* --plan: the plan as JSON, NULL: not written */
+    const char *svg_path;  /* --plan: a picture of an iteration, NULL: none is drawn */
     const char *trace_path;
     uint32_t trace_steps;     /* --run: measured steps in trace.json, 0: none is written */
     const char *socket;       /* --serve: worker.sock */

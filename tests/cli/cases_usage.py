@@ -9,7 +9,7 @@ from harness import case
 OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "--measure", "--devices",
            "--device-memory", "--host-memory", "--policy", "--optimizer-on", "--threads", "--link",
            "--peer", "--delay-seed", "--plan-profile", "--time", "--profile", "--objective", "--batch", "--micro-batch",
-           "--micro-batches", "--update", "--output", "--json", "--quiet", "--dump", "--out", "--trace", "--trace-steps", "--help", "--version",
+           "--micro-batches", "--update", "--output", "--json", "--quiet", "--dump", "--out", "--svg", "--trace", "--trace-steps", "--help", "--version",
            "--rules", "--form", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd", "--task-overhead"]
 
 
@@ -121,7 +121,7 @@ def test_unknown_option_is_refused(t):
 
 @case(each=["--check", "--run"])
 def test_option_of_another_verb_is_refused(t, verb):
-    for option in (["--dump"], ["--out", t.path("x")], ["--trace", t.path("x")]):
+    for option in (["--dump"], ["--out", t.path("x")], ["--svg", t.path("x")], ["--trace", t.path("x")]):
         refused(t, verb, write_job(t, TINY), *option, says=["go with --plan"])
 
 
@@ -326,7 +326,7 @@ def test_plan_dump_lists_every_instruction(t):
 
 @case
 def test_plan_to_a_file_that_cannot_be_written_fails(t):
-    for option in ("--out", "--trace"):
+    for option in ("--out", "--svg", "--trace"):
         run = t.worker("--plan", write_job(t, TINY), option, t.path("no", "such", "dir"), expect=None)
         t.check(run.code in (1, 2), f"exit code {run.code}")
         t.contains(run.err, t.path("no", "such", "dir"), "cannot be written", what="standard error")

@@ -21,6 +21,7 @@ import cases_rules  # noqa: F401
 import cases_serve  # noqa: F401
 import cases_signals  # noqa: F401
 import cases_spec  # noqa: F401
+import cases_svg  # noqa: F401
 import cases_trace  # noqa: F401
 import cases_usage  # noqa: F401
 

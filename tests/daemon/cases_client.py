@@ -326,7 +326,9 @@ def test_check_and_plan_need_no_daemon(t):
     plan = json.loads(tutti(t, "plan", path, "--json", "--policy", "lru", "--device-memory", "64KiB").out)
     t.equal(plan["policy"], "lru", "policy")
     t.check(plan["verified"] and plan["bound_bytes"] <= plan["state_bytes"] + plan["activation_bytes"], "the bound")
-    t.contains(tutti(t, "plan", path).out, "MEMORY", "bound")
+    t.contains(tutti(t, "plan", path, "--svg", "job.svg").out, "MEMORY", "bound")
+    with open(t.path("job.svg")) as f:
+        t.check(f.read().startswith("<svg "), "no picture")
 
 
 @case
@@ -342,6 +344,12 @@ def test_profiles_need_no_daemon(t):
     plan = json.loads(tutti(t, *from_file, "--json", "--micro-batch", 2, "--objective", "bytes").out)
     t.equal((plan["profile"], plan["micro_batch_fwd"], plan["verified"]), ("file", 2, True), "a plan from the profile")
     t.contains(tutti(t, *from_file, "--policy", "all").out, "policy", "auto", "harmony-pp", what="the table")
+    tutti(t, *from_file, "--svg", "profile.svg")
+    with open(t.path("profile.svg")) as f:
+        t.contains(f.read(), "<svg ", "micro-batch", what="the picture")
+    for option in ("--svg", "--trace"):
+        run = tutti(t, "plan", "--rules", "harmony", "--profile", out, "--batch", 4, option, "rules.svg", expect=2)
+        t.contains(run.err, option, "go with --plan", what="a picture of a schedule of rules")
     t.contains(tutti(t, "plan", expect=2).err, "--profile FILE", what="usage")
     tutti(t, "plan", "--profile", out, "--device-memory", "1KiB", "--batch", 4, expect=5)
 

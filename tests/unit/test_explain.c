@@ -476,6 +476,7 @@ static void use_everything(const struct plan *p)
     plan_summary(p, &tiny_graph, sim, NULL, &out);
     plan_summary_json(p, sim, 0, &out);
     trace_plan(p, PROGRAM_CYCLE, sim, &out);
+    plan_svg(p, sim, &out);
     assert_round_trip(p);
     strbuf_finish(&out);
     sim_destroy(sim);
