@@ -203,6 +203,11 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
+struct outline;
+/* The plan of an outline (outline.h), whose graph is the request's. */
+int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
+                 struct plan **ret, struct plan_need *ret_need, struct err *err);
+
 /* ---- policies ---- */
 
 /* One way a policy can try. */

@@ -315,8 +315,13 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
         stash += last < f ? x : 0;
         boundary += x;
     }
-    *ret_in = w + again + 2 * stash + 2 * boundary;
-    *ret_out = w + stash + boundary;
+    uint64_t local = (stash + boundary) / o->shares / o->groups, spare = k->q->machine->capacity_bytes[0];
+    spare = spare > o->device_bytes ? spare - o->device_bytes : 0;
+    if (local <= spare) { /* it stays where it is */
+        stash = boundary = 0;
+    }
+    *ret_in = w * o->groups + again * o->groups + 2 * stash + 2 * boundary;
+    *ret_out = w * (2 * o->groups - 1) + stash + boundary;
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
         *ret_out += sum(k->m->k, p, n);
@@ -336,12 +341,13 @@ void outline_measure(const struct outline_request *q, struct outline *o)
     struct sketch k = sketch_of(q, o);
     uint64_t forward, turned, in, out, links = links_per_s(q->machine, o->shares), w = k.m->w[k.m->n_layers];
     o->compute_ns = compute(&k, &forward, &turned);
+    o->device_bytes = device_bytes(&k);
     count_bytes(&k, &in, &out);
-    uint64_t peers = at_rate(3 * w / o->shares * (o->shares - 1), q->machine->peer_bytes_per_s);
+    uint64_t rounds = 2 * o->groups + 1;
+    uint64_t peers = at_rate(rounds * w / o->shares * (o->shares - 1), q->machine->peer_bytes_per_s);
     o->ns = most(most(o->compute_ns, chain(&k, turned)), most(host_ns(&k), peers));
     o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
     o->host_bytes = in + out;
-    o->device_bytes = device_bytes(&k);
 }
 
 /* ---- the list ---- */
@@ -426,15 +432,18 @@ static void try_sizes(struct list *list, const struct outline *sizes)
                                                              : n) {
         struct outline o = *sizes;
         o.pins = pins;
-        o.pack = 1;
+        o.pack = o.groups = 1;
         if (pins > 0 && q->update == UPDATE_HOST)
             break;
         if (!fuse(q, &o))
             break;
         enlarge_packs(q, &o);
-        outline_measure(q, &o);
-        if (best.shares == 0 || is_better(q, &o, &best))
-            best = o;
+        uint32_t most_groups = q->objective == OBJECTIVE_BYTES ? q->batch / o.shares / o.rows : 1;
+        for (o.groups = 1; o.groups <= most_groups; o.groups *= 2) {
+            outline_measure(q, &o);
+            if (best.shares == 0 || is_better(q, &o, &best))
+                best = o;
+        }
     }
     if (best.shares > 0)
         insert(list, &best);
@@ -463,30 +472,25 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
+/* Smaller packs cost least, if that is where it does not fit; then pins, then fused layers. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);
-    uint64_t want = device_bytes(&k) > excess ? device_bytes(&k) - excess : 0;
-    struct outline best = {0};
+    uint64_t now = device_bytes(&k), want = now > excess ? now - excess : 0;
     uint32_t last = o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
-    for (int way = 0; way < 3; way++) {
-        struct outline next = *o;
-        struct sketch s = sketch_of(q, &next);
-        uint32_t *axis = way == 0 ? &next.fused : way == 1 ? &next.pins : &next.pack;
-        bool ok = false;
-        while (!ok && (way == 0 ? next.fused < last : way == 1 ? next.pins > 0 : next.pack > 1)) {
-            *axis += way == 0 ? 1 : UINT32_MAX;
-            ok = device_bytes(&s) <= want;
-        }
-        if (!ok)
-            continue;
-        outline_measure(q, &next);
-        if (best.shares == 0 || is_better(q, &next, &best))
-            best = next;
+    if (o->pack > 1) {
+        o->pack = 1;
+    } else if (o->pins > 0) {
+        o->pins /= 2;
+    } else if (o->fused < last) {
+        do
+            o->fused++;
+        while (o->fused < last && device_bytes(&k) > want);
+    } else {
+        return false;
     }
-    if (best.shares > 0)
-        *o = best;
-    return best.shares > 0;
+    outline_measure(q, o);
+    return true;
 }
 
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret)

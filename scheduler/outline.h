@@ -4,6 +4,7 @@
  * An outline runs layers before `fused` pack by pack over all rows of a device, with micro-batches of `rows`, forward and,
  * after forwarding again, backward; layers from `fused` on are fused, with micro-batches of `fused_rows`, those from `head`
  * on of `head_rows`. Each size divides the one before. Layers below `pins` keep their state on the devices that share it.
+ * The rows of a device may go through all that in `groups`, one after another.
  *
  * Estimates are a little pessimistic about memory and optimistic about time; whether a plan fits is known when it is
  * built. Pure.
@@ -31,6 +32,7 @@ struct outline {
     uint32_t fused, head;                 /* layers; head is n_layers where all of the fused have one size */
     uint32_t pack;                        /* layers of a pack; the first is a pack of its own */
     uint32_t pins;
+    uint32_t groups;
     uint64_t ns;           /* of an iteration */
     uint64_t compute_ns;   /* of these, what a device computes */
     uint64_t host_bytes;   /* to and from the host */
@@ -52,8 +54,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
 /* Of one outline, again: time, bytes and need. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* What fits otherwise: the same outline with fewer layers fused, fewer pins or smaller packs, whichever costs least, for
- * `excess` bytes too many. False when nothing is left to give. */
+/* For a plan that turned out `excess` bytes too large: the same with smaller packs, fewer pins or fewer layers fused. False
+ * when nothing is left to give. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
 /* Micro-batch size of every layer. */

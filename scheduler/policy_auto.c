@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "scheduler/build.h"
+#include "scheduler/outline.h"
 
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
@@ -98,6 +99,31 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
                        begin + group_begin(c, each, group + 1));
     }
     passes_end(&p);
+}
+
+int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
+                 struct plan **ret, struct plan_need *ret_need, struct err *err)
+{
+    struct arena *a = arena_create();
+    uint32_t n = r->train->n_layers, *starts = arena_alloc_array(a, (size_t)n + 1, sizeof *starts);
+    bool *pinned = arena_alloc_array(a, n, sizeof *pinned);
+    struct order made;
+    for (uint32_t l = 0; l < o->pins; l++)
+        pinned[l] = true;
+    struct candidate c = {.starts = starts,
+                          .fused = o->fused,
+                          .groups = o->groups,
+                          .shares = o->shares,
+                          .unit = o->rows,
+                          .snake = true,
+                          .knobs = variants[0]};
+    c.packs = outline_packs(o, starts);
+    c.knobs.pinned = o->pins > 0 ? pinned : NULL;
+    order(r, prof, &c, &made);
+    int e = plan_build(r, policy_auto.name, &made, &c.knobs, prof, ret, ret_need, err);
+    order_finish(&made);
+    arena_destroy(a);
+    return e;
 }
 
 static void leanest(const struct plan_request *r, struct candidate *ret)

@@ -1,8 +1,9 @@
 /* --plan-profile: a plan for a model of which only a profile is known (docs/profile.md), on a machine that is said on the
  * command line. Looks at no device and needs no job; nothing but the plan comes of it.
  *
- * --micro-batch auto tries every divisor of the batch within the measured sizes, and keeps the plan that is best by the
- * objective. What does not fit is told with the layer that needs most, and the least capacity with which it would.
+ * The policy `auto` searches over micro-batch sizes and forms (scheduler/search.h); --micro-batch says one size for all
+ * layers. The others try every divisor of the batch within the measured sizes, and keep the plan that is best by the
+ * objective. So does `auto` where its own search finds nothing, or a plan that waits more than it should. What does not fit is told with the layer that needs most, and the least capacity with which it would.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 #include "daemon/worker/planned.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
+#include "scheduler/search.h"
 #include "scheduler/table.h"
 #include "scheduler/verify.h"
 
@@ -205,14 +207,40 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
+/* What `auto` finds by itself; none leaves *ret empty. */
+static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
+{
+    const struct job_options *j = &s->o->job;
+    const struct search_request q = {
+        .table = s->table,
+        .machine = &s->machine,
+        .batch = s->o->batch,
+        .micro_batch = s->o->micro_batch,
+        .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
+        .objective = j->objective,
+    };
+    struct search_result found;
+    int r = search_outlines(&q, &found, err);
+    *ret_done = false;
+    if (r < 0 || found.plan == NULL)
+        return r;
+    *ret = (struct attempt){found.graph->rows, found.graph,           found.plan,
+                            found.ns,          found.bytes, found.moves_data_only};
+    *ret_done = j->objective == OBJECTIVE_BYTES ? found.moves_data_only : !found.waits;
+    return 0;
+}
+
 /* The best attempt of a policy, over the sizes. Where there is none, *ret_failed says why. */
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_sizes(s, sizes);
+    bool done = false;
     *ret = (struct attempt){0};
     *ret_failed = (struct failure){0};
     ret_failed->code = check_sizes(s, n, &ret_failed->err);
-    if (ret_failed->code < 0)
+    if (ret_failed->code == 0 && policy == POLICY_auto)
+        ret_failed->code = search(s, ret, &done, &ret_failed->err);
+    if (ret_failed->code < 0 || done)
         return ret_failed->code;
     for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) { /* from the largest: fewer tasks */
         struct attempt a;
