@@ -220,7 +220,8 @@ struct candidate {
     uint32_t groups; /* auto: parts of the batch that go through the chain one after another */
     uint32_t shares; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
     uint32_t unit;   /* auto: rows of the largest micro-batch */
-    bool snake;      /* auto: struct passes */
+    bool snake;      /* auto: struct passes, as the next */
+    uint32_t keep;
     struct knobs knobs;
 };
 
@@ -256,26 +257,32 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-struct pass_range {
-    uint32_t first, last; /* layers [first, last) */
+/* Layers whose gradients a device has done, and that are not settled yet; in the order in which they were done. */
+struct pass_open {
+    uint32_t *layers, first, n;
+    uint64_t ns; /* that their exchange has had so far */
 };
 
 /* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item.
- * With shares, the gradients that a pass has finished are exchanged while the next one runs. */
+ * With shares, the gradients that a pass has finished are exchanged while the next ones run, and settled when that has had
+ * the time that it takes. */
 struct passes {
     struct order *o;
     const struct plan_request *r;
+    const struct profile *prof;
+    uint32_t keep;     /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
+    uint32_t keep_end; /* but only in packs of layers before this one */
     bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
     bool back[DEVICE_MAX];              /* the next forward pass descends */
-    struct pass_range open[DEVICE_MAX]; /* gradients under exchange */
+    struct pass_open open[DEVICE_MAX];
     uint32_t *bwd_device;               /* per layer */
 };
 
-void passes_begin(struct passes *p, struct order *o, const struct plan_request *r);
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r, const struct profile *prof);
 /* Layers [first, last) of rows [from, to) of the batch; with shares, of those of one group of devices. Forward: nothing is
- * saved. Backward: forward again inside the pack, then backward. Both: layers of one micro-batch size. Fused: forward,
+ * saved, but for `keep`. Backward: forward again inside the pack, then backward. Both: layers of one micro-batch size. Fused: forward,
  * and at once backward, of one micro-batch after another; the sizes do not grow from layer to layer. */
 void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                   uint32_t device);

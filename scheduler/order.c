@@ -12,6 +12,7 @@
 
 #include "base/arena.h"
 #include "scheduler/build.h"
+#include "scheduler/rate.h"
 
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
 {
@@ -145,58 +146,108 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* What is to be done with the gradients of layers [first, last) on one device, when those of all are there: the owner's
- * share is added up, and updated or brought home. The host is told once, by the owner of the first share. */
-static void settle_shares(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+/* What is to be done with the gradient of a layer on one device, when those of all are there: the owner's share is added
+ * up, and updated or brought home. The host is told once, by the owner of the first share. */
+static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
     const struct graph *g = o->graph;
-    for (uint32_t l = last; l-- > first;) {
-        if (l < g->first_trained || g->layers[l].size.w == 0)
+    bool on_device = updates_on_device(p->r, o->pinned, l);
+    for (uint32_t s = 0; s < o->n_shares; s++) {
+        if (o->owners[l * o->n_shares + s] != device)
             continue;
-        bool on_device = updates_on_device(p->r, o->pinned, l);
-        for (uint32_t s = 0; s < o->n_shares; s++) {
-            if (o->owners[l * o->n_shares + s] != device)
-                continue;
-            struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device] - 1);
-            t.share = s;
-            for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
-                order_share(o, t);
-            t.kind = INSTR_UPD;
-            if (graph_updates(g, l) && !g->decision && on_device)
-                order_share(o, t);
-            if (s > 0 || !graph_updates(g, l))
-                continue;
-            if (g->decision)
-                order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
-            else if (!on_device)
-                order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
-        }
+        struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device] - 1);
+        t.share = s;
+        for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
+            order_share(o, t);
+        t.kind = INSTR_UPD;
+        if (graph_updates(g, l) && !g->decision && on_device)
+            order_share(o, t);
+        if (s > 0 || !graph_updates(g, l))
+            continue;
+        if (g->decision)
+            order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
+        else if (!on_device)
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
     }
 }
 
-/* The gradients of layers [first, last) are done on this device. Their exchange has the time of the next pass; then what
- * the device owns of them is settled. */
-static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+/* How long a device sends and receives for the gradient of a layer. */
+static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
-    struct pass_range *open = &p->open[device];
-    settle_shares(p, open->first, open->last, device);
-    *open = (struct pass_range){first, last};
+    uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares, per_s = p->r->machine->peer_bytes_per_s;
+    return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
+}
+
+/* Another pass is over: settles the layers whose exchange has had its time, or all. */
+static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
+{
+    struct pass_open *open = &p->open[device];
+    open->ns += pass_ns;
+    for (; open->first < open->n; open->first++) {
+        uint32_t l = open->layers[open->first];
+        uint64_t ns = exchange_ns(p, l);
+        if (!all && ns > open->ns)
+            return;
+        open->ns -= ns < open->ns ? ns : open->ns;
+        settle_layer(p, l, device);
+    }
+    open->ns = 0;
+}
+
+/* The gradients of layers [first, last) are done on this device. */
+static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    struct pass_open *open = &p->open[device];
+    if (open->layers == NULL)
+        open->layers = xcalloc(g->n_layers, sizeof *open->layers);
+    for (uint32_t l = last; l-- > first && l >= g->first_trained;)
+        if (g->layers[l].size.w > 0)
+            open->layers[open->n++] = l;
+}
+
+/* After a backward pass, fused or not, of a device that shares. */
+static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device,
+                     bool fused)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t rows = g->rows * g->n_micro / p->o->n_shares; /* of a device */
+    uint64_t ns = 0;
+    if (p->o->n_shares == 1 || to % rows != 0)
+        return;
+    for (uint32_t l = first; l < last; l++) {
+        const struct profile_layer *t = &p->prof->layers[l];
+        ns += (t->bwd_ns + t->fwd_ns) * ((to - from) / g->layers[l].rows);
+    }
+    if (!fused)
+        settle(p, device, ns, false);
+    open_exchange(p, first, last, device);
 }
 
 /* ---- passes ---- */
 
-void passes_begin(struct passes *p, struct order *o, const struct plan_request *r)
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r, const struct profile *prof)
 {
-    *p = (struct passes){.o = o, .r = r, .bwd_device = xcalloc(o->graph->n_layers, sizeof *p->bwd_device)};
+    *p = (struct passes){
+        .o = o, .r = r, .prof = prof, .bwd_device = xcalloc(o->graph->n_layers, sizeof *p->bwd_device)};
 }
 
 void passes_end(struct passes *p)
 {
-    for (uint32_t d = 0; p->o->n_shares > 1 && d < p->o->n_devices; d++)
-        exchange(p, 0, 0, d);
+    for (uint32_t d = 0; p->o->n_shares > 1 && d < p->o->n_devices; d++) {
+        settle(p, d, 0, true);
+        free(p->open[d].layers);
+    }
     order_updates(p->o, p->r, p->bwd_device, p->next_span, p->next_item);
     free(p->bwd_device);
+}
+
+/* Whether this micro-batch's pass through a pack saves S. */
+static bool is_kept(const struct passes *p, uint32_t first, uint32_t micro)
+{
+    uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
+    return p->keep > 0 && first < p->keep_end && ((uint64_t)first * each + micro % each) % p->keep == 0;
 }
 
 static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
@@ -223,8 +274,9 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     uint32_t rows = p->o->graph->layers[first].rows, n = (to - from) / rows;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
+        bool kept = is_kept(p, first, j);
         for (uint32_t l = first; l < last; l++)
-            add_pass(p, INSTR_FWD, l, j, device, false, true);
+            add_pass(p, INSTR_FWD, l, j, device, kept && l >= p->o->graph->first_trained, true);
         p->next_item[device]++;
     }
     p->back[device] ^= p->snake;
@@ -254,13 +306,6 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
-/* Whether the device's last row is done. */
-static bool is_last(const struct passes *p, uint32_t to)
-{
-    uint32_t rows = p->o->graph->rows * p->o->graph->n_micro;
-    return to % (rows / p->o->n_shares) == 0;
-}
-
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device)
 {
@@ -268,13 +313,13 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     if (last <= p->o->graph->first_trained)
         return;
     for (uint32_t j = from / rows; j < to / rows; j++) {
-        recompute(p, first, last, j, device);
+        if (!is_kept(p, first, j))
+            recompute(p, first, last, j, device);
         backward(p, first, last, j, device);
         p->next_item[device]++;
     }
     end_span(p, device);
-    if (p->o->n_shares > 1 && is_last(p, to))
-        exchange(p, first, last, device);
+    exchange(p, first, last, from, to, device, false);
 }
 
 /* Forward and backward of one micro-batch through layers [first, last): through as many as have its size, and between the
@@ -301,8 +346,7 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
         p->next_item[device]++;
     }
     end_span(p, device);
-    if (p->o->n_shares > 1 && is_last(p, to))
-        exchange(p, first, last, device);
+    exchange(p, first, last, from, to, device, true);
 }
 
 /* ---- partition ---- */

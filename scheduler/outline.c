@@ -11,6 +11,8 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
+#define KEEP_WORTH 64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
+
 /* One size. Sums have n_layers + 1 entries: of the layers before. */
 struct scale {
     uint32_t rows;
@@ -176,6 +178,11 @@ static uint64_t pinned_bytes(const struct sketch *k)
     return (k->m->w[pins] + k->m->k[pins] + k->m->b[pins]) / k->o->shares;
 }
 
+uint32_t outline_lead(const struct outline *o)
+{
+    return o->keep > 2 ? o->keep - 1 : 1;
+}
+
 /* What gradients take while they leave: they are held for a pass, and with shares the others' come in. */
 static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
 {
@@ -198,6 +205,7 @@ static uint64_t fused_bytes(const struct sketch *k)
     bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the gradient at the turn */
     bool pieces = o->rows > o->fused_rows;
     bytes += x_at(input, f) * (f > 0 ? (pieces ? 4 : 3) : 2);
+    bytes += f > 0 ? x_at(k->at, f) * (outline_lead(o) - 1) * (pieces ? 1 : 3) : 0;
     if (f > 0)
         bytes += sum(k->m->w, pack_first(o, f), f) + sum(k->m->b, pack_first(o, f), f);
     return bytes;
@@ -210,7 +218,10 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
     const struct scale *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = sum(s->s, first, last) + sum(s->x, first + 1, last);
-    return state + leaving(k, last, after) + inside + 4 * x_at(s, first) + 2 * x_at(s, last);
+    if (k->o->keep > 0) /* the next comes in */
+        inside += most(sum(s->s, before, first), sum(s->s, first, last));
+    uint64_t lead = outline_lead(k->o);
+    return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) + (1 + lead) * x_at(s, last);
 }
 
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
@@ -218,7 +229,9 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     const struct scale *s = k->at;
     uint64_t activations = 0;
     for (uint32_t l = first; l < last; l++)
-        activations = most(activations, s->work[l] + 3 * x_at(s, l) + 3 * x_at(s, l + 1));
+        activations = most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
+    if (k->o->keep > 0)
+        activations += 2 * sum(s->s, first, last);
     uint32_t after = last + k->o->pack < k->o->fused ? last + k->o->pack : k->o->fused;
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
@@ -245,6 +258,15 @@ static uint64_t micros(const struct sketch *k, const struct scale *s)
     return k->local / s->rows;
 }
 
+/* Backward of layers [first, fused), with what is forwarded again. */
+static uint64_t backward_ns(const struct sketch *k, uint32_t first)
+{
+    uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
+    if (k->o->keep > 0)
+        again -= again / k->o->keep;
+    return (again + bwd) * micros(k, k->at);
+}
+
 /* Of the device, and its parts: until the fused begin, and until they end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
@@ -252,10 +274,9 @@ static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t 
     uint64_t forward = sum(k->at->fwd, 0, f) * micros(k, k->at);
     uint64_t fused = (sum(k->fused->fwd, f, h) + sum(k->fused->bwd, f, h)) * micros(k, k->fused) +
                      (sum(k->head->fwd, h, n) + sum(k->head->bwd, h, n)) * (h < n ? micros(k, k->head) : 0);
-    uint64_t backward = (sum(k->at->fwd, 0, f) + sum(k->at->bwd, 0, f)) * micros(k, k->at);
     *ret_forward = forward;
     *ret_turned = forward + fused;
-    return forward + fused + backward;
+    return forward + fused + backward_ns(k, 0);
 }
 
 static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
@@ -286,7 +307,7 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
         if (l < o->fused) {
             while (l < first)
                 first = pack_first(o, first);
-            done += (sum(k->at->fwd, first, o->fused) + sum(k->at->bwd, first, o->fused)) * n;
+            done += backward_ns(k, first);
         } else {
             starts = k->at->fwd[o->fused] * n;
         }
@@ -305,6 +326,13 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
+/* What is saved on the host of what the layers before the fused ones save, by all devices. */
+static uint64_t kept_bytes(const struct sketch *k)
+{
+    uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->shares;
+    return k->o->keep > 0 ? all / k->o->keep : 0;
+}
+
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;
@@ -320,8 +348,10 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     if (local <= spare) { /* it stays where it is */
         stash = boundary = 0;
     }
-    *ret_in = w * o->groups + again * o->groups + 2 * stash + 2 * boundary;
-    *ret_out = w * (2 * o->groups - 1) + stash + boundary;
+    uint64_t saved = kept_bytes(k);
+    *ret_in = w * o->groups + again * o->groups + 2 * stash + 2 * boundary + saved;
+    *ret_out = w * (2 * o->groups - 1) + stash + boundary + saved;
+    k->o->host_memory = k->m->w[n] + k->m->k[n] + k->m->b[n] + w * o->shares + stash + 2 * boundary + saved;
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
         *ret_out += sum(k->m->k, p, n);
@@ -421,6 +451,33 @@ static void enlarge_packs(const struct outline_request *q, struct outline *o)
     }
 }
 
+/* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
+ * backward pass in, and the host the memory. */
+static void try_keeping(struct list *list, const struct outline *without)
+{
+    const struct outline_request *q = list->q;
+    for (uint32_t keep = 1; keep <= 64; keep += 1 + keep / 8) {
+        struct outline o = *without;
+        struct sketch k = sketch_of(q, &o);
+        o.pack = 1;
+        o.keep = keep;
+        uint64_t forward, turned, all = compute(&k, &forward, &turned), links = links_per_s(q->machine, o.shares);
+        uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.shares, w = sum(k.m->w, 0, o.fused);
+        uint64_t saved = kept_bytes(&k);
+        if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
+            continue;
+        while (o.fused < o.head && !fits(q, &o))
+            o.fused++;
+        outline_measure(q, &o);
+        uint64_t host = q->machine->host_bytes - q->machine->host_taken_bytes;
+        if (o.host_memory > host || !fits(q, &o))
+            continue;
+        if (o.ns < without->ns - without->ns / KEEP_WORTH)
+            insert(list, &o);
+        return;
+    }
+}
+
 static void try_sizes(struct list *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -445,8 +502,12 @@ static void try_sizes(struct list *list, const struct outline *sizes)
                 best = o;
         }
     }
-    if (best.shares > 0)
+    if (best.shares == 0)
+        return;
+    if (!q->keep)
         insert(list, &best);
+    else if (best.fused > 0)
+        try_keeping(list, &best);
 }
 
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t max)

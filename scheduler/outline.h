@@ -33,9 +33,11 @@ struct outline {
     uint32_t pack;                        /* layers of a pack; the first is a pack of its own */
     uint32_t pins;
     uint32_t groups;
+    uint32_t keep; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
     uint64_t ns;           /* of an iteration */
     uint64_t compute_ns;   /* of these, what a device computes */
     uint64_t host_bytes;   /* to and from the host */
+    uint64_t host_memory;
     uint64_t device_bytes; /* of each device */
 };
 
@@ -46,6 +48,7 @@ struct outline_request {
     uint32_t shares;
     enum plan_objective objective;
     enum update_place update;
+    bool keep; /* list those that save S on the host, and only those */
 };
 
 /* The best outlines that fit, best first: at most `most`. Returns how many. */
@@ -58,6 +61,8 @@ void outline_measure(const struct outline_request *q, struct outline *o);
  * when nothing is left to give. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
+/* Micro-batches that activations are fetched ahead, and held behind while they are spilled. */
+uint32_t outline_lead(const struct outline *o);
 /* Micro-batch size of every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
 /* Pack k is layers [starts[k], starts[k + 1]); returns how many there are. */

@@ -79,19 +79,28 @@ static void pass_group(struct passes *p, const struct plan_request *r, const str
                       group_device(r, c, share, c->onward ? 2 * c->packs - k : k));
 }
 
+/* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile. */
+static uint32_t keep_end(const struct plan_request *r, const struct candidate *c)
+{
+    uint32_t items = graph_micros(r->train, 0) / (c->shares > 1 ? c->shares : 1);
+    uint32_t packs = c->knobs.lead_items / items + 1;
+    return c->packs > packs ? pack_start(c, c->packs - packs) : 0;
+}
+
 static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t shares = c->shares > 1 ? c->shares : 1;
-    (void)prof;
     order_init(ret, g, r->machine->n_devices);
     ret->pinned = c->knobs.pinned;
     if (shares > 1)
         own_shares(r, c, ret);
     struct passes p;
-    passes_begin(&p, ret, r);
+    passes_begin(&p, ret, r, prof);
     p.snake = c->snake;
+    p.keep = c->keep;
+    p.keep_end = keep_end(r, c);
     for (uint32_t share = 0; share < shares; share++) {
         uint32_t each = g->n_micro / shares * g->rows, begin = share * each;
         for (uint32_t group = 0; group < c->groups; group++)
@@ -115,9 +124,11 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
                           .groups = o->groups,
                           .shares = o->shares,
                           .unit = o->rows,
-                          .snake = true,
+                          .snake = o->keep == 0, /* what is kept comes at even distances */
+                          .keep = o->keep,
                           .knobs = variants[0]};
     c.packs = outline_packs(o, starts);
+    c.knobs.lead_items = outline_lead(o);
     c.knobs.pinned = o->pins > 0 ? pinned : NULL;
     order(r, prof, &c, &made);
     int e = plan_build(r, policy_auto.name, &made, &c.knobs, prof, ret, ret_need, err);

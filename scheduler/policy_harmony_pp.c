@@ -73,7 +73,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     uint32_t n = r->machine->n_devices, task = 0, m = g->rows * g->n_micro;
     order_init(ret, g, n);
     struct passes p;
-    passes_begin(&p, ret, r);
+    passes_begin(&p, ret, r, prof);
     uint32_t *fwd = xcalloc(g->n_layers + 1, sizeof *fwd), *bwd = xcalloc(g->n_layers + 1, sizeof *bwd);
 
     partition_layers(prof, 1, 0, g->n_layers, cand->packs_bwd, bwd);

@@ -493,10 +493,16 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* On the stream that leaves the copy last, so that compute never waits for a move just to drop. */
-static enum lane drop_lane(const struct life *life)
+/* On the stream that leaves the copy last, so that compute never waits for a move just to drop, and a drop not for moves of
+ * others: a copy that is used again some items after it has been spilled or sent is compute's. */
+static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
-    return life->spilled ? LANE_OUT : life->sent ? LANE_PEER : LANE_COMPUTE;
+    const struct todo *last = &r->todos[life->last];
+    bool moved = life->spilled || life->sent;
+    if (!moved || (life->produced != PLAN_NONE && last->loc == r->todos[life->produced].loc &&
+                   last->item > r->todos[life->produced].item + 1))
+        return LANE_COMPUTE;
+    return life->spilled ? LANE_OUT : LANE_PEER;
 }
 
 static void put_entry(struct residency *r, const struct entry *e)
@@ -511,7 +517,7 @@ static void put_entry(struct residency *r, const struct entry *e)
         break;
     case ENTRY_FREE:
     case ENTRY_DROP:
-        draft_put_drop(r->d, e->from, drop_lane(&r->lives.at[e->from]));
+        draft_put_drop(r->d, e->from, drop_lane(r, &r->lives.at[e->from]));
         break;
     case ENTRY_FETCH:
         draft_put_fetch(r->d, e->to, e->of);

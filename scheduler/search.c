@@ -12,6 +12,7 @@
 
 #define LISTED       24 /* outlines that are kept of all */
 #define BUILDS       3  /* plans that are built, and fit */
+#define KEEP_BUILDS  2  /* the same of those that save S on the host */
 #define SHRINKS      4  /* times that an outline is made smaller until it fits */
 #define MAX_SIZES    256
 #define SIM_RUNS     3
@@ -146,11 +147,13 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
     return true;
 }
 
-static int build_best(struct search *s, struct outline *list, uint32_t n)
+/* Lists the outlines, and builds the best. */
+static int build_best(struct search *s, int builds)
 {
-    struct outline built[BUILDS];
+    struct outline list[LISTED], built[BUILDS];
+    uint32_t n = outline_list(&s->outlines, list, LISTED);
     int n_built = 0;
-    for (uint32_t i = 0; i < n && n_built < BUILDS; i++) {
+    for (uint32_t i = 0; i < n && n_built < builds; i++) {
         struct outline o = list[i];
         bool hopeless = s->q->objective == OBJECTIVE_TIME && s->best.plan != NULL && o.ns >= s->best.ns;
         if (hopeless || !is_new(&o, built, n_built))
@@ -170,13 +173,15 @@ int search_outlines(const struct search_request *q, struct search_result *ret, s
 {
     uint32_t sizes[MAX_SIZES], shares = find_shares(q), n_sizes = find_sizes(q, shares, sizes);
     struct search s = {.q = q, .err = err};
-    struct outline list[LISTED];
     *ret = (struct search_result){0};
     if (n_sizes == 0)
         return 0;
     struct outline_model *model = outline_model_table(q->table, q->machine, sizes, n_sizes);
-    s.outlines = (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update};
-    int e = build_best(&s, list, outline_list(&s.outlines, list, LISTED));
+    s.outlines = (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update, false};
+    int e = build_best(&s, BUILDS);
+    s.outlines.keep = true;
+    if (e == 0 && q->objective == OBJECTIVE_TIME)
+        e = build_best(&s, KEEP_BUILDS);
     outline_model_destroy(model);
     if (e < 0)
         search_result_finish(&s.best);
