@@ -54,12 +54,16 @@ struct order {
     uint32_t n_devices;
     uint32_t n_shares;      /* 1: every layer is computed by one device only */
     uint32_t *owners;       /* [layer][share]: device; NULL for one share */
+    bool alone;             /* each device fetches all of W by itself, as Harmony does; the rest is shared */
     const bool *pinned;     /* per layer, or NULL: none */
     VEC(struct todo) todos; /* each location's in its own order; after order_merge in one issue order */
 };
 
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
+/* How many devices can have the same number of replicas each. */
+uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
+void order_own(struct order *o, uint32_t n_shares); /* shares, whose owners are to be filled in */
 void order_add(struct order *o, struct todo t);
 void order_share(struct order *o, struct todo t); /* nothing where the share is empty */
 /* The forward tasks alone, for the eval program: nothing is saved. */
@@ -234,6 +238,7 @@ struct trial {
     uint64_t cost;         /* of the last candidate that fitted: less is better; UINT64_MAX when it did not */
     bool best;             /* the last candidate is the best so far */
     bool moves_data_only;  /* the last candidate: neither state nor stash */
+    uint64_t spent;        /* tasks of all candidates so far: what the search has taken */
 };
 
 struct policy {
@@ -270,17 +275,19 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    uint32_t keep;     /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
+    uint32_t
+        keep; /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
     uint32_t keep_end; /* but only in packs of layers before this one */
-    bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
+    bool snake;        /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    bool back[DEVICE_MAX];              /* the next forward pass descends */
+    bool back[DEVICE_MAX]; /* the next forward pass descends */
     struct pass_open open[DEVICE_MAX];
-    uint32_t *bwd_device;               /* per layer */
+    uint32_t *bwd_device; /* per layer */
 };
 
-void passes_begin(struct passes *p, struct order *o, const struct plan_request *r, const struct profile *prof);
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
+                  const struct profile *prof);
 /* Layers [first, last) of rows [from, to) of the batch; with shares, of those of one group of devices. Forward: nothing is
  * saved, but for `keep`. Backward: forward again inside the pack, then backward. Both: layers of one micro-batch size. Fused: forward,
  * and at once backward, of one micro-batch after another; the sizes do not grow from layer to layer. */
@@ -290,6 +297,10 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
 void passes_end(struct passes *p); /* the updates that wait for a decision */
+
+/* Harmony's packs, packs_fwd and packs_bwd of a candidate, of rows [from, to) on n devices from this one on, in turn. */
+void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
+                    uint32_t n);
 
 /* The update part of an order, the same in every policy: without a decision updates follow their gradients at
  * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can

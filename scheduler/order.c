@@ -19,6 +19,20 @@ void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
     *o = (struct order){.graph = g, .n_devices = n_devices, .n_shares = 1};
 }
 
+uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices)
+{
+    uint32_t n = n_devices < g->n_replicas ? n_devices : g->n_replicas;
+    while (g->n_replicas % n != 0)
+        n--;
+    return n;
+}
+
+void order_own(struct order *o, uint32_t n_shares)
+{
+    o->n_shares = n_shares;
+    o->owners = xcalloc((size_t)o->graph->n_layers * n_shares, sizeof *o->owners);
+}
+
 void order_finish(struct order *o)
 {
     free(o->owners);
@@ -50,6 +64,7 @@ void order_forward_only(const struct order *o, const struct graph *eval, struct 
 {
     order_init(ret, eval, o->n_devices);
     ret->n_shares = o->n_shares;
+    ret->alone = o->alone;
     if (o->owners != NULL) {
         size_t n = (size_t)eval->n_layers * o->n_shares;
         ret->owners = xcalloc(n, sizeof *ret->owners);
@@ -175,7 +190,8 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 /* How long a device sends and receives for the gradient of a layer. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
-    uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares, per_s = p->r->machine->peer_bytes_per_s;
+    uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
+             per_s = p->r->machine->peer_bytes_per_s;
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
@@ -208,8 +224,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
 }
 
 /* After a backward pass, fused or not, of a device that shares. */
-static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device,
-                     bool fused)
+static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                     uint32_t device, bool fused)
 {
     const struct graph *g = p->o->graph;
     uint32_t rows = g->rows * g->n_micro / p->o->n_shares; /* of a device */

@@ -11,7 +11,8 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-#define KEEP_WORTH 64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
+#define KEEP_WORTH                                                                                           \
+    64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
 
 /* One size. Sums have n_layers + 1 entries: of the layers before. */
 struct scale {
@@ -221,7 +222,8 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
     if (k->o->keep > 0) /* the next comes in */
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
-    return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) + (1 + lead) * x_at(s, last);
+    return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
+           (1 + lead) * x_at(s, last);
 }
 
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
@@ -229,7 +231,8 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     const struct scale *s = k->at;
     uint64_t activations = 0;
     for (uint32_t l = first; l < last; l++)
-        activations = most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
+        activations =
+            most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
     if (k->o->keep > 0)
         activations += 2 * sum(s->s, first, last);
     uint32_t after = last + k->o->pack < k->o->fused ? last + k->o->pack : k->o->fused;
@@ -461,7 +464,8 @@ static void try_keeping(struct list *list, const struct outline *without)
         struct sketch k = sketch_of(q, &o);
         o.pack = 1;
         o.keep = keep;
-        uint64_t forward, turned, all = compute(&k, &forward, &turned), links = links_per_s(q->machine, o.shares);
+        uint64_t forward, turned, all = compute(&k, &forward, &turned),
+                                  links = links_per_s(q->machine, o.shares);
         uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.shares, w = sum(k.m->w, 0, o.fused);
         uint64_t saved = kept_bytes(&k);
         if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)

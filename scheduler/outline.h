@@ -33,10 +33,11 @@ struct outline {
     uint32_t pack;                        /* layers of a pack; the first is a pack of its own */
     uint32_t pins;
     uint32_t groups;
-    uint32_t keep; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
-    uint64_t ns;           /* of an iteration */
-    uint64_t compute_ns;   /* of these, what a device computes */
-    uint64_t host_bytes;   /* to and from the host */
+    uint32_t
+        keep;    /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
+    uint64_t ns; /* of an iteration */
+    uint64_t compute_ns; /* of these, what a device computes */
+    uint64_t host_bytes; /* to and from the host */
     uint64_t host_memory;
     uint64_t device_bytes; /* of each device */
 };

@@ -34,6 +34,9 @@ static const struct policy *const policies[POLICY_COUNT] = {
  * updates with compute. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_harmony_pp, POLICY_stream};
 
+/* No more after this many tasks have been placed in vain, where there is a plan. */
+#define ENOUGH 200000
+
 #define SIM_RUNS 3 /* enough for the steady state to show */
 
 struct search {
@@ -47,10 +50,11 @@ struct search {
 };
 
 static int build_candidate(const struct search *s, const struct candidate *c, struct plan **ret,
-                           struct plan_need *ret_need)
+                           struct plan_need *ret_need, uint64_t *ret_spent)
 {
     struct order order;
     s->policy->order(&s->request, s->trial.profile, c, &order);
+    *ret_spent = order.todos.n;
     int r =
         plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
     order_finish(&order);
@@ -73,7 +77,9 @@ static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct search *s = (struct search *)t;
     struct plan *p;
-    int r = build_candidate(s, c, &p, &t->need);
+    uint64_t spent;
+    int r = build_candidate(s, c, &p, &t->need, &spent);
+    t->spent += spent;
     if (r < 0)
         return r;
     t->cost = UINT64_MAX;
@@ -121,7 +127,8 @@ static int policy_need(struct search *s, struct plan_need *ret)
     struct candidate c = {0};
     struct plan *p;
     s->policy->leanest(&s->request, &c);
-    int r = build_candidate(s, &c, &p, ret);
+    uint64_t spent;
+    int r = build_candidate(s, &c, &p, ret, &spent);
     plan_destroy(p);
     s->request.machine = m;
     return r;
@@ -242,10 +249,12 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
     uint32_t n = requested(request, &ids);
     int r = 0;
     for (uint32_t i = 0; i < n && r == 0; i++) {
+        if (s.best != NULL && s.trial.spent > ENOUGH)
+            break;
         use_policy(&s, request, ids[i]);
         r = s.policy->search(&s.request, &s.trial);
-        if (s.best != NULL && ids[i] == POLICY_resident)
-            break;
+        if (s.best != NULL && ids[i] == POLICY_resident && request->train->n_replicas == 1)
+            break; /* but replicas may be better off side by side */
     }
     if (r == 0 && s.best == NULL) {
         struct plan_need need;

@@ -1,4 +1,5 @@
-/* Policy `auto`: ours. On one device, or as a pipeline that wraps around N.
+/* Policy `auto`: ours. On one device, as a pipeline that wraps around N, data parallel on devices that share the host's
+ * traffic, or as data parallel pipelines.
  *
  * The chain is cut into packs and a fused last segment. Pack k runs on device k mod N, forward and backward alike, so
  * that what a device knows of a layer can stay there (or, `onward`, backward wherever the round takes it, as Harmony
@@ -8,8 +9,9 @@
  * updates are there; the others are updated on the host. Whatever memory is left then keeps copies that would be
  * fetched again (retain.c).
  *
- * The search goes from a first way that fits along one axis after another (packs, fused segment, groups, pins) and
- * keeps what is better. Every way is built with addresses and simulated.
+ * Where each device is alone with its part of the batch, outlines (outline.h) say what to build. The search of pipelines
+ * goes from a first way that fits along one axis after another (packs, fused segment, groups, pins) and keeps what is
+ * better. Every way is built with addresses and simulated.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +29,16 @@ static const struct knobs variants[] = {
 
 /* ---- the order of a candidate ---- */
 
-static uint32_t pack_device(const struct plan_request *r, uint32_t pack)
+static uint32_t group_devices(const struct plan_request *r, const struct candidate *c)
 {
-    return pack % r->machine->n_devices;
+    return r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
 }
 
-/* Of the devices of one group. */
+/* Pack by pack around the devices of a group. */
 static uint32_t group_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
                              uint32_t pack)
 {
-    uint32_t each = r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
+    uint32_t each = group_devices(r, c);
     return group * each + pack % each;
 }
 
@@ -48,8 +50,7 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
 /* In data parallel form, the devices of all groups that compute a layer share its state. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
-    o->n_shares = c->shares;
-    o->owners = xcalloc((size_t)o->graph->n_layers * c->shares, sizeof *o->owners);
+    order_own(o, c->shares);
     for (uint32_t l = 0, k = 0; l < o->graph->n_layers; l++) {
         while (k < c->packs && l >= pack_start(c, k + 1))
             k++;
@@ -110,16 +111,15 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     passes_end(&p);
 }
 
-int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
-                 struct plan **ret, struct plan_need *ret_need, struct err *err)
+static struct candidate outline_candidate(const struct plan_request *r, const struct outline *o,
+                                          struct arena *a)
 {
-    struct arena *a = arena_create();
     uint32_t n = r->train->n_layers, *starts = arena_alloc_array(a, (size_t)n + 1, sizeof *starts);
     bool *pinned = arena_alloc_array(a, n, sizeof *pinned);
-    struct order made;
     for (uint32_t l = 0; l < o->pins; l++)
         pinned[l] = true;
     struct candidate c = {.starts = starts,
+                          .packs = outline_packs(o, starts),
                           .fused = o->fused,
                           .groups = o->groups,
                           .shares = o->shares,
@@ -127,9 +127,17 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
                           .snake = o->keep == 0, /* what is kept comes at even distances */
                           .keep = o->keep,
                           .knobs = variants[0]};
-    c.packs = outline_packs(o, starts);
-    c.knobs.lead_items = outline_lead(o);
     c.knobs.pinned = o->pins > 0 ? pinned : NULL;
+    c.knobs.lead_items = outline_lead(o);
+    return c;
+}
+
+int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
+                 struct plan **ret, struct plan_need *ret_need, struct err *err)
+{
+    struct arena *a = arena_create();
+    struct candidate c = outline_candidate(r, o, a);
+    struct order made;
     order(r, prof, &c, &made);
     int e = plan_build(r, policy_auto.name, &made, &c.knobs, prof, ret, ret_need, err);
     order_finish(&made);
@@ -150,6 +158,8 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- the search ---- */
 
+#define ENOUGH 200000 /* tasks placed, in all candidates: then the best so far will do */
+
 struct search {
     const struct plan_request *r;
     struct trial *t;
@@ -163,6 +173,8 @@ struct search {
 /* Tries, and remembers it if it is better. 1: it fits; 0: it does not; negative: an error. */
 static int attempt(struct search *s, const struct candidate *c)
 {
+    if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
+        return 0;
     int e = s->t->run(s->t, c);
     bool less = s->r->objective == OBJECTIVE_BYTES && s->t->cost < s->best_cost;
     if (e > 0 && (s->t->best || less || s->best_cost == UINT64_MAX)) {
@@ -194,9 +206,9 @@ static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
 {
     uint64_t sum[DEVICE_MAX] = {0}, most = 0;
     for (uint32_t k = 0; k < c->packs; k++)
-        sum[pack_device(s->r, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
-    sum[pack_device(s->r, c->packs)] += fused_ns(s, c->fused);
-    for (uint32_t d = 0; d < s->r->machine->n_devices; d++)
+        sum[group_device(s->r, c, 0, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
+    sum[group_device(s->r, c, 0, c->packs)] += fused_ns(s, c->fused);
+    for (uint32_t d = 0; d < group_devices(s->r, c); d++)
         if (sum[d] > most)
             most = sum[d];
     return most;
@@ -206,12 +218,12 @@ static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
  * ends where the sum so far is nearest to what it should be. */
 static void cut_by_quota(const struct search *s, const struct candidate *c, uint32_t *starts)
 {
-    uint32_t n = s->r->machine->n_devices, fused_device = pack_device(s->r, c->packs);
+    uint32_t n = group_devices(s->r, c), fused_device = group_device(s->r, c, 0, c->packs);
     double fused = (double)fused_ns(s, c->fused), each = ((double)pack_ns(s, 0, c->fused) + fused) / n;
     double want = 0, have = 0;
     uint32_t l = 0;
     for (uint32_t k = 0; k < c->packs; k++) {
-        uint32_t device = pack_device(s->r, k);
+        uint32_t device = group_device(s->r, c, 0, k);
         uint32_t packs = (c->packs - device + n - 1) / n; /* of the device */
         double quota = (device == fused_device ? each - fused : each) / packs;
         want += quota > 0 ? quota : 0;
@@ -239,7 +251,7 @@ static void cut_packs(struct search *s, struct candidate *c)
         return;
     partition_layers(s->t->profile, 2, 0, c->fused, c->packs, even);
     uint64_t most = busiest_ns(s, c);
-    if (s->r->machine->n_devices == 1)
+    if (group_devices(s->r, c) == 1)
         return;
     cut_by_quota(s, c, quota);
     quota[c->packs] = c->fused;
@@ -297,7 +309,7 @@ static int fewest_packs(struct search *s, struct candidate *c, uint32_t *ret_tot
 /* More packs than need be leave memory for other things; in a pipeline, a multiple of the devices is balanced. */
 static int try_packs(struct search *s, uint32_t fewest)
 {
-    const uint32_t n = s->r->machine->n_devices, most = s->r->train->n_layers;
+    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
     uint32_t tried = 0;
     for (uint32_t i = 1; i <= 8; i++) {
         uint32_t total = fewest + fewest * i / 4 + (i < 3 ? i : 0);
@@ -354,8 +366,8 @@ static int try_short_fused(struct search *s)
 static int try_onward(struct search *s)
 {
     struct candidate c = s->best;
-    if (s->r->machine->n_devices == 1)
-        return 0;
+    if (s->r->machine->n_devices == 1 || c.shares > 1)
+        return 0; /* shares have their owners: both passes of a layer on one device of the group */
     c.onward = true;
     c.knobs.pinned = NULL; /* its state has no one device to stay on */
     int e = attempt(s, &c);
@@ -392,8 +404,8 @@ static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
     for (uint32_t l = 0; l < g->n_layers; l++) {
         while (k < c->packs && l >= c->starts[k + 1])
             k++;
-        uint32_t device = pack_device(s->r, k);
-        uint64_t bytes = state_bytes(&g->layers[l]);
+        uint32_t device = group_device(s->r, c, 0, k);
+        uint64_t bytes = state_bytes(&g->layers[l]) / (c->shares > 1 ? c->shares : 1);
         if (used[device] + bytes > budget[device])
             continue;
         used[device] += bytes;
@@ -452,7 +464,7 @@ static int try_all_pinned(struct search *s)
         return 0;
     for (uint32_t d = 0; d < DEVICE_MAX; d++)
         endless[d] = UINT64_MAX / 2;
-    const uint32_t n = s->r->machine->n_devices, most = s->r->train->n_layers;
+    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
     bool fitted = false;
     for (uint32_t rounds = most / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
         struct candidate c = s->best;
@@ -486,13 +498,14 @@ static int improve(struct search *s, uint32_t fewest)
     return e;
 }
 
-static int search(const struct plan_request *r, struct trial *t)
+/* All devices one pipeline, or groups of them that are one each. */
+static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t shares)
 {
     struct search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
     s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
     int e = 0;
     for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
-        struct candidate c = {.groups = 1, .unit = r->train->rows, .knobs = variants[i]};
+        struct candidate c = {.groups = 1, .shares = shares, .unit = r->train->rows, .knobs = variants[i]};
         uint32_t fewest;
         s.best_cost = UINT64_MAX;
         e = fewest_packs(&s, &c, &fewest);
@@ -503,6 +516,59 @@ static int search(const struct plan_request *r, struct trial *t)
             break; /* less overlap is not faster; but it leaves more memory */
     }
     arena_destroy(s.arena);
+    return e;
+}
+
+/* Every device alone with its replicas: the best outlines. */
+#define OUTLINES 3
+static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t shares, bool keep)
+{
+    struct outline list[OUTLINES];
+    struct outline_model *model = outline_model_graph(r->train, t->profile);
+    const struct outline_request q = {
+        model, r->machine, r->train->rows * r->train->n_micro, shares, r->objective, r->update, keep};
+    uint32_t n = outline_list(&q, list, OUTLINES);
+    int e = 0;
+    for (uint32_t i = 0; i < n && e >= 0; i++) {
+        bool more = true;
+        do {
+            struct arena *a = arena_create();
+            struct candidate c = outline_candidate(r, &list[i], a);
+            uint64_t excess = 0;
+            e = t->run(t, &c);
+            arena_destroy(a);
+            for (uint32_t d = 0; e == 0 && d < shares; d++)
+                if (t->need.peak[d] > r->machine->capacity_bytes[d] + excess)
+                    excess = t->need.peak[d] - r->machine->capacity_bytes[d];
+            more = e == 0 && excess > 0 && outline_shrink(&q, &list[i], excess);
+        } while (more);
+    }
+    outline_model_destroy(model);
+    return e < 0 ? e : 0;
+}
+
+static bool has_tied(const struct graph *g)
+{
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        if (g->layers[l].tied)
+            return true;
+    return false;
+}
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    const uint32_t n = r->machine->n_devices, replicas = r->train->n_replicas;
+    int e = 0;
+    for (uint32_t shares = order_replica_devices(r->train, n); shares >= 1 && e == 0; shares--) {
+        if (replicas % shares != 0 || (shares > 1 && n / shares > 1 && has_tied(r->train)))
+            continue;
+        if (n / shares == 1)
+            e = search_outlines_of(r, t, shares, false);
+        if (e == 0 && n / shares == 1 && r->objective == OBJECTIVE_TIME)
+            e = search_outlines_of(r, t, shares, true);
+        if (e == 0 && (shares == 1 || n / shares > 1))
+            e = search_pipeline(r, t, shares);
+    }
     return e;
 }
 

@@ -66,29 +66,35 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
         .packs_fwd = r->train->n_layers, .packs_bwd = r->train->n_layers, .knobs = variants[N_VARIANTS - 1]};
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *cand,
-                  struct order *ret)
+void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
+                    uint32_t n)
 {
-    const struct graph *g = r->train;
-    uint32_t n = r->machine->n_devices, task = 0, m = g->rows * g->n_micro;
-    order_init(ret, g, n);
-    struct passes p;
-    passes_begin(&p, ret, r, prof);
+    const struct graph *g = p->o->graph;
     uint32_t *fwd = xcalloc(g->n_layers + 1, sizeof *fwd), *bwd = xcalloc(g->n_layers + 1, sizeof *bwd);
+    uint32_t task = 0;
 
-    partition_layers(prof, 1, 0, g->n_layers, cand->packs_bwd, bwd);
-    uint32_t fused = bwd[cand->packs_bwd - 1];
-    uint32_t packs_fwd = cand->packs_fwd < fused ? cand->packs_fwd : fused;
+    partition_layers(p->prof, 1, 0, g->n_layers, c->packs_bwd, bwd);
+    uint32_t fused = bwd[c->packs_bwd - 1];
+    uint32_t packs_fwd = c->packs_fwd < fused ? c->packs_fwd : fused;
     if (packs_fwd > 0)
-        partition_layers(prof, 1, 0, fused, packs_fwd, fwd);
+        partition_layers(p->prof, 1, 0, fused, packs_fwd, fwd);
     for (uint32_t i = 0; i < packs_fwd; i++)
-        pass_forward(&p, fwd[i], fwd[i + 1], 0, m, task++ % n);
-    pass_fused(&p, fused, g->n_layers, 0, m, task++ % n);
-    for (uint32_t k = cand->packs_bwd - 1; k-- > 0;)
-        pass_backward(&p, bwd[k], bwd[k + 1], 0, m, task++ % n);
-    passes_end(&p);
+        pass_forward(p, fwd[i], fwd[i + 1], from, to, device + task++ % n);
+    pass_fused(p, fused, g->n_layers, from, to, device + task++ % n);
+    for (uint32_t k = c->packs_bwd - 1; k-- > 0;)
+        pass_backward(p, bwd[k], bwd[k + 1], from, to, device + task++ % n);
     free(fwd);
     free(bwd);
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
+{
+    struct passes p;
+    order_init(ret, r->train, r->machine->n_devices);
+    passes_begin(&p, ret, r, prof);
+    harmony_passes(&p, c, 0, r->train->rows * r->train->n_micro, 0, r->machine->n_devices);
+    passes_end(&p);
 }
 
 const struct policy policy_harmony_pp = {

@@ -191,7 +191,7 @@ static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
         bool all = true;
         for (uint32_t i = 0; i < s->n; i++)
             all &= rs.at.at[k].segment[i] != SEGMENT_NONE;
-        if (all)
+        if (all && !r->o->alone)
             gather(s, &rs, &rs.at.at[k]);
         else
             fetch_alone(s, &rs.at.at[k]);

@@ -4,6 +4,7 @@
 #include "scheduler/search.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "scheduler/build.h"
@@ -16,13 +17,15 @@
 #define SHRINKS      4  /* times that an outline is made smaller until it fits */
 #define MAX_SIZES    256
 #define SIM_RUNS     3
-#define WAITS_BEYOND 16 /* notably longer: by one part in */
+#define WAITS_BEYOND 32 /* notably longer: by one part in */
+#define VARIATIONS   5  /* of a plan that waits */
+#define REFINES      8  /* of them in all */
 
 struct search {
     const struct search_request *q;
     struct outline_request outlines;
     struct search_result best;
-    uint64_t best_compute_ns;
+    struct outline best_outline;
     struct err *err;
 };
 
@@ -67,6 +70,7 @@ static void keep(struct search *s, const struct plan_request *r, const struct pr
     if (is_better(s, made)) {
         search_result_finish(&s->best);
         s->best = *made;
+        s->best_outline = *o;
     } else {
         search_result_finish(made);
     }
@@ -169,6 +173,50 @@ static int build_best(struct search *s, int builds)
     return 0;
 }
 
+/* ---- details ---- */
+
+/* What estimates do not tell well: how state and packs should be where devices wait for one another. */
+static bool vary(const struct search *s, int way, struct outline *ret)
+{
+    uint32_t n = s->q->table->n_layers;
+    *ret = s->best_outline;
+    switch (way) {
+    case 0:
+        ret->pins = ret->pins < n / 2 ? ret->pins * 2 + 4 : n;
+        break;
+    case 1:
+        ret->pins = n;
+        break;
+    case 2:
+        ret->pack = ret->pack * 2;
+        break;
+    case 3:
+        ret->pack = ret->pack > 2 ? ret->pack / 2 : 1;
+        break;
+    default:
+        ret->fused += ret->fused + 2 < ret->head ? 2 : 0;
+        break;
+    }
+    if (ret->pins > 0 && s->q->update == UPDATE_HOST)
+        return false;
+    return memcmp(ret, &s->best_outline, sizeof *ret) != 0;
+}
+
+/* For a plan that waits: small changes to it, as long as one is better. */
+static int refine(struct search *s)
+{
+    int failed = 0;
+    for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL && s->best.waits; i++) {
+        struct outline o;
+        uint64_t before = s->best.ns, excess;
+        int e = vary(s, i % VARIATIONS, &o) ? build(s, &o, &excess) : 0;
+        if (e < 0)
+            return e;
+        failed = s->best.ns < before ? 0 : failed + 1;
+    }
+    return 0;
+}
+
 int search_outlines(const struct search_request *q, struct search_result *ret, struct err *err)
 {
     uint32_t sizes[MAX_SIZES], shares = find_shares(q), n_sizes = find_sizes(q, shares, sizes);
@@ -177,11 +225,14 @@ int search_outlines(const struct search_request *q, struct search_result *ret, s
     if (n_sizes == 0)
         return 0;
     struct outline_model *model = outline_model_table(q->table, q->machine, sizes, n_sizes);
-    s.outlines = (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update, false};
+    s.outlines =
+        (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update, false};
     int e = build_best(&s, BUILDS);
     s.outlines.keep = true;
     if (e == 0 && q->objective == OBJECTIVE_TIME)
         e = build_best(&s, KEEP_BUILDS);
+    if (e == 0 && q->objective == OBJECTIVE_TIME)
+        e = refine(&s);
     outline_model_destroy(model);
     if (e < 0)
         search_result_finish(&s.best);

@@ -330,14 +330,13 @@ int spec_read_resources(const struct spec_reader *r, const struct json *node)
 
 int spec_read_memory(const struct spec_reader *r, const struct json *node)
 {
-    static const char *const later_policies[] = {"harmony-dp", NULL};
     static const char *const recompute_now[] = {"auto", NULL}, *const recompute_later[] = {"always", "never",
                                                                                            NULL};
     struct json_obj o;
     int policy = POLICY_auto, update = UPDATE_AUTO, recompute = 0;
 
     json_obj_begin(&o, node, "memory", r->err);
-    spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, later_policies, &policy);
+    spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, nothing_later, &policy);
     spec_take_choice(&o, "optimizer_on", JSON_OPTIONAL, update_place_names, nothing_later, &update);
     spec_take_choice(&o, "recompute", JSON_OPTIONAL, recompute_now, recompute_later, &recompute);
     spec_refuse_key(&o, "file_tier", "tensors live on devices and in host memory");

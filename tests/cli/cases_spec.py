@@ -69,7 +69,6 @@ WRONG = [
     ("micro-batch of a word", {"train.micro_batch": "some"}, "train.micro_batch", ['"auto"']),
     ("replicas", {"train.replicas": 2}, "train.replicas", ["not supported yet"]),
     ("unknown policy", {"memory": {"policy": "strem"}}, "memory.policy", ['did you mean "stream"']),
-    ("policy of a later version", {"memory": {"policy": "harmony-dp"}}, "memory.policy", ["not supported yet"]),
     ("model of a later version", {"model": {"type": "gpt2"}}, "model.type", ["not supported yet"]),
     ("unknown model", {"model.type": "mpl"}, "model.type", ['did you mean "mlp"']),
     ("unknown activation", {"model.activation": "rellu"}, "model.activation", ['did you mean "relu"']),
