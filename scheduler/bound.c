@@ -234,7 +234,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        else if (pt->kind == TENSOR_DW)
+        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* the other replicas' sums end in this one */
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
             layers[pt->layer].k += pt->bytes;

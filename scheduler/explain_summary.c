@@ -184,6 +184,25 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
+/* "8 micro-batches of 4 rows", or, where layers differ, "32 rows in micro-batches of 4; layers 41-51 of 1". */
+static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
+{
+    uint32_t first = 0, n = 0;
+    for (uint32_t l = 1; g != NULL && l <= g->n_layers; l++) {
+        if (l < g->n_layers && g->layers[l].rows == g->layers[first].rows)
+            continue;
+        if (n++ == 0 && l < g->n_layers)
+            strbuf_addf(out, "%u rows in micro-batches of %u", g->rows * g->n_micro, g->layers[0].rows);
+        else if (n > 1)
+            strbuf_addf(out, "%s", n == 2 ? "; layers " : ", "), add_range(out, first, l - 1),
+                strbuf_addf(out, " of %u", g->layers[first].rows);
+        first = l;
+    }
+    if (n <= 1)
+        strbuf_addf(out, "%u micro-batch%s of %u row%s", p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
+                    plural(p->rows));
+}
+
 static void add_head(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     explain_label(out, "plan");
@@ -191,8 +210,7 @@ static void add_head(struct strbuf *out, const struct plan *p, const struct grap
                 plural(p->n_devices), p->programs[PROGRAM_CYCLE].n_instrs);
     add_model(out, p, g);
     explain_label(out, "batch");
-    strbuf_addf(out, "%u micro-batch%s of %u row%s", p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
-                plural(p->rows));
+    add_sizes(out, p, g);
     if (p->n_replicas > 1)
         strbuf_addf(out, ", %u replicas", p->n_replicas);
     if (p->steps > 1)
@@ -458,9 +476,24 @@ void plan_summary(const struct plan *p, const struct graph *g, const struct sim_
 
 static const char *form_of(const struct plan *p)
 {
-    if (p->n_devices == 1)
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    uint32_t used = 0, first = 0; /* devices that compute; of these, that compute the first layer */
+    bool busy[DEVICE_MAX] = {false}, begins[DEVICE_MAX] = {false};
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        uint32_t d = in->stream / LANE_COUNT;
+        if (in->kind != INSTR_FWD || d >= p->n_devices)
+            continue;
+        busy[d] = true;
+        begins[d] |= in->layer == 0;
+    }
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        used += busy[d];
+        first += begins[d];
+    }
+    if (used <= 1)
         return "single";
-    return p->n_replicas > 1 ? "dp" : "pp";
+    return first > 1 ? "dp" : "pp"; /* replicas of pipelines are both */
 }
 
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret)
@@ -491,10 +524,13 @@ static int by_first_layer(const void *pa, const void *pb)
 {
     const struct pack *a = pa, *b = pb;
 
-    return a->first < b->first ? -1 : a->first > b->first;
+    if (a->first != b->first)
+        return a->first < b->first ? -1 : 1;
+    return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Packs of all devices as [[first, last], ...], ascending, whichever the direction of the pass. */
+/* Packs of all devices as [[first, last], ...], ascending, whichever the direction of the pass; those that several devices
+ * have, once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -511,10 +547,36 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     qsort(packs, n, sizeof *packs, by_first_layer);
     strbuf_add(out, "[");
     for (uint32_t i = 0; i < n; i++)
-        strbuf_addf(out, "%s[%u,%u]", i ? "," : "", packs[i].first, packs[i].last);
+        if (i == 0 || packs[i].first != packs[i - 1].first || packs[i].last != packs[i - 1].last)
+            strbuf_addf(out, "%s[%u,%u]", i ? "," : "", packs[i].first, packs[i].last);
     strbuf_add(out, "]");
     free(packs);
     free(use);
+}
+
+/* Rows of every layer's micro-batches, by how many there are; 0 for a layer that has none. The caller frees it. */
+static uint32_t *layer_rows(const struct plan *p)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    uint32_t *rows = xcalloc((size_t)p->n_layers + 1, sizeof *rows);
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        if (prog->instrs[i].kind == INSTR_FWD && prog->instrs[i].layer < p->n_layers)
+            rows[prog->instrs[i].layer]++;
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        rows[l] = rows[l] > 0 ? (uint32_t)((uint64_t)p->rows * p->n_micro * p->steps / rows[l]) : 0;
+    return rows;
+}
+
+/* [[first, last, rows], ...]: layers of one micro-batch size. */
+static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint32_t *rows)
+{
+    uint32_t first = 0;
+    for (uint32_t l = 1; l <= p->n_layers; l++) {
+        if (l < p->n_layers && rows[l] == rows[first])
+            continue;
+        strbuf_addf(out, "%s[%u,%u,%u]", first ? "," : "", first, l - 1, rows[first]);
+        first = l;
+    }
 }
 
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
@@ -527,8 +589,12 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
     plan_figures(p, cycle, &f);
     strbuf_add(out, "{\"policy\":");
     strbuf_add_json(out, p->policy);
-    strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"packs_fwd\":", f.form,
-                p->rows, p->rows);
+    uint32_t *rows = layer_rows(p);
+    strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"micro_batches\":[",
+                f.form, rows[0], rows[0]);
+    add_json_sizes(out, p, rows);
+    free(rows);
+    strbuf_add(out, "],\"packs_fwd\":");
     add_json_packs(out, p, INSTR_FWD);
     strbuf_add(out, ",\"packs_bwd\":");
     add_json_packs(out, p, INSTR_BWD);

@@ -169,6 +169,17 @@ static void add_reason(struct strbuf *b, const struct planned *p)
     strbuf_add(b, " of each device\n");
 }
 
+/* Of the first layer; "4.." where there are others. */
+static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
+{
+    bool differ = false;
+    for (uint32_t l = 1; l < g->n_layers; l++)
+        differ |= g->layers[l].rows != g->layers[0].rows;
+    char text[24];
+    snprintf(text, sizeof text, "%u%s", g->layers[0].rows, differ ? ".." : "");
+    strbuf_addf(b, "%-6s %4s", form, text);
+}
+
 static void add_row(struct strbuf *b, const struct planned *p)
 {
     strbuf_addf(b, "%-10s ", p->policy);
@@ -179,7 +190,7 @@ static void add_row(struct strbuf *b, const struct planned *p)
     const struct plan_bytes *bytes = &p->sim->bytes;
     struct plan_figures f;
     plan_figures(p->plan, p->sim, &f);
-    strbuf_addf(b, "%-6s %4u", f.form, p->plan->rows);
+    add_rows(b, p->graph, f.form);
     add_time(b, f.iteration_ns);
     strbuf_addf(b, " %5.1f%%", f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
     add_size(b, bytes->in);
@@ -199,7 +210,7 @@ static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (is_auto(&list[i]))
             strbuf_addf(b, "%s: a plan of policy %s\n", list[i].policy, list[i].plan->policy);
-    strbuf_add(b, "rows: of a micro-batch. bound: state and stash, in and out, by the least that\n"
+    strbuf_add(b, "rows: of a micro-batch; \"..\": fewer in some layers. bound: state and stash, in and out, by the least that\n"
                   "they could be. memory: how full the fullest device is at its peak.\n");
 }
 

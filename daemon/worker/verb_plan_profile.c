@@ -8,9 +8,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/vec.h"
 #include "daemon/worker/planned.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
@@ -109,13 +111,29 @@ static struct plan_request request_of(const struct setting *s, const struct grap
     };
 }
 
+/* A data parallel policy has a replica for every device that can have one. */
+static int build_graph(const struct setting *s, int policy, uint32_t micro_batch, struct graph **ret,
+                       struct err *err)
+{
+    uint32_t n = s->table->n_layers, replicas = policy == POLICY_harmony_dp ? s->machine.n_devices : 1;
+    while (replicas > 1 && s->o->batch / micro_batch % replicas != 0)
+        replicas--;
+    uint32_t *rows = xcalloc(n, sizeof *rows);
+    for (uint32_t l = 0; l < n; l++)
+        rows[l] = micro_batch;
+    const struct graph_sizes sizes = {s->o->batch, replicas, rows};
+    int r = graph_build_sizes(s->table, &sizes, true, ret, err);
+    free(rows);
+    return r;
+}
+
 /* With this micro-batch. -ENOSPC: *ret_least has the capacity that would do, or 0 when it is host memory that lacks. */
 static int try_size(const struct setting *s, int policy, uint32_t micro_batch, struct attempt *ret,
                     uint64_t *ret_least, struct err *err)
 {
     *ret = (struct attempt){.micro_batch = micro_batch};
     *ret_least = 0;
-    int r = graph_build_table(s->table, micro_batch, s->o->batch / micro_batch, true, &ret->graph, err);
+    int r = build_graph(s, policy, micro_batch, &ret->graph, err);
     if (r < 0)
         return r;
     struct plan_request request = request_of(s, ret->graph, policy);
