@@ -352,8 +352,9 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
         stash = boundary = 0;
     }
     uint64_t saved = kept_bytes(k);
-    *ret_in = w * o->groups + again * o->groups + 2 * stash + 2 * boundary + saved;
-    *ret_out = w * (2 * o->groups - 1) + stash + boundary + saved;
+    uint64_t sums = k->m->w[n] * o->shares * (o->groups - 1); /* unfinished ones, between groups */
+    *ret_in = (w + again) * o->groups + sums + 2 * stash + 2 * boundary + saved;
+    *ret_out = w + sums + stash + boundary + saved;
     k->o->host_memory = k->m->w[n] + k->m->k[n] + k->m->b[n] + w * o->shares + stash + 2 * boundary + saved;
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
@@ -537,7 +538,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Smaller packs cost least, if that is where it does not fit; then pins, then fused layers. */
+/* Smaller packs cost least, if that is where it does not fit; then pins, then fused layers; or, for the fewest bytes, pins
+ * last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);
@@ -545,7 +547,7 @@ bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t
     uint32_t last = o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
     if (o->pack > 1) {
         o->pack = 1;
-    } else if (o->pins > 0) {
+    } else if (o->pins > 0 && (q->objective == OBJECTIVE_TIME || o->fused == last)) {
         o->pins /= 2;
     } else if (o->fused < last) {
         do
