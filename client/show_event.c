@@ -52,10 +52,14 @@ static void planned(struct strbuf *b, const struct style *s, const struct json *
     if (n > 0)
         strbuf_addf(b, " on %" PRIu64 " device%s", n, n == 1 ? "" : "s");
     if (show_plan_traffic(plan, &t)) {
-        if (get_count(get_object(e, "resolved"), "micro_batch", &value))
-            strbuf_addf(b, "\n  micro-batch %" PRIu64 "; per step ", value);
-        else
-            strbuf_add(b, "\n  per step ");
+        strbuf_add(b, "\n  ");
+        if (get_count(get_object(e, "resolved"), "micro_batch", &value)) {
+            strbuf_addf(b, "micro-batch %" PRIu64, value);
+            if (get_count(get_object(e, "resolved"), "replicas", &value) && value > 1)
+                strbuf_addf(b, ", %" PRIu64 " replicas", value);
+            strbuf_add(b, "; ");
+        }
+        strbuf_add(b, "per step ");
         strbuf_add_bytes(b, t.in);
         strbuf_add(b, " in, ");
         strbuf_add_bytes(b, t.out);

@@ -210,7 +210,7 @@ static void add_quality(struct strbuf *b, const struct style *s, const struct js
 static void add_plan(struct strbuf *b, const struct style *s, const struct json *report)
 {
     const char *policy = get_text(report, "policy");
-    uint64_t rows;
+    uint64_t rows, replicas;
     if (policy[0] == '\0')
         return;
     show_label(b, s, "plan");
@@ -218,6 +218,8 @@ static void add_plan(struct strbuf *b, const struct style *s, const struct json 
     show_text(b, s, policy);
     if (get_count(report, "micro_batch", &rows))
         strbuf_addf(b, ", micro-batch %" PRIu64, rows);
+    if (get_count(report, "replicas", &replicas) && replicas > 1)
+        strbuf_addf(b, ", %" PRIu64 " replicas", replicas);
     strbuf_add(b, "\n");
 }
 

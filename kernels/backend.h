@@ -74,7 +74,7 @@ struct backend_host {
 /* A module and a program of different versions must not meet. Raise the number with every change of what
  * crosses the boundary; the rest catches most of the times that this is forgotten. */
 #define BACKEND_ABI                                                                                          \
-    (3u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
+    (4u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 
@@ -86,6 +86,15 @@ typedef const struct backend *backend_module_fn(uint32_t abi, const struct backe
 static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
 {
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
+}
+
+/* Whether a copy to `dst` on this stream stays inside a device: it is neither counted nor paced. */
+static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
+{
+    uint32_t device = stream / LANE_COUNT;
+
+    return backend_lane(ds, stream) == LANE_PEER &&
+           (uintptr_t)dst - (uintptr_t)ds->arena[device] < ds->capacity_bytes[device];
 }
 
 #endif

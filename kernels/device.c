@@ -1,8 +1,8 @@
 /* The device interface: finds a backend by name, checks arguments, and passes the call on.
  *
  * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
- * machine: numbers of streams and ops (-EINVAL), and the device's end of each copy, which must lie inside an
- * arena (-EFAULT), as the target of a mark must not. That makes the capacity of a device a limit that copies cannot pass; for launches, whose
+ * machine: numbers of streams and ops, and copies onto themselves (-EINVAL), and the device's end of each copy, which
+ * must lie inside an arena (-EFAULT), as the target of a mark must not. That makes the capacity of a device a limit that copies cannot pass; for launches, whose
  * operands only the op knows, a backend protects its arenas itself.
  *
  * Order of calls and threads: device.h. Nothing here has state.
@@ -143,6 +143,11 @@ static bool in_any_arena(const struct devset *ds, const void *p, uint64_t bytes)
     return false;
 }
 
+static bool overlap(const void *a, const void *b, uint64_t bytes)
+{
+    return (uintptr_t)a - (uintptr_t)b < bytes || (uintptr_t)b - (uintptr_t)a < bytes;
+}
+
 static int check_copy(const struct devset *ds, uint32_t stream, const void *dst, const void *src,
                       uint64_t bytes)
 {
@@ -158,6 +163,8 @@ static int check_copy(const struct devset *ds, uint32_t stream, const void *dst,
         break;
     case LANE_PEER:
         ok = in_arena(ds, device, src, bytes) && in_any_arena(ds, dst, bytes);
+        if (ok && overlap(dst, src, bytes))
+            return -EINVAL;
         break;
     case LANE_COMPUTE:
     case LANE_COUNT:

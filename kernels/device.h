@@ -64,15 +64,15 @@ struct devset_config {
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena of each device; multiples of DEVICE_ALIGN */
     uint32_t threads; /* that work on one op of the cpu or the host, at least 1; never changes the bits */
-    uint64_t link_bytes_per_s; /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
-    uint64_t peer_bytes_per_s; /* cpu: pace of peer copies; 0: unpaced */
-    uint64_t delay_seed;       /* cpu: non-zero: sleep at random before commands, to shake out races */
-    uint64_t host_chunk_bytes; /* cuda: host memory is pinned in pieces of this size; 0: 256 MiB */
+    uint64_t link_bytes_per_s;    /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
+    uint64_t peer_bytes_per_s;    /* cpu: pace of peer copies; 0: unpaced */
+    uint64_t delay_seed;          /* cpu: non-zero: sleep at random before commands, to shake out races */
+    uint64_t host_chunk_bytes;    /* cuda: host memory is pinned in pieces of this size; 0: 256 MiB */
     const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; cpu: no meaning */
     struct device_blame *blame;   /* written when opening fails; NULL: nobody asks */
 };
 
-/* Bytes that copies have really moved, counted at the copy, per device; and where streams spent time. */
+/* Bytes that copies have really moved over links, counted at the copy, per device; and where streams spent time. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* peer: counted at the sender */
     uint64_t compute_busy_ns;                 /* compute stream: running ops; cuda: 0, not measured */
@@ -99,8 +99,9 @@ void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream
- * says how it is counted and paced. Host memory is devset_host_alloc's: cuda refuses any other (-EFAULT), which
- * it would read when the copy is enqueued and not when it runs. */
+ * says how it is counted and paced. On a peer lane the destination may be the same device: no link carries such a copy, so it
+ * is neither counted nor paced; its ends do not overlap (-EINVAL). Host memory is devset_host_alloc's: cuda refuses any
+ * other (-EFAULT), which it would read when the copy is enqueued and not when it runs. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
 
 /* On any stream of a device: when it gets there, the contents of these bytes of the device's arena are of no more use,

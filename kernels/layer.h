@@ -113,11 +113,24 @@ struct optimizer {
     double clip; /* global norm; 0: none */
 };
 
-/* Bytes of K for a W block of w_bytes: adamw m then v; sgd v, or nothing without momentum. */
+/* K is one or more parts, each as long as W, one behind another: adamw m then v; sgd v, or nothing without momentum. */
+#define OPTIMIZER_PARTS 2 /* at most */
+uint32_t optimizer_parts(const struct optimizer *o);
+/* Bytes of K for a W block of w_bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
-/* One launch that updates a W block. decision may be NULL. */
-int optimizer_update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
-                     float *k, const struct step_decision *decision, uint64_t w_bytes,
+
+/* What an update works on: a W block, or a range of it with the same range of dW and of each part of K. */
+struct optimizer_io {
+    float *w;
+    const float *dw;
+    float *k[OPTIMIZER_PARTS];            /* the first optimizer_parts of them */
+    const struct step_decision *decision; /* NULL: apply */
+    uint64_t w_bytes;
+};
+/* The parts of a whole K block: io->w_bytes are W's. NULL without K. */
+void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
+/* One launch. */
+int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 
 #endif

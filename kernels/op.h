@@ -115,6 +115,11 @@ struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
 };
+struct op_add { /* y += x, element by element */
+    float *y;
+    const float *x;
+    uint64_t n;
+};
 struct op_sumsq { /* *sum = sum of x^2 in double, over fixed blocks of the index */
     const float *x;
     double *sum;

@@ -131,6 +131,12 @@ static void ranges_adamw(const struct op_adamw *o, struct list *l)
     writes(l, o->v, floats(1, o->n));
 }
 
+static void ranges_add(const struct op_add *o, struct list *l)
+{
+    reads(l, o->x, floats(1, o->n));
+    writes(l, o->y, floats(1, o->n));
+}
+
 static void ranges_sumsq(const struct op_sumsq *o, struct list *l)
 {
     reads(l, o->x, floats(1, o->n));

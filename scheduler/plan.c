@@ -87,7 +87,7 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)
         count_out(ret, c, operand_bytes(o));
-    else
+    else if (in->kind == INSTR_SEND) /* and not COPY: no link carries it */
         ret->peer += operand_bytes(o);
 }
 

@@ -178,7 +178,7 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Bytes that one run of a program moves: exactly what the devices' counters will show. */
+/* Bytes that one run of a program moves over links: exactly what the devices' counters will show. */
 struct plan_bytes {
     uint64_t in, out, peer;       /* totals */
     uint64_t state_in, state_out; /* of in and out: W, dW, K, B, SUMSQ, DECISION */

@@ -17,6 +17,7 @@
 #include <assert.h>
 
 #include "base/arena.h"
+#include "scheduler/rate.h"
 #include "scheduler/timeline.h"
 
 #define UNLIMITED UINT32_MAX
@@ -111,13 +112,43 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
+/* So many ns more, as long as it has its cores and the host's memory gives the traffic of that time. What flows is the
+ * traffic, where there is some; else time on the cores. */
+static void last(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores, uint64_t traffic)
+{
+    unsigned __int128 full = cores > 0 ? (unsigned __int128)ns * s->full_per_s / GIGA : 0;
+    unsigned __int128 bytes = traffic > 0 ? traffic : full;
+    unsigned __int128 per_s = ns > 0 ? (bytes * GIGA + ns - 1) / ns : 0;
+    if (per_s == 0 || per_s > UINT64_MAX || bytes > UINT64_MAX) {
+        op->fixed_ns = ns_add(op->fixed_ns, ns);
+        return;
+    }
+    op->bytes = (uint64_t)bytes;
+    op->most_per_s = (uint64_t)per_s;
+    if (traffic > 0)
+        use(op, s->shared[SHARED_HOST_MEMORY]);
+    use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
+}
+
+/* Over no link: the device's memory reads and writes it, and where a core must do it, one does. */
+static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
+{
+    const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
+    last(s, op, rate_ns(2 * bytes, s->machine->device_bytes_per_s), by_core ? 1 : 0, 0);
+}
+
 static void translate_move(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
 {
     uint32_t device = in->stream / LANE_COUNT;
     op->fixed_ns = s->machine->launch_ns;
     if (in->n_operands < 2 || device >= s->plan->n_devices)
         return;
-    op->bytes = operand_bytes(&s->program->operands[in->operand]);
+    const uint64_t bytes = operand_bytes(&s->program->operands[in->operand]);
+    if (in->kind == INSTR_COPY) {
+        translate_copy(s, bytes, op);
+        return;
+    }
+    op->bytes = bytes;
     if (s->machine->core_copy_bytes_per_s > 0)
         use_cores(s, op, CORE, s->machine->core_copy_bytes_per_s);
     if (in->kind == INSTR_SEND) {
@@ -141,32 +172,29 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* A task lasts as the profile says as long as it has its cores and, on the host, the memory gives what it takes in that
- * time. What flows is the traffic of the memory, where that is limited; else time on the cores. */
+/* By the profile; a share of a reduction or an update lasts its part of that. */
+static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
+{
+    const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
+    for (uint32_t i = 0; (in->kind == INSTR_RED || in->kind == INSTR_UPD) && i < in->n_operands; i++) {
+        const struct plan_operand *o = &s->program->operands[in->operand + i];
+        if (o->tensor >= s->plan->n_tensors || s->plan->tensors[o->tensor].kind != TENSOR_DW)
+            continue;
+        const uint64_t part = operand_bytes(o), whole = s->plan->tensors[o->tensor].bytes;
+        if (part >= whole) /* or a plan that nobody verified */
+            break;
+        return (uint64_t)(((unsigned __int128)ns * part + whole - 1) / whole);
+    }
+    return ns;
+}
+
 static void translate_task(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
 {
     bool on_host = in->stream == plan_host_stream(s->plan);
-    uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
-    if ((in->kind == INSTR_RED || in->kind == INSTR_UPD) && in->n_operands > 0) {
-        const struct plan_operand *o0 = &s->program->operands[in->operand];
-        uint64_t whole = s->plan->tensors[o0->tensor].bytes;
-        ns = whole ? (uint64_t)((unsigned __int128)ns * operand_bytes(o0) / whole) : ns;
-    }
     uint32_t wanted = on_host ? s->machine->host_cores : s->machine->device_cores;
     uint32_t cores = wanted < s->machine->cores ? wanted : s->machine->cores;
     uint64_t traffic = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
-    unsigned __int128 full = cores > 0 ? (unsigned __int128)ns * s->full_per_s / GIGA : 0;
-    unsigned __int128 bytes = traffic > 0 ? traffic : full;
-    unsigned __int128 per_s = ns > 0 ? (bytes * GIGA + ns - 1) / ns : 0;
-    if (per_s == 0 || per_s > UINT64_MAX || bytes > UINT64_MAX) {
-        op->fixed_ns = ns;
-        return;
-    }
-    op->bytes = (uint64_t)bytes;
-    op->most_per_s = (uint64_t)per_s;
-    if (traffic > 0)
-        use(op, s->shared[SHARED_HOST_MEMORY]);
-    use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
+    last(s, op, task_ns(s, in, on_host), cores, traffic);
 }
 
 static struct timeline_op *translate(const struct sim *s, struct arena *scratch)

@@ -1,8 +1,9 @@
 /* The simulator: runs a plan against a profile and a machine, and predicts. Bytes are exact (they are the
  * plan's); times are as good as the profile. Deterministic, whole nanoseconds. docs/simulator.md has the model.
  *
- * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says, a drop
- * nothing. A move takes machine.launch_ns, and then its bytes flow: through the device's own link, what all links carry
+ * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says, a share of
+ * one the same part of that, a drop nothing. A copy inside a device takes machine.launch_ns and twice its bytes at the
+ * device's memory bandwidth. Any other move takes machine.launch_ns, and then its bytes flow: through the device's own link, what all links carry
  * together and the host's memory, or from the sender's peer port to the receiver's. What is under way at the same time
  * shares these fairly. Tasks of the host share its memory with the copies, where the machine says what that carries.
  * Where devices are slices of one processor (machine.cores), tasks and copies share its cores.

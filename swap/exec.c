@@ -102,6 +102,17 @@ static struct layer_io layer_io(const struct exec *e, const struct bound_instr *
     };
 }
 
+static int launch_red(const struct bound_instr *in, const struct step_args *step, void *const at[ROLE_COUNT],
+                      const struct op_sink *sink)
+{
+    const struct op_call call = {
+        .op = OP_add,
+        .step = step,
+        .add = {.y = at[ROLE_DW], .x = at[ROLE_DW_OTHER], .n = in->bytes / sizeof(float)},
+    };
+    return sink->launch(sink->ctx, &call);
+}
+
 static int launch_norm(const struct bound_instr *in, const struct step_args *step, void *const at[ROLE_COUNT],
                        const struct op_sink *sink)
 {
@@ -143,6 +154,21 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     return sink->launch(sink->ctx, &decide);
 }
 
+static int launch_update(const struct exec *e, const struct bound_instr *in, const struct step_args *step,
+                         void *const at[ROLE_COUNT], const struct op_sink *sink)
+{
+    const struct optimizer *o = e->config.optimizer;
+    struct optimizer_io io = {
+        .w = at[ROLE_W], .dw = at[ROLE_DW], .decision = at[ROLE_DECISION], .w_bytes = in->bytes};
+
+    if (in->split)
+        for (uint32_t p = 0; p < OPTIMIZER_PARTS; p++)
+            io.k[p] = at[ROLE_K + p];
+    else
+        optimizer_split(o, at[ROLE_K], &io);
+    return optimizer_update(o, step, &io, sink);
+}
+
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct step_args *step)
 {
@@ -161,14 +187,13 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
         io = layer_io(e, in, step, at);
         return layer_type(in->layer)->bwd(in->layer, &io, &sink);
     case INSTR_RED:
-        return -EOPNOTSUPP;
+        return launch_red(in, step, at, &sink);
     case INSTR_NORM:
         return launch_norm(in, step, at, &sink);
     case INSTR_DECIDE:
         return launch_decide(e, p, in, step, at[ROLE_DECISION], &sink);
     case INSTR_UPD:
-        return optimizer_update(e->config.optimizer, step, at[ROLE_W], at[ROLE_DW], at[ROLE_K],
-                                at[ROLE_DECISION], in->bytes, &sink);
+        return launch_update(e, in, step, at, &sink);
     case INSTR_FETCH:
     case INSTR_SPILL:
     case INSTR_SEND:
@@ -412,6 +437,9 @@ static int check_config(const struct exec_config *c, struct err *err)
         return err_set(err, -EINVAL,
                        "a plan needs at least one step and one row, this has %" PRIu32 " and %" PRIu32,
                        p->steps, p->rows);
+    if (p->n_replicas < 1 || p->n_micro % p->n_replicas != 0)
+        return err_set(err, -EINVAL, "%" PRIu32 " micro-batches are not for %" PRIu32 " replicas", p->n_micro,
+                       p->n_replicas);
     return 0;
 }
 

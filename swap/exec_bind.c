@@ -8,7 +8,8 @@
  *
  * Why check at all what plan_verify has proved: the verifier compares plan and graph; here plan, model and
  * optimizer meet for the first time as pointers, and a wrong pairing must be a message, not a stray write.
- * The checks are local to one instruction: the right operands, of the right sizes, at places that exist.
+ * The checks are local to one instruction: the right operands, of the right sizes, at places that exist. That shares cover
+ * a tensor once is the verifier's to know.
  *
  * Called by exec_create, on its thread; no state is kept.
  */
@@ -32,11 +33,23 @@ static const char *const instr_names[INSTR_KIND_COUNT] = {
     [INSTR_SPILL] = "SPILL", [INSTR_SEND] = "SEND",     [INSTR_COPY] = "COPY", [INSTR_DROP] = "DROP",
 };
 static const char *const role_names[ROLE_COUNT] = {
-    [ROLE_W] = "weights",      [ROLE_DW] = "gradient sum", [ROLE_K] = "optimizer state",
-    [ROLE_X] = "input",        [ROLE_Y] = "output",        [ROLE_DX] = "gradient of the input",
-    [ROLE_S] = "saved values", [ROLE_SCRATCH] = "scratch", [ROLE_DY] = "gradient of the output",
-    [ROLE_TARGET] = "targets", [ROLE_RESULT] = "result",   [ROLE_SUMSQ] = "squared norm",
-    [ROLE_SRC] = "source",     [ROLE_DST] = "destination", [ROLE_DECISION] = "decision",
+    [ROLE_W] = "weights",
+    [ROLE_DW] = "gradient sum",
+    [ROLE_DW_OTHER] = "other replica's gradient sum",
+    [ROLE_K] = "optimizer state",
+    [ROLE_K + 1] = "second part of optimizer state",
+    [ROLE_X] = "input",
+    [ROLE_Y] = "output",
+    [ROLE_DX] = "gradient of the input",
+    [ROLE_S] = "saved values",
+    [ROLE_SCRATCH] = "scratch",
+    [ROLE_DY] = "gradient of the output",
+    [ROLE_TARGET] = "targets",
+    [ROLE_RESULT] = "result",
+    [ROLE_SUMSQ] = "squared norm",
+    [ROLE_SRC] = "source",
+    [ROLE_DST] = "destination",
+    [ROLE_DECISION] = "decision",
 };
 
 /* One program being bound; `at` is the instruction under work, for messages. */
@@ -71,25 +84,30 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
+enum whose { ANYONES, OWN, FIRST }; /* a tensor of: no replica in particular, the instruction's, replica 0 */
+
 static const struct rule {
     enum tensor_kind tensor;
     uint32_t next; /* 1: the tensor is of the layer after the instruction's */
     uint32_t tasks;
     enum role role;
+    enum whose whose;
 } rules[] = {
-    {TENSOR_W, 0, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W},
-    {TENSOR_DW, 0, T(BWD) | T(NORM) | T(UPD), ROLE_DW},
-    {TENSOR_K, 0, T(UPD), ROLE_K},
-    {TENSOR_X, 0, T(FWD) | T(REC) | T(BWD), ROLE_X},
-    {TENSOR_X, 1, T(FWD) | T(REC), ROLE_Y},
-    {TENSOR_DX, 0, T(BWD), ROLE_DX},
-    {TENSOR_DX, 1, T(BWD), ROLE_DY},
-    {TENSOR_S, 0, T(FWD) | T(REC) | T(BWD), ROLE_S},
-    {TENSOR_SCRATCH, 0, T(BWD), ROLE_SCRATCH},
-    {TENSOR_TARGET, 0, T(FWD) | T(REC) | T(BWD), ROLE_TARGET},
-    {TENSOR_RESULT, 0, T(FWD) | T(REC), ROLE_RESULT},
-    {TENSOR_SUMSQ, 0, T(NORM) | T(DECIDE), ROLE_SUMSQ},
-    {TENSOR_DECISION, 0, T(DECIDE) | T(UPD), ROLE_DECISION},
+    {TENSOR_W, 0, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, ANYONES},
+    {TENSOR_DW, 0, T(BWD), ROLE_DW, OWN},
+    {TENSOR_DW, 0, T(RED) | T(NORM) | T(UPD), ROLE_DW, FIRST},
+    {TENSOR_DW, 0, T(RED), ROLE_DW_OTHER, OWN},
+    {TENSOR_K, 0, T(UPD), ROLE_K, ANYONES},
+    {TENSOR_X, 0, T(FWD) | T(REC) | T(BWD), ROLE_X, ANYONES},
+    {TENSOR_X, 1, T(FWD) | T(REC), ROLE_Y, ANYONES},
+    {TENSOR_DX, 0, T(BWD), ROLE_DX, ANYONES},
+    {TENSOR_DX, 1, T(BWD), ROLE_DY, ANYONES},
+    {TENSOR_S, 0, T(FWD) | T(REC) | T(BWD), ROLE_S, ANYONES},
+    {TENSOR_SCRATCH, 0, T(BWD), ROLE_SCRATCH, ANYONES},
+    {TENSOR_TARGET, 0, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
+    {TENSOR_RESULT, 0, T(FWD) | T(REC), ROLE_RESULT, ANYONES},
+    {TENSOR_SUMSQ, 0, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
+    {TENSOR_DECISION, 0, T(DECIDE) | T(UPD), ROLE_DECISION, ANYONES},
 };
 
 /* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
@@ -103,27 +121,35 @@ static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
     return t->micro == PLAN_NONE || t->micro == in->micro;
 }
 
+static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *t, enum whose whose)
+{
+    return whose == ANYONES || t->replica == (whose == OWN ? in->replica : 0);
+}
+
 /* ROLE_COUNT when the tensor has no business with the instruction. */
 static enum role role_of(const struct plan_instr *in, const struct plan_tensor *t)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         const struct rule *rule = &rules[i];
         if (rule->tensor == t->kind && rule->tasks & (1u << in->kind) && fits_layer(in, t, rule->next) &&
-            fits_micro(in, t))
+            fits_micro(in, t) && fits_replica(in, t, rule->whose))
             return rule->role;
     }
     return ROLE_COUNT;
 }
 
-/* How long the block in each role must be; 0: the layer has no such block. */
+/* How long the tensor in each role must be; 0: the layer has no such tensor. */
 static void role_bytes(const struct binder *b, const struct layer *layer, uint64_t ret[ROLE_COUNT])
 {
     struct layer_sizes size = {0};
 
     if (layer)
         layer_type(layer)->sizes(layer, b->plan->rows, &size);
-    ret[ROLE_W] = ret[ROLE_DW] = size.w;
-    ret[ROLE_K] = size.w > 0 ? optimizer_state_bytes(b->config->optimizer, size.w) : 0;
+    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size.w;
+    for (uint32_t i = 0; i < OPTIMIZER_PARTS; i++)
+        ret[ROLE_K + i] = size.w > 0 && i < optimizer_parts(b->config->optimizer)
+                              ? optimizer_state_bytes(b->config->optimizer, size.w)
+                              : 0;
     ret[ROLE_X] = ret[ROLE_DX] = size.x;
     ret[ROLE_Y] = ret[ROLE_DY] = size.y;
     ret[ROLE_S] = size.s;
@@ -135,25 +161,33 @@ static void role_bytes(const struct binder *b, const struct layer *layer, uint64
     ret[ROLE_SRC] = ret[ROLE_DST] = 0;
 }
 
+static uint32_t parts_mask(void)
+{
+    return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
+}
+
 /* Which roles a task cannot do without, where the layer has such a block at all. S of a FWD, and Y and S of a
  * REC, are written only where the plan wants them; dX only where a layer before is trained, and only then W
  * is read. */
-static uint32_t roles_needed(const struct binder *b, enum instr_kind kind, uint32_t have)
+static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
-    switch (kind) {
+    switch (in->kind) {
     case INSTR_FWD:
         return R(W) | R(X) | R(Y) | R(TARGET) | R(RESULT);
     case INSTR_REC:
         return R(W) | R(X) | R(TARGET) | R(RESULT);
     case INSTR_BWD:
         return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) ? R(W) : 0);
+    case INSTR_RED:
+        return R(DW) | R(DW_OTHER);
     case INSTR_NORM:
         return R(DW) | R(SUMSQ);
     case INSTR_DECIDE:
         return R(SUMSQ) | R(DECISION);
     case INSTR_UPD:
-        return R(W) | R(DW) | R(K) | (b->config->optimizer->clip > 0 ? R(DECISION) : 0);
+        return R(W) | R(DW) | (in->split ? parts_mask() : R(K)) |
+               (b->config->optimizer->clip > 0 ? R(DECISION) : 0);
     default:
         return 0;
     }
@@ -214,44 +248,108 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
 }
 
-/* `have`: the roles seen so far, one bit each. */
-static int bind_task_operand(const struct binder *b, const struct plan_operand *o,
-                             const uint64_t want[ROLE_COUNT], uint32_t *have, struct bound_operand *ret)
+/* A task being bound. */
+struct task {
+    const struct plan_instr *in;
+    struct bound_instr *to;
+    uint64_t want[ROLE_COUNT]; /* bytes of tensors */
+    uint64_t begin, end;       /* of W and dW: all, or the share of a RED or UPD */
+    uint32_t have;             /* the roles seen so far, one bit each */
+    uint32_t n_k;              /* operands of K seen so far */
+};
+
+/* Whether an operand of K is all of it: the other way to name the K of a whole W. */
+static bool is_whole_k(const struct task *t, const struct plan_operand *o)
 {
-    const struct plan_instr *in = &b->from->instrs[b->at];
+    return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
+}
+
+/* K's operands are its parts, in their order. */
+static int bind_part(const struct binder *b, struct task *t, const struct plan_operand *o, enum role *ret)
+{
+    const uint32_t parts = optimizer_parts(b->config->optimizer), i = t->n_k++;
+
+    *ret = ROLE_K;
+    if (i == 0 && is_whole_k(t, o))
+        return 0;
+    if (i >= parts || (i > 0 && !t->to->split))
+        return bind_fail(b, "it has more operands of optimizer state than the %" PRIu32 " parts of it",
+                         parts);
+    t->to->split = true;
+    *ret = (enum role)(ROLE_K + i);
+    return 0;
+}
+
+/* Of which bytes of its tensor an operand must be. */
+static void wanted_range(const struct task *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
+{
+    const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
+    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || part;
+    const uint64_t base = part ? (uint64_t)(role - ROLE_K) * t->want[ROLE_W] : 0;
+
+    *ret_begin = share ? base + t->begin : 0;
+    *ret_end = share ? base + t->end : t->want[role];
+}
+
+static int check_range(const struct binder *b, const struct task *t, enum role role,
+                       const struct plan_operand *o)
+{
+    const uint64_t bytes = b->plan->tensors[o->tensor].bytes;
+    uint64_t begin, end;
+
+    wanted_range(t, role, &begin, &end);
+    if (bytes == t->want[role] && o->begin == begin && o->end == end)
+        return 0;
+    if (begin == 0 && end == t->want[role])
+        return bind_fail(
+            b, "its %s must be one block of %" PRIu64 " bytes, the operand is %" PRIu64 "..%" PRIu64,
+            role_names[role], end, o->begin, o->end);
+    return bind_fail(b,
+                     "its %s must be bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64 ", the operand is %" PRIu64
+                     "..%" PRIu64 " of %" PRIu64,
+                     role_names[role], begin, end, t->want[role], o->begin, o->end, bytes);
+}
+
+static int bind_task_operand(const struct binder *b, struct task *t, const struct plan_operand *o,
+                             struct bound_operand *ret)
+{
+    const struct plan_instr *in = t->in;
     int r;
 
     r = bind_place(b, o, ret);
     if (r < 0)
         return r;
-    const struct plan_tensor *t = &b->plan->tensors[o->tensor];
-    ret->role = role_of(in, t);
+    ret->role = role_of(in, &b->plan->tensors[o->tensor]);
     if (ret->role == ROLE_COUNT)
         return bind_fail(b, "tensor %" PRIu32 " is no operand of such a task", o->tensor);
-    if (*have & (1u << ret->role) && !(in->kind == INSTR_DECIDE && ret->role == ROLE_SUMSQ))
+    if (ret->role == ROLE_K)
+        r = bind_part(b, t, o, &ret->role);
+    if (r < 0)
+        return r;
+    if (t->have & (1u << ret->role) && !(in->kind == INSTR_DECIDE && ret->role == ROLE_SUMSQ))
         return bind_fail(b, "it has two operands that are its %s", role_names[ret->role]);
     if (!task_reaches(b->plan, in->stream, o->loc))
         return bind_fail(b, "its %s is on device %" PRIu32 ", out of its reach", role_names[ret->role],
                          o->loc);
-    if (o->begin != 0 || o->end != t->bytes || t->bytes != want[ret->role])
-        return bind_fail(
-            b, "its %s must be one block of %" PRIu64 " bytes, the operand is %" PRIu64 "..%" PRIu64,
-            role_names[ret->role], want[ret->role], o->begin, o->end);
-    *have |= 1u << ret->role;
-    return 0;
+    t->have |= 1u << ret->role;
+    return check_range(b, t, ret->role, o);
 }
 
 /* Tasks. */
 
+/* Micro-batches are numbered through all replicas, which have as many each. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
-    const uint64_t replica = in->replica == PLAN_NONE ? 0 : in->replica;
     uint64_t row;
 
     if (in->micro >= p->n_micro)
         return bind_fail(b, "micro-batch %" PRIu32 " does not exist", in->micro);
-    if (!checked_mul(replica * p->n_micro + in->micro, p->rows, &row) || row > UINT32_MAX)
+    const uint32_t replica = in->micro / (p->n_micro / p->n_replicas);
+    if (in->replica != replica)
+        return bind_fail(b, "micro-batch %" PRIu32 " is of replica %" PRIu32 ", not of %" PRIu32, in->micro,
+                         replica, in->replica);
+    if (!checked_mul(in->micro, p->rows, &row) || row > UINT32_MAX)
         return bind_fail(b, "its first row does not fit in 32 bits");
     ret->first_row = (uint32_t)row;
     return 0;
@@ -283,13 +381,40 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     ret->layer = &b->config->model->layers[in->layer];
     if (in->kind == INSTR_FWD || in->kind == INSTR_REC || in->kind == INSTR_BWD)
         return bind_rows(b, in, ret);
+    if (in->kind == INSTR_RED && (in->replica == 0 || in->replica >= b->plan->n_replicas))
+        return bind_fail(b, "of %" PRIu32 " replicas it adds number %" PRIu32 " to number 0",
+                         b->plan->n_replicas, in->replica);
+    return 0;
+}
+
+/* RED and UPD work on the bytes that their first dW operand names, all others on the whole. */
+static int bind_share(const struct binder *b, struct task *t)
+{
+    const uint64_t whole = t->want[ROLE_DW];
+
+    t->begin = 0;
+    t->end = whole;
+    for (uint32_t i = 0; (t->in->kind == INSTR_RED || t->in->kind == INSTR_UPD) && i < t->in->n_operands;
+         i++) {
+        const struct plan_operand *o = &b->from->operands[t->in->operand + i];
+        if (o->tensor >= b->plan->n_tensors || b->plan->tensors[o->tensor].kind != TENSOR_DW)
+            continue;
+        t->begin = o->begin;
+        t->end = o->end;
+        break;
+    }
+    if (t->begin % PLAN_ALIGN != 0 || (t->end % PLAN_ALIGN != 0 && t->end != whole) || t->begin > t->end ||
+        (t->begin == t->end && whole > 0))
+        return bind_fail(b,
+                         "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
+                         " are no share: it begins and ends at a multiple of %d, or ends with the tensor",
+                         t->begin, t->end, whole, PLAN_ALIGN);
     return 0;
 }
 
 static int bind_task(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
-    uint64_t want[ROLE_COUNT];
-    uint32_t have = 0;
+    struct task t = {.in = in, .to = ret};
     int r;
 
     if (in->stream != plan_host_stream(b->plan) && in->stream % LANE_COUNT != LANE_COMPUTE)
@@ -297,22 +422,25 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     r = bind_task_layer(b, in, ret);
     if (r < 0)
         return r;
-    role_bytes(b, ret->layer, want);
+    role_bytes(b, ret->layer, t.want);
+    r = bind_share(b, &t);
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; i < in->n_operands; i++) {
         const struct plan_operand *o = &b->from->operands[in->operand + i];
         struct bound_operand *to = &b->to->operands[ret->operand + i];
-        r = bind_task_operand(b, o, want, &have, to);
+        r = bind_task_operand(b, &t, o, to);
         if (r < 0)
             return r;
         if (to->role == ROLE_DW && in->kind == INSTR_BWD)
             ret->accumulate = o->access == ACCESS_RW;
     }
 
-    const uint32_t need = roles_needed(b, in->kind, have);
+    const uint32_t need = roles_needed(b, ret, t.have);
     for (uint32_t role = 0; role < ROLE_COUNT; role++)
-        if (need & ~have & (1u << role) && want[role] > 0)
+        if (need & ~t.have & (1u << role) && t.want[role] > 0)
             return bind_fail(b, "it has no %s", role_names[role]);
-    ret->bytes = want[ROLE_W];
+    ret->bytes = t.end - t.begin;
     b->to->needs_args = true;
     return in->kind == INSTR_DECIDE ? check_ascending(b, in) : 0;
 }
@@ -327,8 +455,10 @@ static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
         return src == PLAN_HOST && dst != PLAN_HOST ? plan_stream(dst, LANE_IN) : UINT32_MAX;
     case INSTR_SPILL:
         return src != PLAN_HOST && dst == PLAN_HOST ? plan_stream(src, LANE_OUT) : UINT32_MAX;
+    case INSTR_COPY:
+        return src != PLAN_HOST && src == dst ? plan_stream(src, LANE_PEER) : UINT32_MAX;
     default:
-        return src != PLAN_HOST && dst != PLAN_HOST ? plan_stream(src, LANE_PEER) : UINT32_MAX;
+        return src != PLAN_HOST && dst != PLAN_HOST && src != dst ? plan_stream(src, LANE_PEER) : UINT32_MAX;
     }
 }
 
@@ -349,6 +479,9 @@ static int bind_move(const struct binder *b, const struct plan_instr *in, struct
         return bind_fail(b, "source and destination are not the same bytes of the same tensor");
     if (in->stream != move_stream(in->kind, src->loc, dst->loc))
         return bind_fail(b, "stream %" PRIu32 " cannot carry it", in->stream);
+    if (in->kind == INSTR_COPY && src->addr < dst->addr + operand_bytes(dst) &&
+        dst->addr < src->addr + operand_bytes(src))
+        return bind_fail(b, "source and destination overlap");
     to[0].role = ROLE_SRC;
     to[1].role = ROLE_DST;
     ret->bytes = operand_bytes(src);

@@ -17,8 +17,10 @@
 /* What an operand is to its instruction. */
 enum role {
     ROLE_W,
-    ROLE_DW,
-    ROLE_K,
+    ROLE_DW,       /* of the replica; of replica 0, where the sum of all is */
+    ROLE_DW_OTHER, /* of another replica: what a RED adds to it */
+    ROLE_K,        /* the whole; or, where the parts stand apart, the first of them */
+    ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
     ROLE_X,
     ROLE_Y,
     ROLE_DX,
@@ -54,7 +56,8 @@ struct bound_instr {
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
     uint32_t first_row;        /* FWD, REC, BWD */
     bool accumulate;           /* BWD */
-    uint64_t bytes;            /* moves and DROP: of the operand; NORM, UPD: of the W block */
+    bool split;                /* UPD: K is in parts, one role each */
+    uint64_t bytes; /* moves and DROP: of the operand; RED, NORM, UPD: of dW, all of it or the share */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     uint32_t event, n_events; /* range in the program's events: run r records event + r % n_events. None when

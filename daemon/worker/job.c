@@ -1,8 +1,8 @@
 /* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls.
  *
- * micro_batch "auto" is resolved here: the largest divisor of the global batch, up to AUTO_ROWS, with which a
- * plan fits. It changes bits, so --run stores it in the output (resolved.json), and from then on that value
- * counts.
+ * micro_batch "auto" is resolved here: the largest divisor of a replica's part of the global batch, up to AUTO_ROWS, with which
+ * a plan fits; replicas "auto" is one. Both change bits, so --run stores them in the output (resolved.json), and from then
+ * on these values count.
  */
 #include "daemon/worker/job.h"
 
@@ -44,6 +44,7 @@ static int open_data(struct job *j, struct err *err)
     return r;
 }
 
+/* The replicas are resolved. */
 static int build_graph(const struct spec *s, uint32_t micro_batch, bool training, struct graph **ret,
                        struct err *err)
 {
@@ -52,6 +53,7 @@ static int build_graph(const struct spec *s, uint32_t micro_batch, bool training
         .optimizer = &s->optimizer,
         .rows = micro_batch,
         .n_micro = s->train.global_batch / micro_batch,
+        .n_replicas = s->resolved.replicas,
         .training = training,
         .skip_nonfinite = s->train.skip_nonfinite,
     };
@@ -86,11 +88,16 @@ struct plan_request job_request(const struct job_options *o, const struct job *j
     };
 }
 
+static int resolve(struct job *j, struct spec_sizes sizes, struct err *err)
+{
+    return spec_resolve(j->spec, sizes, j->train->n_samples, j->train->crc, err);
+}
+
 /* Resolves with this micro-batch and plans. */
 static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
 {
     drop_graphs(j);
-    int r = spec_resolve(j->spec, micro_batch, j->train->n_samples, j->train->crc, err);
+    int r = resolve(j, (struct spec_sizes){micro_batch, j->spec->resolved.replicas}, err);
     if (r == 0)
         r = build_graph(j->spec, micro_batch, true, &j->graph, err);
     if (r == 0)
@@ -122,13 +129,14 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* What "auto" may become, the best first: the divisors of the batch that a GEMM likes, largest first; then
+/* What "auto" may become, the best first: the divisors of a replica's rows that a GEMM likes, largest first; then
  * larger ones, smallest first; then smaller ones, which are slow. None that would make a plan of more tasks
  * than AUTO_TASKS. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
-    uint32_t batch = s->train.global_batch, n = find_divisors(batch, divisors), low = 0, high = n;
+    uint32_t batch = s->train.global_batch, n = find_divisors(batch / s->resolved.replicas, divisors),
+             low = 0, high = n;
     while (low < n && divisors[low] < AUTO_LEAST_ROWS)
         low++;
     while (high > low && divisors[high - 1] > AUTO_ROWS)
@@ -146,7 +154,7 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 /* The first that fits. When none does, the error is of the one that needs least. */
 static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
 {
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), leanest = j->spec->train.global_batch;
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), leanest = j->spec->resolved.micro_batch;
     uint64_t least = UINT64_MAX;
     int r = -ENOSPC;
     for (uint32_t i = 0; i < n && r == -ENOSPC; i++) {
@@ -200,20 +208,33 @@ static int open_existing(const struct job *j, struct outdir *ret)
     return ret->fd;
 }
 
-/* What "auto" meant when the job was first run; 0 when it never was. */
-static int earlier_micro_batch(const struct job *j, uint32_t *ret, struct err *err)
+/* What "auto" meant when the job was first run; zeros when it never was. */
+static int earlier_sizes(const struct job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
     char *text;
     size_t bytes;
-    *ret = 0;
+    *ret = (struct spec_sizes){0};
     if (open_existing(j, &out) < 0)
         return 0;
     int r = read_resolved(&out, &text, &bytes, err);
     if (r == 0 && text != NULL)
-        r = spec_resolved_micro_batch(text, bytes, ret, err);
+        r = spec_resolved_sizes(text, bytes, ret, err);
     free(text);
     close(out.fd);
+    return r;
+}
+
+/* The spec's, and for "auto" what it meant before; 0: it is still to be resolved. */
+static int known_sizes(const struct job *j, struct spec_sizes *ret, struct err *err)
+{
+    struct spec_sizes earlier = {0};
+    *ret = (struct spec_sizes){j->spec->train.micro_batch, j->spec->train.replicas};
+    int r = ret->micro_batch == 0 || ret->replicas == 0 ? earlier_sizes(j, &earlier, err) : 0;
+    if (ret->micro_batch == 0)
+        ret->micro_batch = earlier.micro_batch;
+    if (ret->replicas == 0)
+        ret->replicas = earlier.replicas;
     return r;
 }
 
@@ -236,17 +257,19 @@ int job_open(const struct job_options *o, struct job *j, struct err *err)
 
 int job_prepare(const struct job_options *o, struct job *j, struct err *err)
 {
-    uint32_t micro_batch = j->spec->train.micro_batch;
+    struct spec_sizes sizes;
     int r = job_open(o, j, err);
     if (r == 0)
         r = job_choose_profile(o, j, err);
-    if (r == 0 && micro_batch == 0)
-        r = earlier_micro_batch(j, &micro_batch, err);
+    if (r == 0)
+        r = known_sizes(j, &sizes, err);
+    if (r == 0)
+        r = resolve(j, sizes, err);
     if (r < 0)
         return r;
     uint64_t begin = clock_now_ns();
-    j->resolved_now = micro_batch == 0;
-    r = micro_batch == 0 ? plan_auto(o, j, err) : plan_with(o, j, micro_batch, err);
+    j->resolved_now = sizes.micro_batch == 0;
+    r = j->resolved_now ? plan_auto(o, j, err) : plan_with(o, j, sizes.micro_batch, err);
     if (r < 0)
         return r;
     r = plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, err);

@@ -30,12 +30,12 @@ struct job_options {
     int policy;            /* enum policy_id, -1: the spec's */
     int update;            /* enum update_place, -1: the spec's */
     enum plan_objective objective;
-    const char *profile;   /* a file, or "none"; NULL: $TUTTI_PROFILE, else what was measured here */
-    uint32_t threads;      /* 0: one per core */
+    const char *profile; /* a file, or "none"; NULL: $TUTTI_PROFILE, else what was measured here */
+    uint32_t threads;    /* 0: one per core */
     uint64_t link_bytes_per_s, peer_bytes_per_s; /* 0: unpaced */
     uint64_t delay_seed;                         /* 0: none */
-    bool leased;                  /* by the daemon: device_bytes is a limit, not a wish */
-    const uint32_t *device_index; /* leased: which devices, `devices` of them; NULL: any */
+    bool leased;                                 /* by the daemon: device_bytes is a limit, not a wish */
+    const uint32_t *device_index;                /* leased: which devices, `devices` of them; NULL: any */
 };
 
 /* What the plan's bytes per step are measured by: see job_compare. */
@@ -70,10 +70,10 @@ struct job {
     struct table *table;  /* times of the layers; NULL: analytic */
     enum job_profile profile;
     char profile_reason[832]; /* a sentence without its end */
-    struct plan *plan; /* verified */
-    double plan_s;     /* how long planning and verifying took */
+    struct plan *plan;        /* verified */
+    double plan_s;            /* how long planning and verifying took */
     uint32_t threads;
-    bool resolved_now;    /* micro_batch was "auto", and this is the first time that it is resolved */
+    bool resolved_now; /* micro_batch was "auto", and this is the first time that it is resolved */
     struct job_comparison comparison; /* by job_compare */
     struct job_blame blame;           /* after a failure; n 0: no device's fault, or nobody knows whose */
     uint64_t least_bytes; /* capacity per device that would do; set when job_prepare fails with -ENOSPC */
@@ -82,7 +82,7 @@ struct job {
 /* The spec alone. */
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
 
-/* The rest. Where micro_batch is "auto" and an earlier run left a resolved.json in the output, its value
+/* The rest. Where micro_batch or replicas is "auto" and an earlier run left a resolved.json in the output, its value
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */
 int job_prepare(const struct job_options *o, struct job *j, struct err *err);

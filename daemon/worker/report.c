@@ -142,11 +142,12 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
     strbuf_addf(&b, "%" PRIu64 " training samples", j->train->n_samples);
     if (j->val != NULL)
         strbuf_addf(&b, ", %" PRIu64 " for evaluation", j->val->n_samples);
-    strbuf_addf(&b,
-                "\n  steps    %" PRIu64
-                " of %u samples, in micro-batches of %u\n  memory   policy %s on %u device%s of ",
-                s->resolved.total_steps, s->train.global_batch, s->resolved.micro_batch, p->policy,
-                p->n_devices, p->n_devices == 1 ? "" : "s");
+    strbuf_addf(&b, "\n  steps    %" PRIu64 " of %u samples, in micro-batches of %u", s->resolved.total_steps,
+                s->train.global_batch, s->resolved.micro_batch);
+    if (s->resolved.replicas > 1)
+        strbuf_addf(&b, " by %u replicas", s->resolved.replicas);
+    strbuf_addf(&b, "\n  memory   policy %s on %u device%s of ", p->policy, p->n_devices,
+                p->n_devices == 1 ? "" : "s");
     strbuf_add_bytes(&b, j->machine.capacity_bytes[0]);
     strbuf_add(&b, " (least that would do: ");
     strbuf_add_bytes(&b, least_bytes);
@@ -310,7 +311,8 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     add_number(b, "stall_share", r->stall_share);
     if (r->stall_steps > 0)
         strbuf_addf(b, ",\"stall_traced_steps\":%u", r->stall_steps);
-    strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u", j->plan->policy, j->spec->resolved.micro_batch);
+    strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u,\"replicas\":%u", j->plan->policy,
+                j->spec->resolved.micro_batch, j->spec->resolved.replicas);
     strbuf_addf(b,
                 ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64
                 ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64 ",\"stash_in\":%" PRIu64

@@ -337,7 +337,34 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
     return 0;
 }
 
-int spec_resolve(struct spec *s, uint32_t micro_batch, uint64_t train_samples, uint32_t data_crc,
+static int check_size(const char *path, uint32_t asked, uint32_t resolved, struct err *err)
+{
+    if (asked == 0 || asked == resolved)
+        return 0;
+    return err_set_at(err, -EINVAL, path, "is %" PRIu32 ", but %" PRIu32 " was resolved before", asked,
+                      resolved);
+}
+
+static int check_sizes(const struct spec *s, struct spec_sizes sizes, struct err *err)
+{
+    uint32_t batch = s->train.global_batch;
+    int r = check_size("train.replicas", s->train.replicas, sizes.replicas, err);
+
+    if (r == 0)
+        r = check_size("train.micro_batch", s->train.micro_batch, sizes.micro_batch, err);
+    if (r < 0)
+        return r;
+    if (batch % sizes.replicas != 0)
+        return err_set_at(err, -EINVAL, "train.replicas", "%" PRIu32 " do not divide global_batch %" PRIu32,
+                          sizes.replicas, batch);
+    if (batch / sizes.replicas % sizes.micro_batch != 0)
+        return err_set_at(err, -EINVAL, "train.micro_batch",
+                          "%" PRIu32 " does not divide global_batch %" PRIu32 " among %" PRIu32 " replicas",
+                          sizes.micro_batch, batch, sizes.replicas);
+    return 0;
+}
+
+int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err)
 {
     uint32_t batch = s->train.global_batch;
@@ -345,21 +372,20 @@ int spec_resolve(struct spec *s, uint32_t micro_batch, uint64_t train_samples, u
     int r;
 
     assert(train_samples > 0);
-    if (micro_batch == 0)
-        micro_batch = s->train.micro_batch ? s->train.micro_batch : batch;
-    if (s->train.micro_batch && micro_batch != s->train.micro_batch)
-        return err_set_at(err, -EINVAL, "train.micro_batch",
-                          "is %" PRIu32 ", but %" PRIu32 " was resolved before", s->train.micro_batch,
-                          micro_batch);
-    if (micro_batch > batch || batch % micro_batch != 0)
-        return err_set_at(err, -EINVAL, "train.micro_batch",
-                          "%" PRIu32 " does not divide global_batch %" PRIu32, micro_batch, batch);
-    r = count_steps(s, train_samples, &steps, err);
+    if (sizes.replicas == 0)
+        sizes.replicas = s->train.replicas ? s->train.replicas : 1;
+    if (sizes.micro_batch == 0)
+        sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
+    if (sizes.micro_batch == 0) /* more replicas than rows: refused below */
+        sizes.micro_batch = 1;
+    r = check_sizes(s, sizes, err);
+    if (r == 0)
+        r = count_steps(s, train_samples, &steps, err);
     if (r < 0)
         return r;
-    s->resolved.micro_batch = micro_batch;
-    s->resolved.n_micro = batch / micro_batch;
-    s->resolved.replicas = 1;
+    s->resolved.micro_batch = sizes.micro_batch;
+    s->resolved.n_micro = batch / sizes.micro_batch;
+    s->resolved.replicas = sizes.replicas;
     s->resolved.train_samples = train_samples;
     s->resolved.data_crc = data_crc;
     s->resolved.total_steps = steps;

@@ -127,11 +127,15 @@ void spec_destroy(struct spec *s); /* takes NULL */
 
 bool spec_has_val(const struct spec *s);
 
-/* Fixes micro_batch (which must be the spec's, unless that is auto; 0: the spec's, or the global batch for
- * auto), replicas and the number of steps. train_samples and data_crc come from the training dataset. Epochs
- * become ceil(epochs * train_samples / global_batch) steps. May be called again, e.g. with another
- * micro_batch. */
-int spec_resolve(struct spec *s, uint32_t micro_batch, uint64_t train_samples, uint32_t data_crc,
+/* What changes bits and may be auto. */
+struct spec_sizes {
+    uint32_t micro_batch, replicas; /* 0: not known */
+};
+
+/* Fixes the sizes and the number of steps. A size must be the spec's, unless that is auto; 0: the spec's, and for auto one
+ * replica and as large a micro-batch as there can be. train_samples and data_crc come from the training dataset. Epochs
+ * become ceil(epochs * train_samples / global_batch) steps. May be called again, e.g. with another micro_batch. */
+int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 
 /* The divisors of `batch` nearest to `want`: *ret_below <= want <= *ret_above; 0 where there is none. */
@@ -150,7 +154,7 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t ste
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 uint64_t spec_hash(const struct spec *s); /* of that text */
 
-/* train.micro_batch in a text made by spec_resolved_json: what "auto" meant when a job was first planned. */
-int spec_resolved_micro_batch(const char *resolved_json, size_t bytes, uint32_t *ret, struct err *err);
+/* The sizes in a text made by spec_resolved_json: what "auto" meant when a job was first planned. */
+int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
 
 #endif

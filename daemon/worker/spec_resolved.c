@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/json.h"
 #include "daemon/worker/spec.h"
@@ -101,19 +102,33 @@ uint64_t spec_hash(const struct spec *s)
     return h;
 }
 
-int spec_resolved_micro_batch(const char *resolved_json, size_t bytes, uint32_t *ret, struct err *err)
+static int read_size(const struct json *doc, const char *key, uint32_t *ret, struct err *err)
 {
-    struct json *doc;
+    char path[64];
     uint64_t v = 0;
+
+    snprintf(path, sizeof path, "resolved.train.%s", key);
+    int r = json_u64(json_get(json_get(doc, "train"), key), path, &v, err);
+    if (r == 0 && (v < 1 || v > SPEC_MAX_DIM))
+        r = err_set_at(err, -EINVAL, path, "out of range");
+    if (r == 0)
+        *ret = (uint32_t)v;
+    return r;
+}
+
+int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err)
+{
+    struct spec_sizes sizes = {0};
+    struct json *doc;
     int r = json_parse(resolved_json, bytes, "resolved spec", false, &doc, err);
 
     if (r < 0)
         return r;
-    r = json_u64(json_get(json_get(doc, "train"), "micro_batch"), "resolved.train.micro_batch", &v, err);
-    if (r == 0 && (v < 1 || v > SPEC_MAX_DIM))
-        r = err_set_at(err, -EINVAL, "resolved.train.micro_batch", "out of range");
+    r = read_size(doc, "micro_batch", &sizes.micro_batch, err);
+    if (r == 0)
+        r = read_size(doc, "replicas", &sizes.replicas, err);
     json_free(doc);
     if (r == 0)
-        *ret = (uint32_t)v;
+        *ret = sizes;
     return r;
 }

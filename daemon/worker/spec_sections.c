@@ -5,6 +5,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,22 +100,61 @@ int spec_read_data(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ train */
 
-static void check_micro_batch(struct json_obj *o, uint32_t batch, uint32_t micro)
+/* The divisors of `of` that are nearest to `want`, in words: "32 and 64", "8". */
+struct nearest {
+    char text[32];
+};
+
+static struct nearest nearest(uint32_t of, uint32_t want)
 {
+    struct nearest ret;
     uint32_t below, above;
 
-    if (micro == 0 || batch == 0 || batch % micro == 0)
-        return;
-    spec_nearest_divisors(batch, micro, &below, &above);
-    if (above)
-        json_fail(o, "micro_batch", -EINVAL,
-                  "%" PRIu32 " does not divide global_batch %" PRIu32 "; the nearest that do are %" PRIu32
-                  " and %" PRIu32 ", or write \"auto\"",
-                  micro, batch, below, above);
+    spec_nearest_divisors(of, want, &below, &above);
+    if (above == 0 || above == below)
+        snprintf(ret.text, sizeof ret.text, "%" PRIu32, below);
     else
-        json_fail(o, "micro_batch", -EINVAL,
-                  "%" PRIu32 " is larger than global_batch; write at most %" PRIu32 ", or \"auto\"", micro,
+        snprintf(ret.text, sizeof ret.text, "%" PRIu32 " and %" PRIu32, below, above);
+    return ret;
+}
+
+/* False: reported. */
+static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, uint32_t size)
+{
+    if (size == 0 || batch % size == 0)
+        return true;
+    if (size > batch)
+        json_fail(o, key, -EINVAL,
+                  "%" PRIu32 " is larger than global_batch; write at most %" PRIu32 ", or \"auto\"", size,
                   batch);
+    else
+        json_fail(o, key, -EINVAL,
+                  "%" PRIu32 " does not divide global_batch %" PRIu32
+                  "; the nearest that do are %s, or write \"auto\"",
+                  size, batch, nearest(batch, size).text);
+    return false;
+}
+
+/* Each divides the batch, and so does their product. 0: auto. */
+static void check_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
+{
+    char other[96] = "";
+
+    if (batch == 0 || !check_divides(o, "replicas", batch, replicas))
+        return;
+    if (replicas <= 1) {
+        check_divides(o, "micro_batch", batch, micro);
+        return;
+    }
+    if (micro == 0 || batch / replicas % micro == 0)
+        return;
+    if (batch % micro == 0)
+        snprintf(other, sizeof other, "; with this micro_batch the nearest replicas are %s",
+                 nearest(batch / micro, replicas).text);
+    json_fail(o, "micro_batch", -EINVAL,
+              "%" PRIu32 " x %" PRIu32 " replicas does not divide global_batch %" PRIu32
+              "; with these replicas the nearest that do are %s%s; or write \"auto\"",
+              micro, replicas, batch, nearest(batch / replicas, micro).text, other);
 }
 
 static void read_grad_clip(const struct spec_reader *r, struct json_obj *o)
@@ -139,18 +179,18 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     steps = spec_take_u64(&o, "steps", JSON_OPTIONAL, 1, SPEC_MAX_STEPS, &s->train.steps);
     spec_take_u32(&o, "global_batch", JSON_REQUIRED, 1, SPEC_MAX_DIM, &s->train.global_batch);
     spec_take_auto_u32(&o, "micro_batch", 1, SPEC_MAX_DIM, &s->train.micro_batch);
-    if (spec_take_auto_u32(&o, "replicas", 1, SPEC_MAX_DIM, &s->train.replicas) && s->train.replicas > 1)
-        json_fail(&o, "replicas", -EOPNOTSUPP, "more than one is not supported yet; write 1 or \"auto\"");
+    spec_take_auto_u32(&o, "replicas", 1, SPEC_MAX_DIM, &s->train.replicas);
     read_grad_clip(r, &o);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
-    check_micro_batch(&o, s->train.global_batch, s->train.micro_batch);
+    check_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
     if (epochs && steps)
         json_fail(&o, "steps", -EINVAL, "epochs and steps are both given; keep one of them");
     if (json_obj_end(&o) < 0)
         return o.status;
     if (!epochs && !steps)
-        return err_set_at(r->err, -EINVAL, "train", "does not say how long to train; add \"epochs\" or \"steps\"");
+        return err_set_at(r->err, -EINVAL, "train",
+                          "does not say how long to train; add \"epochs\" or \"steps\"");
     return 0;
 }
 

@@ -146,10 +146,9 @@ struct work {
     const struct layer *layer; /* NULL: an update */
     bool backward;
     const struct optimizer *optimizer;
-    uint64_t w_bytes;
     uint32_t turn, copies; /* repetition i works on copy i % copies */
     struct layer_io io[MOST];
-    float *w[MOST], *dw[MOST], *k[MOST]; /* of updates */
+    struct optimizer_io update[MOST];
 };
 
 static int launch(void *ctx, const struct op_call *call)
@@ -163,8 +162,7 @@ static int enqueue(struct work *w)
     const struct op_sink sink = {launch, w};
     uint32_t i = w->turn++ % w->copies;
     if (w->layer == NULL)
-        return optimizer_update(w->optimizer, &w->timer->step, w->w[i], w->dw[i], w->k[i], NULL, w->w_bytes,
-                                &sink);
+        return optimizer_update(w->optimizer, &w->timer->step, &w->update[i], &sink);
     const struct layer_type *type = layer_type(w->layer);
     return (w->backward ? type->bwd : type->fwd)(w->layer, &w->io[i], &sink);
 }
@@ -274,12 +272,14 @@ static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w
                           void *at, uint64_t room, double *ret_s, struct err *err)
 {
     struct blocks b = {at};
-    struct work w = {.timer = t, .stream = stream, .optimizer = o, .w_bytes = w_bytes};
+    struct work w = {.timer = t, .stream = stream, .optimizer = o};
     w.copies = count_copies(timer_update_bytes(o, w_bytes), room);
     for (uint32_t i = 0; i < w.copies; i++) {
-        w.w[i] = take(&b, w_bytes);
-        w.dw[i] = take(&b, w_bytes);
-        w.k[i] = take(&b, optimizer_state_bytes(o, w_bytes));
+        struct optimizer_io *io = &w.update[i];
+        io->w_bytes = w_bytes;
+        io->w = take(&b, w_bytes);
+        io->dw = take(&b, w_bytes);
+        optimizer_split(o, take(&b, optimizer_state_bytes(o, w_bytes)), io);
     }
     return time_work(&w, ret_s, err);
 }

@@ -4,7 +4,7 @@
  * A device is an arena (guarded.c: capacity is enforced by guard pages) and four streams (stream.c: a thread
  * each); one more stream is the host's. All streams share one pool of threads for the work inside an op.
  * Copies are real copies, counted where they happen; a link speed is imitated by not ending a copy before its
- * time.
+ * time. Copies inside a device go over no link.
  *
  * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no wait
  * enforces does not come about by itself; and it fills the first 256 MiB (FILL_MAX) of each arena, and whatever is
@@ -92,7 +92,7 @@ static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
     return ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns;
 }
 
-static void run_copy(struct cpu_stream *s, void *dst, const void *src, uint64_t bytes)
+static void run_link_copy(struct cpu_stream *s, void *dst, const void *src, uint64_t bytes)
 {
     uint64_t start = s->bytes_per_s ? clock_now_ns() : 0;
 
@@ -129,7 +129,10 @@ static void run(void *ctx, const struct command *c)
         delay(&s->rng);
     switch (c->kind) {
     case COMMAND_COPY:
-        run_copy(s, c->copy.dst, c->copy.src, c->copy.bytes);
+        if (c->copy.stays)
+            cpu_copy(c->copy.dst, c->copy.src, c->copy.bytes);
+        else
+            run_link_copy(s, c->copy.dst, c->copy.src, c->copy.bytes);
         break;
     case COMMAND_DISCARD:
         memset(c->discard.at, 0xFF, c->discard.bytes);
@@ -278,8 +281,11 @@ static int launch(struct devset *base, uint32_t stream, const struct op_call *ca
 
 static int copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes)
 {
+    const bool stays = backend_copy_stays(base, stream, dst);
+
     stream_push(cpu(base)->streams[stream].stream,
-                &(struct command){.kind = COMMAND_COPY, .copy = {.dst = dst, .src = src, .bytes = bytes}});
+                &(struct command){.kind = COMMAND_COPY,
+                                  .copy = {.dst = dst, .src = src, .bytes = bytes, .stays = stays}});
     return 0;
 }
 

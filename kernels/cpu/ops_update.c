@@ -1,7 +1,9 @@
-/* Updates, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of
+/* Updates, the sum of gradients they work on, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of
  * the contract; each operation is rounded on its own, in float unless it says double, and nothing is fused:
  *
- *   both:    g = dw * scale                          scale = decision ? decision->scale : 1
+ *   add:     y' = y + x
+ *
+ *   sgd and adamw: g = dw * scale                    scale = decision ? decision->scale : 1
  *
  *   sgd:     d = g + weight_decay * w
  *            v' = momentum * v + d                   (without v: v' = d)
@@ -28,6 +30,26 @@
 #define BLOCK          4096u
 #define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, 8 Mi elements per pool_run */
 #define BLOCKS_A_PIECE 16u
+
+CPU_CLONES static void add(float *restrict y, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = y[i] + x[i];
+}
+
+static void add_piece(void *ctx, uint32_t i)
+{
+    const struct op_add *o = ctx;
+    uint64_t at = piece_begin(i);
+
+    add(o->y + at, o->x + at, piece_size(i, o->n));
+}
+
+void cpu_op_add(const struct op_call *call, struct pool *pool)
+{
+    struct op_add o = call->add;
+    pool_run(pool, add_piece, &o, piece_count(o.n));
+}
 
 static float decided_scale(const struct step_decision *d)
 {

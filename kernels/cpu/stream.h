@@ -10,6 +10,7 @@
 #ifndef KERNELS_CPU_STREAM_H
 #define KERNELS_CPU_STREAM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/op.h"
@@ -34,6 +35,7 @@ struct command {
             void *dst;
             const void *src;
             uint64_t bytes;
+            bool stays; /* inside a device */
         } copy;
         struct {
             void *at;

@@ -5,7 +5,7 @@
  * but cuda_event_create. A CUDA event belongs to one device and can be recorded on its streams alone, so an
  * event of ours is one of CUDA's for each device, and remembers which was recorded last.
  *
- * Bytes are counted where the copy is enqueued: a copy that then fails fails the devset.
+ * Bytes that go over a link are counted where the copy is enqueued: a copy that then fails fails the devset.
  *
  * Enqueueing thread, except mark_now (driver's) and cuda_counters (any).
  */
@@ -67,7 +67,7 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
         r = peer_copy(ds, stream / LANE_COUNT, dst, src, bytes);
     else
         r = host_copy(ds, s->stream, dst, src, bytes, lane == LANE_IN);
-    if (r == 0)
+    if (r == 0 && !backend_copy_stays(base, stream, dst))
         atomic_fetch_add_explicit(&s->copied_bytes, bytes, memory_order_relaxed);
     return r;
 }

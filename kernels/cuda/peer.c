@@ -1,7 +1,7 @@
-/* Copies between devices: directly where the topology lets one device reach the other's memory, otherwise
- * through pinned host memory.
+/* Copies on the peer lanes: inside a device; to another directly, where the topology lets one device reach the other's
+ * memory; otherwise through pinned host memory.
  *
- * The second way: the sender's peer stream copies a piece into one of two buffers, the receiver's relay stream
+ * The last way: the sender's peer stream copies a piece into one of two buffers, the receiver's relay stream
  * copies it on, and events order the two, so that both links are busy at the same time. (Left to itself the
  * driver would go through the host too, but in a way that is not said to be asynchronous.) The peer stream ends
  * by waiting for the last piece: a copy is done, for whoever comes behind it on that stream, when all of it has

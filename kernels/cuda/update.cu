@@ -1,4 +1,4 @@
-/* Updates, and the norm that decides about them: bit for bit kernels/cpu/ops_update.c, whose head states the
+/* Updates, the sum of gradients they work on, and the norm that decides about them: bit for bit kernels/cpu/ops_update.c, whose head states the
  * expressions and the order of every sum. The decision is read on the device, when the update runs.
  *
  * Enqueueing thread only.
@@ -7,6 +7,24 @@
 
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/cuda/ops.h"
+
+/* ---- add ---- */
+
+static __global__ void add(float *y, const float *x, uint64_t n)
+{
+    FOR_EACH(i, n)
+    y[i] = y[i] + x[i];
+}
+
+int cuda_op_add(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_add *o = &call->add;
+
+    add<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->y, o->x, o->n);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- the decision ---- */
 
 static __device__ __forceinline__ bool decided_skip(const struct step_decision *d)
 {
@@ -176,6 +194,7 @@ int cuda_warm_update(const struct cuda_place *at)
     const struct adamw_scalars a = {0};
     struct step_decision *scratch = (struct step_decision *)at->partials;
 
+    add<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
     sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, 0, s);
     adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, a);
     block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, 0, NULL, 0);

@@ -67,7 +67,11 @@ WRONG = [
     ("micro-batch larger than the batch", {"train.micro_batch": 48}, "train.micro_batch", ["at most 24"]),
     ("micro-batch of zero", {"train.micro_batch": 0}, "train.micro_batch", ["from 1"]),
     ("micro-batch of a word", {"train.micro_batch": "some"}, "train.micro_batch", ['"auto"']),
-    ("replicas", {"train.replicas": 2}, "train.replicas", ["not supported yet"]),
+    ("replicas that do not divide", {"train.replicas": 5}, "train.replicas", ["4 and 6", '"auto"', "24"]),
+    ("more replicas than rows", {"train.replicas": 48}, "train.replicas", ["at most 24"]),
+    ("replicas of zero", {"train.replicas": 0}, "train.replicas", ["from 1"]),
+    ("replicas and micro-batch that do not divide", {"train.replicas": 2, "train.micro_batch": 8}, "train.micro_batch",
+     ["8 x 2 replicas", "6 and 12", "1 and 3", '"auto"']),
     ("unknown policy", {"memory": {"policy": "strem"}}, "memory.policy", ['did you mean "stream"']),
     ("model of a later version", {"model": {"type": "gpt2"}}, "model.type", ["not supported yet"]),
     ("unknown model", {"model.type": "mpl"}, "model.type", ['did you mean "mlp"']),
@@ -301,6 +305,7 @@ def test_output_of_the_same_bits_is_accepted(t):
     out, plain = t.path("out"), t.path("plain")
     for changes in ({"name": "other", "checkpoint.keep": 3, "resources": {"devices": 2}},
                     {"train.on_nonfinite": "skip", "memory": {"policy": "stream"}, "checkpoint": DELETE},
+                    {"train.replicas": 1},
                     {"train.steps": 7, "queue": {"priority": "low"}}):
         t.worker("--run", write_job(t, job(TINY, changes)), "--quiet", "--output", out)
     t.worker("--run", write_job(t, job(TINY, {"train.steps": 7})), "--quiet", "--output", plain)

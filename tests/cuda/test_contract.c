@@ -316,6 +316,7 @@ static void test_copy_out_of_range_refused(const char *backend)
     assert_int_equal(devset_copy(ds, out, host, d0 + RIG_CAPACITY - 256, 257), -EFAULT);
     assert_int_equal(devset_copy(ds, peer, host, d0, 256), -EFAULT);
     assert_int_equal(devset_copy(ds, peer, d0, d1, 256), -EFAULT);
+    assert_int_equal(devset_copy(ds, peer, d0 + 128, d0, 256), -EINVAL);
     rig_drain(ds);
     devset_counters(ds, 0, &n);
     assert_true(n.in_bytes == 0 && n.out_bytes == 0 && n.peer_bytes == 0);
@@ -401,6 +402,43 @@ static void test_copies_arrive_and_are_counted(const char *backend)
     assert_true(n.in_bytes == 0 && n.peer_bytes == 0 && n.out_bytes == total);
     rig_free(ds, (float *)(void *)src, most / 4);
     rig_free(ds, (float *)(void *)dst, most / 4);
+    event_destroy(ds, e);
+    devset_close(ds);
+}
+
+/* Inside a device, on its peer lane, between a copy from the other device and one to it: in order, and only those two
+ * are counted. */
+static void test_copies_inside_a_device_go_over_no_link(const char *backend)
+{
+    enum { ROUNDS = 20 };
+    struct devset *ds = open_two(backend);
+    struct event *e = rig_event(ds);
+    const uint32_t in = STREAM(0, LANE_IN), peer0 = STREAM(0, LANE_PEER), peer1 = STREAM(1, LANE_PEER);
+    float *host = rig_floats(ds, N), *d0 = devset_address(ds, 0, 0), *d1 = devset_address(ds, 1, 256);
+    const struct op_call relu = rig_relu(d1 + N, N);
+    const uint64_t bytes = N * sizeof *host;
+    struct device_counters n;
+
+    for (int i = 1; i <= ROUNDS; i++) {
+        set_all(host, N, (float)i);
+        rig_copy(ds, in, d0, host, bytes);
+        rig_order(ds, in, peer0, e);
+        rig_copy(ds, peer0, d0 + N, d0, bytes);
+        rig_copy(ds, peer0, d1, d0 + N, bytes);
+        rig_order(ds, peer0, peer1, e);
+        rig_copy(ds, peer1, d1 + N, d1, bytes);
+        rig_order(ds, peer1, STREAM(1, LANE_COMPUTE), e);
+        rig_launch(ds, STREAM(1, LANE_COMPUTE), &relu);
+        rig_order(ds, STREAM(1, LANE_COMPUTE), STREAM(1, LANE_OUT), e);
+        rig_copy(ds, STREAM(1, LANE_OUT), host, d1 + N, bytes);
+        rig_drain(ds);
+        assert_all(host, N, (float)i);
+    }
+    devset_counters(ds, 0, &n);
+    assert_true(n.in_bytes == ROUNDS * bytes && n.out_bytes == 0 && n.peer_bytes == ROUNDS * bytes);
+    devset_counters(ds, 1, &n);
+    assert_true(n.in_bytes == 0 && n.out_bytes == ROUNDS * bytes && n.peer_bytes == 0);
+    rig_free(ds, host, N);
     event_destroy(ds, e);
     devset_close(ds);
 }
@@ -504,6 +542,7 @@ static const struct {
     CASE(test_close_drains),
     CASE(test_copies_across_pieces_of_host_memory),
     CASE(test_copies_arrive_and_are_counted),
+    CASE(test_copies_inside_a_device_go_over_no_link),
     CASE(test_copy_out_of_range_refused),
     CASE(test_discard_ends_what_was_there_before),
     CASE(test_discard_in_the_wrong_place_refused),

@@ -232,6 +232,32 @@ static void test_extreme_values_as_on_cpu(void **state)
     }
 }
 
+/* Every pair of these, at addresses that no vector of elements is aligned to. */
+static void test_add_of_odd_numbers_at_odd_addresses_as_on_cpu(void **state)
+{
+    static const float odd[] = {NAN,       INFINITY,  -INFINITY,  3e38f,  -3e38f, 0.0f, -0.0f,
+                                0x1p-126f, 0x1p-149f, -0x1p-149f, 1e-40f, 1,      -1,   0x1p24f};
+    enum { ODD = COUNT(odd), PAIRS = ODD * ODD, FLOATS = 2 * PAIRS + 8 };
+    float *host = (float *)(void *)before, *dev = devset_address(ds, 0, 0), want[PAIRS];
+
+    (void)state;
+    for (uint32_t shift = 0; shift < 16; shift++) {
+        const uint32_t y = shift % 4, x = PAIRS + 4 + shift / 4;
+        memset(host, 0, FLOATS * sizeof *host);
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            want[i] = host[y + i] = odd[i % ODD];
+            host[x + i] = odd[i / ODD];
+        }
+        const struct op_call on_cpu = {.op = OP_add, .add = {want, host + x, PAIRS}};
+        const struct op_call on_device = {.op = OP_add, .add = {dev + y, dev + x, PAIRS}};
+        cpu_ops[OP_add](&on_cpu, pool);
+        launch_around(&on_device, 1, host, FLOATS * sizeof *host);
+        assert_same_or_nan(host + y, want, PAIRS);
+        for (uint32_t i = 0; i < FLOATS; i++)
+            assert_true((i >= y && i < y + PAIRS) || (i >= x && i < x + PAIRS) || host[i] == 0);
+    }
+}
+
 /* NaN among the logits gives a NaN loss that counts as wrong; so does a target that is no class. */
 static void test_bad_logits_and_targets_give_nan_loss(void **state)
 {
@@ -336,6 +362,7 @@ int main(int argc, char **argv)
          (void *)(uintptr_t)OP_##name},
 #include "kernels/ops.def"
 #undef OP
+        cmocka_unit_test(test_add_of_odd_numbers_at_odd_addresses_as_on_cpu),
         cmocka_unit_test(test_bad_logits_and_targets_give_nan_loss),
         cmocka_unit_test(test_extreme_values_as_on_cpu),
         cmocka_unit_test(test_losses_of_very_many_rows),

@@ -438,6 +438,7 @@ def test_there_is_no_such_job(t):
 BAD_SPECS = [  # changes, errno, path, part of the message
     ({"train.micro_bach": 2}, "EINVAL", "train.micro_bach", 'did you mean "micro_batch"?'),
     ({"train.micro_batch": 3}, "EINVAL", "train.micro_batch", ""),
+    ({"train.replicas": 3}, "EINVAL", "train.replicas", "2 and 4"),
     ({"train.global_batch": 0}, "EINVAL", "train.global_batch", ""),
     ({"train": 1}, "EINVAL", "train", "object"),
     ({"schema": "job/v2"}, "EINVAL", "schema", ""),

@@ -261,13 +261,9 @@ uint64_t engine_least_capacity(const struct engine_case *c, const struct engine_
     return least;
 }
 
-void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m)
+static void open_devices(struct engine *e, const struct engine_machine *m)
 {
     struct err err = {0};
-    make_request(e, c, m);
-    if (plan_make(&e->request, &e->plan, NULL, &err) < 0 ||
-        plan_verify(e->plan, e->graph, e->eval, &e->planned_for, NULL, &err) < 0)
-        fail_msg("%s", err.msg);
     struct devset_config config = {.backend = engine_backend,
                                    .n_devices = m->n_devices,
                                    .threads = m->threads,
@@ -282,10 +278,29 @@ void engine_open(struct engine *e, const struct engine_case *c, const struct eng
         fail_msg("%s", err.msg);
 }
 
+void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m)
+{
+    struct err err = {0};
+    make_request(e, c, m);
+    if (plan_make(&e->request, &e->made, NULL, &err) < 0 ||
+        plan_verify(e->made, e->graph, e->eval, &e->planned_for, NULL, &err) < 0)
+        fail_msg("%s", err.msg);
+    e->plan = e->made;
+    open_devices(e, m);
+}
+
+void engine_open_plan(struct engine *e, const struct engine_case *c, const struct engine_machine *m,
+                      const struct plan *plan)
+{
+    make_request(e, c, m);
+    e->plan = plan;
+    open_devices(e, m);
+}
+
 void engine_close(struct engine *e)
 {
     devset_close(e->ds);
-    plan_destroy(e->plan);
+    plan_destroy(e->made);
     finish_request(e);
 }
 

@@ -50,12 +50,17 @@ struct engine {
     struct graph *graph, *eval;
     struct machine planned_for;
     struct plan_request request;
-    struct plan *plan;
+    const struct plan *plan;
+    struct plan *made; /* the same, where it was planned here */
     struct devset *ds;
     struct store *store; /* while it trains */
     struct exec *exec;   /* while it trains */
 };
 void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m);
+/* With a plan that the caller made by other means, and that nobody verifies. Of the machine all but policy, capacity and place of
+ * updates counts. */
+void engine_open_plan(struct engine *e, const struct engine_case *c, const struct engine_machine *m,
+                      const struct plan *plan);
 void engine_train(struct engine *e, struct engine_result *ret);
 void engine_close(struct engine *e);
 

@@ -116,9 +116,10 @@ static void close_memory(struct reference *r)
     free(r->mem);
 }
 
-static void *mem(struct reference *r, enum tensor_kind k, uint32_t layer, uint32_t micro)
+/* which: the micro-batch, of a dW the replica. */
+static void *mem(struct reference *r, enum tensor_kind k, uint32_t layer, uint32_t which)
 {
-    tensor_id t = graph_tensor_find(r->g, k, layer, micro);
+    tensor_id t = graph_tensor_find(r->g, k, layer, which);
     return t == PLAN_NONE ? NULL : r->mem[t];
 }
 
@@ -130,7 +131,7 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
         .step = &r->args,
         .rows = r->c->chain.rows,
         .first_row = j * r->c->chain.rows,
-        .accumulate = j > 0,
+        .accumulate = j % (r->g->n_micro / r->g->n_replicas) > 0,
         .w = mem(r, TENSOR_W, t->layer, PLAN_NONE),
         .x = mem(r, TENSOR_X, t->layer, j),
         .s = mem(r, TENSOR_S, t->layer, j),
@@ -144,9 +145,22 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
     }
     io.dy = mem(r, TENSOR_DX, t->layer + 1, j);
     io.dx = mem(r, TENSOR_DX, t->layer, j);
-    io.dw = mem(r, TENSOR_DW, t->layer, PLAN_NONE);
+    io.dw = mem(r, TENSOR_DW, t->layer, t->replica);
     io.scratch = mem(r, TENSOR_SCRATCH, t->layer, j);
     layer_type(l)->bwd(l, &io, sink);
+}
+
+static void reference_update(struct reference *r, uint32_t l, const struct step_decision *decision,
+                             const struct op_sink *sink)
+{
+    const struct optimizer *o = &r->c->chain.optimizer;
+    struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
+                              .dw = mem(r, TENSOR_DW, l, 0),
+                              .decision = decision,
+                              .w_bytes = r->g->layers[l].size.w};
+
+    optimizer_split(o, mem(r, TENSOR_K, l, PLAN_NONE), &io);
+    optimizer_update(o, &r->args, &io, sink);
 }
 
 static void reference_state(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
@@ -156,9 +170,15 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
     struct step_decision *decision = mem(r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
     bool first = true;
     switch (t->kind) {
+    case INSTR_RED:
+        call.op = OP_add;
+        call.add = (struct op_add){mem(r, TENSOR_DW, l, 0), mem(r, TENSOR_DW, l, t->replica),
+                                   r->g->layers[l].size.w / 4};
+        launch_now(r, &call);
+        break;
     case INSTR_NORM:
         call.op = OP_sumsq;
-        call.sumsq = (struct op_sumsq){mem(r, TENSOR_DW, l, PLAN_NONE), mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
+        call.sumsq = (struct op_sumsq){mem(r, TENSOR_DW, l, 0), mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
                                        r->g->layers[l].size.w / 4};
         launch_now(r, &call);
         break;
@@ -175,9 +195,7 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
         launch_now(r, &call);
         break;
     default:
-        optimizer_update(&r->c->chain.optimizer, &r->args, mem(r, TENSOR_W, l, PLAN_NONE),
-                         mem(r, TENSOR_DW, l, PLAN_NONE), mem(r, TENSOR_K, l, PLAN_NONE), decision,
-                         r->g->layers[l].size.w, sink);
+        reference_update(r, l, decision, sink);
     }
 }
 

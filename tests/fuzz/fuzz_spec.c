@@ -10,21 +10,23 @@ static void check_resolved(struct spec *s, uint64_t samples)
     struct strbuf b = {0}, again = {0};
     struct json *doc = NULL;
     struct err err = {0};
-    uint32_t micro_batch = 0;
-    int r = spec_resolve(s, 0, samples, 7, &err);
+    struct spec_sizes sizes = {0};
+    int r = spec_resolve(s, sizes, samples, 7, &err);
     if (r < 0) {
         check_failure(r, &err);
         return;
     }
-    HOLDS(s->resolved.micro_batch > 0 && s->train.global_batch % s->resolved.micro_batch == 0);
+    HOLDS(s->resolved.micro_batch > 0 && s->resolved.replicas > 0);
+    HOLDS((uint64_t)s->resolved.n_micro * s->resolved.micro_batch == s->train.global_batch);
+    HOLDS(s->resolved.n_micro % s->resolved.replicas == 0);
     HOLDS(s->resolved.total_steps > 0 && s->resolved.total_steps <= SPEC_MAX_STEPS);
     spec_resolved_json(s, &b);
     HOLDS(json_parse(b.at, b.n, "resolved", false, &doc, NULL) == 0);
     json_free(doc);
     spec_resolved_json(s, &again);
     HOLDS(b.n == again.n && memcmp(b.at, again.at, b.n) == 0);
-    HOLDS(spec_resolved_micro_batch(b.at, b.n, &micro_batch, &err) == 0 &&
-          micro_batch == s->resolved.micro_batch);
+    HOLDS(spec_resolved_sizes(b.at, b.n, &sizes, &err) == 0 && sizes.micro_batch == s->resolved.micro_batch &&
+          sizes.replicas == s->resolved.replicas);
     spec_hash(s);
     const uint64_t steps[] = {0, s->resolved.total_steps / 3, s->resolved.total_steps / 2,
                               s->resolved.total_steps - 1};

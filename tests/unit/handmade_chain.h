@@ -1,5 +1,8 @@
 /* A small chain and plans for it, made by hand, for tests of the executor: dense (relu, dropout) - dense -
- * softmax_xent, three micro-batches, on one or two devices, with the update on host or devices.
+ * softmax_xent, three micro-batches, of one or three replicas, on one or two devices, with the update on host or devices.
+ *
+ * With shares, reduction and update are two instructions each. Where W stays on a device, it is pinned there in one place, is
+ * copied to another for forward and backward, and each part of each share of K has an address of its own.
  *
  * make_plan writes what the scenario asks for with handmade_plan.h, in the order of the method; waits are
  * derived.
@@ -22,7 +25,7 @@
 /* ---- the model ---- */
 
 enum { LAYERS = 3, LOSS = LAYERS - 1, MICROS = 3, ROWS = 4, IN = 12, CLASSES = 10 };
-enum { MAX_DEVICES = 2, MAX_TENSORS = 64, LEASE = 1 << 20 };
+enum { MAX_DEVICES = 2, MAX_TENSORS = 64, LEASE = 1 << 20, SHARES = 2, SHARE_BYTES = 512 };
 
 static struct layer layers[LAYERS] = {
     {.kind = LAYER_dense, .id = 0, .in = IN, .out = 20, .bias = true, .act = ACT_RELU, .dropout = 0.25f},
@@ -45,6 +48,8 @@ struct scenario {
     uint32_t steps; /* per cycle */
     const struct optimizer *optimizer;
     uint64_t nan_step; /* whose input is not a number; UINT64_MAX: none */
+    uint32_t replicas; /* 1 or MICROS */
+    bool shares;
 };
 
 static inline struct layer_sizes sizes_of(uint32_t l)
@@ -55,17 +60,26 @@ static inline struct layer_sizes sizes_of(uint32_t l)
 }
 
 #define NO_NAN UINT64_MAX
+enum { TWO_DEVICES = 4, NAN_ON_DEVICES = 8, SHARES_OF_REPLICAS = 12 }; /* numbers that tests use */
 static const struct scenario scenarios[] = {
-    {"device update", 1, false, true, false, 1, &adamw, NO_NAN},
-    {"device update, no decision", 1, false, false, false, 1, &sgd, NO_NAN},
-    {"host update", 1, true, true, false, 1, &adamw, NO_NAN},
-    {"host update, no state", 1, true, false, true, 1, &plain_sgd, NO_NAN},
-    {"two devices, device update", 2, false, true, true, 1, &adamw, NO_NAN},
-    {"two devices, host update", 2, true, true, false, 1, &sgd, NO_NAN},
-    {"two steps per cycle, device update", 2, false, true, false, 2, &adamw, NO_NAN},
-    {"two steps per cycle, host update", 1, true, true, true, 2, &adamw, NO_NAN},
-    {"not a number, device update", 2, false, true, false, 1, &adamw, 3},
-    {"not a number, host update", 1, true, true, false, 1, &sgd, 3},
+    {"device update", 1, false, true, false, 1, &adamw, NO_NAN, 1, false},
+    {"device update, no decision", 1, false, false, false, 1, &sgd, NO_NAN, 1, false},
+    {"host update", 1, true, true, false, 1, &adamw, NO_NAN, 1, false},
+    {"host update, no state", 1, true, false, true, 1, &plain_sgd, NO_NAN, 1, false},
+    {"two devices, device update", 2, false, true, true, 1, &adamw, NO_NAN, 1, false},
+    {"two devices, host update", 2, true, true, false, 1, &sgd, NO_NAN, 1, false},
+    {"two steps per cycle, device update", 2, false, true, false, 2, &adamw, NO_NAN, 1, false},
+    {"two steps per cycle, host update", 1, true, true, true, 2, &adamw, NO_NAN, 1, false},
+    {"not a number, device update", 2, false, true, false, 1, &adamw, 3, 1, false},
+    {"not a number, host update", 1, true, true, false, 1, &sgd, 3, 1, false},
+    {"replicas, device update", 1, false, true, false, 1, &adamw, NO_NAN, MICROS, false},
+    {"replicas, two devices, host update", 2, true, true, true, 1, &sgd, NO_NAN, MICROS, false},
+    {"replicas in shares, two devices, device update", 2, false, true, false, 1, &adamw, NO_NAN, MICROS,
+     true},
+    {"replicas in shares, two steps per cycle", 1, false, false, true, 2, &sgd, NO_NAN, MICROS, true},
+    {"replicas in shares, no state", 2, false, false, false, 1, &plain_sgd, NO_NAN, MICROS, true},
+    {"replicas in shares, host update", 1, true, true, false, 1, &adamw, NO_NAN, MICROS, true},
+    {"shares, not a number", 2, false, true, false, 1, &adamw, 3, 1, true},
 };
 
 /* ---- the plan ---- */
@@ -73,12 +87,14 @@ static const struct scenario scenarios[] = {
 struct maker {
     const struct scenario *sc;
     struct handmade h;
-    tensor_id w[LAYERS], dw[LAYERS], k[LAYERS], sumsq[LAYERS], decision;
+    tensor_id w[LAYERS], dw[LAYERS][MICROS], k[LAYERS], sumsq[LAYERS], decision; /* dw: [layer][replica] */
     tensor_id x[LAYERS][MICROS], dx[LAYERS][MICROS], s[LAYERS][MICROS], scratch[LAYERS][MICROS];
     tensor_id target[MICROS], result[MICROS];
     uint64_t addr[MAX_DEVICES][MAX_TENSORS]; /* + 1; 0: not placed yet */
     uint64_t used[MAX_DEVICES];
-    uint32_t step; /* that instructions belong to */
+    uint64_t work[LAYERS];                          /* shares: address + 1 of the W that tasks read */
+    uint64_t part[LAYERS][SHARES][OPTIMIZER_PARTS]; /* shares: address + 1 of a part of K */
+    uint32_t step;                                  /* that instructions belong to */
 };
 
 static inline tensor_id make_tensor(struct maker *m, enum tensor_kind kind, uint32_t layer, uint32_t micro,
@@ -97,7 +113,11 @@ static inline void make_tensors(struct maker *m)
         const uint64_t k = size.w ? optimizer_state_bytes(m->sc->optimizer, size.w) : 0;
         m->w[l] = make_tensor(m, TENSOR_W, l, PLAN_NONE, size.w, 1);
         m->k[l] = make_tensor(m, TENSOR_K, l, PLAN_NONE, k, 1);
-        m->dw[l] = make_tensor(m, TENSOR_DW, l, PLAN_NONE, size.w, 1);
+        for (uint32_t r = 0; r < m->sc->replicas; r++) {
+            m->dw[l][r] = make_tensor(m, TENSOR_DW, l, PLAN_NONE, size.w, 1);
+            if (size.w)
+                m->h.tensors.at[m->dw[l][r]].replica = r;
+        }
         m->sumsq[l] = make_tensor(m, TENSOR_SUMSQ, l, PLAN_NONE, size.w ? sizeof(double) : 0, 1);
         for (uint32_t j = 0; j < MICROS; j++) {
             m->x[l][j] = make_tensor(m, TENSOR_X, l, j, size.x, l == 0 ? ring : 0);
@@ -136,15 +156,20 @@ static inline tensor_id place_of(const struct maker *m, tensor_id t)
     }
 }
 
-static inline uint64_t address_of(struct maker *m, uint32_t device, tensor_id t)
+/* Room for one more copy, at an address that is kept + 1 in *addr. */
+static inline uint64_t take_address(struct maker *m, uint32_t device, uint64_t bytes, uint64_t *addr)
 {
-    uint64_t *addr = &m->addr[device][place_of(m, t)];
     if (*addr == 0) {
         *addr = m->used[device] + 1;
-        m->used[device] += round_up(m->h.tensors.at[t].bytes, PLAN_ALIGN);
+        m->used[device] += round_up(bytes, PLAN_ALIGN);
         assert_true(m->used[device] <= LEASE);
     }
     return *addr - 1;
+}
+
+static inline uint64_t address_of(struct maker *m, uint32_t device, tensor_id t)
+{
+    return take_address(m, device, m->h.tensors.at[t].bytes, &m->addr[device][place_of(m, t)]);
 }
 
 /* Nothing where the layer has no such block. */
@@ -154,14 +179,85 @@ static inline void operand(struct maker *m, tensor_id t, uint32_t loc, enum acce
         hm_operand(&m->h, t, loc, loc == PLAN_HOST ? 0 : address_of(m, loc, t), access);
 }
 
+static inline void operand_range(struct maker *m, tensor_id t, uint64_t begin, uint64_t end, uint32_t loc,
+                                 enum access access)
+{
+    hm_operand_range(&m->h, t, begin, end, loc, loc == PLAN_HOST ? 0 : address_of(m, loc, t) + begin, access);
+}
+
+/* Whether W and K stay on the devices in shares. */
+static inline bool is_pinned(const struct maker *m)
+{
+    return m->sc->shares && !m->sc->host_update;
+}
+
+/* Bytes of W as forward and backward read it. */
+static inline void work_operand(struct maker *m, uint32_t l, uint64_t begin, uint64_t end, enum access access)
+{
+    const uint32_t d = device_of(m, l);
+    if (m->w[l] == PLAN_NONE)
+        return;
+    if (!is_pinned(m))
+        operand_range(m, m->w[l], begin, end, d, access);
+    else
+        hm_operand_range(&m->h, m->w[l], begin, end, d,
+                         take_address(m, d, sizes_of(l).w, &m->work[l]) + begin, access);
+}
+
+/* ---- shares ---- */
+
+static inline uint32_t n_shares(const struct maker *m)
+{
+    return m->sc->shares ? SHARES : 1;
+}
+
+/* Bytes of W and dW. */
+static inline uint64_t share_begin(uint32_t share)
+{
+    return share * SHARE_BYTES;
+}
+
+static inline uint64_t share_end(const struct maker *m, uint32_t l, uint32_t share)
+{
+    return share + 1 < n_shares(m) ? SHARE_BYTES : sizes_of(l).w;
+}
+
+/* Operands of K. */
+static inline uint32_t n_parts(const struct maker *m)
+{
+    const uint32_t parts = optimizer_parts(m->sc->optimizer);
+    return m->sc->shares || parts == 0 ? parts : 1;
+}
+
+/* Of K: all of it, or a part of the share. On a device the parts are put where nothing else is beside them. */
+static inline void k_operand(struct maker *m, uint32_t l, uint32_t share, uint32_t part, uint32_t loc,
+                             enum access access)
+{
+    const uint64_t begin = part * sizes_of(l).w + share_begin(share),
+                   end = part * sizes_of(l).w + share_end(m, l, share);
+    if (!m->sc->shares)
+        operand(m, m->k[l], loc, access);
+    else if (loc == PLAN_HOST)
+        operand_range(m, m->k[l], begin, end, loc, access);
+    else
+        hm_operand_range(&m->h, m->k[l], begin, end, loc,
+                         take_address(m, loc, end - begin + PLAN_ALIGN, &m->part[l][share][part]), access);
+}
+
+/* ---- moves ---- */
+
+static inline uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
+{
+    return kind == INSTR_FETCH   ? plan_stream(dst, LANE_IN)
+           : kind == INSTR_SPILL ? plan_stream(src, LANE_OUT)
+                                 : plan_stream(src, LANE_PEER);
+}
+
 static inline void move(struct maker *m, enum instr_kind kind, tensor_id t, uint32_t src, uint32_t dst)
 {
-    const uint32_t stream = kind == INSTR_FETCH   ? plan_stream(dst, LANE_IN)
-                            : kind == INSTR_SPILL ? plan_stream(src, LANE_OUT)
-                                                  : plan_stream(src, LANE_PEER);
     if (t == PLAN_NONE || src == dst)
         return;
-    hm_instr(&m->h, kind, stream, PLAN_NONE, PLAN_NONE, m->step);
+    hm_instr(&m->h, kind, move_stream(kind, src, dst), PLAN_NONE, PLAN_NONE, m->step);
     operand(m, t, src, ACCESS_READ);
     operand(m, t, dst, ACCESS_WRITE);
 }
@@ -186,7 +282,7 @@ static inline void make_fwd(struct maker *m, enum instr_kind kind, uint32_t l, u
     const uint32_t d = device_of(m, l);
 
     hm_instr(&m->h, kind, task_stream(m, d), l, j, m->step);
-    operand(m, m->w[l], d, ACCESS_READ);
+    work_operand(m, l, 0, sizes_of(l).w, ACCESS_READ);
     operand(m, m->x[l][j], d, ACCESS_READ);
     if (l == LOSS) {
         operand(m, m->target[j], d, ACCESS_READ);
@@ -200,14 +296,14 @@ static inline void make_fwd(struct maker *m, enum instr_kind kind, uint32_t l, u
 
 static inline void make_bwd(struct maker *m, uint32_t l, uint32_t j)
 {
-    const uint32_t d = device_of(m, l);
+    const uint32_t d = device_of(m, l), of_each = MICROS / m->sc->replicas;
 
     hm_instr(&m->h, INSTR_BWD, task_stream(m, d), l, j, m->step);
-    operand(m, m->w[l], d, ACCESS_READ);
+    work_operand(m, l, 0, sizes_of(l).w, ACCESS_READ);
     operand(m, m->x[l][j], d, ACCESS_READ);
     operand(m, m->s[l][j], d, ACCESS_READ);
     operand(m, l == LOSS ? m->target[j] : m->dx[l + 1][j], d, ACCESS_READ);
-    operand(m, m->dw[l], d, j == 0 ? ACCESS_WRITE : ACCESS_RW);
+    operand(m, m->dw[l][j / of_each], d, j % of_each == 0 ? ACCESS_WRITE : ACCESS_RW);
     operand(m, m->dx[l][j], d, ACCESS_WRITE);
     operand(m, m->scratch[l][j], d, ACCESS_WRITE);
 }
@@ -235,14 +331,34 @@ static inline void make_backward(struct maker *m, uint32_t j)
     }
 }
 
+/* Where gradients are reduced, normed and applied. */
+static inline uint32_t update_place(const struct maker *m, uint32_t l)
+{
+    return m->sc->host_update ? PLAN_HOST : device_of(m, l);
+}
+
+static inline void make_reductions(struct maker *m)
+{
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t r = 1; m->w[l] != PLAN_NONE && r < m->sc->replicas; r++)
+            for (uint32_t i = n_shares(m); i-- > 0;) {
+                const uint32_t d = update_place(m, l);
+                const uint64_t begin = share_begin(i), end = share_end(m, l, i);
+                const uint32_t at = hm_instr(&m->h, INSTR_RED, task_stream(m, d), l, PLAN_NONE, m->step);
+                m->h.programs[m->h.now].instrs.at[at].replica = r;
+                operand_range(m, m->dw[l][0], begin, end, d, ACCESS_RW);
+                operand_range(m, m->dw[l][r], begin, end, d, ACCESS_READ);
+            }
+}
+
 static inline void make_decision(struct maker *m)
 {
     for (uint32_t l = 0; l < LAYERS; l++) {
-        const uint32_t d = m->sc->host_update ? PLAN_HOST : device_of(m, l);
+        const uint32_t d = update_place(m, l);
         if (m->w[l] == PLAN_NONE)
             continue;
         hm_instr(&m->h, INSTR_NORM, task_stream(m, d), l, PLAN_NONE, m->step);
-        operand(m, m->dw[l], d, ACCESS_READ);
+        operand(m, m->dw[l][0], d, ACCESS_READ);
         operand(m, m->sumsq[l], d, ACCESS_WRITE);
         spill(m, m->sumsq[l], d);
     }
@@ -254,25 +370,43 @@ static inline void make_decision(struct maker *m)
         fetch(m, m->decision, d);
 }
 
+static inline void make_update(struct maker *m, uint32_t l, uint32_t share)
+{
+    const uint32_t d = update_place(m, l);
+
+    hm_instr(&m->h, INSTR_UPD, task_stream(m, d), l, PLAN_NONE, m->step);
+    operand_range(m, m->dw[l][0], share_begin(share), share_end(m, l, share), d, ACCESS_READ);
+    if (m->sc->decision)
+        operand(m, m->decision, d, ACCESS_READ);
+    operand_range(m, m->w[l], share_begin(share), share_end(m, l, share), d, ACCESS_RW);
+    for (uint32_t p = 0; p < n_parts(m); p++)
+        k_operand(m, l, share, p, d, ACCESS_RW);
+}
+
 static inline void make_updates(struct maker *m)
 {
-    const bool host = m->sc->host_update;
-
-    for (uint32_t l = 0; host && l < LAYERS; l++)
-        spill(m, m->dw[l], device_of(m, l));
+    for (uint32_t l = 0; m->sc->host_update && l < LAYERS; l++)
+        for (uint32_t r = 0; r < m->sc->replicas; r++)
+            spill(m, m->dw[l][r], device_of(m, l));
+    make_reductions(m);
     if (m->sc->decision)
         make_decision(m);
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        const uint32_t d = host ? PLAN_HOST : device_of(m, l);
-        if (m->w[l] == PLAN_NONE)
-            continue;
-        hm_instr(&m->h, INSTR_UPD, task_stream(m, d), l, PLAN_NONE, m->step);
-        operand(m, m->dw[l], d, ACCESS_READ);
-        if (m->sc->decision)
-            operand(m, m->decision, d, ACCESS_READ);
-        operand(m, m->w[l], d, ACCESS_RW);
-        operand(m, m->k[l], d, ACCESS_RW);
-    }
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t i = 0; m->w[l] != PLAN_NONE && i < n_shares(m); i++)
+            make_update(m, l, i);
+}
+
+/* What forward and backward read of W that is pinned. */
+static inline void make_copies(struct maker *m)
+{
+    for (uint32_t l = 0; is_pinned(m) && l < LAYERS; l++)
+        for (uint32_t i = 0; m->w[l] != PLAN_NONE && i < SHARES; i++) {
+            const uint64_t begin = share_begin(i), end = share_end(m, l, i);
+            hm_instr(&m->h, INSTR_COPY, plan_stream(device_of(m, l), LANE_PEER), PLAN_NONE, PLAN_NONE,
+                     m->step);
+            operand_range(m, m->w[l], begin, end, device_of(m, l), ACCESS_READ);
+            work_operand(m, l, begin, end, ACCESS_WRITE);
+        }
 }
 
 static inline void make_cycle(struct maker *m)
@@ -281,6 +415,7 @@ static inline void make_cycle(struct maker *m)
     for (m->step = 0; m->step < m->sc->steps; m->step++) {
         for (uint32_t l = 0; m->sc->host_update && l < LAYERS; l++)
             fetch(m, m->w[l], device_of(m, l));
+        make_copies(m);
         for (uint32_t j = 0; j < MICROS; j++) {
             make_forward(m, j, true);
             make_backward(m, j);
@@ -290,15 +425,30 @@ static inline void make_cycle(struct maker *m)
     m->step = 0;
 }
 
+static inline void make_k_move(struct maker *m, enum instr_kind kind, uint32_t l, uint32_t share,
+                               uint32_t part)
+{
+    const uint32_t d = device_of(m, l);
+    const bool in = kind == INSTR_FETCH;
+
+    hm_instr(&m->h, kind, plan_stream(d, in ? LANE_IN : LANE_OUT), PLAN_NONE, PLAN_NONE, 0);
+    k_operand(m, l, share, part, in ? PLAN_HOST : d, ACCESS_READ);
+    k_operand(m, l, share, part, in ? d : PLAN_HOST, ACCESS_WRITE);
+}
+
 /* W and K of all layers, and nothing when they live on the host anyway. */
 static inline void make_state_moves(struct maker *m, enum program_kind k, enum instr_kind kind)
 {
     m->h.now = k;
     for (uint32_t l = 0; !m->sc->host_update && l < LAYERS; l++) {
         const uint32_t d = device_of(m, l);
+        if (m->w[l] == PLAN_NONE)
+            continue;
         move(m, kind, m->w[l], kind == INSTR_FETCH ? PLAN_HOST : d, kind == INSTR_FETCH ? d : PLAN_HOST);
-        move(m, kind, m->k[l], kind == INSTR_FETCH ? PLAN_HOST : d, kind == INSTR_FETCH ? d : PLAN_HOST);
-        if (k == PROGRAM_EXIT && m->w[l] != PLAN_NONE) {
+        for (uint32_t i = 0; i < n_shares(m); i++)
+            for (uint32_t p = 0; p < n_parts(m); p++)
+                make_k_move(m, kind, l, i, p);
+        if (k == PROGRAM_EXIT) {
             hm_instr(&m->h, INSTR_DROP, plan_stream(d, LANE_OUT), PLAN_NONE, PLAN_NONE, 0);
             operand(m, m->w[l], d, ACCESS_DROP);
         }
@@ -308,8 +458,13 @@ static inline void make_state_moves(struct maker *m, enum program_kind k, enum i
 static inline void make_eval(struct maker *m)
 {
     m->h.now = PROGRAM_EVAL;
-    for (uint32_t l = 0; l < LAYERS; l++)
-        fetch(m, m->w[l], device_of(m, l));
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        if (m->w[l] == PLAN_NONE)
+            continue;
+        hm_instr(&m->h, INSTR_FETCH, plan_stream(device_of(m, l), LANE_IN), PLAN_NONE, PLAN_NONE, 0);
+        operand(m, m->w[l], PLAN_HOST, ACCESS_READ);
+        work_operand(m, l, 0, sizes_of(l).w, ACCESS_WRITE);
+    }
     for (uint32_t j = 0; j < MICROS; j++)
         make_forward(m, j, false);
 }
@@ -321,6 +476,7 @@ static inline void make_plan(struct maker *m, const struct scenario *sc)
     hm_init(&m->h, sc->n_devices, LEASE);
     m->h.plan.n_layers = LAYERS;
     m->h.plan.n_micro = MICROS;
+    m->h.plan.n_replicas = sc->replicas;
     m->h.plan.rows = ROWS;
     m->h.plan.steps = sc->steps;
     make_tensors(m);

@@ -23,6 +23,7 @@ struct hm_program {
 struct handmade {
     struct plan plan;
     VEC(struct plan_tensor) tensors;
+    VEC(struct plan_copy) boundary;
     struct hm_program programs[PROGRAM_COUNT];
     enum program_kind now; /* the program that instructions go to */
 };
@@ -43,7 +44,7 @@ static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uin
     vec_push(&h->tensors, (struct plan_tensor){.kind = kind,
                                                .layer = layer,
                                                .micro = micro,
-                                               .replica = PLAN_NONE,
+                                               .replica = kind == TENSOR_DW ? 0 : PLAN_NONE,
                                                .bytes = bytes,
                                                .host_offset = slots ? h->plan.host_bytes : PLAN_NO_HOST,
                                                .host_slots = slots});
@@ -51,33 +52,44 @@ static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uin
     return (tensor_id)(h->tensors.n - 1);
 }
 
+/* Tasks of a micro-batch are of its replica. */
 static inline uint32_t hm_instr(struct handmade *h, enum instr_kind kind, uint32_t stream, uint32_t layer,
                                 uint32_t micro, uint32_t step)
 {
     struct hm_program *p = &h->programs[h->now];
+    const uint32_t of_each = h->plan.n_micro / h->plan.n_replicas;
     vec_push(&p->instrs, (struct plan_instr){.kind = kind,
                                              .stream = stream,
                                              .layer = layer,
                                              .micro = micro,
-                                             .replica = PLAN_NONE,
+                                             .replica = micro == PLAN_NONE ? PLAN_NONE : micro / of_each,
                                              .step = step,
                                              .operand = (uint32_t)p->operands.n,
                                              .wait = (uint32_t)p->waits.n});
     return (uint32_t)(p->instrs.n - 1);
 }
 
-/* The whole tensor, to the last instruction. addr: of a device; on the host it is known. */
-static inline void hm_operand(struct handmade *h, tensor_id t, uint32_t loc, uint64_t addr,
-                              enum access access)
+/* Bytes of a tensor, to the last instruction. addr: of the first of them on a device; on the host it is known. */
+static inline void hm_operand_range(struct handmade *h, tensor_id t, uint64_t begin, uint64_t end,
+                                    uint32_t loc, uint64_t addr, enum access access)
 {
     struct hm_program *p = &h->programs[h->now];
     const struct plan_tensor *tensor = &h->tensors.at[t];
-    vec_push(&p->operands, (struct plan_operand){.tensor = t,
-                                                 .loc = loc,
-                                                 .end = tensor->bytes,
-                                                 .addr = loc == PLAN_HOST ? tensor->host_offset : addr,
-                                                 .access = access});
+    vec_push(&p->operands,
+             (struct plan_operand){.tensor = t,
+                                   .loc = loc,
+                                   .begin = begin,
+                                   .end = end,
+                                   .addr = loc == PLAN_HOST ? tensor->host_offset + begin : addr,
+                                   .access = access});
     p->instrs.at[p->instrs.n - 1].n_operands++;
+}
+
+/* The whole tensor. */
+static inline void hm_operand(struct handmade *h, tensor_id t, uint32_t loc, uint64_t addr,
+                              enum access access)
+{
+    hm_operand_range(h, t, 0, h->tensors.at[t].bytes, loc, addr, access);
 }
 
 /* To the last instruction. */
@@ -135,6 +147,8 @@ static inline struct plan *hm_finish(struct handmade *h)
 {
     h->plan.tensors = h->tensors.at;
     h->plan.n_tensors = (uint32_t)h->tensors.n;
+    h->plan.boundary = h->boundary.at;
+    h->plan.n_boundary = (uint32_t)h->boundary.n;
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
         struct hm_program *p = &h->programs[k];
         h->plan.programs[k] = (struct plan_program){.instrs = p->instrs.at,
@@ -150,6 +164,7 @@ static inline struct plan *hm_finish(struct handmade *h)
 static inline void hm_free(struct handmade *h)
 {
     vec_free(&h->tensors);
+    vec_free(&h->boundary);
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
         vec_free(&h->programs[k].instrs);
         vec_free(&h->programs[k].operands);

@@ -109,6 +109,34 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
 
 const struct op_test adamw_test = {3 * N_LENGTHS, build_adamw, check_adamw, UINT64_C(0xca847f575a60cb5b)};
 
+/* Twice each length: random numbers, and pairs of numbers that arithmetic treats in its own way. (Sums that are no number are
+ * in the tests of each backend: their bits are nobody's promise.) */
+static const float odd_floats[] = {0.0f,       -0.0f,     1.0f,       -1.0f,       0x1p-126f,
+                                   -0x1p-126f, 0x1p-149f, -0x1p-149f, 0x1.8p-140f, 0x1p-127f,
+                                   FLT_MAX,    -FLT_MAX,  INFINITY,   0x1p24f};
+
+static void build_add(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint64_t n = lengths[v / 2];
+    float *y = tape_state(t, n, 1), *x = tape_floats(t, n, 1e-3f);
+    for (uint64_t i = 0; v % 2 && i < n; i++) {
+        y[i] = odd_floats[i % COUNT(odd_floats)];
+        x[i] = odd_floats[i / COUNT(odd_floats) % COUNT(odd_floats)];
+    }
+    call->add = (struct op_add){.y = y, .x = x, .n = n};
+}
+
+/* A sum of two floats in double, rounded once more, is the float nearest to the sum: double has more than twice the digits. */
+static void check_add(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_add *o = &in->add;
+
+    for (uint64_t i = 0; i < o->n; i++)
+        assert_bits(out->add.y[i], (float)((double)o->y[i] + (double)o->x[i]));
+}
+
+const struct op_test add_test = {2 * N_LENGTHS, build_add, check_add, UINT64_C(0x6d44aa6be89df52e)};
+
 static const uint64_t sumsq_lengths[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 70001, (8u << 20) + 5000};
 
 static double *tape_double(struct tape *t, double value)

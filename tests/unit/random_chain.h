@@ -16,6 +16,7 @@ struct random_chain {
     struct model model;
     struct optimizer optimizer;
     uint32_t rows, n_micro;
+    uint32_t n_replicas; /* that share these; 0: one */
     bool skip_nonfinite;
 };
 
@@ -77,6 +78,7 @@ static inline int random_graph(const struct random_chain *c, bool training, stru
                                   .optimizer = &c->optimizer,
                                   .rows = c->rows,
                                   .n_micro = c->n_micro,
+                                  .n_replicas = c->n_replicas,
                                   .training = training,
                                   .skip_nonfinite = c->skip_nonfinite};
     return graph_build(&config, ret, NULL);

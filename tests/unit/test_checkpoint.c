@@ -57,7 +57,7 @@ static struct run *make_run(const char *optimizer)
              optimizer);
     if (spec_parse(text, strlen(text), "job", NULL, false, &r->spec, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
-    assert_int_equal(spec_resolve(r->spec, 2, 10, 0, NULL), 0);
+    assert_int_equal(spec_resolve(r->spec, (struct spec_sizes){2, 0}, 10, 0, NULL), 0);
     checkpoint_tensors_init(&r->tensors, &r->spec->model, &r->spec->optimizer, block, r);
     return r;
 }
@@ -260,7 +260,7 @@ static void test_info_is_what_was_saved(void **state)
 {
     const struct checkpoint_info *i;
     struct checkpoint *c;
-    uint32_t micro = 0;
+    struct spec_sizes sizes = {0};
 
     (void)state;
     save_eval(adamw, 7, 0.1 + 0.2, 1.0 / 3);
@@ -273,8 +273,8 @@ static void test_info_is_what_was_saved(void **state)
     assert_true(i->spec_hash == spec_hash(adamw->spec));
     assert_string_equal(i->numerics, "cpu \"test\"");
     assert_true(i->eval.valid && i->eval.loss == 0.1 + 0.2 && i->eval.accuracy == 1.0 / 3);
-    assert_int_equal(spec_resolved_micro_batch(i->resolved, strlen(i->resolved), &micro, NULL), 0);
-    assert_int_equal(micro, 2);
+    assert_int_equal(spec_resolved_sizes(i->resolved, strlen(i->resolved), &sizes, NULL), 0);
+    assert_true(sizes.micro_batch == 2 && sizes.replicas == 1);
     checkpoint_close(c);
     save_eval(adamw, 8, NAN, INFINITY);
     c = open_good(8);
@@ -544,7 +544,8 @@ static void test_killed_saves_leave_complete_checkpoints_only(void **state)
     for (uint64_t s = 1; s <= 4; s++)
         save_good(adamw, s);
     one_ns = (clock_now_ns() - begin) / 4;
-    for (int i = 0; i < 40 || step <= 4; i++) { /* ever later, until saves succeed: a busy computer forks slowly */
+    for (int i = 0; i < 40 || step <= 4;
+         i++) { /* ever later, until saves succeed: a busy computer forks slowly */
         pid_t pid = fork();
         int status;
         assert_true(pid >= 0);

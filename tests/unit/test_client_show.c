@@ -255,8 +255,9 @@ static void test_table_shrinks_and_drops_to_fit(void **state)
     "{\"steps\":300,\"total_steps\":300,\"loss\":0.0690,\"val_loss\":0.07,\"val_accuracy\":0.9712,"          \
     "\"seconds\":4,"                                                                                         \
     "\"samples_per_s\":2111.5,\"stall_share\":0.083,\"policy\":\"harmony-pp\",\"micro_batch\":64,"           \
-    "\"step_bytes\":{\"in\":12345678,\"out\":4567890,\"peer\":700000,\"state_in\":10000000,\"state_out\":3000000,"\
-    "\"stash_in\":2000000,\"stash_out\":1500000},\"bound_bytes\":15000000,"             \
+    "\"step_bytes\":{\"in\":12345678,\"out\":4567890,\"peer\":700000,\"state_in\":10000000,\"state_out\":"   \
+    "3000000,"                                                                                               \
+    "\"stash_in\":2000000,\"stash_out\":1500000},\"bound_bytes\":15000000,"                                  \
     "\"lru_bytes\":{\"in\":60000000,\"out\":45000000,\"peer\":0},"                                           \
     "\"devices\":[{\"peak_bytes\":60000000,\"capacity_bytes\":67108864}],\"weights_hash\":"                  \
     "\"0123456789abcdef\"}"
@@ -280,6 +281,26 @@ static void test_report_says_where_the_stalls_are_from(void **state)
     json_free(job);
 }
 
+static void test_report_says_replicas_when_there_are_several(void **state)
+{
+    static const char *const says[] = {"micro-batch 8\n", "micro-batch 8, 2 replicas\n"};
+    char text[256];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct strbuf b = {0};
+        snprintf(text, sizeof text,
+                 "{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,\"total_"
+                 "steps\":3,"
+                 "\"seconds\":4,\"policy\":\"auto\",\"micro_batch\":8,\"replicas\":%d}}",
+                 i + 1);
+        struct json *job = parse(text);
+        show_report(&b, &ascii, job);
+        assert_non_null(strstr(b.at, says[i]));
+        strbuf_finish(&b);
+        json_free(job);
+    }
+}
+
 static void test_report_is_golden(void **state)
 {
     struct json *job =
@@ -288,17 +309,18 @@ static void test_report_is_golden(void **state)
     struct strbuf b = {0};
     (void)state;
     show_report(&b, &ascii, job);
-    check(&b, "digits: done at step 300 of 300\n"
-              "  plan        policy harmony-pp, micro-batch 64\n"
-              "  time        4.0 s   2112 samples/s   stalled 8.3 %\n"
-              "  loss        0.0690   val loss 0.0700   val accuracy 97.12 %\n"
-              "  bytes per iteration       in         out        peer    in + out\n"
-              "    this plan        11.77 MiB    4.36 MiB  683.59 KiB   16.13 MiB\n"
-              "    lower bound                                          14.31 MiB  plan 1.10x (state and stash)\n"
-              "    demand paging    57.22 MiB   42.92 MiB         0 B  100.14 MiB  6.21x plan\n"
-              "  device 0    peak   57.22 MiB of 64.00 MiB  [#################   ] 89.4 %\n"
-              "  weights     0123456789abcdef\n"
-              "  output      /runs/digits\n");
+    check(&b,
+          "digits: done at step 300 of 300\n"
+          "  plan        policy harmony-pp, micro-batch 64\n"
+          "  time        4.0 s   2112 samples/s   stalled 8.3 %\n"
+          "  loss        0.0690   val loss 0.0700   val accuracy 97.12 %\n"
+          "  bytes per iteration       in         out        peer    in + out\n"
+          "    this plan        11.77 MiB    4.36 MiB  683.59 KiB   16.13 MiB\n"
+          "    lower bound                                          14.31 MiB  plan 1.10x (state and stash)\n"
+          "    demand paging    57.22 MiB   42.92 MiB         0 B  100.14 MiB  6.21x plan\n"
+          "  device 0    peak   57.22 MiB of 64.00 MiB  [#################   ] 89.4 %\n"
+          "  weights     0123456789abcdef\n"
+          "  output      /runs/digits\n");
     json_free(job);
 }
 
@@ -461,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_curve_of_too_little_is_nothing),
         cmocka_unit_test(test_table_shrinks_and_drops_to_fit),
         cmocka_unit_test(test_report_is_golden),
+        cmocka_unit_test(test_report_says_replicas_when_there_are_several),
         cmocka_unit_test(test_report_says_where_the_stalls_are_from),
         cmocka_unit_test(test_pages_take_whatever_is_missing_or_wrong),
         cmocka_unit_test(test_live_display_is_golden),

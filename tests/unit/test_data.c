@@ -505,7 +505,7 @@ static void test_stream_visits_every_sample_once_per_epoch(void **state)
     uint64_t first[50];
 
     (void)state;
-    assert_int_equal(spec_resolve(s, 0, 50, 0, NULL), 0);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 50, 0, NULL), 0);
     for (uint64_t epoch = 0; epoch < 3; epoch++) {
         int seen[50] = {0}, same = 0;
         for (uint64_t i = 0; i < 50; i++) {

@@ -919,6 +919,10 @@ static void test_copy_out_of_range_refused(void **state)
     assert_int_equal(devset_copy(ds, peer, d1, host, 256), -EFAULT);
     assert_int_equal(devset_copy(ds, peer, d0, d1, 256), -EFAULT); /* the sender's stream copies */
     assert_int_equal(devset_copy(ds, peer, d1 + CAPACITY - 128, d0, 256), -EFAULT);
+    assert_int_equal(devset_copy(ds, peer, d0 + CAPACITY - 128, d0, 256), -EFAULT);
+    assert_int_equal(devset_copy(ds, peer, d0 + 255, d0, 256), -EINVAL); /* onto itself */
+    assert_int_equal(devset_copy(ds, peer, d0, d0 + 255, 256), -EINVAL);
+    assert_int_equal(devset_copy(ds, peer, d0, d0, 1), -EINVAL);
     assert_int_equal(devset_drain(ds), 0);
     devset_counters(ds, 0, &n);
     assert_true(n.in_bytes == 0 && n.out_bytes == 0 && n.peer_bytes == 0);
@@ -1163,6 +1167,34 @@ static void test_counters_exact(void **state)
     free(host);
 }
 
+/* Inside a device: the bytes arrive, in the order of the peer lane; no link is counted, and none is waited for. */
+static void test_copy_inside_a_device_goes_over_no_link(void **state)
+{
+    struct devset_config c = config(2);
+    struct device_counters n;
+
+    (void)state;
+    c.peer_bytes_per_s = 1;
+    struct devset *ds = open_set(&c);
+    const uint32_t peer = STREAM(1, LANE_PEER);
+    fill(floats(ds, 1, 0), 64, 7);
+    fill(floats(ds, 1, 512), 64, 9);
+    copy(ds, peer, floats(ds, 1, 256), floats(ds, 1, 0), 256); /* neighbours do not overlap */
+    copy(ds, peer, floats(ds, 1, 0), floats(ds, 1, 512), 256);
+    copy(ds, peer, floats(ds, 1, 512), floats(ds, 1, 256), 256);
+    copy(ds, peer, floats(ds, 1, CAPACITY - 256), floats(ds, 1, 0), 256);
+    copy(ds, peer, floats(ds, 1, 0), floats(ds, 1, 0), 0);
+    assert_int_equal(devset_drain(ds), 0);
+    assert_true(floats(ds, 1, 0)[63] == 9 && floats(ds, 1, 512)[63] == 7);
+    assert_true(floats(ds, 1, CAPACITY - 256)[63] == 9);
+    assert_int_equal(test_clock.n_sleeps, 0);
+    for (uint32_t d = 0; d < 2; d++) {
+        devset_counters(ds, d, &n);
+        assert_true(n.in_bytes == 0 && n.out_bytes == 0 && n.peer_bytes == 0);
+    }
+    devset_close(ds);
+}
+
 /* Every look at the clock moves it by 1 ns, one stream at a time looks: each launch and wait takes 1 ns. */
 static void test_compute_time_counted(void **state)
 {
@@ -1253,6 +1285,7 @@ int main(void)
         cmocka_unit_test(test_close_drains),
         CLOCKED(test_compute_time_counted),
         cmocka_unit_test(test_copy_any_size_and_alignment),
+        CLOCKED(test_copy_inside_a_device_goes_over_no_link),
         cmocka_unit_test(test_copy_out_of_range_refused),
         cmocka_unit_test(test_counters_exact),
         cmocka_unit_test(test_damage_in_front_of_arena_found),

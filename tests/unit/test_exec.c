@@ -2,8 +2,8 @@
  * update, the delays of streams, results and weights must be those of the layers called one after another,
  * bit for bit.
  *
- * The chain is dense (relu, dropout) - dense - softmax_xent, three micro-batches. The reference keeps its own
- * blocks and runs every op at once in this thread.
+ * The chain is dense (relu, dropout) - dense - softmax_xent, three micro-batches, of one replica or of three. The reference
+ * keeps its own blocks and runs every op at once in this thread.
  */
 #include <errno.h>
 #include <math.h>
@@ -94,7 +94,7 @@ static void load_target(uint64_t step, uint32_t micro, int32_t *ret)
 struct reference {
     const struct scenario *sc;
     struct pool *pool;
-    float *w[LAYERS], *dw[LAYERS], *k[LAYERS], *s[LAYERS], *scratch[LAYERS];
+    float *w[LAYERS], *dw[LAYERS][MICROS], *k[LAYERS], *s[LAYERS], *scratch[LAYERS]; /* dw: of each replica */
     float *x[LAYERS + 1], *dx[LAYERS + 1];
     int32_t target[ROWS];
     struct step_result results[MAX_STEPS][MICROS]; /* of each training step */
@@ -121,7 +121,8 @@ static void ref_open(struct reference *ref, const struct scenario *sc)
     for (uint32_t l = 0; l < LAYERS; l++) {
         const struct layer_sizes size = sizes_of(l);
         ref->w[l] = block(size.w);
-        ref->dw[l] = block(size.w);
+        for (uint32_t r = 0; r < sc->replicas; r++)
+            ref->dw[l][r] = block(size.w);
         ref->k[l] = size.w ? block(optimizer_state_bytes(sc->optimizer, size.w)) : NULL;
         ref->s[l] = block(size.s);
         ref->scratch[l] = block(size.scratch_bwd);
@@ -135,10 +136,11 @@ static void ref_open(struct reference *ref, const struct scenario *sc)
 static void ref_close(struct reference *ref)
 {
     for (uint32_t l = 0; l < LAYERS; l++) {
-        float *blocks[] = {ref->w[l],       ref->dw[l], ref->k[l], ref->s[l],
-                           ref->scratch[l], ref->x[l],  ref->dx[l]};
+        float *blocks[] = {ref->w[l], ref->k[l], ref->s[l], ref->scratch[l], ref->x[l], ref->dx[l]};
         for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
             free(blocks[i]);
+        for (uint32_t r = 0; r < ref->sc->replicas; r++)
+            free(ref->dw[l][r]);
     }
     pool_destroy(ref->pool);
 }
@@ -149,12 +151,12 @@ static struct layer_io ref_io(struct reference *ref, const struct step_args *arg
     return (struct layer_io){.step = args,
                              .rows = ROWS,
                              .first_row = micro * ROWS,
-                             .accumulate = micro > 0,
+                             .accumulate = micro % (MICROS / ref->sc->replicas) > 0,
                              .w = ref->w[l],
                              .x = ref->x[l],
                              .y = ref->x[l + 1],
                              .s = ref->s[l],
-                             .dw = ref->dw[l],
+                             .dw = ref->dw[l][micro / (MICROS / ref->sc->replicas)],
                              .dx = ref->dx[l],
                              .dy = ref->dx[l + 1],
                              .scratch = ref->scratch[l],
@@ -182,15 +184,28 @@ static void ref_decide(struct reference *ref, const struct step_args *args, stru
         double sum;
         if (!ref->w[l])
             continue;
-        run_at_once(ref->pool, &(struct op_call){.op = OP_sumsq,
-                                                 .step = args,
-                                                 .sumsq = {ref->dw[l], &sum, sizes_of(l).w / sizeof(float)}});
+        run_at_once(ref->pool,
+                    &(struct op_call){.op = OP_sumsq,
+                                      .step = args,
+                                      .sumsq = {ref->dw[l][0], &sum, sizes_of(l).w / sizeof(float)}});
         run_at_once(ref->pool,
                     &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first}});
         first = false;
     }
     run_at_once(ref->pool,
                 &(struct op_call){.op = OP_decide, .step = args, .decide = {ret, ref->sc->optimizer->clip}});
+}
+
+static void ref_update(struct reference *ref, const struct step_args *args, uint32_t l)
+{
+    const struct op_sink sink = {run_at_once, ref->pool};
+    struct optimizer_io io = {.w = ref->w[l],
+                              .dw = ref->dw[l][0],
+                              .decision = ref->sc->decision ? &ref->decisions[args->step] : NULL,
+                              .w_bytes = sizes_of(l).w};
+
+    optimizer_split(ref->sc->optimizer, ref->k[l], &io);
+    assert_int_equal(optimizer_update(ref->sc->optimizer, args, &io, &sink), 0);
 }
 
 static void ref_step(struct reference *ref, uint64_t step)
@@ -205,14 +220,16 @@ static void ref_step(struct reference *ref, uint64_t step)
             assert_int_equal(layer_type(&layers[l])->bwd(&layers[l], &io, &sink), 0);
         }
     }
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t r = 1; r < ref->sc->replicas; r++)
+            run_at_once(ref->pool, &(struct op_call){
+                                       .op = OP_add,
+                                       .add = {ref->dw[l][0], ref->dw[l][r], sizes_of(l).w / sizeof(float)}});
     if (ref->sc->decision)
         ref_decide(ref, &args, &ref->decisions[step]);
     for (uint32_t l = 0; l < LAYERS; l++)
         if (ref->w[l])
-            assert_int_equal(optimizer_update(ref->sc->optimizer, &args, ref->w[l], ref->dw[l], ref->k[l],
-                                              ref->sc->decision ? &ref->decisions[step] : NULL, sizes_of(l).w,
-                                              &sink),
-                             0);
+            ref_update(ref, &args, l);
 }
 
 /* ---- a job: the plan on devices, beside the reference ---- */
@@ -342,7 +359,7 @@ static void count_moves(const struct job *job, enum program_kind k, uint32_t dev
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         const struct plan_instr *in = &p->instrs[i];
         const struct plan_operand *o = &p->operands[in->operand];
-        if (!instr_is_move(in->kind) || in->stream / LANE_COUNT != device)
+        if (!instr_is_move(in->kind) || in->kind == INSTR_COPY || in->stream / LANE_COUNT != device)
             continue;
         uint64_t *to = in->kind == INSTR_FETCH   ? &add->in_bytes
                        : in->kind == INSTR_SPILL ? &add->out_bytes
@@ -460,7 +477,7 @@ static void test_measured_times_follow_the_plan_and_change_nothing(void **state)
 
 static void test_a_step_that_is_not_finite_leaves_state_alone(void **state)
 {
-    const struct scenario *sc = &scenarios[8];
+    const struct scenario *sc = &scenarios[NAN_ON_DEVICES];
     float w[2][IN * 20 + 20];
     struct job job;
     (void)state;

@@ -97,7 +97,7 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(no_w_upd, "no weights", cut(m, FIRST(UPD), TENSOR_W))                                              \
     WRONG(no_k, "no optimizer state", cut(m, FIRST(UPD), TENSOR_K))                                          \
     WRONG(layers_swapped, "ascending", swap_operands(operands(m, FIRST(DECIDE))))                            \
-    WRONG(tensor_foreign, "no operand of such a task", OPERAND(0).tensor = m->dw[0])                         \
+    WRONG(tensor_foreign, "no operand of such a task", OPERAND(0).tensor = m->dw[0][0])                      \
     WRONG(micro_other, "no operand of such a task", OPERAND(1).tensor = m->x[0][1])                          \
     WRONG(layer_other, "no operand of such a task", operands(m, FWD(1))->tensor = m->w[0])                   \
     WRONG(twice, "two operands", OPERAND(1) = OPERAND(0))                                                    \
@@ -117,7 +117,12 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(layer_none, "3 layers", FIRST(UPD)->layer = PLAN_NONE)                                             \
     WRONG(micro_range, "micro-batch", BWD(0)->micro = MICROS)                                                \
     WRONG(micro_none, "micro-batch", FWD(0)->micro = PLAN_NONE)                                              \
-    WRONG(row_range, "first row", FWD(0)->replica = PLAN_NONE - 1)                                           \
+    WRONG(row_range, "first row", FWD(0)->micro = 2, m->h.plan.rows = UINT32_MAX)                            \
+    WRONG(replica_range, "is of replica 0", FWD(0)->replica = PLAN_NONE - 1)                                 \
+    WRONG(replica_none, "is of replica 0", BWD(0)->replica = PLAN_NONE)                                      \
+    WRONG(replica_dw, "no operand of such a task", m->h.tensors.at[m->dw[0][0]].replica = 1)                 \
+    WRONG(replicas_none, "3 micro-batches", m->h.plan.n_replicas = 0)                                        \
+    WRONG(replicas_uneven, "for 2 replicas", m->h.plan.n_replicas = 2)                                       \
     WRONG(step_range, "not within the cycle", FWD(0)->step = 1)                                              \
     WRONG(stream_range, "does not exist", FWD(0)->stream = 9)                                                \
     WRONG(kind_range, "unknown kind", FIRST(SEND)->kind = INSTR_KIND_COUNT)                                  \
@@ -141,31 +146,78 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(devices, "0 devices", m->h.plan.n_devices = 0)                                                     \
     WRONG(layers, "the model has 3", m->h.plan.n_layers = 2)
 
+/* Of a plan with three replicas, in two shares: UPD has dW, decision, W and two parts of K, of bytes 0..512; RED, which begins
+ * with the other share, dW of replica 0 and of another. */
+#define RED_OPERAND(i) operands(m, FIRST(RED))[i]
+#define UPD_OPERAND(i) operands(m, FIRST(UPD))[i]
+#define COPY_END(i)    operands(m, FIRST(COPY))[i]
+#define WRONG_SHARES(WRONG)                                                                                  \
+    WRONG(red_place, "RED of layer 0: ", FIRST(RED)->n_operands = 1)                                         \
+    WRONG(red_no_other, "no other replica's gradient sum", FIRST(RED)->n_operands = 1)                       \
+    WRONG(red_no_sum, "no gradient sum", RED_OPERAND(0) = RED_OPERAND(1), FIRST(RED)->n_operands = 1)        \
+    WRONG(red_twice, "two operands", RED_OPERAND(1) = RED_OPERAND(0))                                        \
+    WRONG(red_of_zero, "of 3 replicas", FIRST(RED)->replica = 0)                                             \
+    WRONG(red_range, "of 3 replicas", FIRST(RED)->replica = 3)                                               \
+    WRONG(red_of_none, "of 3 replicas", FIRST(RED)->replica = PLAN_NONE)                                     \
+    WRONG(red_other, "no operand of such a task", FIRST(RED)->replica = 2)                                   \
+    WRONG(red_layer, "no operand of such a task",                                                            \
+          operands(m, nth(m, PROGRAM_CYCLE, INSTR_RED, 4))[1].tensor = m->dw[0][1])                          \
+    WRONG(red_bytes, "must be bytes 512..1040 of 1040, the operand is 768..1040",                            \
+          RED_OPERAND(1).begin += 256)                                                                       \
+    WRONG(red_lane, "does not compute", FIRST(RED)->stream = plan_stream(0, LANE_PEER))                      \
+    WRONG(bwd_other, "no operand of such a task", find(m, BWD(1), TENSOR_DW)->tensor = m->dw[1][1])          \
+    WRONG(norm_other, "no operand of such a task", find(m, FIRST(NORM), TENSOR_DW)->tensor = m->dw[0][1])    \
+    WRONG(norm_share, "one block", find(m, FIRST(NORM), TENSOR_DW)->end = 512)                               \
+    WRONG(upd_other, "no operand of such a task", UPD_OPERAND(0).tensor = m->dw[0][2])                       \
+    WRONG(upd_bytes, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 768)                       \
+    WRONG(upd_whole_w, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 1040)                    \
+    WRONG(share_begin, "no share", RED_OPERAND(0).begin += 4)                                                \
+    WRONG(share_end, "no share", UPD_OPERAND(0).end -= 4)                                                    \
+    WRONG(share_empty, "no share", UPD_OPERAND(0).end = 0)                                                   \
+    WRONG(part_none, "no optimizer state", FIRST(UPD)->n_operands = 3)                                       \
+    WRONG(part_missing, "no second part of optimizer state", FIRST(UPD)->n_operands = 4)                     \
+    WRONG(parts_swapped, "optimizer state must be bytes 0..512 of 2080", swap_operands(&UPD_OPERAND(3)))     \
+    WRONG(part_twice, "must be bytes 1040..1552 of 2080", UPD_OPERAND(4) = UPD_OPERAND(3))                   \
+    WRONG(part_too_many, "more operands of optimizer state than the 2", UPD_OPERAND(1) = UPD_OPERAND(3),     \
+          UPD_OPERAND(3) = UPD_OPERAND(4))                                                                   \
+    WRONG(part_bytes, "must be bytes 1040..1552 of 2080", UPD_OPERAND(4).end += 256)                         \
+    WRONG(part_whole, "must be bytes 0..512 of 2080", UPD_OPERAND(3).begin = 0, UPD_OPERAND(3).end = 2080)   \
+    WRONG(copy_away, "cannot carry", COPY_END(1).loc = 1)                                                    \
+    WRONG(copy_of_host, "cannot carry", COPY_END(0).loc = COPY_END(1).loc = PLAN_HOST,                       \
+          COPY_END(0).addr = COPY_END(1).addr = m->h.tensors.at[m->w[0]].host_offset)                        \
+    WRONG(copy_lane, "cannot carry", FIRST(COPY)->stream = plan_stream(0, LANE_IN))                          \
+    WRONG(copy_elsewhere, "cannot carry", FIRST(COPY)->stream = plan_stream(1, LANE_PEER))                   \
+    WRONG(copy_onto_itself, "overlap", COPY_END(1).addr = COPY_END(0).addr)                                  \
+    WRONG(copy_overlap, "overlap", COPY_END(1).addr = COPY_END(0).addr + 256)                                \
+    WRONG(send_inside, "cannot carry", FIRST(COPY)->kind = INSTR_SEND)                                       \
+    WRONG(copy_between, "cannot carry", FIRST(SEND)->kind = INSTR_COPY)
+
 #define WRONG(name, words, ...)                                                                              \
     static void spoil_##name(struct maker *m)                                                                \
     {                                                                                                        \
         __VA_ARGS__;                                                                                         \
     }
 WRONGS(WRONG)
+WRONG_SHARES(WRONG)
 #undef WRONG
 
-static const struct {
+static const struct wrong {
     const char *name;
     void (*spoil)(struct maker *m);
     const char *words;
-} wrongs[] = {
+} wrongs[] =
+    {
 #define WRONG(name, words, ...) {#name, spoil_##name, words},
-    WRONGS(WRONG)
+        WRONGS(WRONG)},
+  wrong_shares[] = {WRONG_SHARES(WRONG)
 #undef WRONG
 };
 
-static void test_plans_that_cannot_be_executed_are_refused(void **state)
+static void assert_refused(const struct scenario *sc, const struct wrong *wrongs_of, size_t n)
 {
-    const struct scenario *sc = &scenarios[4];
     struct devset *devices = open_devices(sc->n_devices, 0);
-    (void)state;
 
-    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct err err = {0};
         struct store *store;
         struct exec *e = NULL;
@@ -174,13 +226,13 @@ static void test_plans_that_cannot_be_executed_are_refused(void **state)
 
         make_plan(&m, sc);
         assert_int_equal(store_create(devices, &m.h.plan, &store, &err), 0);
-        wrongs[i].spoil(&m);
+        wrongs_of[i].spoil(&m);
         hm_finish(&m.h);
         const struct exec_config config = {&m.h.plan, &model, sc->optimizer, devices, store};
         const int r = exec_create(&config, &e, &err);
         if (r != -EINVAL || err.code != -EINVAL ||
-            !strstr(err_text(&err, text, sizeof text), wrongs[i].words))
-            fail_msg("%s: %d, expected \"%s\", got \"%s\"", wrongs[i].name, r, wrongs[i].words,
+            !strstr(err_text(&err, text, sizeof text), wrongs_of[i].words))
+            fail_msg("%s: %d, expected \"%s\", got \"%s\"", wrongs_of[i].name, r, wrongs_of[i].words,
                      err_text(&err, text, sizeof text));
         assert_null(e);
         assert_int_equal(exec_create(&config, &e, NULL), -EINVAL); /* nobody need read it */
@@ -190,10 +242,23 @@ static void test_plans_that_cannot_be_executed_are_refused(void **state)
     devset_close(devices);
 }
 
+static void test_plans_that_cannot_be_executed_are_refused(void **state)
+{
+    (void)state;
+    assert_refused(&scenarios[TWO_DEVICES], wrongs, sizeof wrongs / sizeof *wrongs);
+}
+
+static void test_wrong_shares_and_copies_are_refused(void **state)
+{
+    (void)state;
+    assert_refused(&scenarios[SHARES_OF_REPLICAS], wrong_shares, sizeof wrong_shares / sizeof *wrong_shares);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plans_that_cannot_be_executed_are_refused),
+        cmocka_unit_test(test_wrong_shares_and_copies_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

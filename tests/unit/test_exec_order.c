@@ -231,13 +231,13 @@ static uint32_t push_move(struct handmade *h, enum instr_kind kind, uint32_t dev
     const tensor_id t = hm_tensor(h, TENSOR_X, 0, number, 8 * (number + 1), slots);
     const uint32_t lane = kind == INSTR_FETCH ? LANE_IN : kind == INSTR_SPILL ? LANE_OUT : LANE_PEER;
     const uint32_t src = kind == INSTR_FETCH ? PLAN_HOST : device;
-    const uint32_t dst = kind == INSTR_FETCH   ? device
-                         : kind == INSTR_SPILL ? PLAN_HOST
-                                               : (device + 1) % DEVICES;
+    const uint32_t dst = kind == INSTR_FETCH || kind == INSTR_COPY ? device
+                         : kind == INSTR_SPILL                     ? PLAN_HOST
+                                                                   : (device + 1) % DEVICES;
 
     hm_instr(h, kind, plan_stream(device, lane), PLAN_NONE, PLAN_NONE, 0);
     hm_operand(h, t, src, 0, ACCESS_READ);
-    hm_operand(h, t, dst, 0, ACCESS_WRITE);
+    hm_operand(h, t, dst, kind == INSTR_COPY ? LEASE / 2 : 0, ACCESS_WRITE);
     return number;
 }
 
@@ -251,14 +251,14 @@ static void push_drop(struct handmade *h, uint32_t device, uint32_t lane)
 
 static void push_random_program(struct handmade *h, enum program_kind k, struct rng *rng, uint32_t n)
 {
-    static const enum instr_kind moves[] = {INSTR_FETCH, INSTR_SPILL, INSTR_SEND};
+    static const enum instr_kind moves[] = {INSTR_FETCH, INSTR_SPILL, INSTR_SEND, INSTR_COPY};
 
     h->now = k;
     for (uint32_t i = 0; i < n; i++) {
         if (rng_below(rng, 6) == 0)
             push_drop(h, rng_below(rng, DEVICES), rng_below(rng, LANE_COUNT));
         else
-            push_move(h, moves[rng_below(rng, 3)], rng_below(rng, DEVICES), 1);
+            push_move(h, moves[rng_below(rng, 4)], rng_below(rng, DEVICES), 1);
         for (uint32_t w = rng_below(rng, 4); w > 0; w--) {
             const uint32_t distance = k == PROGRAM_CYCLE ? rng_below(rng, 5) : 0;
             if (distance > 0)

@@ -490,9 +490,22 @@ static void test_init_is_uniform_and_keyed(void **state)
 
 /* ---- optimizers ---- */
 
+static int update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
+                  float *k, const struct step_decision *decision, uint64_t w_bytes, struct sink_log *log)
+{
+    struct optimizer_io io = {.w = w, .dw = dw, .decision = decision, .w_bytes = w_bytes};
+    const struct op_sink sink = {launch_now, log};
+
+    optimizer_split(o, k, &io);
+    return optimizer_update(o, step, &io, &sink);
+}
+
 static void test_optimizer_state_bytes_fit_kind(void **state)
 {
     (void)state;
+    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_ADAMW}), 2);
+    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_SGD}), 0);
+    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}), 1);
     assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_ADAMW}, 40), 80);
     assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD}, 40), 0);
     assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 40),
@@ -504,7 +517,6 @@ static void check_optimizer(const struct optimizer *o)
 {
     float w[21], dw[21], k[42] = {0};
     struct sink_log log = {.fail_at = UINT32_MAX};
-    struct op_sink sink = {launch_now, &log};
     double last = INFINITY;
 
     ref_fill(w, COUNT(w), 1, 1);
@@ -519,7 +531,7 @@ static void check_optimizer(const struct optimizer *o)
         assert_true(f < last);
         last = f;
         memcpy(dw, w, sizeof w);
-        assert_int_equal(optimizer_update(o, &step, w, dw, k, NULL, sizeof w, &sink), 0);
+        assert_int_equal(update(o, &step, w, dw, k, NULL, sizeof w, &log), 0);
     }
     uint64_t used = optimizer_state_bytes(o, sizeof w) / sizeof(float);
     for (uint32_t i = 0; i < COUNT(k); i++)
@@ -549,12 +561,58 @@ static void test_optimizer_update_obeys_decision(void **state)
     struct sink_log log = {.fail_at = UINT32_MAX};
     (void)state;
 
-    assert_int_equal(
-        optimizer_update(&o, &step, w, dw, k, &no, sizeof w, &(struct op_sink){launch_now, &log}), 0);
+    assert_int_equal(update(&o, &step, w, dw, k, &no, sizeof w, &log), 0);
     assert_true(w[0] == 1 && w[1] == 2 && w[2] == 3 && k[0] == 0 && k[5] == 0);
     log = (struct sink_log){.fail_at = 0};
-    assert_int_equal(
-        optimizer_update(&o, &step, w, dw, k, NULL, sizeof w, &(struct op_sink){launch_now, &log}), -EIO);
+    assert_int_equal(update(&o, &step, w, dw, k, NULL, sizeof w, &log), -EIO);
+}
+
+/* Ranges of W, each with its parts of K somewhere of their own: the bits of the whole. */
+static void check_shares(const struct optimizer *o)
+{
+    enum { N = 1000, CUTS = 4 };
+    static const uint32_t cuts[CUTS + 1] = {0, 64, 65, 640, N};
+    const struct step_args step = {.lr = 0.1f, .bias_correct1 = 1.5f, .bias_correct2 = 3};
+    const struct step_decision decision = {.scale = 0.3f, .apply = 1};
+    const uint32_t parts = optimizer_parts(o);
+    float w[2][N], dw[N], k[2][OPTIMIZER_PARTS * N], part[OPTIMIZER_PARTS][N];
+    struct sink_log log = {.fail_at = UINT32_MAX};
+    const struct op_sink sink = {launch_now, &log};
+
+    ref_fill(w[0], N, 1, 1);
+    ref_fill(dw, N, 2, 1);
+    ref_fill(k[0], COUNT(k[0]), 3, 1);
+    for (uint32_t i = N; i < COUNT(k[0]); i++)
+        k[0][i] = fabsf(k[0][i]);
+    memcpy(w[1], w[0], sizeof w[0]);
+    memcpy(k[1], k[0], sizeof k[0]);
+    assert_int_equal(update(o, &step, w[0], dw, k[0], &decision, sizeof w[0], &log), 0);
+    for (uint32_t i = 0; i < CUTS; i++) {
+        const uint32_t at = cuts[i], n = cuts[i + 1] - at;
+        struct optimizer_io io = {
+            .w = w[1] + at, .dw = dw + at, .decision = &decision, .w_bytes = n * sizeof(float)};
+        for (uint32_t p = 0; p < parts; p++) {
+            io.k[p] = memcpy(part[p], k[1] + p * N + at, n * sizeof(float));
+        }
+        assert_int_equal(optimizer_update(o, &step, &io, &sink), 0);
+        for (uint32_t p = 0; p < parts; p++)
+            memcpy(k[1] + p * N + at, part[p], n * sizeof(float));
+    }
+    assert_memory_equal(w[1], w[0], sizeof w[0]);
+    assert_memory_equal(k[1], k[0], sizeof k[0]);
+}
+
+static void test_optimizer_update_in_shares_has_same_bits(void **state)
+{
+    struct optimizer o = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+    (void)state;
+
+    o.weight_decay = 0.01f;
+    check_shares(&o);
+    o.kind = OPTIMIZER_SGD;
+    check_shares(&o);
+    o.momentum = 0.9f;
+    check_shares(&o);
 }
 
 static void test_names_are_complete(void **state)
@@ -606,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_optimizer_state_bytes_fit_kind),
         cmocka_unit_test(test_every_optimizer_descends),
         cmocka_unit_test(test_optimizer_update_obeys_decision),
+        cmocka_unit_test(test_optimizer_update_in_shares_has_same_bits),
         cmocka_unit_test(test_names_are_complete),
     };
     return cmocka_run_group_tests(tests, open_pool, close_pool);

@@ -444,6 +444,23 @@ static void test_nan_gradient_leaves_weights(void **state)
     assert_true(m[0] == 0 && v[1] == 0);
 }
 
+static void test_add_passes_what_is_no_number(void **state)
+{
+    static const float pairs[][2] = {{NAN, 1},         {1, NAN},      {NAN, NAN},    {INFINITY, -INFINITY},
+                                     {-INFINITY, NAN}, {INFINITY, 1}, {1, -INFINITY}};
+    (void)state;
+
+    for (uint32_t i = 0; i < COUNT(pairs); i++) {
+        float y = pairs[i][0];
+        const struct op_call call = {.op = OP_add, .add = {&y, &pairs[i][1], 1}};
+        cpu_ops[OP_add](&call, pools[1]);
+        if (i < 5)
+            assert_true(isnan(y));
+        else
+            assert_true(y == (i == 5 ? INFINITY : -INFINITY));
+    }
+}
+
 static void test_dropout_keeps_number_equal_to_p(void **state)
 {
     struct step_args step = {.step = 1, .seed = 2, .training = 1};
@@ -507,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_extreme_logits_give_finite_loss),
         cmocka_unit_test(test_equal_logits_count_the_first),
         cmocka_unit_test(test_nan_gradient_leaves_weights),
+        cmocka_unit_test(test_add_passes_what_is_no_number),
         cmocka_unit_test(test_dropout_keeps_number_equal_to_p),
         cmocka_unit_test(test_numerics_names_isa_and_library),
     };

@@ -91,6 +91,26 @@ static void test_count_device_bytes_by_stream(void **state)
     plan_destroy(p);
 }
 
+/* A copy inside a device is on nobody's account, whatever it copies. */
+static void test_count_bytes_leaves_out_copies_inside_a_device(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct plan_bytes before, after;
+
+    (void)state;
+    for (uint32_t t = 0; t < TINY_TENSORS; t++)
+        tiny_move(p, PROGRAM_FLUSH, INSTR_COPY, plan_stream(1, LANE_PEER), t, 1, 0, 1, 4096);
+    plan_count_bytes(p, PROGRAM_FLUSH, &after);
+    assert_bytes(&after, &(struct plan_bytes){.out = 2048, .state_out = 2048});
+    plan_count_device_bytes(p, PROGRAM_FLUSH, 1, &after);
+    assert_bytes(&after, &(struct plan_bytes){.out = 2048, .state_out = 2048});
+    plan_count_device_bytes(p, PROGRAM_CYCLE, 0, &before);
+    tiny_move(p, PROGRAM_CYCLE, INSTR_COPY, plan_stream(0, LANE_PEER), TINY_X1, 0, 0, 0, 4096);
+    plan_count_device_bytes(p, PROGRAM_CYCLE, 0, &after);
+    assert_bytes(&after, &before);
+    plan_destroy(p);
+}
+
 /* Retag the fetched W0 as each kind in turn. */
 static void test_count_bytes_classes(void **state)
 {
@@ -295,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_destroy_takes_null),
         cmocka_unit_test(test_count_bytes_exact),
         cmocka_unit_test(test_count_device_bytes_by_stream),
+        cmocka_unit_test(test_count_bytes_leaves_out_copies_inside_a_device),
         cmocka_unit_test(test_count_bytes_classes),
         cmocka_unit_test(test_live_peak_by_hand),
         cmocka_unit_test(test_equal_itself),

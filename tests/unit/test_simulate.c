@@ -324,6 +324,67 @@ static void test_simulate_senders_share_the_receiver(void **state)
     plan_destroy(p);
 }
 
+/* Of 512 bytes at 3 bytes/ns of memory, read and written: ceil(1024 / 3). Beside a send on the same stream, which has the port
+ * for itself, and a fetch. Its bytes are nobody's traffic. */
+static void test_simulate_copy_inside_a_device_uses_no_link(void **state)
+{
+    struct machine m = machine;
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    m.device_bytes_per_s = 3000000000;
+    m.peers_by_link = true;
+    tiny_move(p, PROGRAM_EVAL, INSTR_COPY, plan_stream(0, LANE_PEER), TINY_X1, 0, 0, 0, 1024);
+    tiny_move(p, PROGRAM_EVAL, INSTR_SEND, plan_stream(1, LANE_PEER), TINY_X1, 1, 0, 0, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_COPY, plan_stream(0, LANE_PEER), TINY_X1, 0, 1024, 0, 0);
+    for (int unlimited = 0; unlimited < 2; unlimited++) {
+        struct sim_result *r = plan_simulate(p, PROGRAM_EVAL, 1, &profile, &m);
+        const uint64_t lasts = unlimited ? 100 : 100 + 342;
+        assert_int_equal(r->spans[0].end_ns, lasts);
+        assert_int_equal(r->spans[1].end_ns, 100 + 512);
+        assert_int_equal(r->spans[2].start_ns, lasts);
+        assert_int_equal(r->spans[2].end_ns, 2 * lasts);
+        assert_int_equal(r->bytes.peer, 512);
+        assert_int_equal(r->lane_ns[0][LANE_PEER], 2 * lasts);
+        sim_destroy(r);
+        m.device_bytes_per_s = 0; /* without a limit it is a launch */
+    }
+    plan_destroy(p);
+}
+
+static void add_share(struct plan *p, enum instr_kind kind, uint32_t stream, uint64_t begin, uint64_t end)
+{
+    const uint32_t loc = stream == plan_host_stream(p) ? PLAN_HOST : stream / LANE_COUNT;
+
+    tiny_instr(p, PROGRAM_EVAL, kind, stream, 0, PLAN_NONE);
+    if (kind == INSTR_UPD)
+        tiny_part(p, PROGRAM_EVAL, TINY_W0, loc, begin, ACCESS_RW, begin, end);
+    tiny_part(p, PROGRAM_EVAL, TINY_DW0, loc, 6144 + begin, ACCESS_READ, begin, end);
+}
+
+/* Of 4096 bytes. The whole lasts as the profile says, a share its part of that, rounded up. */
+static void test_simulate_shares_last_their_part(void **state)
+{
+    struct profile_layer by_share[2] = {
+        {.red_device_ns = 1001, .red_host_ns = 4096, .upd_device_ns = 400, .upd_host_ns = 700}};
+    const struct profile times = {.n_layers = 2, .layers = by_share};
+    struct plan *p = tiny_plan();
+
+    (void)state;
+    add_share(p, INSTR_RED, plan_stream(0, LANE_COMPUTE), 0, 4096);
+    add_share(p, INSTR_RED, plan_stream(0, LANE_COMPUTE), 1024, 3072);
+    add_share(p, INSTR_UPD, plan_stream(1, LANE_COMPUTE), 0, 1024);
+    add_share(p, INSTR_UPD, plan_stream(1, LANE_COMPUTE), 1024, 4096);
+    add_share(p, INSTR_RED, plan_host_stream(p), 0, 256);
+    add_share(p, INSTR_UPD, plan_host_stream(p), 256, 512);
+    struct sim_result *r = plan_simulate(p, PROGRAM_EVAL, 1, &times, &machine);
+    const uint64_t ends[] = {1001, 1001 + 501, 100, 100 + 300, 256, 256 + 44};
+    for (uint32_t i = 0; i < r->n_instrs; i++)
+        assert_int_equal(r->spans[i].end_ns, ends[i]);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
 /* ---- cores ---- */
 
 /* Of 2 cores, so many for a task of a device and one of the host; one core copies what a link carries. */
@@ -425,6 +486,20 @@ static void test_simulate_copies_take_cores(void **state)
     plan_destroy(p);
 }
 
+/* A copy inside a device of 4096 bytes beside a forward on both cores: by itself, one core copies it in 4096 ns, as a fetch. */
+static void test_simulate_copies_inside_a_device_take_cores(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct machine m = with_cores(2, 2);
+
+    (void)state;
+    m.device_bytes_per_s = 2000000000;
+    add_forward(p, 0, 0);
+    tiny_move(p, PROGRAM_EVAL, INSTR_COPY, plan_stream(0, LANE_PEER), TINY_W0, 0, 0, 0, 4096);
+    check_ends(p, &m, (uint64_t[]){1450, 1450 + 3196}, 1350);
+    plan_destroy(p);
+}
+
 /* Without a number of cores, and with more than anybody wants, all is as it was. */
 static void test_simulate_enough_cores_change_nothing(void **state)
 {
@@ -475,10 +550,13 @@ int main(void)
         cmocka_unit_test(test_simulate_host_tasks_and_copies_share_memory),
         cmocka_unit_test(test_simulate_peer_copies_may_use_the_links),
         cmocka_unit_test(test_simulate_senders_share_the_receiver),
+        cmocka_unit_test(test_simulate_copy_inside_a_device_uses_no_link),
+        cmocka_unit_test(test_simulate_shares_last_their_part),
         cmocka_unit_test(test_simulate_two_devices_share_cores),
         cmocka_unit_test(test_simulate_three_devices_share_two_cores),
         cmocka_unit_test(test_simulate_host_tasks_share_cores),
         cmocka_unit_test(test_simulate_copies_take_cores),
+        cmocka_unit_test(test_simulate_copies_inside_a_device_take_cores),
         cmocka_unit_test(test_simulate_enough_cores_change_nothing),
         cmocka_unit_test(test_simulate_a_circle_of_waits_ends),
     };

@@ -66,7 +66,7 @@ static struct spec *resolved(const char *text, uint64_t samples)
     struct spec *s = parse(text);
     struct err err;
 
-    if (spec_resolve(s, 0, samples, 0x1234, &err) < 0)
+    if (spec_resolve(s, (struct spec_sizes){0}, samples, 0x1234, &err) < 0)
         fail_msg("%s: %s: %s", text, err.path, err.msg);
     return s;
 }
@@ -82,6 +82,7 @@ static void test_defaults_are_set(void **state)
     assert_string_equal(s->output, "/base/runs/job");
     assert_true(s->data.shuffle && !s->data.transpose);
     assert_int_equal(s->train.micro_batch, 0);
+    assert_int_equal(s->train.replicas, 0);
     assert_false(s->train.skip_nonfinite);
     assert_true(s->optimizer.clip == 0);
     assert_true(s->optimizer.beta1 == 0.9f && s->optimizer.beta2 == 0.999f && s->optimizer.eps == 1e-8f);
@@ -447,6 +448,40 @@ static const struct wrong wrongs[] = {
      .code = -EINVAL,
      .path = "train.micro_batch",
      .part = "at most 8"},
+    {.train = "{\"epochs\":1,\"global_batch\":24,\"replicas\":5}",
+     .code = -EINVAL,
+     .path = "train.replicas",
+     .part = "5 does not divide global_batch 24; the nearest that do are 4 and 6"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":1000000}",
+     .code = -EINVAL,
+     .path = "train.replicas",
+     .part = "at most 8"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":0}",
+     .code = -EINVAL,
+     .path = "train.replicas",
+     .part = "from 1 to"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":\"many\"}",
+     .code = -EINVAL,
+     .path = "train.replicas",
+     .part = "auto"},
+    {.train = "{\"epochs\":1,\"global_batch\":24,\"replicas\":5,\"micro_batch\":7}",
+     .code = -EINVAL,
+     .path = "train.replicas",
+     .part = "4 and 6"},
+    {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":8,\"replicas\":2}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "8 x 2 replicas does not divide global_batch 24; with these replicas the nearest that do are 6 "
+             "and 12; "
+             "with this micro_batch the nearest replicas are 1 and 3; or"},
+    {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":7,\"replicas\":3}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "nearest that do are 4 and 8; or"},
+    {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":24,\"replicas\":24}",
+     .code = -EINVAL,
+     .path = "train.micro_batch",
+     .part = "nearest that do are 1; with this micro_batch the nearest replicas are 1; or"},
     {.train = "{\"epochs\":1,\"steps\":1,\"global_batch\":8}",
      .code = -EINVAL,
      .path = "train.steps",
@@ -508,10 +543,6 @@ static const struct wrong wrongs[] = {
      .code = -EOPNOTSUPP,
      .path = "data.format",
      .part = "\"idx\", \"synthetic\""},
-    {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":2}",
-     .code = -EOPNOTSUPP,
-     .path = "train.replicas",
-     .part = "write 1"},
     {.rest = ",\"precision\":\"bf16\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
     {.rest = ",\"memory\":{\"recompute\":\"always\"}",
      .code = -EOPNOTSUPP,
@@ -604,7 +635,7 @@ static void test_epochs_become_steps(void **state)
     assert_int_equal(s->resolved.total_steps, 25); /* 2 * 100 / 8 */
     assert_int_equal(s->resolved.micro_batch, 8);
     assert_int_equal(s->resolved.n_micro, 1);
-    assert_int_equal(spec_resolve(s, 2, 101, 0, NULL), 0);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){2, 0}, 101, 0, NULL), 0);
     assert_int_equal(s->resolved.total_steps, 26); /* 202 / 8 = 25.25 */
     assert_int_equal(s->resolved.n_micro, 4);
     spec_destroy(s);
@@ -617,13 +648,44 @@ static void test_resolution_is_checked(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(spec_resolve(s, 2, 100, 0, &err), -EINVAL);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){2, 0}, 100, 0, &err), -EINVAL);
     assert_string_equal(err.path, "train.micro_batch");
-    assert_int_equal(spec_resolve(s, 0, 1ull << 40, 0, &err), -EINVAL);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 1ull << 40, 0, &err), -EINVAL);
     assert_string_equal(err.path, "train.epochs");
-    assert_int_equal(spec_resolve(s, 0, 100, 0, &err), -EINVAL);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 100, 0, &err), -EINVAL);
     assert_string_equal(err.path, "train.epochs");
     assert_int_equal(s->resolved.total_steps, 0);
+    spec_destroy(s);
+}
+
+static void test_replicas_are_resolved(void **state)
+{
+    struct spec *s =
+        resolved(job(NULL, NULL, "{\"epochs\":1,\"global_batch\":24,\"replicas\":3}", NULL, NULL), 100);
+    struct err err;
+
+    (void)state;
+    assert_int_equal(s->resolved.replicas, 3);
+    assert_int_equal(s->resolved.micro_batch, 8); /* the largest */
+    assert_int_equal(s->resolved.n_micro, 3);     /* of all of them */
+    assert_int_equal(s->resolved.total_steps, 5);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){4, 3}, 100, 0, &err), 0);
+    assert_int_equal(s->resolved.n_micro, 6);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){6, 3}, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.micro_batch");
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){4, 2}, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.replicas");
+    spec_destroy(s);
+
+    s = resolved(job(NULL, NULL, "{\"epochs\":1,\"global_batch\":24,\"replicas\":\"auto\"}", NULL, NULL),
+                 100);
+    assert_int_equal(s->resolved.replicas, 1);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 2}, 100, 0, &err), 0); /* what it meant before */
+    assert_true(s->resolved.replicas == 2 && s->resolved.micro_batch == 12);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 7}, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.replicas");
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 100}, 100, 0, &err), -EINVAL);
+    assert_string_equal(err.path, "train.replicas");
     spec_destroy(s);
 }
 
@@ -732,10 +794,14 @@ static void test_hash_changes_with_what_changes_bits_only(void **state)
     assert_true(h == hash_of(job(NULL, NULL, "{\"epochs\":9,\"global_batch\":8}", NULL, NULL)));
     assert_true(h ==
                 hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":8}", NULL, NULL)));
+    assert_true(h ==
+                hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"replicas\":1}", NULL, NULL)));
     /* these do */
     assert_true(h !=
                 hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL)));
     assert_true(h != hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":16}", NULL, NULL)));
+    assert_true(hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL)) !=
+                hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"replicas\":2}", NULL, NULL)));
     assert_true(h != hash_of(job(NULL, NULL, NULL, NULL, ",\"init\":{\"seed\":1}")));
     assert_true(h !=
                 hash_of(job(NULL, NULL, NULL, "{\"type\":\"adamw\",\"lr\":0.0010000000000000002}", NULL)));
@@ -746,19 +812,27 @@ static void test_hash_changes_with_what_changes_bits_only(void **state)
         h != hash_of(job(NULL, "{\"format\":\"synthetic\",\"samples\":100,\"seed\":1}", NULL, NULL, NULL)));
 }
 
-static void test_resolved_micro_batch_reads_back(void **state)
+static void test_resolved_sizes_read_back(void **state)
 {
-    struct spec *s =
-        resolved(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4}", NULL, NULL), 100);
+    struct spec *s = resolved(
+        job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":4,\"replicas\":2}", NULL, NULL),
+        100);
+    static const char *const bad[] = {"",
+                                      "{}",
+                                      "{\"train\":{\"micro_batch\":4}}",
+                                      "{\"train\":{\"replicas\":2}}",
+                                      "{\"train\":{\"micro_batch\":4,\"replicas\":0}}",
+                                      "{\"train\":{\"micro_batch\":4,\"replicas\":5000000000}}"};
+    struct spec_sizes sizes = {0};
     struct strbuf b = {0};
-    uint32_t micro = 0;
 
     (void)state;
     spec_resolved_json(s, &b);
-    assert_int_equal(spec_resolved_micro_batch(b.at, b.n, &micro, NULL), 0);
-    assert_int_equal(micro, 4);
-    assert_true(spec_resolved_micro_batch("{}", 2, &micro, NULL) < 0);
-    assert_true(spec_resolved_micro_batch("", 0, &micro, NULL) < 0);
+    assert_int_equal(spec_resolved_sizes(b.at, b.n, &sizes, NULL), 0);
+    assert_true(sizes.micro_batch == 4 && sizes.replicas == 2);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_true(spec_resolved_sizes(bad[i], strlen(bad[i]), &sizes, NULL) < 0);
+    assert_true(sizes.micro_batch == 4 && sizes.replicas == 2);
     strbuf_finish(&b);
     spec_destroy(s);
 }
@@ -789,12 +863,13 @@ int main(void)
         cmocka_unit_test(test_load_reads_comments_and_names_the_file),
         cmocka_unit_test(test_epochs_become_steps),
         cmocka_unit_test(test_resolution_is_checked),
+        cmocka_unit_test(test_replicas_are_resolved),
         cmocka_unit_test(test_nearest_divisors_are_found),
         cmocka_unit_test(test_lr_warms_up_and_goes_down),
         cmocka_unit_test(test_warmup_longer_than_the_run_never_divides_by_zero),
         cmocka_unit_test(test_due_counts_epochs_and_steps),
         cmocka_unit_test(test_hash_changes_with_what_changes_bits_only),
-        cmocka_unit_test(test_resolved_micro_batch_reads_back),
+        cmocka_unit_test(test_resolved_sizes_read_back),
         cmocka_unit_test(test_largest_chain_is_built),
     };
 
