@@ -142,6 +142,7 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 /* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
  * lowered by as much, and the draft made again. */
 #define RETAIN_TRIES 4
+#define LEAVE_WASTE_ABOVE 20000 /* instructions: addresses of such drafts are found quickly only where there is room */
 
 /* True when some device has too little memory for the addresses. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
@@ -166,12 +167,14 @@ static void draft_retained(struct draft *d, const struct order *o, const struct 
     bool over;
     memcpy(budget, m->capacity_bytes, sizeof budget);
     draft_residency(&bare, o, knobs, cyclic, NULL, &gaps);
-    draft_place(&bare);
+    draft_place(&bare, NULL);
     over = lower_budget(&bare, m, budget);
+    for (uint32_t i = 0; i < o->n_devices && bare.instrs.n > LEAVE_WASTE_ABOVE; i++)
+        budget[i] -= budget[i] / 64;
     for (int tries = 0; tries < RETAIN_TRIES && !over; tries++) {
         draft_retain(&bare, budget, &gaps);
         draft_residency(d, o, knobs, cyclic, &gaps, NULL);
-        draft_place(d);
+        draft_place(d, m->capacity_bytes);
         if (!lower_budget(d, m, budget)) {
             draft_finish(&bare);
             vec_free(&gaps);
@@ -195,7 +198,7 @@ static void draft_program(struct draft *d, const struct order *o, const struct k
         return;
     }
     draft_residency(d, o, knobs, cyclic, NULL, NULL);
-    draft_place(d);
+    draft_place(d, NULL);
 }
 
 static int draft_eval(const struct plan_request *r, const struct order *cycle, const struct knobs *knobs,

@@ -166,8 +166,9 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32
 /* Most bytes that are alive at once on a device. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the
- * caller's. */
-void draft_place(struct draft *d);
+ * caller's. Large drafts take less time with limits (per device; NULL: none): what lies within is good enough, and a peak
+ * above its limit says only that less should be alive. */
+void draft_place(struct draft *d, const uint64_t *limits);
 /* Residency and addresses together, by replaying a cache. `o` is merged and has no REC. Where the capacity is
  * below what the largest task needs, the cache is as large as that: this never fails either. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,

@@ -355,7 +355,7 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     uint64_t sums = k->m->w[n] * o->shares * (o->groups - 1); /* unfinished ones, between groups */
     *ret_in = (w + again) * o->groups + sums + 2 * stash + 2 * boundary + saved;
     *ret_out = w + sums + stash + boundary + saved;
-    k->o->host_memory = k->m->w[n] + k->m->k[n] + k->m->b[n] + w * o->shares + stash + 2 * boundary + saved;
+    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + boundary + saved;
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
         *ret_out += sum(k->m->k, p, n);
@@ -455,6 +455,12 @@ static void enlarge_packs(const struct outline_request *q, struct outline *o)
     }
 }
 
+static uint64_t host_room(const struct outline_request *q)
+{
+    const struct machine *m = q->machine;
+    return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
+}
+
 /* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
  * backward pass in, and the host the memory. */
 static void try_keeping(struct list *list, const struct outline *without)
@@ -474,8 +480,7 @@ static void try_keeping(struct list *list, const struct outline *without)
         while (o.fused < o.head && !fits(q, &o))
             o.fused++;
         outline_measure(q, &o);
-        uint64_t host = q->machine->host_bytes - q->machine->host_taken_bytes;
-        if (o.host_memory > host || !fits(q, &o))
+        if (o.host_memory > host_room(q) || !fits(q, &o))
             continue;
         if (o.ns < without->ns - without->ns / KEEP_WORTH)
             insert(list, &o);
@@ -503,7 +508,7 @@ static void try_sizes(struct list *list, const struct outline *sizes)
         uint32_t most_groups = q->objective == OBJECTIVE_BYTES ? q->batch / o.shares / o.rows : 1;
         for (o.groups = 1; o.groups <= most_groups; o.groups *= 2) {
             outline_measure(q, &o);
-            if (best.shares == 0 || is_better(q, &o, &best))
+            if (o.host_memory <= host_room(q) && (best.shares == 0 || is_better(q, &o, &best)))
                 best = o;
         }
     }

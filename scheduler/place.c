@@ -23,6 +23,8 @@
 #define LEVELS       8
 #define LARGE        8192 /* instructions, from which on the quick way may waste a little */
 #define MOST_WASTE   5    /* half percents of what is alive, then */
+#define SWEEPS 8 /* tried, where there is a limit that leaves room for them */
+#define HUGE   20000 /* instructions: a draft with a limit is then placed by sweeps alone */
 
 struct placed {
     uint64_t from, to;   /* addresses */
@@ -353,7 +355,18 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-static bool place_both_ends(struct draft *d, uint32_t device)
+/* How much more than what is alive the sweep may take, in steps of half a percent. */
+static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
+{
+    if (positions <= LARGE)
+        return 0;
+    if (limit == 0 || limit <= live)
+        return MOST_WASTE;
+    uint64_t steps = (limit - live) / (live / 200 + 1);
+    return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
+}
+
+static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
 {
     uint32_t positions = (uint32_t)d->instrs.n, n = 0;
     uint64_t live = draft_live_peak(d, device);
@@ -381,7 +394,8 @@ static bool place_both_ends(struct draft *d, uint32_t device)
         for (uint32_t i = starts_at[at]; i != SEGMENT_NONE; i = next_start[i])
             by_start[n++] = i;
     bool ok = false;
-    for (uint32_t more = 0; more <= (positions > LARGE ? MOST_WASTE : 0) && !ok; more++)
+    uint32_t most = most_waste(positions, live, limit);
+    for (uint32_t more = 0; more <= most && !ok; more++)
         for (uint32_t k = 4; k <= 256 && !ok; k *= 8) {
             d->peak[device] = round_up(live + live * more / 200, PLAN_ALIGN);
             ok = sweep_within(&w, by_start, n, d->peak[device], positions / k);
@@ -391,9 +405,15 @@ static bool place_both_ends(struct draft *d, uint32_t device)
     return ok;
 }
 
-void draft_place(struct draft *d)
+void draft_place(struct draft *d, const uint64_t *limits)
 {
-    for (uint32_t device = 0; device < d->n_devices; device++)
-        if (!place_both_ends(d, device))
+    for (uint32_t device = 0; device < d->n_devices; device++) {
+        uint64_t limit = limits != NULL ? limits[device] : 0;
+        if (place_both_ends(d, device, limit))
+            continue;
+        if (limit > 0 && d->instrs.n > HUGE)
+            d->peak[device] = limit + limit / 100; /* whoever asks lowers what is alive by that */
+        else
             place_largest_first(d, device);
+    }
 }

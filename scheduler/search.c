@@ -17,6 +17,7 @@
 #define SHRINKS      4  /* times that an outline is made smaller until it fits */
 #define MAX_SIZES    256
 #define SIM_RUNS     3
+#define ENOUGH       100000 /* instructions that are built: then the best so far will do */
 #define WAITS_BEYOND 32 /* notably longer: by one part in */
 #define VARIATIONS   5  /* of a plan that waits */
 #define REFINES      8  /* of them in all */
@@ -26,6 +27,7 @@ struct search {
     struct outline_request outlines;
     struct search_result best;
     struct outline best_outline;
+    uint64_t spent; /* instructions of what was built */
     struct err *err;
 };
 
@@ -61,6 +63,7 @@ static bool is_better(const struct search *s, const struct search_result *a)
 static void keep(struct search *s, const struct plan_request *r, const struct profile *prof,
                  const struct outline *o, struct search_result *made)
 {
+    s->spent += made->plan->programs[PROGRAM_CYCLE].n_instrs;
     struct sim_result *sim = plan_simulate(made->plan, PROGRAM_CYCLE, SIM_RUNS, prof, r->machine);
     made->ns = sim->cycle_ns;
     made->bytes = sim->bytes.in + sim->bytes.out;
@@ -162,6 +165,8 @@ static int build_best(struct search *s, int builds)
         bool hopeless = s->q->objective == OBJECTIVE_TIME && s->best.plan != NULL && o.ns >= s->best.ns;
         if (hopeless || !is_new(&o, built, n_built))
             continue;
+        if (s->best.plan != NULL && s->spent > ENOUGH)
+            break;
         built[n_built] = o;
         int e = build_fitting(s, &o);
         if (e < 0)
@@ -207,6 +212,8 @@ static int refine(struct search *s)
 {
     int failed = 0;
     for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL && s->best.waits; i++) {
+        if (s->spent > 2 * ENOUGH)
+            break;
         struct outline o;
         uint64_t before = s->best.ns, excess;
         int e = vary(s, i % VARIATIONS, &o) ? build(s, &o, &excess) : 0;
