@@ -355,7 +355,7 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     uint64_t sums = k->m->w[n] * o->shares * (o->groups - 1); /* unfinished ones, between groups */
     *ret_in = (w + again) * o->groups + sums + 2 * stash + 2 * boundary + saved;
     *ret_out = w + sums + stash + boundary + saved;
-    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + boundary + saved;
+    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + stash + boundary + saved;
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
         *ret_out += sum(k->m->k, p, n);
@@ -488,6 +488,20 @@ static void try_keeping(struct list *list, const struct outline *without)
     }
 }
 
+/* Larger packs, and for them fewer layers fused, until what is stashed fits the host. */
+static void spare_host(const struct outline_request *q, struct outline *o)
+{
+    outline_measure(q, o);
+    for (uint32_t pack = o->pack + 1; o->host_memory > host_room(q) && pack < q->model->n_layers; pack += 1 + pack / 2) {
+        struct outline larger = *o;
+        larger.pack = pack;
+        if (!fuse(q, &larger))
+            return;
+        *o = larger;
+        outline_measure(q, o);
+    }
+}
+
 static void try_sizes(struct list *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -505,6 +519,7 @@ static void try_sizes(struct list *list, const struct outline *sizes)
         if (!fuse(q, &o))
             break;
         enlarge_packs(q, &o);
+        spare_host(q, &o);
         uint32_t most_groups = q->objective == OBJECTIVE_BYTES ? q->batch / o.shares / o.rows : 1;
         for (o.groups = 1; o.groups <= most_groups; o.groups *= 2) {
             outline_measure(q, &o);
