@@ -6,10 +6,12 @@
 #include "scheduler/plan.h"
 
 #include <stdlib.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/vec.h"
 #include "scheduler/explain.h"
 #include "scheduler/explain_parts.h"
 
@@ -189,43 +191,86 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-static uint64_t copy_bytes(const struct plan *p, tensor_id t)
+/* A copy on a device: of a tensor, or of part of it. A device may have more than one of a tensor, at different places. */
+struct live_copy {
+    uint32_t device;
+    tensor_id tensor;
+    uint64_t base; /* where byte 0 of the tensor is, or would be, modulo 2^64 */
+    uint64_t bytes;
+    bool alive;
+};
+
+typedef VEC(struct live_copy) live_list;
+
+static int compare_live(const void *pa, const void *pb)
 {
-    return round_up(p->tensors[t].bytes, PLAN_ALIGN);
+    const struct live_copy *a = pa, *b = pb;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* `alive`: [device][tensor], all false. */
-static void live_peak_of(const struct plan *p, enum program_kind k, bool *alive, uint64_t ret[DEVICE_MAX])
+/* The copies of a program, each once: as large as the largest operand says. */
+static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
+{
+    const struct plan_program *prog = &p->programs[k];
+    for (uint32_t i = 0; k == PROGRAM_CYCLE && i < p->n_boundary; i++) {
+        const struct plan_copy *c = &p->boundary[i];
+        vec_push(ret, (struct live_copy){c->device, c->tensor, c->addr - c->begin,
+                                         round_up(c->end - c->begin, PLAN_ALIGN), true});
+    }
+    for (uint32_t i = 0; i < prog->n_operands; i++) {
+        const struct plan_operand *o = &prog->operands[i];
+        if (o->loc < p->n_devices)
+            vec_push(ret, (struct live_copy){o->loc, o->tensor, o->addr - o->begin,
+                                             round_up(operand_bytes(o), PLAN_ALIGN), false});
+    }
+    size_t n = 0;
+    if (ret->n > 0)
+        qsort(ret->at, ret->n, sizeof *ret->at, compare_live);
+    for (size_t i = 0; i < ret->n; i++) {
+        struct live_copy *last = n > 0 ? &ret->at[n - 1] : NULL;
+        if (last == NULL || compare_live(last, &ret->at[i]) != 0) {
+            ret->at[n++] = ret->at[i];
+            continue;
+        }
+        last->alive |= ret->at[i].alive;
+        last->bytes = ret->at[i].bytes > last->bytes ? ret->at[i].bytes : last->bytes;
+    }
+    ret->n = n;
+}
+
+static void live_peak_of(const struct plan *p, enum program_kind k, uint64_t ret[DEVICE_MAX])
 {
     const struct plan_program *prog = &p->programs[k];
     uint64_t live[DEVICE_MAX] = {0};
-    for (uint32_t i = 0; k == PROGRAM_CYCLE && i < p->n_boundary; i++) {
-        const struct plan_copy *c = &p->boundary[i];
-        alive[(size_t)c->device * p->n_tensors + c->tensor] = true;
-        live[c->device] += copy_bytes(p, c->tensor);
-    }
+    live_list copies = {0};
+    list_live(p, k, &copies);
+    for (size_t i = 0; i < copies.n; i++)
+        live[copies.at[i].device] += copies.at[i].alive ? copies.at[i].bytes : 0;
     for (uint32_t i = 0; i < prog->n_operands; i++) {
         const struct plan_operand *o = &prog->operands[i]; /* they stand in issue order */
-        if (o->loc >= p->n_devices)
+        const struct live_copy key = {.device = o->loc, .tensor = o->tensor, .base = o->addr - o->begin};
+        struct live_copy *c = o->loc < p->n_devices && copies.n > 0
+                                  ? bsearch(&key, copies.at, copies.n, sizeof key, compare_live)
+                                  : NULL;
+        if (c == NULL)
             continue;
-        bool *a = &alive[(size_t)o->loc * p->n_tensors + o->tensor];
         bool now = o->access != ACCESS_DROP;
-        if (now && !*a)
-            live[o->loc] += copy_bytes(p, o->tensor);
-        else if (!now && *a)
-            live[o->loc] -= copy_bytes(p, o->tensor);
-        *a = now;
+        if (now != c->alive)
+            live[o->loc] += now ? c->bytes : -c->bytes;
+        c->alive = now;
         if (live[o->loc] > ret[o->loc])
             ret[o->loc] = live[o->loc];
     }
+    vec_free(&copies);
 }
 
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX])
 {
     memset(ret, 0, DEVICE_MAX * sizeof *ret);
-    for (int i = 0; i < 2; i++) {
-        bool *alive = xcalloc((size_t)p->n_devices * p->n_tensors + 1, sizeof *alive);
-        live_peak_of(p, i == 0 ? PROGRAM_CYCLE : PROGRAM_EVAL, alive, ret);
-        free(alive);
-    }
+    live_peak_of(p, PROGRAM_CYCLE, ret);
+    live_peak_of(p, PROGRAM_EVAL, ret);
 }
