@@ -171,7 +171,8 @@ static void draft_retained(struct draft *d, const struct order *o, const struct 
     over = lower_budget(&bare, m, budget);
     for (uint32_t i = 0; i < o->n_devices && bare.instrs.n > LEAVE_WASTE_ABOVE; i++)
         budget[i] -= budget[i] / 64;
-    for (int tries = 0; tries < RETAIN_TRIES && !over; tries++) {
+    bool large = bare.instrs.n > LEAVE_WASTE_ABOVE;
+    for (int tries = 0; tries < (large ? RETAIN_TRIES / 2 : RETAIN_TRIES) && !over; tries++) {
         draft_retain(&bare, budget, &gaps);
         draft_residency(d, o, knobs, cyclic, &gaps, NULL);
         draft_place(d, m->capacity_bytes);
