@@ -217,7 +217,7 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
 
 /* One way a policy can try. */
 struct candidate {
-    uint32_t packs_fwd, packs_bwd; /* harmony-pp */
+    uint32_t packs_fwd, packs_bwd; /* Harmony's; 0: not its packs */
     uint32_t packs;                /* auto: of the layers before the fused segment */
     const uint32_t *starts;        /* auto: pack k is layers [starts[k], starts[k + 1]); NULL: layer k */
     uint32_t fused;                /* auto: first layer of the fused segment */
@@ -299,6 +299,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
 void passes_end(struct passes *p); /* the updates that wait for a decision */
 
+/* Tries Harmony's packs, the fewest that fit; with retention in what memory they leave, or without. */
+int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
 /* Harmony's packs, packs_fwd and packs_bwd of a candidate, of rows [from, to) on n devices from this one on, in turn. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);

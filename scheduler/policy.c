@@ -32,7 +32,7 @@ static const struct policy *const policies[POLICY_COUNT] = {
 /* What `auto` tries, in this order: everything resident, its own search, and the others, should they be better. When
  * everything fits, nothing needs to move: then no other policy is tried, whatever the simulator thinks of overlapping
  * updates with compute. */
-static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_harmony_pp, POLICY_stream};
+static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream};
 
 /* No more after this many tasks have been placed in vain, where there is a plan. */
 #define ENOUGH 200000

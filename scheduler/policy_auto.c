@@ -102,7 +102,9 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     p.snake = c->snake;
     p.keep = c->keep;
     p.keep_end = keep_end(r, c);
-    for (uint32_t share = 0; share < shares; share++) {
+    if (c->packs_bwd > 0)
+        harmony_passes(&p, c, 0, g->rows * g->n_micro, 0, r->machine->n_devices);
+    for (uint32_t share = 0; share < shares && c->packs_bwd == 0; share++) {
         uint32_t each = g->n_micro / shares * g->rows, begin = share * each;
         for (uint32_t group = 0; group < c->groups; group++)
             pass_group(&p, r, c, share, begin + group_begin(c, each, group),
@@ -569,6 +571,8 @@ static int search(const struct plan_request *r, struct trial *t)
         if (e == 0 && (shares == 1 || n / shares > 1))
             e = search_pipeline(r, t, shares);
     }
+    for (int retain = 1; retain >= 0 && e == 0 && t->spent <= ENOUGH; retain--)
+        e = harmony_search(r, t, retain);
     return e;
 }
 

@@ -38,13 +38,14 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
     return 0;
 }
 
-static int search(const struct plan_request *r, struct trial *t)
+int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
 {
     uint32_t packs = r->train->n_layers + 1; /* fewest so far, plus: what the next variant must stay below */
     for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;
         policy_harmony_pp.leanest(r, &c);
         c.knobs = variants[i];
+        c.knobs.retain = retain;
         c.packs_bwd = packs - 1;
         int e = t->run(t, &c);
         if (e == 0)
@@ -58,6 +59,11 @@ static int search(const struct plan_request *r, struct trial *t)
         packs = c.packs_bwd;
     }
     return 0;
+}
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    return harmony_search(r, t, false);
 }
 
 static void leanest(const struct plan_request *r, struct candidate *ret)
