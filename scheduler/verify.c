@@ -69,6 +69,8 @@ struct name name_instr(const struct verify *v, enum program_kind k, uint32_t ins
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, " l%u", in->layer);
     if (in->micro != PLAN_NONE)
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, " m%u", in->micro);
+    if (in->kind == INSTR_RED && in->replica != PLAN_NONE)
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, " r%u", in->replica);
     if (v->plan->steps > 1)
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, " s%u", in->step);
     if (in->stream == plan_host_stream(v->plan))
@@ -76,6 +78,19 @@ struct name name_instr(const struct verify *v, enum program_kind k, uint32_t ins
     else
         snprintf(n.s + at, sizeof n.s - at, " on d%u.%s", in->stream / LANE_COUNT,
                  lane_names[in->stream % LANE_COUNT]);
+    return n;
+}
+
+struct name name_task(const struct graph_task *t)
+{
+    struct name n;
+    size_t at = (size_t)snprintf(n.s, sizeof n.s, "%s", instr_kind_names[t->kind]);
+    if (t->layer != PLAN_NONE)
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, " l%u", t->layer);
+    if (t->micro != PLAN_NONE)
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, " m%u", t->micro);
+    else if (t->replica != PLAN_NONE)
+        snprintf(n.s + at, sizeof n.s - at, " r%u", t->replica);
     return n;
 }
 

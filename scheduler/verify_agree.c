@@ -133,19 +133,20 @@ static void agree_host_operand(const struct at *a, const struct plan_operand *o)
 
 /* Where operand 0 and 1 of a move are, and how they are accessed; the lane, on the device of operand `of`. */
 static const struct move_shape {
-    bool from_host, to_host;
+    bool from_host, to_host, within; /* within: on the same device */
     enum lane lane;
     int of;
 } move_shapes[INSTR_KIND_COUNT] = {
-    [INSTR_FETCH] = {true, false, LANE_IN, 1},
-    [INSTR_SPILL] = {false, true, LANE_OUT, 0},
-    [INSTR_SEND] = {false, false, LANE_PEER, 0},
+    [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
+    [INSTR_SPILL] = {false, true, false, LANE_OUT, 0},
+    [INSTR_SEND] = {false, false, false, LANE_PEER, 0},
+    [INSTR_COPY] = {false, false, true, LANE_PEER, 0},
 };
 
 static bool is_move_of(const struct move_shape *s, const struct plan_operand *src,
                        const struct plan_operand *dst)
 {
-    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && src->loc != dst->loc &&
+    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && (src->loc == dst->loc) == s->within &&
            (src->loc == PLAN_HOST) == s->from_host && (dst->loc == PLAN_HOST) == s->to_host;
 }
 
@@ -160,6 +161,9 @@ static void agree_copy_move(const struct at *a)
     if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
         BAD(a, "%s: moves %s to %s", here(a).s, name_range(a->v, src->tensor, src->begin, src->end).s,
             name_range(a->v, dst->tensor, dst->begin, dst->end).s);
+    else if (s->within && src->addr == dst->addr)
+        BAD(a, "%s: copies %s at %s to where it is", here(a).s,
+            name_range(a->v, src->tensor, src->begin, src->end).s, name_place(src->loc, src->addr).s);
     else if (a->in->stream != plan_stream(a->ops[s->of].loc, s->lane))
         BAD(a, "%s: belongs on d%u.%s", here(a).s, a->ops[s->of].loc, lane_names[s->lane]);
 }
@@ -197,55 +201,6 @@ static bool agree_place(const struct at *a, const struct graph_task *task, uint3
         return true;
     }
     return false;
-}
-
-static bool agree_task_operand(const struct at *a, const struct plan_operand *o, uint32_t loc)
-{
-    if (o->begin != 0 || o->end != a->v->plan->tensors[o->tensor].bytes)
-        BAD(a, "%s: names only %s; tasks use whole tensors", here(a).s,
-            name_range(a->v, o->tensor, o->begin, o->end).s);
-    else if (o->loc != loc)
-        BAD(a, "%s: its operand %s is on %s", here(a).s, name_tensor(a->v, o->tensor).s,
-            name_place(o->loc, o->addr).s);
-    else
-        return true;
-    return false;
-}
-
-/* The plan's operands are the graph's in the same order, less the writes that may be left out. A forward saves S or
- * has a workspace: it needs the room of one of them. */
-static void agree_task_operands(const struct at *a, const struct graph *g, const struct graph_task *task,
-                                uint32_t loc)
-{
-    bool rec = a->in->kind == INSTR_REC;
-    bool saves = false, no_room = false;
-    uint32_t n = 0, writes = 0;
-    for (uint32_t j = 0; j < task->n_operands; j++) {
-        const struct graph_operand *go = &g->operands[task->operand + j];
-        const struct plan_operand *o = n < a->in->n_operands ? &a->ops[n] : NULL;
-        enum tensor_kind kind = g->tensors[go->tensor].kind;
-        if (o != NULL && o->tensor == go->tensor && o->access == go->access) {
-            if (!agree_task_operand(a, o, loc))
-                return;
-            writes += go->access != ACCESS_READ && kind != TENSOR_WORK;
-            saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;
-            n++;
-        } else if (kind == TENSOR_WORK) {
-            no_room = !saves; /* S comes before it in every list */
-        } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
-            BAD(a, "%s: operand %u should be %s, %s", here(a).s, n, name_tensor(a->v, go->tensor).s,
-                go->access == ACCESS_READ    ? "read"
-                : go->access == ACCESS_WRITE ? "written"
-                                             : "read and written");
-            return;
-        }
-    }
-    if (n < a->in->n_operands)
-        BAD(a, "%s: has no business with %s", here(a).s, name_tensor(a->v, a->ops[n].tensor).s);
-    else if (rec && writes == 0)
-        BAD(a, "%s: recomputes nothing", here(a).s);
-    else if (no_room)
-        BAD(a, "%s: neither saves S nor has a workspace", here(a).s);
 }
 
 struct task_key {
@@ -286,7 +241,7 @@ static void agree_task(const struct at *a, const struct graph *g, const struct t
     a->v->task_of[a->k][a->i] = found->task;
     uint32_t loc;
     if (agree_place(a, &g->tasks[found->task], &loc))
-        agree_task_operands(a, g, &g->tasks[found->task], loc);
+        verify_operands(a->v, a->k, a->i, &g->tasks[found->task], loc);
 }
 
 static void agree_program(struct verify *v, enum program_kind k)
@@ -319,32 +274,23 @@ void verify_agree(struct verify *v)
 
 /* ---- [3] ---- */
 
-/* True when the range is in the lease and aligned; else *ret_why says what it is not. */
-static bool inside_lease(const struct plan *p, uint32_t d, uint64_t begin, uint64_t end, uint64_t addr,
-                         const char **ret_why)
-{
-    *ret_why = (addr - begin) % PLAN_ALIGN != 0                   ? "is not aligned"
-               : addr + (end - begin) > p->devices[d].lease_bytes ? "is outside the lease"
-                                                                  : NULL;
-    return *ret_why == NULL;
-}
-
+/* That copies are aligned is seen when they come to be, in verify_copy.c. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
-    const char *why;
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
         for (uint32_t j = 0; j < in->n_operands; j++) {
             const struct plan_operand *o = &prog->operands[in->operand + j];
             if (o->loc == PLAN_HOST)
                 continue;
-            if (!inside_lease(v->plan, o->loc, o->begin, o->end, o->addr, &why))
-                violate(v, INVARIANT_LEASE, k, i, "%s: %s at %s %s (%llu bytes)", name_instr(v, k, i).s,
-                        name_range(v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s, why,
-                        (unsigned long long)v->plan->devices[o->loc].lease_bytes);
-            else if (o->addr + operand_bytes(o) > highest[o->loc])
-                highest[o->loc] = o->addr + operand_bytes(o);
+            uint64_t end = o->addr + operand_bytes(o), lease = v->plan->devices[o->loc].lease_bytes;
+            if (end > lease)
+                violate(v, INVARIANT_LEASE, k, i, "%s: %s at %s is outside the lease (%llu bytes)",
+                        name_instr(v, k, i).s, name_range(v, o->tensor, o->begin, o->end).s,
+                        name_place(o->loc, o->addr).s, (unsigned long long)lease);
+            else if (end > highest[o->loc])
+                highest[o->loc] = end;
         }
     }
 }
@@ -355,15 +301,14 @@ void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;
     uint64_t highest[DEVICE_MAX] = {0};
-    const char *why;
     for (int k = 0; k < PROGRAM_COUNT; k++)
         lease_program(v, (enum program_kind)k, highest);
     for (uint32_t i = 0; i < p->n_boundary; i++) {
         const struct plan_copy *c = &p->boundary[i];
-        if (!inside_lease(p, c->device, c->begin, c->end, c->addr, &why))
-            violate_tensor(v, INVARIANT_LEASE, PROGRAM_CYCLE, c->tensor, "%s at %s of the boundary %s",
-                           name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s,
-                           why);
+        if (c->addr + (c->end - c->begin) > p->devices[c->device].lease_bytes)
+            violate_tensor(v, INVARIANT_LEASE, PROGRAM_CYCLE, c->tensor,
+                           "%s at %s of the boundary is outside the lease",
+                           name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s);
     }
     for (uint32_t d = 0; d < p->n_devices; d++) {
         if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)

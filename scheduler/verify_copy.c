@@ -141,12 +141,15 @@ void state_finish(struct state *st)
     free(st->home);
 }
 
-struct copy *copy_find(struct state *st, tensor_id t, uint32_t loc, uint32_t step)
+struct copy *copy_home(struct state *st, tensor_id t, uint32_t step)
 {
-    if (loc == PLAN_HOST)
-        return &st->home[st->home_first[t] + (st->graph->tensors[t].external ? step : 0)];
+    return &st->home[st->home_first[t] + (st->graph->tensors[t].external ? step : 0)];
+}
+
+struct copy *copy_find(struct state *st, tensor_id t, uint32_t device, uint64_t base)
+{
     struct copy *c = st->on_devices[t];
-    while (c != NULL && c->loc != loc)
+    while (c != NULL && (c->loc != device || c->base != base))
         c = c->next;
     return c;
 }
@@ -251,18 +254,30 @@ static void claim_extent(struct extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Takes the addresses of what is not yet valid in begin..end. */
-static void claim(struct state *st, struct copy *c, uint64_t begin, uint64_t end, bool quiet)
+/* Takes the addresses of what is not yet valid in begin..end; true when there is any. */
+static bool claim(struct state *st, struct copy *c, uint64_t begin, uint64_t end, bool quiet)
 {
     struct claim cl = {st, c, quiet};
     uint64_t b, e;
-    if (c->loc == PLAN_HOST)
-        return;
-    while (copy_gap(c, begin, end, &b, &e)) {
+    bool any = false;
+    while (c->loc != PLAN_HOST && copy_gap(c, begin, end, &b, &e)) {
         space_visit(&st->spaces[c->loc], c->base + b, c->base + e, claim_extent, &cl);
         space_replace(&st->spaces[c->loc], c->base + b, c->base + e, c, c->tensor);
         begin = e;
+        any = true;
     }
+    return any;
+}
+
+/* What has grown is aligned where the whole tensor would begin, or, a part that lies elsewhere, where it begins itself. */
+static void check_aligned(struct state *st, const struct copy *c)
+{
+    const struct segment *s = &c->segments.at[0];
+    enum program_kind k = (enum program_kind)st->now.program;
+    if (c->base % PLAN_ALIGN != 0 && (c->base + s->begin) % PLAN_ALIGN != 0)
+        violate(st->v, INVARIANT_LEASE, k, st->now.instr, "%s puts %s at %s, which is not aligned",
+                name_instr(st->v, k, st->now.instr).s, name_range(st->v, c->tensor, s->begin, s->end).s,
+                name_place(c->loc, c->base + s->begin).s);
 }
 
 struct release {
@@ -326,8 +341,10 @@ void copy_write(struct state *st, struct copy *c, uint64_t begin, uint64_t end, 
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         order_write(st, c, &c->segments.at[i], "writes");
-    claim(st, c, begin, end, false);
+    bool grows = claim(st, c, begin, end, false);
     put_segment(c, begin, end, version, st->now);
+    if (grows)
+        check_aligned(st, c);
 }
 
 void copy_drop(struct state *st, struct copy *c, uint64_t begin, uint64_t end)

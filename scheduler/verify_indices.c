@@ -51,19 +51,6 @@ void verify_header(struct verify *v)
 
 /* ---- indices ---- */
 
-/* The largest operand list of any task: bounds what one instruction may name. */
-static uint32_t max_operands(const struct verify *v)
-{
-    uint32_t most = 2;
-    for (int k = PROGRAM_CYCLE; k <= PROGRAM_EVAL; k++) {
-        const struct graph *g = verify_graph(v, (enum program_kind)k);
-        for (uint32_t t = 0; g != NULL && t < g->n_tasks; t++)
-            if (g->tasks[t].n_operands > most)
-                most = g->tasks[t].n_operands;
-    }
-    return most;
-}
-
 static bool range_within(uint32_t first, uint32_t n, uint32_t of)
 {
     return first <= of && n <= of - first;
@@ -103,7 +90,7 @@ static void index_wait(struct verify *v, enum program_kind k, uint32_t i, uint32
                program_kind_names[k], i, w->distance, PLAN_MAX_DISTANCE);
 }
 
-static bool index_fields(struct verify *v, enum program_kind k, uint32_t i, uint32_t most)
+static bool index_fields(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct plan_instr *in = &prog->instrs[i];
@@ -114,7 +101,7 @@ static bool index_fields(struct verify *v, enum program_kind k, uint32_t i, uint
         what = "stream";
     else if (in->step >= (k == PROGRAM_CYCLE ? v->plan->steps : 1))
         what = "step";
-    else if (in->n_operands > most || !range_within(in->operand, in->n_operands, prog->n_operands))
+    else if (!range_within(in->operand, in->n_operands, prog->n_operands))
         what = "operands";
     else if (!range_within(in->wait, in->n_waits, prog->n_waits))
         what = "waits";
@@ -123,22 +110,23 @@ static bool index_fields(struct verify *v, enum program_kind k, uint32_t i, uint
     return what == NULL;
 }
 
-static void index_program(struct verify *v, enum program_kind k, uint32_t most)
+static void index_program(struct verify *v, enum program_kind k)
 {
     const struct plan_program *prog = &v->plan->programs[k];
-    uint64_t waits = 0;
+    uint64_t operands = 0, waits = 0;
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
-        if (!index_fields(v, k, i, most))
+        if (!index_fields(v, k, i))
             continue;
-        for (uint32_t j = 0; j < in->n_operands; j++)
-            index_operand(v, k, i, in->operand + j);
+        operands += in->n_operands;
         waits += in->n_waits;
-        if (waits > prog->n_waits) {
-            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of waits is another's too",
-                   program_kind_names[k], i);
+        if (operands > prog->n_operands || waits > prog->n_waits) {
+            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of %s is another's too", program_kind_names[k],
+                   i, waits > prog->n_waits ? "waits" : "operands");
             return;
         }
+        for (uint32_t j = 0; j < in->n_operands; j++)
+            index_operand(v, k, i, in->operand + j);
         for (uint32_t j = 0; j < in->n_waits; j++)
             index_wait(v, k, i, in->wait + j);
     }
@@ -182,7 +170,6 @@ void verify_indices(struct verify *v)
     if (v->eval != NULL)
         index_tensors(v, v->eval, "evaluation");
     index_boundary(v);
-    uint32_t most = max_operands(v);
     for (int k = 0; k < PROGRAM_COUNT; k++)
-        index_program(v, (enum program_kind)k, most);
+        index_program(v, (enum program_kind)k);
 }

@@ -3,9 +3,10 @@
  *   verify.c          plan_verify; reports and names
  *   verify_indices.c  [10]             every number that is used as an index
  *   verify_agree.c    [10] [3]         what the plan says, against graph, leases and itself
+ *   verify_operands.c [10]             the operands of tasks: pieces, shares
  *   verify_tasks.c    [6] [8]          which tasks there are, their order, where waits point
  *   verify_space.c                     an ordered map of address ranges: who is or was there
- *   verify_copy.c     [2] [4]          copies of tensors: bytes, versions, accesses and their order
+ *   verify_copy.c     [2] [3] [4]      copies of tensors: bytes, versions, accesses and their order
  *   verify_run.c      [1] [5] [7] [9]  the unrolled execution
  *
  * The static files run first. What they refuse (v->stop) would make an execution meaningless or unsafe, so it
@@ -58,6 +59,7 @@ struct name { /* returned by value, so that a message can hold several */
 };
 struct name name_tensor(const struct verify *v, tensor_id t);
 struct name name_instr(const struct verify *v, enum program_kind k, uint32_t instr);
+struct name name_task(const struct graph_task *t);
 struct name name_range(const struct verify *v, tensor_id t, uint64_t begin, uint64_t end);
 struct name name_place(uint32_t loc, uint64_t addr);
 
@@ -69,6 +71,26 @@ void verify_agree(struct verify *v); /* [10] tensors, host slots, leases, bounda
 void verify_lease(struct verify *v); /* [3] */
 void verify_waits(struct verify *v); /* [8]; sets max_distance */
 void verify_tasks(struct verify *v); /* [6] */
+
+/* ---- operands of tasks (verify_operands.c) ---- */
+
+/* [10]: the operands of instruction i, which does the task, are the task's, all at loc. */
+void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
+                     uint32_t loc);
+
+/* How many of a plan's operands, from the first on, stand for the graph's: none where that is left out, one, or of K in a
+ * share one for each part. No task has a tensor twice. */
+static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
+                                    const struct graph_operand *go)
+{
+    uint32_t n = 0;
+    while (n < n_ops && ops[n].tensor == go->tensor && ops[n].access == go->access)
+        n++;
+    return n;
+}
+
+/* The operand of a RED or UPD whose range says which share it does: its first W or dW. NULL: there is none, or another task. */
+const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
@@ -121,7 +143,7 @@ struct copy {
     uint32_t loc;  /* device, or PLAN_HOST */
     uint64_t base; /* on a device: where byte 0 is, modulo 2^64 (a share may lie below its begin) */
     VEC(struct segment) segments; /* ascending, disjoint; bytes in none are not valid */
-    struct copy *next;            /* of the same tensor, on another device */
+    struct copy *next;            /* of the same tensor, on another device or with another base */
     size_t index;                 /* in state->live */
     bool clobbered;               /* its being there was reported: no further reports about that */
 };
@@ -151,8 +173,9 @@ static inline bool event_ordered(const struct state *st, const struct event *e)
     return st->clock[e->stream] >= e->seq;
 }
 
-/* The home copy for host; NULL when the device has none. */
-struct copy *copy_find(struct state *st, tensor_id t, uint32_t loc, uint32_t step);
+struct copy *copy_home(struct state *st, tensor_id t, uint32_t step);
+/* The one with this base, of the copies that the device may have; NULL when there is none. */
+struct copy *copy_find(struct state *st, tensor_id t, uint32_t device, uint64_t base);
 struct copy *copy_create(struct state *st, tensor_id t, uint32_t device, uint64_t base);
 /* Index of the first segment that ends after `at`. */
 size_t copy_seek(const struct copy *c, uint64_t at);
@@ -163,18 +186,18 @@ bool copy_gap(const struct copy *c, uint64_t begin, uint64_t end, uint64_t *ret_
 size_t copy_slice(struct copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 uint64_t copy_bytes(const struct copy *c);
 
-/* Accesses by st->now. All report [4]; a write of bytes that were not valid claims their addresses, [2]. */
+/* Accesses by st->now. All report [4]; a write of bytes that were not valid claims their addresses, [2] [3]. */
 void copy_read(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version);
 /* Frees the copy when nothing is left of it. */
 void copy_drop(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
 
-/* Repairs after a report: the same effects, as by nobody, never reported. */
+/* Repairs after a report: the same effects, as by nobody, never reported. For a copy of the host st may be NULL. */
 void copy_fill(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version);
 void copy_forget(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */
 
-void verify_run(struct verify *v); /* [1] [2] [4] [5] [7] [9] */
+void verify_run(struct verify *v); /* [1] [2] [3] [4] [5] [7] [9] */
 
 #endif

@@ -141,17 +141,34 @@ static void check_versions(struct run *r, struct copy *c, const struct plan_oper
     }
 }
 
-/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired
- * where it was not as it should be; NULL when it is at another address. */
-static struct copy *resident(struct run *r, const struct plan_operand *o, uint64_t version)
+/* The copy that an operand names; NULL when there is none at its address. */
+static struct copy *named(struct run *r, const struct plan_operand *o)
+{
+    return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
+                               : copy_find(r->st, o->tensor, o->loc, base_of(o));
+}
+
+/* Where an operand's bytes are not at its address: another copy on the device that has them all, so probably is meant. */
+static struct copy *misplaced(struct state *st, const struct plan_operand *o)
+{
+    uint64_t begin, end;
+    for (struct copy *c = st->on_devices[o->tensor]; c != NULL; c = c->next)
+        if (c->loc == o->loc && !copy_gap(c, o->begin, o->end, &begin, &end))
+            return c;
+    return NULL;
+}
+
+/* Not all of the operand's bytes are at its address. Repairs that and returns the copy; NULL when another is meant. */
+static struct copy *report_missing(struct run *r, struct copy *c, const struct plan_operand *o,
+                                   uint64_t version)
 {
     struct state *st = r->st;
-    struct copy *c = copy_find(st, o->tensor, o->loc, step_of(r));
-    uint64_t repair = version == ANY_VERSION ? st->newest[o->tensor] : version, begin, end;
-    if (c != NULL && o->loc != PLAN_HOST && c->base != base_of(o)) {
+    const struct copy *other = misplaced(st, o);
+    uint64_t begin, end;
+    if (other != NULL) {
         FOUND(r, INVARIANT_RESIDENT, "%s expects %s at %s, but it is at %s", here(r).s,
               name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s,
-              name_place(o->loc, c->base + o->begin).s);
+              name_place(o->loc, other->base + o->begin).s);
         return NULL;
     }
     if (c == NULL)
@@ -159,7 +176,22 @@ static struct copy *resident(struct run *r, const struct plan_operand *o, uint64
     while (copy_gap(c, o->begin, o->end, &begin, &end)) {
         FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
               name_range(st->v, o->tensor, begin, end).s, name_place(o->loc, o->addr + (begin - o->begin)).s);
-        copy_fill(st, c, begin, end, repair);
+        copy_fill(st, c, begin, end, version);
+    }
+    return c;
+}
+
+/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired
+ * where it was not as it should be; NULL when it is at another address. */
+static struct copy *resident(struct run *r, const struct plan_operand *o, uint64_t version)
+{
+    struct state *st = r->st;
+    struct copy *c = named(r, o);
+    uint64_t begin, end;
+    if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end)) {
+        c = report_missing(r, c, o, version == ANY_VERSION ? st->newest[o->tensor] : version);
+        if (c == NULL)
+            return NULL;
     }
     if (version != ANY_VERSION)
         check_versions(r, c, o, version);
@@ -169,17 +201,8 @@ static struct copy *resident(struct run *r, const struct plan_operand *o, uint64
 /* The copy that a write goes to: the one that is there, or a new one. */
 static struct copy *destination(struct run *r, const struct plan_operand *o)
 {
-    struct state *st = r->st;
-    struct copy *c = copy_find(st, o->tensor, o->loc, step_of(r));
-    if (c != NULL && o->loc != PLAN_HOST && c->base != base_of(o)) {
-        if (!c->clobbered)
-            FOUND(r, INVARIANT_OVERLAP, "%s puts a second copy of %s at %s; the first lives at %s", here(r).s,
-                  name_tensor(st->v, o->tensor).s, name_place(o->loc, o->addr).s,
-                  name_place(o->loc, c->base + o->begin).s);
-        copy_forget(st, c, 0, UINT64_MAX);
-        c = NULL;
-    }
-    return c != NULL ? c : copy_create(st, o->tensor, o->loc, base_of(o));
+    struct copy *c = named(r, o);
+    return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
 /* The version an operand of step s means: graph.h. */
@@ -199,13 +222,12 @@ static void task_write(struct run *r, const struct plan_operand *o, const struct
 {
     struct state *st = r->st;
     uint64_t version = version_of(r, o->tensor, go->write_version);
-    struct copy *c = copy_find(st, o->tensor, o->loc, step_of(r));
+    struct copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    if (o->access == ACCESS_RW && c != NULL && o->loc != PLAN_HOST && c->base != base_of(o)) {
-        copy_fill(st, c, o->begin, o->end, version); /* reported when it was read */
-        return;
-    }
-    copy_write(st, destination(r, o), o->begin, o->end, version);
+    if (other != NULL) /* reported when it was read */
+        copy_fill(st, other, o->begin, o->end, version);
+    else
+        copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
 /* All reads come before all writes. Operands correspond as verify_agree found. */
@@ -215,15 +237,13 @@ static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_o
     const struct graph_operand *gops = &r->st->graph->operands[task->operand];
     for (int pass = 0; pass < 2; pass++) {
         uint32_t n = 0;
-        for (uint32_t j = 0; j < task->n_operands && n < n_ops; j++) {
-            if (ops[n].tensor != gops[j].tensor || ops[n].access != gops[j].access)
-                continue;
-            if (pass == 0 && (ops[n].access & ACCESS_READ))
-                task_read(r, &ops[n], &gops[j]);
-            if (pass == 1 && (ops[n].access & ACCESS_WRITE))
-                task_write(r, &ops[n], &gops[j]);
-            n++;
-        }
+        for (uint32_t j = 0; j < task->n_operands && n < n_ops; j++)
+            for (uint32_t end = n + operands_for(&ops[n], n_ops - n, &gops[j]); n < end; n++) {
+                if (pass == 0 && (ops[n].access & ACCESS_READ))
+                    task_read(r, &ops[n], &gops[j]);
+                if (pass == 1 && (ops[n].access & ACCESS_WRITE))
+                    task_write(r, &ops[n], &gops[j]);
+            }
     }
 }
 
@@ -277,7 +297,7 @@ static bool is_last(struct state *st, const struct copy *c, const struct segment
 {
     uint64_t at = s->begin;
     while (at < s->end) {
-        uint64_t next = covers(copy_find(st, c->tensor, PLAN_HOST, 0), at, s->version);
+        uint64_t next = covers(copy_home(st, c->tensor, 0), at, s->version);
         for (const struct copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
             if (o != c)
                 next = covers(o, at, s->version);
@@ -299,19 +319,19 @@ static void check_not_last(struct run *r, struct copy *c, uint64_t begin, uint64
         FOUND(r, INVARIANT_DIRTY, "%s drops the only copy of %s in version %llu, at %s", here(r).s,
               name_range(st->v, c->tensor, s->begin, s->end).s, (unsigned long long)s->version,
               name_place(c->loc, c->base + s->begin).s);
-        copy_fill(st, copy_find(st, c->tensor, PLAN_HOST, 0), s->begin, s->end, s->version);
+        copy_fill(st, copy_home(st, c->tensor, 0), s->begin, s->end, s->version);
     }
 }
 
 static void run_drop(struct run *r, const struct plan_operand *o)
 {
     struct state *st = r->st;
-    struct copy *c = copy_find(st, o->tensor, o->loc, 0);
+    struct copy *c = named(r, o);
     uint64_t begin, end;
-    if (c == NULL || c->base != base_of(o) || copy_gap(c, o->begin, o->end, &begin, &end))
+    if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end))
         FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
               name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s);
-    if (c == NULL)
+    if (c == NULL && (c = misplaced(st, o)) == NULL)
         return;
     if (st->graph->tensors[o->tensor].persistent)
         check_not_last(r, c, o->begin, o->end);
@@ -347,25 +367,8 @@ static bool copy_newest(const struct state *st, const struct copy *c, uint64_t b
     return true;
 }
 
-/* Whether a boundary copy is as it should be. */
-static bool boundary_holds(struct state *st, const struct plan_copy *b)
-{
-    const struct copy *c = copy_find(st, b->tensor, b->device, 0);
-    return c != NULL && c->base == b->addr - b->begin && copy_newest(st, c, b->begin, b->end);
-}
-
-/* Repairs a boundary copy that does not hold: as it should be, unless it is somewhere else. */
-static void repair_copy(struct state *st, const struct plan_copy *b)
-{
-    struct copy *c = copy_find(st, b->tensor, b->device, 0);
-    if (c == NULL)
-        c = copy_create(st, b->tensor, b->device, b->addr - b->begin);
-    if (c->base == b->addr - b->begin)
-        copy_fill(st, c, b->begin, b->end, st->newest[b->tensor]);
-}
-
 /* The live copies are these and no others, each the newest. What is there and should not be stays, since
- * either it or the list may be wrong, but is not reported again. */
+ * either it or the list may be wrong, but is not reported again. Ranges of the list do not overlap: their bytes add up. */
 static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct state *st = r->st;
@@ -373,14 +376,17 @@ static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t
         xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
-        if (!boundary_holds(st, b)) {
+        struct copy *c = copy_find(st, b->tensor, b->device, b->addr - b->begin);
+        if (c == NULL || !copy_newest(st, c, b->begin, b->end)) {
             violate_tensor(st->v, invariant, r->k, b->tensor,
                            "after %s the newest %s should be at %s, as in the boundary",
                            program_kind_names[r->k], name_range(st->v, b->tensor, b->begin, b->end).s,
                            name_place(b->device, b->addr).s);
-            repair_copy(st, b);
+            if (c == NULL)
+                c = copy_create(st, b->tensor, b->device, b->addr - b->begin);
+            copy_fill(st, c, b->begin, b->end, st->newest[b->tensor]);
         }
-        wanted[copy_find(st, b->tensor, b->device, 0)->index] += b->end - b->begin;
+        wanted[c->index] += b->end - b->begin;
     }
     for (size_t i = 0; i < st->live.n; i++) {
         struct copy *c = st->live.at[i];
@@ -398,7 +404,7 @@ static void check_home(struct run *r)
 {
     struct state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
-        struct copy *c = copy_find(st, t, PLAN_HOST, 0);
+        struct copy *c = copy_home(st, t, 0);
         uint64_t bytes = st->graph->tensors[t].bytes;
         if (!st->graph->tensors[t].persistent || copy_newest(st, c, 0, bytes))
             continue;
@@ -416,7 +422,7 @@ static void reset_ring(struct run *r, const bool *output, bool loaded)
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
         for (uint32_t s = 0; gt->external && s < st->steps; s++) {
-            struct copy *c = copy_find(st, t, PLAN_HOST, s);
+            struct copy *c = copy_home(st, t, s);
             uint64_t version = (r->steps + s) * gt->writes_per_step + 1;
             copy_forget(st, c, 0, UINT64_MAX);
             if (!loaded || output[t])
@@ -434,7 +440,7 @@ static void check_results(struct run *r, const bool *output)
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
         for (uint32_t s = 0; output[t] && s < st->steps; s++) {
-            const struct copy *c = copy_find(st, t, PLAN_HOST, s);
+            const struct copy *c = copy_home(st, t, s);
             uint64_t version = (r->steps + s + 1) * gt->writes_per_step, b, e;
             bool there = !copy_gap(c, 0, gt->bytes, &b, &e);
             for (size_t i = 0; there && i < c->segments.n; i++)
@@ -472,7 +478,7 @@ static void fill_home(struct state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
         if (st->graph->tensors[t].persistent)
-            copy_fill(st, copy_find(st, t, PLAN_HOST, 0), 0, st->graph->tensors[t].bytes, 0);
+            copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
 }
 
 static void run_drained(struct state *st, enum program_kind k, const bool *output)

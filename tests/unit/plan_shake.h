@@ -1,7 +1,7 @@
 /* An oracle for the verifier that shares nothing with it: executes a plan on memory of tags, in a random
  * order that streams and waits allow, and looks at every byte that is read.
  *
- * Memory holds one tag per 8 bytes: a hash of (tensor, version, position), or garbage. An instruction starts
+ * Ranges begin at multiples of 8. Memory holds one tag per 8 bytes: a hash of (tensor, version, position), or garbage. An instruction starts
  * and ends at different moments. At its start what it reads is compared with the tags that the graph asks
  * for, and what it writes becomes garbage; at its end what it read must be unchanged, and its writes get
  * their tags. Copies carry tags; a drop leaves garbage. Some streams are lazy and some are eager, so that a
@@ -88,10 +88,26 @@ static inline bool shake_same(const uint64_t *at, tensor_id t, uint64_t version,
 
 static inline const struct graph_task *shake_task(const struct shake *s, const struct plan_instr *in)
 {
-    return &s->graph->tasks[graph_task_find(s->graph, in->kind, in->layer, in->micro)];
+    uint32_t which = in->kind == INSTR_RED ? in->replica : in->micro;
+    return &s->graph->tasks[graph_task_find(s->graph, in->kind, in->layer, which)];
 }
 
-/* Start (end = false) or end of a task; false when it sees something wrong. */
+static inline bool shake_operand(struct shake *s, const struct plan_operand *o,
+                                 const struct graph_operand *go, uint64_t step, bool end)
+{
+    uint64_t base = step * s->graph->tensors[o->tensor].writes_per_step, *at = shake_at(s, o, step),
+             first = o->begin / SHAKE_UNIT;
+    if ((o->access == ACCESS_READ || (o->access == ACCESS_RW && !end)) &&
+        !shake_same(at, o->tensor, base + go->read_version, first, shake_units(o)))
+        return false;
+    if (o->access != ACCESS_READ && end)
+        shake_put(at, o->tensor, base + go->write_version, first, shake_units(o));
+    else if (o->access != ACCESS_READ)
+        shake_spoil(s, at, shake_units(o));
+    return true;
+}
+
+/* Start (end = false) or end of a task; false when it sees something wrong. In shares K has several operands. */
 static inline bool shake_do_task(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
                                  uint64_t step, bool end)
 {
@@ -99,18 +115,9 @@ static inline bool shake_do_task(struct shake *s, const struct plan_program *p, 
     uint32_t n = 0;
     for (uint32_t j = 0; j < task->n_operands && n < in->n_operands; j++) {
         const struct graph_operand *go = &s->graph->operands[task->operand + j];
-        const struct plan_operand *o = &p->operands[in->operand + n];
-        if (o->tensor != go->tensor)
-            continue;
-        n++;
-        uint64_t base = step * s->graph->tensors[o->tensor].writes_per_step, *at = shake_at(s, o, step);
-        if ((o->access == ACCESS_READ || (o->access == ACCESS_RW && !end)) &&
-            !shake_same(at, o->tensor, base + go->read_version, 0, shake_units(o)))
-            return false;
-        if (o->access != ACCESS_READ && end)
-            shake_put(at, o->tensor, base + go->write_version, 0, shake_units(o));
-        else if (o->access != ACCESS_READ)
-            shake_spoil(s, at, shake_units(o));
+        for (; n < in->n_operands && p->operands[in->operand + n].tensor == go->tensor; n++)
+            if (!shake_operand(s, &p->operands[in->operand + n], go, step, end))
+                return false;
     }
     return true;
 }

@@ -1,7 +1,7 @@
 /* The verifier against a saboteur: good plans of every policy are damaged in one place, and the damage must
  * be found under its own number.
  *
- * Specimens are plans from plan_make over small models and machines. A damage is a drop (an instruction, an
+ * Specimens are plans from plan_make over small models and machines, and those by hand of share_plans.h. A damage is a drop (an instruction, an
  * operand, a wait), a shift (of addresses, of a range), a swap or a retiming, made so that it breaks one
  * invariant, and where it may break one of two the set is asserted. Removal of instructions keeps the order
  * that they gave to others, so that only what they did is missing.
@@ -24,6 +24,7 @@
 #include "scheduler/verify.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/plan_shake.h"
+#include "tests/unit/share_plans.h"
 
 /* ---- specimens ---- */
 
@@ -38,7 +39,7 @@ struct specimen {
     char name[96];
 };
 
-static struct subject subjects[3];
+static struct subject subjects[3], by_hand[SHARE_GRAPHS];
 static VEC(struct specimen) specimens;
 
 static void make_subject(struct subject *s, uint32_t n_dense, uint32_t n_micro, double clip)
@@ -50,7 +51,8 @@ static void make_subject(struct subject *s, uint32_t n_dense, uint32_t n_micro, 
     layers[n_dense] = (struct layer){.kind = LAYER_softmax_xent, .id = n_dense, .in = 8 + 4 * n_dense};
     struct model model = {layers, n_dense + 1};
     struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip};
-    struct graph_config config = {&model, &optimizer, 4, n_micro, true, false};
+    struct graph_config config = {
+        .model = &model, .optimizer = &optimizer, .rows = 4, .n_micro = n_micro, .training = true};
     struct err err;
     assert_int_equal(graph_build(&config, &s->train, &err), 0);
     config.training = false;
@@ -75,9 +77,21 @@ static void add_specimen(const struct subject *s, enum policy_id policy, enum up
     vec_push(&specimens, sp);
 }
 
+static void add_by_hand(const struct share_plan *s)
+{
+    struct edit e = s->make();
+    struct specimen sp = {.subject = &by_hand[s->graph], .machine = share_machine, .plan = edit_pack(&e)};
+    by_hand[s->graph].train = share_graphs[s->graph];
+    snprintf(sp.name, sizeof sp.name, "%s", sp.plan->policy);
+    vec_push(&specimens, sp);
+    edit_finish(&e);
+}
+
 static int make_specimens(void **state)
 {
-    (void)state;
+    make_share_graphs(state);
+    for (size_t i = 0; i < SHARE_PLANS; i++)
+        add_by_hand(&share_plans[i]);
     make_subject(&subjects[0], 1, 1, 0);
     make_subject(&subjects[1], 2, 2, 1.0);
     make_subject(&subjects[2], 3, 2, 0);
@@ -94,7 +108,6 @@ static int make_specimens(void **state)
 
 static int free_specimens(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < specimens.n; i++)
         plan_destroy(specimens.at[i].plan);
     vec_free(&specimens);
@@ -102,7 +115,7 @@ static int free_specimens(void **state)
         graph_destroy(subjects[i].train);
         graph_destroy(subjects[i].eval);
     }
-    return 0;
+    return free_share_graphs(state);
 }
 
 /* ---- expectations ---- */
@@ -165,10 +178,17 @@ static const struct plan_operand *operand_of(const struct plan *p, enum program_
     return &p->programs[k].operands[p->programs[k].instrs[i].operand + j];
 }
 
-static bool in_boundary(const struct plan *p, tensor_id t, uint32_t device)
+/* The same copy: a device may have several, each with a base of its own. */
+static bool same_copy(const struct plan_operand *a, const struct plan_operand *b)
+{
+    return a->tensor == b->tensor && a->loc == b->loc && a->addr - a->begin == b->addr - b->begin;
+}
+
+static bool in_boundary(const struct plan *p, const struct plan_operand *o)
 {
     for (uint32_t i = 0; i < p->n_boundary; i++)
-        if (p->boundary[i].tensor == t && p->boundary[i].device == device)
+        if (p->boundary[i].tensor == o->tensor && p->boundary[i].device == o->loc &&
+            p->boundary[i].addr - p->boundary[i].begin == o->addr - o->begin)
             return true;
     return false;
 }
@@ -247,8 +267,8 @@ static unsigned missing_drop(const struct plan *p, enum program_kind k, uint32_t
             const struct plan_operand *o = operand_of(p, k, i, j);
             if (o->access != ACCESS_WRITE || o->loc != dropped->loc)
                 continue;
-            if (o->tensor == dropped->tensor)
-                return o->addr == dropped->addr ? 0 : NUMBER(2);
+            if (same_copy(o, dropped))
+                return 0;
             if (overlap(o, dropped))
                 return NUMBER(2);
         }
@@ -273,9 +293,10 @@ static unsigned missing(const struct specimen *sp, enum program_kind k, uint32_t
     switch (p->programs[k].instrs[i].kind) {
     case INSTR_FETCH:
     case INSTR_SEND:
+    case INSTR_COPY:
         if (k == PROGRAM_ENTRY)
             return NUMBER(9);
-        return k == PROGRAM_CYCLE && in_boundary(p, o->tensor, o[1].loc) ? NUMBER(1) | NUMBER(7) : NUMBER(1);
+        return k == PROGRAM_CYCLE && in_boundary(p, &o[1]) ? NUMBER(1) | NUMBER(7) : NUMBER(1);
     case INSTR_SPILL:
         return missing_spill(sp, k, o);
     case INSTR_DROP:
@@ -334,6 +355,22 @@ static void test_repetition_of_a_task_is_found(void **state)
     }
 }
 
+static void test_repetition_of_an_operand_is_found(void **state)
+{
+    (void)state;
+    FOR_EACH_SPECIMEN(sp)
+    FOR_EACH_INSTR(sp->plan, k, i)
+    for (uint32_t j = 0; j < sp->plan->programs[k].instrs[i].n_operands; j++) {
+        struct edit e = edit_begin(sp->plan);
+        struct edit_instr *in = &e.programs[k].at.at[i];
+        struct plan_operand last = in->ops.at[in->ops.n - 1];
+        vec_push(&in->ops, last);
+        for (size_t n = in->ops.n - 1; n > j; n--)
+            in->ops.at[n] = in->ops.at[n - 1];
+        expect_edit(sp, &e, NUMBER(10), "repeated operand of", k, i);
+    }
+}
+
 static void test_repetition_of_a_drop_is_found(void **state)
 {
     (void)state;
@@ -350,84 +387,98 @@ static void test_repetition_of_a_drop_is_found(void **state)
 
 /* ---- shift: addresses ---- */
 
-/* The life of the copy that instruction i of the program creates as its operand j: up to its drop. false when
- * it is not created here (it was there before), or not dropped in this program. */
-static bool life_of(const struct plan *p, enum program_kind k, uint32_t i, uint32_t j, uint32_t *ret_drop)
+/* The life of a copy in a program, which instruction `first` begins, with operand `o`: up to its drop. Later ones may add
+ * to it; in all it has bytes begin..end of its tensor. */
+struct life {
+    enum program_kind k;
+    uint32_t first, drop;
+    const struct plan_operand *o;
+    uint64_t begin, end;
+};
+
+/* false when it is not created here (it was there before), or not dropped in this program. */
+static bool life_of(const struct plan *p, enum program_kind k, uint32_t i, uint32_t j, struct life *ret)
 {
     const struct plan_operand *o = operand_of(p, k, i, j);
     if (o->access != ACCESS_WRITE || o->loc == PLAN_HOST)
         return false;
-    bool live = k != PROGRAM_ENTRY && k != PROGRAM_EVAL && in_boundary(p, o->tensor, o->loc);
+    bool live = k != PROGRAM_ENTRY && k != PROGRAM_EVAL && in_boundary(p, o);
+    *ret = (struct life){k, i, i, o, o->begin, o->end};
     for (uint32_t n = 0; n < p->programs[k].n_instrs; n++)
         for (uint32_t m = 0; m < p->programs[k].instrs[n].n_operands; m++) {
             const struct plan_operand *other = operand_of(p, k, n, m);
-            if (other->tensor != o->tensor || other->loc != o->loc)
+            if (!same_copy(other, o))
                 continue;
             if (n == i && m == j && live)
                 return false;
+            if (n >= i && other->begin < ret->begin)
+                ret->begin = other->begin;
+            if (n >= i && other->end > ret->end)
+                ret->end = other->end;
             if (other->access == ACCESS_WRITE)
                 live = true;
             if (other->access == ACCESS_DROP) {
                 live = false;
                 if (n > i)
-                    return *ret_drop = n, true;
+                    return ret->drop = n, true;
             }
         }
     return false;
 }
 
-/* Puts a whole life elsewhere. */
-static void move_life(struct edit *e, enum program_kind k, uint32_t i, uint32_t drop, tensor_id t,
-                      uint32_t device, uint64_t addr)
+/* Puts a whole life elsewhere: where byte 0 of the tensor would be, modulo 2^64. */
+static void move_life(struct edit *e, const struct life *l, uint64_t base)
 {
-    for (uint32_t n = i; n <= drop; n++)
-        for (size_t m = 0; m < e->programs[k].at.at[n].ops.n; m++) {
-            struct plan_operand *o = &e->programs[k].at.at[n].ops.at[m];
-            if (o->tensor == t && o->loc == device)
-                o->addr = addr + o->begin;
+    for (uint32_t n = l->first; n <= l->drop; n++)
+        for (size_t m = 0; m < e->programs[l->k].at.at[n].ops.n; m++) {
+            struct plan_operand *o = &e->programs[l->k].at.at[n].ops.at[m];
+            if (same_copy(o, l->o))
+                o->addr = base + o->begin;
         }
 }
 
-typedef void life_fn(const struct specimen *sp, enum program_kind k, uint32_t i, const struct plan_operand *o,
-                     uint32_t drop);
+typedef void life_fn(const struct specimen *sp, const struct life *l);
 
 static void for_each_life(life_fn *fn)
 {
     FOR_EACH_SPECIMEN(sp)
     FOR_EACH_INSTR(sp->plan, k, i)
     for (uint32_t j = 0; j < sp->plan->programs[k].instrs[i].n_operands; j++) {
-        uint32_t drop;
-        if (life_of(sp->plan, k, i, j, &drop))
-            fn(sp, k, i, operand_of(sp->plan, k, i, j), drop);
+        struct life l;
+        if (life_of(sp->plan, k, i, j, &l))
+            fn(sp, &l);
     }
 }
 
-/* An earlier copy of the same tensor is at the new place, and nothing orders the two. */
-static bool was_there(const struct plan *p, enum program_kind k, struct plan_operand moved, uint64_t addr)
+/* Another copy of the same tensor is or was at the new place, and nothing orders the two. */
+static bool was_there(const struct plan *p, const struct life *l, uint64_t base)
 {
-    moved.addr = addr;
-    for (uint32_t i = 0; i < p->programs[k].n_operands; i++) {
-        const struct plan_operand *o = &p->programs[k].operands[i];
+    struct plan_operand moved = *l->o;
+    moved.addr = base + l->begin;
+    moved.begin = l->begin;
+    moved.end = l->end;
+    for (uint32_t i = 0; i < p->programs[l->k].n_operands; i++) {
+        const struct plan_operand *o = &p->programs[l->k].operands[i];
         if (o->tensor == moved.tensor && overlap(o, &moved))
             return true;
     }
     return false;
 }
 
-/* Onto an operand of an instruction that runs while the copy lives: that operand lives then too. */
-static void put_on_another(const struct specimen *sp, enum program_kind k, uint32_t i,
-                           const struct plan_operand *o, uint32_t drop)
+/* Its first bytes onto an operand of an instruction that runs while the copy lives: that operand lives then too. */
+static void put_on_another(const struct specimen *sp, const struct life *l)
 {
-    for (uint32_t n = i; n < drop; n++)
-        for (uint32_t m = 0; m < sp->plan->programs[k].instrs[n].n_operands; m++) {
-            const struct plan_operand *other = operand_of(sp->plan, k, n, m);
-            if (other->loc != o->loc || other->tensor == o->tensor ||
-                was_there(sp->plan, k, *o, other->addr) ||
-                other->addr + o->end > sp->plan->devices[o->loc].peak_bytes)
+    for (uint32_t n = l->first; n < l->drop; n++)
+        for (uint32_t m = 0; m < sp->plan->programs[l->k].instrs[n].n_operands; m++) {
+            const struct plan_operand *other = operand_of(sp->plan, l->k, n, m), *o = l->o;
+            uint64_t base = other->addr - o->begin;
+            if (other->loc != o->loc || other->tensor == o->tensor || was_there(sp->plan, l, base) ||
+                other->addr < o->begin - l->begin || (base + l->begin) % PLAN_ALIGN != 0 ||
+                base + l->end > sp->plan->devices[o->loc].peak_bytes)
                 continue;
             struct edit e = edit_begin(sp->plan);
-            move_life(&e, k, i, drop, o->tensor, o->loc, other->addr);
-            expect_edit(sp, &e, NUMBER(2), "overlapping copy of", k, i);
+            move_life(&e, l, base);
+            expect_edit(sp, &e, NUMBER(2), "overlapping copy of", l->k, l->first);
             return;
         }
 }
@@ -438,16 +489,17 @@ static void test_copy_on_another_is_found(void **state)
     for_each_life(put_on_another);
 }
 
-static void put_outside(const struct specimen *sp, enum program_kind k, uint32_t i,
-                        const struct plan_operand *o, uint32_t drop)
+static void put_outside(const struct specimen *sp, const struct life *l)
 {
-    uint64_t lease = sp->plan->devices[o->loc].lease_bytes;
-    const uint64_t places[] = {lease, round_up(lease - o->end, PLAN_ALIGN) + PLAN_ALIGN, 1ull << 62};
+    uint64_t lease = sp->plan->devices[l->o->loc].lease_bytes;
+    const uint64_t places[] = {lease, round_up(lease - l->o->end, PLAN_ALIGN) + PLAN_ALIGN, 1ull << 62};
     for (size_t n = 0; n < 3; n++) {
         struct edit e = edit_begin(sp->plan);
-        move_life(&e, k, i, drop, o->tensor, o->loc, places[n]);
+        e.header.devices[l->o->loc].peak_bytes = lease;
+        move_life(&e, l, places[n]);
         /* the second still reaches into the lease, where another may be */
-        expect_edit(sp, &e, NUMBER(3) | (n == 1 ? NUMBER(2) | NUMBER(4) : 0), "outside copy of", k, i);
+        expect_edit(sp, &e, NUMBER(3) | (n == 1 ? NUMBER(2) | NUMBER(4) : 0), "outside copy of", l->k,
+                    l->first);
     }
 }
 
@@ -457,17 +509,16 @@ static void test_copy_outside_the_lease_is_found(void **state)
     for_each_life(put_outside);
 }
 
-static void put_askew(const struct specimen *sp, enum program_kind k, uint32_t i,
-                      const struct plan_operand *o, uint32_t drop)
+static void put_askew(const struct specimen *sp, const struct life *l)
 {
     struct specimen wider = *sp;
     struct edit e = edit_begin(sp->plan);
-    uint64_t old = sp->plan->devices[o->loc].lease_bytes,
-             more = old + round_up(o->end, PLAN_ALIGN) + PLAN_ALIGN;
-    wider.machine.capacity_bytes[o->loc] = more;
-    e.header.devices[o->loc] = (struct plan_device){more, more};
-    move_life(&e, k, i, drop, o->tensor, o->loc, round_up(old, PLAN_ALIGN) + 4);
-    expect_edit(&wider, &e, NUMBER(3), "unaligned copy of", k, i);
+    uint32_t d = l->o->loc;
+    uint64_t old = sp->plan->devices[d].lease_bytes, more = old + round_up(l->end, PLAN_ALIGN) + PLAN_ALIGN;
+    wider.machine.capacity_bytes[d] = more;
+    e.header.devices[d] = (struct plan_device){more, more};
+    move_life(&e, l, round_up(old, PLAN_ALIGN) + 4);
+    expect_edit(&wider, &e, NUMBER(3), "unaligned copy of", l->k, l->first);
 }
 
 static void test_unaligned_copy_is_found(void **state)
@@ -553,20 +604,29 @@ static void test_swapped_operands_are_found(void **state)
     }
 }
 
-/* Two backward passes of a layer change places, and keep the waits of the places. */
+/* The operand of a sum that the instruction adds to; NULL when it does not. */
+static const struct plan_operand *sum_of(const struct plan *p, enum program_kind k, uint32_t i)
+{
+    for (uint32_t j = 0; j < p->programs[k].instrs[i].n_operands; j++) {
+        const struct plan_operand *o = operand_of(p, k, i, j);
+        if (p->tensors[o->tensor].kind == TENSOR_DW && p->programs[k].instrs[i].kind < INSTR_FETCH &&
+            o->access != ACCESS_READ)
+            return o;
+    }
+    return NULL;
+}
+
+/* Two tasks that add to the same bytes change places, and keep the waits of the places. */
 static void test_sums_in_another_order_are_found(void **state)
 {
     (void)state;
     FOR_EACH_SPECIMEN(sp)
     FOR_EACH_INSTR(sp->plan, k, i)
     {
-        const struct plan_instr *a = &sp->plan->programs[k].instrs[i];
-        bool sums = false;
-        for (uint32_t j = 0; j < a->n_operands; j++)
-            sums |= sp->plan->tensors[operand_of(sp->plan, k, i, j)->tensor].kind == TENSOR_DW;
-        for (uint32_t n = i + 1; a->kind == INSTR_BWD && sums && n < sp->plan->programs[k].n_instrs; n++) {
-            const struct plan_instr *b = &sp->plan->programs[k].instrs[n];
-            if (b->kind != INSTR_BWD || b->layer != a->layer)
+        const struct plan_operand *a = sum_of(sp->plan, k, i);
+        for (uint32_t n = i + 1; a != NULL && n < sp->plan->programs[k].n_instrs; n++) {
+            const struct plan_operand *b = sum_of(sp->plan, k, n);
+            if (b == NULL || b->tensor != a->tensor || b->begin >= a->end || a->begin >= b->end)
                 continue;
             struct edit e = edit_begin(sp->plan);
             struct edit_instr *x = &e.programs[k].at.at[i], *y = &e.programs[k].at.at[n], t = *x;
@@ -593,7 +653,7 @@ static void test_fetch_over_an_update_is_found(void **state)
             continue;
         struct plan_operand to = *operand_of(sp->plan, k, i, in->n_operands - 1), from = to;
         uint64_t home = sp->plan->tensors[to.tensor].host_offset;
-        from = (struct plan_operand){to.tensor, PLAN_HOST, 0, to.end, home, ACCESS_READ};
+        from = (struct plan_operand){to.tensor, PLAN_HOST, to.begin, to.end, home + to.begin, ACCESS_READ};
         to.access = ACCESS_WRITE;
         struct edit_instr fetch = {.in = {.kind = INSTR_FETCH,
                                           .stream = plan_stream(to.loc, LANE_IN),
@@ -685,14 +745,14 @@ static void test_task_before_its_fetch_is_found(void **state)
         const struct plan_program *cycle = &sp->plan->programs[PROGRAM_CYCLE];
         for (uint32_t i = 0; i < cycle->n_instrs; i++) {
             const struct plan_operand *o = operand_of(sp->plan, PROGRAM_CYCLE, i, 0);
-            if (cycle->instrs[i].kind != INSTR_FETCH || in_boundary(sp->plan, o->tensor, o[1].loc))
+            if (cycle->instrs[i].kind != INSTR_FETCH || in_boundary(sp->plan, &o[1]))
                 continue;
             uint32_t user = i + 1;
             for (; user < cycle->n_instrs; user++) {
                 bool uses = false;
                 for (uint32_t j = 0; j < cycle->instrs[user].n_operands; j++)
-                    uses |= operand_of(sp->plan, PROGRAM_CYCLE, user, j)->tensor == o->tensor &&
-                            operand_of(sp->plan, PROGRAM_CYCLE, user, j)->loc == o[1].loc;
+                    uses |= same_copy(operand_of(sp->plan, PROGRAM_CYCLE, user, j), &o[1]) &&
+                            overlap(operand_of(sp->plan, PROGRAM_CYCLE, user, j), &o[1]);
                 if (uses)
                     break;
             }
@@ -868,10 +928,27 @@ static bool retouchable(const struct edit_instr *in, uint32_t what)
     return what == 3   ? in->in.kind == INSTR_DROP
            : what == 5 ? in->waits.n > 0
            : what == 6 ? in->in.kind >= INSTR_FETCH
+           : what == 7 ? instr_is_move(in->in.kind) && operand_bytes(&in->ops.at[0]) > PLAN_ALIGN
+           : what == 8 ? in->ops.at[0].loc != PLAN_HOST
                        : true;
 }
 
-/* A change that keeps the form of the plan: order, streams of drops, waits, addresses. */
+/* The end of the range of a move, or its begin, by PLAN_ALIGN. */
+static void retouch_range(struct edit_instr *in, struct rng *r)
+{
+    bool end = rng_below(r, 2), less = rng_below(r, 2);
+    if (!instr_is_move(in->in.kind) || operand_bytes(&in->ops.at[0]) <= PLAN_ALIGN)
+        return;
+    for (int j = 0; j < 2; j++) {
+        struct plan_operand *o = &in->ops.at[j];
+        uint64_t by = end == less ? (uint64_t)-PLAN_ALIGN : PLAN_ALIGN;
+        o->begin += end ? 0 : by;
+        o->addr += end ? 0 : by;
+        o->end += end ? by : 0;
+    }
+}
+
+/* A change that keeps the form of the plan: order, streams of drops, waits, ranges of moves, addresses. */
 static void retouch(struct edit *e, struct rng *r)
 {
     enum program_kind k = rng_below(r, 3) ? PROGRAM_CYCLE : (enum program_kind)rng_below(r, PROGRAM_COUNT);
@@ -880,7 +957,7 @@ static void retouch(struct edit *e, struct rng *r)
     if (n < 2)
         return;
     uint32_t i = rng_below(r, n), j = rng_below(r, n), near = i + rng_below(r, 5);
-    uint32_t what = rng_below(r, 8);
+    uint32_t what = rng_below(r, 10);
     for (uint32_t m = 0; m < n && !retouchable(&p->at.at[i], what); m++)
         i = (i + 1) % n;
     struct edit_instr *in = &p->at.at[i];
@@ -907,6 +984,17 @@ static void retouch(struct edit *e, struct rng *r)
         if (in->in.kind >= INSTR_FETCH)
             edit_vanish(e, k, i);
         break;
+    case 7:
+        retouch_range(in, r);
+        break;
+    case 8: { /* a copy's addresses, in this program */
+        struct plan_operand copy = in->ops.at[0];
+        for (uint32_t m = 0, by = (rng_below(r, 9) - 4u) * PLAN_ALIGN; m < n; m++)
+            for (size_t o = 0; o < p->at.at[m].ops.n; o++)
+                if (copy.loc != PLAN_HOST && same_copy(&p->at.at[m].ops.at[o], &copy))
+                    p->at.at[m].ops.at[o].addr += (uint64_t)(int32_t)by;
+        break;
+    }
     default: /* a tensor's addresses on a device, in this program */
         for (uint32_t m = 0, by = (rng_below(r, 9) - 4u) * PLAN_ALIGN; m < n; m++)
             for (size_t o = 0; o < p->at.at[m].ops.n; o++)
@@ -956,6 +1044,7 @@ int main(void)
         cmocka_unit_test(test_removal_of_any_instruction_is_found),
         cmocka_unit_test(test_removal_of_an_operand_is_found),
         cmocka_unit_test(test_repetition_of_a_task_is_found),
+        cmocka_unit_test(test_repetition_of_an_operand_is_found),
         cmocka_unit_test(test_repetition_of_a_drop_is_found),
         cmocka_unit_test(test_copy_on_another_is_found),
         cmocka_unit_test(test_copy_outside_the_lease_is_found),

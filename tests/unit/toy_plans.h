@@ -30,6 +30,7 @@ static void set_tensor(tensor_id t, enum tensor_kind kind, uint32_t layer, uint3
         .micro = micro,
         .replica = kind == TENSOR_W || kind == TENSOR_K ? PLAN_NONE : 0,
         .bytes = bytes,
+        .pieces = 1,
         .writes_per_step = writes,
         .persistent = kind == TENSOR_W || kind == TENSOR_K,
         .external = layer == PLAN_NONE || (kind == TENSOR_X && layer == 0),
@@ -61,7 +62,8 @@ static void begin_task(struct graph *g, enum instr_kind kind, uint32_t layer, ui
 static void use(struct graph *g, tensor_id t, enum access access, uint32_t reads, uint32_t writes)
 {
     bool optional = g->tensors[t].kind == TENSOR_S && access == ACCESS_WRITE;
-    g->operands[g->n_operands++] = (struct graph_operand){t, access, optional, reads, writes};
+    g->operands[g->n_operands++] =
+        (struct graph_operand){t, access, optional, reads, writes, 0, g->tensors[t].bytes};
     g->tasks[g->n_tasks - 1].n_operands++;
 }
 
