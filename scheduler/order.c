@@ -417,11 +417,21 @@ struct merger {
     const struct order *o;
     const struct graph *g;
     uint32_t *first;    /* per tensor: of its pieces in the next two */
-    uint32_t *written;  /* per piece: writes of the step so far */
+    uint32_t *written;  /* per piece: writes of the step so far; NOTHING: it has no bytes */
     uint64_t *ready_ns; /* per piece: when its newest value is there */
     uint64_t *free_ns;  /* per location, the host last */
     uint32_t n_locations;
 };
+
+#define NOTHING UINT32_MAX
+
+/* A share of a small tensor: nobody writes it. */
+static bool is_empty(const struct order *o, tensor_id t, uint32_t piece)
+{
+    uint64_t begin, end;
+    tensor_piece(o->graph, o->n_shares, t, piece, &begin, &end);
+    return begin == end;
+}
 
 /* The loader has written the external inputs before the step starts. */
 static bool loader_writes(const struct graph_tensor *t)
@@ -446,6 +456,8 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
         struct extent e = todo_extent(m->o, t, op, 0); /* the parts of a K go together */
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
+            if (m->written[k] == NOTHING)
+                continue;
             if (m->written[k] != op->read_version)
                 return false;
             if (m->ready_ns[k] > at)
@@ -477,7 +489,7 @@ static void commit(struct merger *m, const struct todo *t, uint32_t location, ui
             struct extent e = todo_extent(m->o, t, op, part);
             for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
                  k++) {
-                if (t->kind != INSTR_REC)
+                if (t->kind != INSTR_REC && m->written[k] != NOTHING)
                     m->written[k] = op->write_version;
                 m->ready_ns[k] = end;
             }
@@ -503,7 +515,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
     m.ready_ns = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.ready_ns);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
-            m.written[k] = loader_writes(&g->tensors[t]) ? 1 : 0;
+            m.written[k] = is_empty(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
     /* Each location's todos as a linked list through `next`. */
     size_t n = o->todos.n;

@@ -35,7 +35,7 @@ static const struct policy *const policies[POLICY_COUNT] = {
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream};
 
 /* No more after this many tasks have been placed in vain, where there is a plan. */
-#define ENOUGH 200000
+#define ENOUGH 100000
 
 #define SIM_RUNS 3 /* enough for the steady state to show */
 

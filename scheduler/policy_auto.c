@@ -160,7 +160,7 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- the search ---- */
 
-#define ENOUGH 200000 /* tasks placed, in all candidates: then the best so far will do */
+#define ENOUGH 100000 /* tasks placed, in all candidates: then the best so far will do */
 
 struct search {
     const struct plan_request *r;

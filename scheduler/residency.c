@@ -177,7 +177,7 @@ static void bring_home(struct residency *r, struct value *v)
     v->at_host = true;
 }
 
-/* A device has at most one copy of a tensor: the one before it, if any, ends at `slot` at the latest. */
+/* A device has at most one copy of what is not shared: the one before it, if any, ends at `slot` at the latest. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)

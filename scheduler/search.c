@@ -68,7 +68,7 @@ static void keep(struct search *s, const struct plan_request *r, const struct pr
     made->ns = sim->cycle_ns;
     made->bytes = sim->bytes.in + sim->bytes.out;
     made->moves_data_only = made->bytes == sim->bytes.data_in + sim->bytes.data_out;
-    made->waits = made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
+    made->waits = made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND || o->shares < r->machine->n_devices;
     sim_destroy(sim);
     if (is_better(s, made)) {
         search_result_finish(&s->best);

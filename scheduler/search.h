@@ -25,7 +25,7 @@ struct search_result {
     struct plan *plan;
     uint64_t ns, bytes;   /* of an iteration; to and from the host */
     bool moves_data_only; /* neither state nor stash */
-    bool waits;           /* it takes notably longer than its devices compute */
+    bool waits;           /* it takes notably longer than its devices compute, or not all of them work */
 };
 
 /* 0 with *ret all zero when no outline fits: then plan_make may find a way, and says what lacks. */
