@@ -111,14 +111,10 @@ static struct plan_request request_of(const struct setting *s, const struct grap
     };
 }
 
-/* A data parallel policy has a replica for every device that can have one. */
-static int build_graph(const struct setting *s, int policy, uint32_t micro_batch, struct graph **ret,
+static int build_graph(const struct setting *s, uint32_t replicas, uint32_t micro_batch, struct graph **ret,
                        struct err *err)
 {
-    uint32_t n = s->table->n_layers, replicas = policy == POLICY_harmony_dp ? s->machine.n_devices : 1;
-    while (replicas > 1 && s->o->batch / micro_batch % replicas != 0)
-        replicas--;
-    uint32_t *rows = xcalloc(n, sizeof *rows);
+    uint32_t n = s->table->n_layers, *rows = xcalloc(n, sizeof *rows);
     for (uint32_t l = 0; l < n; l++)
         rows[l] = micro_batch;
     const struct graph_sizes sizes = {s->o->batch, replicas, rows};
@@ -128,12 +124,12 @@ static int build_graph(const struct setting *s, int policy, uint32_t micro_batch
 }
 
 /* With this micro-batch. -ENOSPC: *ret_least has the capacity that would do, or 0 when it is host memory that lacks. */
-static int try_size(const struct setting *s, int policy, uint32_t micro_batch, struct attempt *ret,
-                    uint64_t *ret_least, struct err *err)
+static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
+                    struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
     *ret = (struct attempt){.micro_batch = micro_batch};
     *ret_least = 0;
-    int r = build_graph(s, policy, micro_batch, &ret->graph, err);
+    int r = build_graph(s, replicas, micro_batch, &ret->graph, err);
     if (r < 0)
         return r;
     struct plan_request request = request_of(s, ret->graph, policy);
@@ -225,6 +221,35 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
+/* Data parallel policies have a replica for every device that can have one. `auto` has looked at that, and looks at groups of
+ * devices here. */
+static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
+{
+    uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
+    if (policy != POLICY_auto && policy != POLICY_harmony_dp)
+        return 1;
+    while (n > 1 && (s->o->batch / micro_batch % n != 0 || (policy == POLICY_auto && devices % n != 0)))
+        n--;
+    return n > 0 ? n : 1;
+}
+
+static void try_replicas(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
+                         struct attempt *best, struct failure *failed)
+{
+    struct attempt a;
+    uint64_t least;
+    struct err err = {0};
+    int e = try_size(s, policy, replicas, micro_batch, &a, &least, &err);
+    if (e < 0)
+        keep_failure(failed, e, least, &err);
+    if (e == 0 && is_better(s, &a, best)) {
+        attempt_finish(best);
+        *best = a;
+    } else {
+        attempt_finish(&a);
+    }
+}
+
 /* What `auto` finds by itself; none leaves *ret empty. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
@@ -242,7 +267,7 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
     *ret_done = false;
     if (r < 0 || found.plan == NULL)
         return r;
-    *ret = (struct attempt){found.graph->rows, found.graph,           found.plan,
+    *ret = (struct attempt){found.graph->rows, found.graph, found.plan,
                             found.ns,          found.bytes, found.moves_data_only};
     *ret_done = j->objective == OBJECTIVE_BYTES ? found.moves_data_only : !found.waits;
     return 0;
@@ -261,20 +286,12 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
     for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) { /* from the largest: fewer tasks */
-        struct attempt a;
-        uint64_t least;
-        struct err err = {0};
+        uint32_t most = most_replicas(s, policy, sizes[i]);
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
             continue;
-        int e = try_size(s, policy, sizes[i], &a, &least, &err);
-        if (e < 0)
-            keep_failure(ret_failed, e, least, &err);
-        if (e == 0 && is_better(s, &a, ret)) {
-            attempt_finish(ret);
-            *ret = a;
-        } else {
-            attempt_finish(&a);
-        }
+        try_replicas(s, policy, most, sizes[i], ret, ret_failed);
+        if (policy == POLICY_auto && most > 1)
+            try_replicas(s, policy, 1, sizes[i], ret, ret_failed);
     }
     return ret->plan != NULL ? 0 : ret_failed->code;
 }
