@@ -210,8 +210,8 @@ static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (is_auto(&list[i]))
             strbuf_addf(b, "%s: a plan of policy %s\n", list[i].policy, list[i].plan->policy);
-    strbuf_add(b, "rows: of a micro-batch; \"..\": fewer in some layers. bound: state and stash, in and out, by the least that\n"
-                  "they could be. memory: how full the fullest device is at its peak.\n");
+    strbuf_add(b, "rows: of a micro-batch (..: fewer in some layers). bound: state and stash, in\n"
+                  "and out, by the least they could be. memory: of the fullest device, at its peak.\n");
 }
 
 int planned_compare(const struct verb_options *o, const struct planned *list, uint32_t n, const char *head,

@@ -6,7 +6,7 @@ from files import (DELETE, SMALL, TINY, check_checkpoint, job, outcome, read_jso
                    write_job)
 from harness import case, once
 
-POLICIES = ["auto", "harmony-pp", "lru", "resident", "stream"]
+POLICIES = ["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"]
 PLENTY = 1 << 20
 
 CHAIN = {
