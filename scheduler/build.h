@@ -224,6 +224,7 @@ struct candidate {
     bool onward;     /* auto: the backward packs go on around the devices as the forward ones did */
     uint32_t groups; /* auto: parts of the batch that go through the chain one after another */
     uint32_t shares; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
+    bool single;     /* auto: each group is one device, even if there are more */
     uint32_t unit;   /* auto: rows of the largest micro-batch */
     bool snake;      /* auto: struct passes, as the next */
     uint32_t keep;

@@ -287,14 +287,18 @@ static void add_updates(struct builder *b)
     }
 }
 
-/* In blocks of the largest micro-batch size: of the layers that have a smaller one, several. */
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* In blocks of whole micro-batches of every layer: mostly one of the largest size, and several of the smaller ones. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
     uint32_t blocks = g->n_micro;
     for (uint32_t l = 0; l < g->n_layers; l++)
-        if (graph_micros(g, l) < blocks)
-            blocks = graph_micros(g, l);
+        blocks = common_divisor(blocks, graph_micros(g, l));
     for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t l = 0; l < g->n_layers; l++)
             for (uint32_t n = graph_micros(g, l) / blocks, j = block * n; j < (block + 1) * n; j++)

@@ -184,11 +184,15 @@ uint32_t outline_lead(const struct outline *o)
     return o->keep > 2 ? o->keep - 1 : 1;
 }
 
-/* What gradients take while they leave: they are held for a pass, and with shares the others' come in. */
+/* What gradients take while they leave: they are held for a pass, and with shares the others' come in. Where they are used
+ * on the device, what they update comes in and leaves meanwhile. */
 static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
 {
-    uint64_t w = sum(k->m->w, first, last), shares = k->o->shares;
-    return w + w / shares * (shares - 1);
+    uint64_t w = sum(k->m->w, first, last), shares = k->o->shares, updated = 0;
+    uint32_t moved = first > k->o->pins ? first : k->o->pins;
+    if (k->q->update == UPDATE_DEVICE)
+        updated = sum(k->m->k, moved, last) + (shares > 1 ? sum(k->m->w, moved, last) : 0);
+    return w + w / shares * (shares - 1) + updated / shares;
 }
 
 /* At the turn of the fused layers: all of their state and of what they save, and what is on its way in and out. */
@@ -415,6 +419,12 @@ static void insert(struct list *list, const struct outline *o)
     list->at[i] = *o;
 }
 
+/* The last layer that may be the first of the fused ones: the loss is always one. */
+static uint32_t last_fused(const struct outline_request *q, const struct outline *o)
+{
+    return o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
+}
+
 static bool fits(const struct outline_request *q, const struct outline *o)
 {
     struct outline copy = *o;
@@ -428,7 +438,7 @@ static bool fits(const struct outline_request *q, const struct outline *o)
 /* The most layers fused that fit; what does not fit even with few has none. */
 static bool fuse(const struct outline_request *q, struct outline *o)
 {
-    uint32_t low = 0, high = o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
+    uint32_t low = 0, high = last_fused(q, o);
     o->fused = high;
     if (!fits(q, o))
         return false;
@@ -477,7 +487,7 @@ static void try_keeping(struct list *list, const struct outline *without)
         uint64_t saved = kept_bytes(&k);
         if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
             continue;
-        while (o.fused < o.head && !fits(q, &o))
+        while (o.fused < last_fused(q, &o) && !fits(q, &o))
             o.fused++;
         outline_measure(q, &o);
         if (o.host_memory > host_room(q) || !fits(q, &o))
@@ -492,7 +502,8 @@ static void try_keeping(struct list *list, const struct outline *without)
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
-    for (uint32_t pack = o->pack + 1; o->host_memory > host_room(q) && pack < q->model->n_layers; pack += 1 + pack / 2) {
+    for (uint32_t pack = o->pack + 1; o->host_memory > host_room(q) && pack < q->model->n_layers;
+         pack += 1 + pack / 2) {
         struct outline larger = *o;
         larger.pack = pack;
         if (!fuse(q, &larger))
@@ -564,7 +575,7 @@ bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t
 {
     struct sketch k = sketch_of(q, o);
     uint64_t now = device_bytes(&k), want = now > excess ? now - excess : 0;
-    uint32_t last = o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
+    uint32_t last = last_fused(q, o);
     if (o->pack > 1) {
         o->pack = 1;
     } else if (o->pins > 0 && (q->objective == OBJECTIVE_TIME || o->fused == last)) {

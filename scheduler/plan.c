@@ -6,7 +6,6 @@
 #include "scheduler/plan.h"
 
 #include <stdlib.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -212,7 +211,8 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* The copies of a program, each once: as large as the largest operand says. */
+/* The copies of a program, each once: as large as the largest operand says; where one follows another at the same place,
+ * live_bytes tells them apart. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -242,29 +242,49 @@ static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
     ret->n = n;
 }
 
+static struct live_copy *find_live(const live_list *copies, const struct plan_operand *o)
+{
+    const struct live_copy key = {.device = o->loc, .tensor = o->tensor, .base = o->addr - o->begin};
+    return o->loc != PLAN_HOST && copies->n > 0
+               ? bsearch(&key, copies->at, copies->n, sizeof key, compare_live)
+               : NULL;
+}
+
+/* Per operand: bytes of the copy that it is of, which are those of the drop that ends it. */
+static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
+{
+    uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);
+    for (uint32_t i = prog->n_operands; i-- > 0;) {
+        struct live_copy *c = find_live(copies, &prog->operands[i]);
+        if (c != NULL && prog->operands[i].access == ACCESS_DROP)
+            c->bytes = round_up(operand_bytes(&prog->operands[i]), PLAN_ALIGN);
+        bytes[i] = c != NULL ? c->bytes : 0;
+    }
+    return bytes;
+}
+
 static void live_peak_of(const struct plan *p, enum program_kind k, uint64_t ret[DEVICE_MAX])
 {
     const struct plan_program *prog = &p->programs[k];
     uint64_t live[DEVICE_MAX] = {0};
     live_list copies = {0};
     list_live(p, k, &copies);
+    uint64_t *bytes = live_bytes(prog, &copies); /* and of each copy those of its first life */
     for (size_t i = 0; i < copies.n; i++)
         live[copies.at[i].device] += copies.at[i].alive ? copies.at[i].bytes : 0;
     for (uint32_t i = 0; i < prog->n_operands; i++) {
         const struct plan_operand *o = &prog->operands[i]; /* they stand in issue order */
-        const struct live_copy key = {.device = o->loc, .tensor = o->tensor, .base = o->addr - o->begin};
-        struct live_copy *c = o->loc < p->n_devices && copies.n > 0
-                                  ? bsearch(&key, copies.at, copies.n, sizeof key, compare_live)
-                                  : NULL;
+        struct live_copy *c = find_live(&copies, o);
         if (c == NULL)
             continue;
         bool now = o->access != ACCESS_DROP;
         if (now != c->alive)
-            live[o->loc] += now ? c->bytes : -c->bytes;
+            live[o->loc] += now ? bytes[i] : -bytes[i];
         c->alive = now;
         if (live[o->loc] > ret[o->loc])
             ret[o->loc] = live[o->loc];
     }
+    free(bytes);
     vec_free(&copies);
 }
 

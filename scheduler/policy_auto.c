@@ -31,7 +31,7 @@ static const struct knobs variants[] = {
 
 static uint32_t group_devices(const struct plan_request *r, const struct candidate *c)
 {
-    return r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
+    return c->single ? 1 : r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
 }
 
 /* Pack by pack around the devices of a group. */
@@ -125,6 +125,7 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .fused = o->fused,
                           .groups = o->groups,
                           .shares = o->shares,
+                          .single = true,
                           .unit = o->rows,
                           .snake = o->keep == 0, /* what is kept comes at even distances */
                           .keep = o->keep,
@@ -378,7 +379,8 @@ static int try_onward(struct search *s)
 
 static int try_groups(struct search *s)
 {
-    for (uint32_t groups = 2; groups <= s->r->train->n_micro; groups *= 2) {
+    uint32_t most = s->r->train->n_micro / (s->best.shares > 1 ? s->best.shares : 1); /* none is empty */
+    for (uint32_t groups = 2; groups <= most; groups *= 2) {
         struct candidate c = s->best;
         uint64_t before = s->best_cost;
         c.groups = groups;

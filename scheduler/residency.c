@@ -106,9 +106,11 @@ static void collect_uses(struct residency *r)
         for (uint32_t i = 0; i < task->n_operands; i++) {
             const struct graph_operand *op = &r->g->operands[task->operand + i];
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
-            for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++)
-                vec_push(&r->uses, (struct use){op->tensor, op->access, p, todo_extent(r->o, t, op, part),
-                                                SEGMENT_NONE});
+            for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++) {
+                struct extent of = todo_extent(r->o, t, op, part);
+                if (of.begin < of.end) /* a share of a K that is smaller than W may have nothing of it */
+                    vec_push(&r->uses, (struct use){op->tensor, op->access, p, of, SEGMENT_NONE});
+            }
         }
     }
     r->use_first[r->n] = (uint32_t)r->uses.n;

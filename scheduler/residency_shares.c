@@ -69,6 +69,7 @@ static void fetch_piece(struct shared *s, uint32_t seg, uint32_t pos, struct ext
 
 struct round {
     uint32_t *segment, *pos, *slot; /* by share: the copy, its first use, and when it comes to be */
+    uint32_t *before;               /* the copy of the round before, or SEGMENT_NONE */
 };
 
 struct rounds {
@@ -83,9 +84,9 @@ static struct round *next_round(struct shared *s, struct rounds *rs, uint32_t sh
     uint32_t k = rs->count[share]++;
     if (k == rs->at.n) {
         struct arena *a = s->r->arena;
-        struct round new = {arena_alloc_array(a, s->n, sizeof *new.segment),
-                            arena_alloc_array(a, s->n, sizeof *new.pos),
-                            arena_alloc_array(a, s->n, sizeof *new.slot)};
+        struct round new = {
+            arena_alloc_array(a, s->n, sizeof *new.segment), arena_alloc_array(a, s->n, sizeof *new.pos),
+            arena_alloc_array(a, s->n, sizeof *new.slot), arena_alloc_array(a, s->n, sizeof *new.before)};
         for (uint32_t i = 0; i < s->n; i++)
             new.segment[i] = SEGMENT_NONE;
         vec_push(&rs->at, new);
@@ -100,6 +101,7 @@ static void read_weights(struct shared *s, struct rounds *rs, struct use *u)
     if (seg == SEGMENT_NONE || !residency_keeps(r, seg, u->pos)) {
         struct round *round = next_round(s, rs, share);
         uint32_t slot = residency_fetch_slot(r, s->tensor, u->pos);
+        round->before[share] = seg;
         if (seg != SEGMENT_NONE) {
             uint32_t gone = slot_after(r->lives.at[seg].last);
             slot = slot > gone ? slot : gone;
@@ -132,7 +134,26 @@ static void update_weights(struct shared *s, struct rounds *rs, struct use *u)
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Each owner's piece to all copies of the round. */
+/* Every copy of the round is there when the first of its devices needs the others' pieces, unless the one before it is
+ * still in use. */
+static void begin_together(struct shared *s, struct round *round)
+{
+    uint32_t need = UINT32_MAX;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (slot_before(round->pos[i]) < need)
+            need = slot_before(round->pos[i]);
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct life *before = round->before[i] != SEGMENT_NONE ? &s->r->lives.at[round->before[i]] : NULL;
+        uint32_t least = before != NULL && slot_after(before->last) > need ? slot_after(before->last) : need;
+        if (round->slot[i] <= least)
+            continue;
+        round->slot[i] = least;
+        if (before != NULL)
+            before->limit = least;
+    }
+}
+
+/* Each owner's piece to all copies of the round; a device for which it comes too late, or is gone, fetches it too. */
 static void gather(struct shared *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -145,8 +166,13 @@ static void gather(struct shared *s, const struct rounds *rs, const struct round
             uint32_t to = (from + i) % s->n, slot = round->slot[to];
             if (rs->pinned == NULL && slot < round->slot[from])
                 slot = round->slot[from];
-            if (rs->pinned == NULL && to == from)
+            if ((rs->pinned == NULL && to == from) || round->segment[to] == SEGMENT_NONE)
                 continue;
+            if (rs->pinned == NULL &&
+                (slot > slot_before(round->pos[to]) || slot >= r->lives.at[source].limit)) {
+                put(r, round->slot[to], ENTRY_FETCH, round->pos[to], SEGMENT_NONE, round->segment[to], of);
+                continue;
+            }
             put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
             if (rs->pinned == NULL && (slot + 2) / 3 > r->lives.at[source].last)
                 r->lives.at[source].last = (slot + 2) / 3; /* it is still there then */
@@ -161,6 +187,14 @@ static void fetch_alone(struct shared *s, const struct round *round)
         if (round->segment[i] != SEGMENT_NONE)
             put(s->r, round->slot[i], ENTRY_FETCH, round->pos[i], SEGMENT_NONE, round->segment[i],
                 extent_whole(s->r->g, s->n, s->tensor));
+}
+
+static bool has_all(const struct shared *s, const struct round *round)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (round->segment[i] == SEGMENT_NONE)
+            return false;
+    return true;
 }
 
 static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
@@ -187,14 +221,15 @@ static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
         else
             read_weights(s, &rs, u);
     }
+    for (size_t k = 0; k < rs.at.n; k++)
+        if (!r->o->alone && has_all(s, &rs.at.at[k]))
+            begin_together(s, &rs.at.at[k]);
     for (size_t k = 0; k < rs.at.n; k++) {
-        bool all = true;
-        for (uint32_t i = 0; i < s->n; i++)
-            all &= rs.at.at[k].segment[i] != SEGMENT_NONE;
-        if (all && !r->o->alone)
-            gather(s, &rs, &rs.at.at[k]);
-        else
+        bool alone = r->o->alone || !has_all(s, &rs.at.at[k]);
+        if (alone && rs.pinned == NULL)
             fetch_alone(s, &rs.at.at[k]);
+        else
+            gather(s, &rs, &rs.at.at[k]);
     }
     for (uint32_t seg = first; seg < r->d->segments.n; seg++)
         if (!r->d->segments.at[seg].boundary)

@@ -18,9 +18,9 @@
 #define MAX_SIZES    256
 #define SIM_RUNS     3
 #define ENOUGH       100000 /* instructions that are built: then the best so far will do */
-#define WAITS_BEYOND 32 /* notably longer: by one part in */
-#define VARIATIONS   5  /* of a plan that waits */
-#define REFINES      8  /* of them in all */
+#define WAITS_BEYOND 32     /* notably longer: by one part in */
+#define VARIATIONS   5      /* of a plan that waits */
+#define REFINES      8      /* of them in all */
 
 struct search {
     const struct search_request *q;
@@ -68,7 +68,8 @@ static void keep(struct search *s, const struct plan_request *r, const struct pr
     made->ns = sim->cycle_ns;
     made->bytes = sim->bytes.in + sim->bytes.out;
     made->moves_data_only = made->bytes == sim->bytes.data_in + sim->bytes.data_out;
-    made->waits = made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND || o->shares < r->machine->n_devices;
+    made->waits =
+        o->shares < r->machine->n_devices || made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
     sim_destroy(sim);
     if (is_better(s, made)) {
         search_result_finish(&s->best);

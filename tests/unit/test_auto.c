@@ -11,43 +11,12 @@
 
 #include <cmocka.h>
 
-#include "base/strbuf.h"
 #include "scheduler/bound.h"
 #include "scheduler/policy.h"
 #include "scheduler/simulate.h"
 #include "scheduler/verify.h"
 #include "tests/skip.h"
-
-#define MIB (1ull << 20)
-#define KIB (1ull << 10)
-
-/* Equal layers before a loss without weights; bytes of S and X for one sample. */
-static struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, uint64_t x, uint64_t s)
-{
-    struct strbuf b = {0};
-    struct table *t;
-    strbuf_add(
-        &b, "{\"micro_batch_fwd\":[1,2],\"micro_batch_bwd\":[1,2],\"micro_batch_fwd_bytes\":[1,2],"
-            "\"micro_batch_bwd_bytes\":[1,2],\"micro_batch_input\":[1,2],\"link\":{\"swap_bytes_per_s\":1e10,"
-            "\"p2p_bytes_per_s\":1e10},\"layers\":[");
-    for (uint32_t l = 0; l < layers; l++) {
-        uint64_t mine = l + 1 < layers ? w : 0, inside = l + 1 < layers ? s : 0;
-        strbuf_addf(&b, "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,\"input_bytes\":[%llu,%llu],",
-                    l ? "," : "", (unsigned long long)mine, (unsigned long long)(mine ? k : 0),
-                    (unsigned long long)x, (unsigned long long)(2 * x));
-        strbuf_addf(&b,
-                    "\"fwd_s\":[1e-3,2e-3],\"bwd_s\":[3e-3,6e-3],\"fwd_bytes\":[%llu,%llu],\"bwd_bytes\":[%"
-                    "llu,%llu],",
-                    (unsigned long long)(mine + 2 * x), (unsigned long long)(mine + 4 * x),
-                    (unsigned long long)(2 * mine + 2 * x + inside),
-                    (unsigned long long)(2 * mine + 4 * x + 2 * inside));
-        strbuf_add(&b, "\"update_cpu_s\":1e-3}");
-    }
-    strbuf_add(&b, "]}");
-    assert_int_equal(table_parse(b.at, b.n, "even", &t, NULL), 0);
-    strbuf_finish(&b);
-    return t;
-}
+#include "tests/unit/even_table.h"
 
 struct outcome {
     uint64_t ns;
@@ -194,28 +163,10 @@ static void test_auto_addresses_waste_little(void **state)
 
 /* ---- the published profiles ---- */
 
-static struct table *published(const char *name)
-{
-    const char *dir = getenv("TUTTI_PROFILES");
-    char path[512];
-    struct table *t;
-    snprintf(path, sizeof path, "%s/%s.json", dir != NULL ? dir : GOLDEN_DIR "/../../../shared/profiles",
-             name);
-    FILE *f = fopen(path, "re");
-    if (f == NULL)
-        return NULL;
-    char *text = malloc(1 << 24);
-    size_t n = fread(text, 1, 1 << 24, f);
-    fclose(f);
-    assert_int_equal(table_parse(text, n, path, &t, NULL), 0);
-    free(text);
-    return t;
-}
-
 static void test_auto_holds_the_state_of_bert_on_four(void **state)
 {
     (void)state;
-    struct table *t = published("bert_96");
+    struct table *t = published_table("bert_96");
     struct outcome o;
     if (t == NULL)
         SKIP_TEST("the published profiles are not here; TUTTI_PROFILES names their directory");

@@ -1,24 +1,33 @@
-/* Every plan of every policy, for random chains and machines: it verifies, stays inside its leases, and
- * moves no less than the bound. A failure names the seed; TUTTI_CASES=N tries the first N seeds instead of
- * the usual ones. */
+/* Every plan of every policy, for random chains, tables, replicas and machines, and of random outlines, whose micro-batch
+ * sizes differ from layer to layer: it verifies, stays inside its leases, and moves no less than the bound. A failure names
+ * the seed; TUTTI_CASES=N tries the first N seeds instead of the usual ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
+#include <errno.h>
+
 #include "scheduler/bound.h"
-#include "scheduler/policy.h"
+#include "scheduler/build.h"
+#include "scheduler/outline.h"
 #include "scheduler/table.h"
 #include "scheduler/verify.h"
 #include "tests/unit/random_chain.h"
 
-#define CASES        2000
-#define TABLE_CASES  400
-#define TABLE_LAYERS 10
+#define CASES         1000
+#define TABLE_CASES   400
+#define OUTLINE_CASES 2500
+#define EVERY_CASES   120
+#define TABLE_LAYERS  10
+#define MAX_REPLICAS  4
+#define MAX_EACH      5 /* micro-batches of a replica */
+#define PLENTY        (1ull << 40)
 
 static uint32_t cases(uint32_t usual)
 {
@@ -28,7 +37,11 @@ static uint32_t cases(uint32_t usual)
 
 struct tally {
     uint32_t plans, positive, close; /* bound above 0; moved at most a quarter more */
-    uint32_t by_devices[5], by_micro[6], by_place[UPDATE_PLACE_COUNT], with_decision;
+    uint32_t by_devices[5], by_each[MAX_EACH + 1], by_replicas[MAX_REPLICAS + 1];
+    uint32_t by_place[UPDATE_PLACE_COUNT], by_sizes[3], with_decision;
+    uint32_t sent, reduced;     /* plans of devices that share state; instructions RED in part */
+    uint32_t short_host, small; /* of machines with little host memory: plans; refused */
+    uint32_t lost;              /* of these, although there is a plan */
 };
 
 /* ---- one plan ---- */
@@ -67,22 +80,95 @@ static void check_bound(const struct plan_request *r, const struct plan *p, uint
     tally->close += least > 0 && moved <= least + least / 4;
 }
 
-static void check_plan(const struct plan_request *r, uint32_t seed, struct tally *tally)
+/* Inside the leases of the devices and of the host, and no more alive than there are addresses. */
+static void check_leases(const struct plan_request *r, const struct plan *p, uint32_t seed)
+{
+    const struct machine *m = r->machine;
+    uint64_t live[DEVICE_MAX];
+    plan_live_peak(p, live);
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        assert_int_equal(p->devices[d].lease_bytes, m->capacity_bytes[d]);
+        if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)
+            say(seed, p, "device %u: peak of %llu, lease of %llu", d,
+                (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)p->devices[d].lease_bytes);
+        if (live[d] > p->devices[d].peak_bytes)
+            say(seed, p, "device %u: %llu bytes alive below a peak of %llu", d, (unsigned long long)live[d],
+                (unsigned long long)p->devices[d].peak_bytes);
+    }
+    assert_int_equal(p->host_lease_bytes, m->host_bytes - m->host_taken_bytes);
+    if (p->host_bytes > p->host_lease_bytes)
+        say(seed, p, "host memory: %llu bytes, lease of %llu", (unsigned long long)p->host_bytes,
+            (unsigned long long)p->host_lease_bytes);
+}
+
+/* Whether it is a plan of devices that share state, and of tasks in shares. */
+static void count_shares(const struct plan *p, struct tally *tally)
+{
+    const struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+    bool sent = false, parts = false;
+    for (uint32_t i = 0; i < cycle->n_instrs; i++) {
+        const struct plan_instr *in = &cycle->instrs[i];
+        const struct plan_operand *o = &cycle->operands[in->operand];
+        const struct plan_tensor *t = &p->tensors[o->tensor];
+        sent |= in->kind == INSTR_SEND && t->kind == TENSOR_W;
+        parts |= in->kind == INSTR_RED && operand_bytes(o) < t->bytes;
+    }
+    tally->sent += sent;
+    tally->reduced += parts;
+}
+
+static void check_made(const struct plan_request *r, const struct plan *p, uint32_t seed, struct tally *tally)
+{
+    struct err err = {0};
+    if (plan_verify(p, r->train, r->eval, r->machine, NULL, &err) < 0)
+        say(seed, p, "%s", err.msg);
+    check_leases(r, p, seed);
+    check_bound(r, p, seed, tally);
+    count_shares(p, tally);
+}
+
+/* Returns what it takes of host memory. */
+static uint64_t check_plan(const struct plan_request *r, uint32_t seed, struct tally *tally)
 {
     struct plan *p;
     struct err err = {0};
     if (plan_make(r, &p, NULL, &err) < 0)
         fail_msg("seed %u, policy %s: %s", seed, policy_names[r->policy], err.msg);
-    if (plan_verify(p, r->train, r->eval, r->machine, NULL, &err) < 0)
-        say(seed, p, "%s", err.msg);
-    for (uint32_t d = 0; d < p->n_devices; d++) {
-        assert_int_equal(p->devices[d].lease_bytes, r->machine->capacity_bytes[d]);
-        if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)
-            say(seed, p, "device %u: peak of %llu, lease of %llu", d,
-                (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)p->devices[d].lease_bytes);
-    }
-    check_bound(r, p, seed, tally);
+    check_made(r, p, seed, tally);
+    uint64_t host = p->host_bytes;
     plan_destroy(p);
+    return host;
+}
+
+/* With less host memory than the best plan takes there is another plan, within it, or none, and then the reason is
+ * right. With as much as a policy takes, it has a plan (that of `auto` is found step by step, and now and then the steps
+ * before it do not fit). */
+static void check_host_memory(const struct plan_request *r, struct machine *m, uint64_t host, struct rng *rng,
+                              uint32_t seed, struct tally *tally)
+{
+    struct plan *p;
+    struct err err = {0};
+    uint64_t taken = rng_below(rng, 2) * 4096, has = host;
+    if (rng_below(rng, 4) != 0)
+        has = host / 2 + (rng_below(rng, 1u << 16) * host >> 16);
+    m->host_bytes = has + taken;
+    m->host_taken_bytes = taken;
+    int e = plan_make(r, &p, NULL, &err);
+    if (e == 0) {
+        check_made(r, p, seed, tally);
+        plan_destroy(p);
+        tally->short_host++;
+    } else {
+        assert_int_equal(e, -ENOSPC);
+        assert_non_null(strstr(err.msg, "host memory"));
+        tally->lost += has >= host;
+        if (has >= host && r->policy != POLICY_auto)
+            fail_msg("seed %u, policy %s: it has had a plan of %llu bytes: %s", seed, policy_names[r->policy],
+                     (unsigned long long)host, err.msg);
+        tally->small++;
+    }
+    m->host_bytes = PLENTY;
+    m->host_taken_bytes = 0;
 }
 
 /* The least capacity, a little more, or up to four times as much, and not the same for each device. */
@@ -110,15 +196,19 @@ static void check_policies(struct plan_request *r, struct machine *m, struct rng
         if (plan_least_capacity(r, &least, &err) < 0)
             fail_msg("seed %u, policy %s: %s", seed, policy_names[policy], err.msg);
         choose_capacities(m, least, rng);
-        check_plan(r, seed, tally);
+        uint64_t host = check_plan(r, seed, tally);
+        if (rng_below(rng, 6) == 0)
+            check_host_memory(r, m, host, rng, seed, tally);
         tally->by_place[r->update]++;
     }
 }
 
 static void print_tally(const struct tally *t)
 {
-    print_message("# %u plans, bound above 0 for %u, moved at most a quarter more: %u\n", t->plans,
-                  t->positive, t->close);
+    print_message(
+        "# %u plans, bound above 0 for %u, moved at most a quarter more: %u; state is shared in %u, reduced "
+        "by shares in %u; with little host memory %u, and %u refused, %u of these in vain\n",
+        t->plans, t->positive, t->close, t->sent, t->reduced, t->short_host, t->small, t->lost);
 }
 
 /* ---- chains of layers ---- */
@@ -149,16 +239,21 @@ static void test_plans_of_random_chains_hold(void **state)
         struct machine m;
         struct graph *train, *eval;
         if (seed % 2 == 0)
-            random_chain(&c, &rng, 300);
+            random_chain(&c, &rng, seed % 8 == 0 ? 8 : 300); /* small: less than an aligned share each */
         else
             even_chain(&c, &rng);
-        machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, 1ull << 40);
+        uint32_t each = c.n_micro;
+        c.n_replicas = 1 + rng_below(&rng, MAX_REPLICAS);
+        each = each > MAX_EACH / c.n_replicas + 1 ? MAX_EACH / c.n_replicas + 1 : each;
+        c.n_micro = each * c.n_replicas;
+        machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, PLENTY);
         assert_int_equal(random_graph(&c, true, &train), 0);
         assert_int_equal(random_graph(&c, false, &eval), 0);
         struct plan_request r = {.train = train, .eval = eval, .machine = &m};
         check_policies(&r, &m, &rng, seed, &tally);
         tally.by_devices[m.n_devices]++;
-        tally.by_micro[c.n_micro]++;
+        tally.by_each[each]++;
+        tally.by_replicas[c.n_replicas]++;
         tally.with_decision += train->decision;
         graph_destroy(train);
         graph_destroy(eval);
@@ -168,8 +263,12 @@ static void test_plans_of_random_chains_hold(void **state)
         return;
     for (int i = 1; i <= 4; i++)
         assert_true(tally.by_devices[i] > n / 8);
-    for (int i = 1; i <= 5; i++)
-        assert_true(tally.by_micro[i] > n / 10);
+    for (int i = 1; i <= 3; i++)
+        assert_true(tally.by_each[i] > n / 10);
+    for (int i = 1; i <= MAX_REPLICAS; i++)
+        assert_true(tally.by_replicas[i] > n / 8);
+    assert_true(tally.sent > n / 50 && tally.reduced > n / 4);
+    assert_true(tally.short_host > n / 8 && tally.small > n / 20);
     for (int i = 0; i < UPDATE_PLACE_COUNT; i++)
         assert_true(tally.by_place[i] > n);
     assert_true(tally.with_decision > n / 4 && tally.with_decision < n - n / 4);
@@ -193,11 +292,15 @@ struct random_table {
 static void random_table_layer(struct random_table *t, uint32_t l, uint32_t unit, struct rng *rng)
 {
     uint64_t w = l > 0 && rng_below(rng, 5) == 0 ? 0 : unit + rng_below(rng, unit);
-    uint64_t b = rng_below(rng, 4) == 0 ? 512 : 0, k = w * rng_below(rng, 9) / 4;
+    uint64_t b = rng_below(rng, 4) == 0 ? 512 : 0, k = rng_below(rng, 2) ? w * rng_below(rng, 9) / 4 : 2 * w;
+    bool tied = l > 1 && rng_below(rng, 8) == 0 && !t->layers[0].tied;
+    w = tied ? t->layers[0].w : w;
+    k = tied ? 0 : k;
     uint32_t inside = l < t->table.n_layers - 1 ? rng_below(rng, 2) * rng_below(rng, 4000) : 0;
     t->fwd_bytes[l] = (double)(w + b + inside) + t->input[l] + t->input[l + 1];
     t->bwd_bytes[l] = (double)(2 * w + b + inside) + 2 * t->input[l];
-    t->layers[l] = (struct table_layer){.w = w,
+    t->layers[l] = (struct table_layer){.tied = tied,
+                                        .w = w,
                                         .b = b,
                                         .k = k,
                                         .input_bytes = &t->input[l],
@@ -213,7 +316,7 @@ static void random_table(struct random_table *t, struct rng *rng)
 {
     *t = (struct random_table){.sizes = {1}, .fwd_s = {1e-4}, .bwd_s = {3e-4}};
     struct table_axis axis = {1, t->sizes};
-    uint32_t unit = 512 + rng_below(rng, 20000);
+    uint32_t unit = rng_below(rng, 6) == 0 ? 64 + rng_below(rng, 512) : 512 + rng_below(rng, 20000);
     t->table = (struct table){.fwd = axis, .bwd = axis, .fwd_bytes = axis, .bwd_bytes = axis, .input = axis};
     t->table.n_layers = 2 + rng_below(rng, TABLE_LAYERS - 1);
     t->table.layers = t->layers;
@@ -234,8 +337,14 @@ static void test_plans_of_random_tables_hold(void **state)
         struct machine m;
         struct graph *train;
         random_table(&t, &rng);
-        machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, 1ull << 40);
-        assert_int_equal(graph_build_table(&t.table, 1, 1 + rng_below(&rng, 5), true, &train, NULL), 0);
+        machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, PLENTY);
+        uint32_t replicas = 1 + rng_below(&rng, MAX_REPLICAS), micro = 1 + rng_below(&rng, 2);
+        uint32_t rows[TABLE_LAYERS];
+        for (uint32_t l = 0; l < t.table.n_layers; l++)
+            rows[l] = micro;
+        const struct graph_sizes sizes = {replicas * micro * (1 + rng_below(&rng, MAX_EACH / replicas + 1)),
+                                          replicas, rows};
+        assert_int_equal(graph_build_sizes(&t.table, &sizes, true, &train, NULL), 0);
         struct plan_request r = {.train = train, .machine = &m, .table = &t.table};
         check_policies(&r, &m, &rng, seed, &tally);
         graph_destroy(train);
@@ -244,11 +353,211 @@ static void test_plans_of_random_tables_hold(void **state)
     assert_true(n < TABLE_CASES || tally.positive > tally.plans / 4);
 }
 
+/* ---- outlines ---- */
+
+static uint32_t random_divisor(uint32_t of, struct rng *rng)
+{
+    uint32_t d;
+    do
+        d = 1 + rng_below(rng, of);
+    while (of % d != 0);
+    return d;
+}
+
+/* Any that its header allows, sensible or not. */
+static struct outline random_outline(uint32_t n, uint32_t shares, uint32_t local, bool may_pin,
+                                     struct rng *rng)
+{
+    struct outline o = {.shares = shares, .rows = random_divisor(local, rng)};
+    o.fused_rows = random_divisor(o.rows, rng);
+    o.head_rows = random_divisor(o.fused_rows, rng);
+    o.head = rng_below(rng, 2) ? n : 1 + rng_below(rng, n - 1);
+    if (o.head == n)
+        o.head_rows = o.fused_rows;
+    o.fused = rng_below(rng, o.head < n ? o.head + 1 : n);
+    o.pack = 1 + rng_below(rng, 4);
+    o.pins = may_pin && rng_below(rng, 2) ? rng_below(rng, n + 1) : 0;
+    o.groups = 1 + rng_below(rng, local / o.rows);
+    o.keep = rng_below(rng, 2) ? rng_below(rng, 5) : 0;
+    return o;
+}
+
+static void check_outline(const struct plan_request *r, struct machine *m, const struct outline *o,
+                          struct rng *rng, uint32_t seed, struct tally *tally)
+{
+    struct plan *p;
+    struct plan_need need;
+    struct err err = {0};
+    struct profile *prof = plan_profile(r);
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        m->capacity_bytes[d] = 0;
+    assert_int_equal(plan_outline(r, o, prof, &p, &need, &err), 0);
+    assert_null(p);
+    assert_false(need.devices_fit);
+    choose_capacities(m, need.device_bytes, rng);
+    if (plan_outline(r, o, prof, &p, &need, &err) < 0 || p == NULL)
+        fail_msg("seed %u: no plan in what it needs: %s", seed, err.msg);
+    check_made(r, p, seed, tally);
+    plan_destroy(p);
+    profile_destroy(prof);
+}
+
+/* A step of a table, with micro-batch sizes that differ. */
+static void outline_of_table(struct machine *m, struct rng *rng, uint32_t seed, struct tally *tally)
+{
+    struct random_table t;
+    struct graph *train;
+    static const uint32_t locals[] = {1, 2, 3, 4, 6, 8, 12, 12};
+    uint32_t rows[TABLE_LAYERS], local = locals[rng_below(rng, 8)], shares = m->n_devices;
+    random_table(&t, rng);
+    enum update_place update = rng_below(rng, UPDATE_PLACE_COUNT);
+    struct outline o = random_outline(t.table.n_layers, shares, local, update != UPDATE_HOST, rng);
+    outline_rows(&o, t.table.n_layers, rows);
+    const struct graph_sizes sizes = {local * shares, shares, rows};
+    assert_int_equal(graph_build_sizes(&t.table, &sizes, true, &train, NULL), 0);
+    struct plan_request r = {.train = train,
+                             .machine = m,
+                             .table = &t.table,
+                             .update = update,
+                             .objective = rng_below(rng, OBJECTIVE_COUNT)};
+    check_outline(&r, m, &o, rng, seed, tally);
+    tally->by_sizes[(o.rows > o.fused_rows) + (o.fused_rows > o.head_rows && o.head < t.table.n_layers)]++;
+    graph_destroy(train);
+}
+
+/* A chain of layers, with evaluation and with or without a decision: one size, one replica or more on each device. */
+static void outline_of_chain(struct machine *m, struct rng *rng, uint32_t seed, struct tally *tally)
+{
+    struct random_chain c;
+    struct graph *train, *eval;
+    random_chain(&c, rng, rng_below(rng, 4) == 0 ? 8 : 200);
+    uint32_t local = 1 + rng_below(rng, 4), shares = m->n_devices;
+    c.n_replicas = shares * (local % 2 == 0 ? 1 + rng_below(rng, 2) : 1);
+    c.n_micro = local * shares;
+    assert_int_equal(random_graph(&c, true, &train), 0);
+    assert_int_equal(random_graph(&c, false, &eval), 0);
+    enum update_place update = rng_below(rng, UPDATE_PLACE_COUNT);
+    struct outline o = random_outline(train->n_layers, shares, local, update != UPDATE_HOST, rng);
+    o.groups = 1 + o.groups % local;
+    o.rows = o.fused_rows = o.head_rows = c.rows;
+    struct plan_request r = {.train = train, .eval = eval, .machine = m, .update = update};
+    check_outline(&r, m, &o, rng, seed, tally);
+    tally->with_decision += train->decision;
+    graph_destroy(train);
+    graph_destroy(eval);
+}
+
+static void test_plans_of_random_outlines_hold(void **state)
+{
+    (void)state;
+    struct tally tally = {0};
+    uint32_t n = cases(OUTLINE_CASES);
+    for (uint32_t seed = 1; seed <= n; seed++) {
+        struct rng rng = {.seed = seed};
+        struct machine m;
+        machine_init_cpu(&m, 1 + rng_below(&rng, MAX_REPLICAS), 0, PLENTY);
+        (seed % 2 ? outline_of_table : outline_of_chain)(&m, &rng, seed, &tally);
+    }
+    print_tally(&tally);
+    if (n < OUTLINE_CASES)
+        return;
+    assert_true(tally.sent > n / 2 && tally.reduced > n / 2 && tally.with_decision > n / 8);
+    for (int i = 0; i < 3; i++)
+        assert_true(tally.by_sizes[i] > n / 100);
+}
+
+/* ---- every candidate ---- */
+
+/* In place of plan_make's: what a policy tries is checked whether it is the best or not. */
+struct checker {
+    struct trial trial; /* first: a trial is a checker */
+    const struct plan_request *r;
+    const struct policy *policy;
+    uint64_t best;
+    uint32_t seed;
+    struct tally *tally;
+};
+
+static int check_candidate(struct trial *t, const struct candidate *c)
+{
+    struct checker *k = (struct checker *)t;
+    struct order order;
+    struct plan *p;
+    struct plan_bytes b;
+    struct err err = {0};
+    k->policy->order(k->r, t->profile, c, &order);
+    t->spent += order.todos.n;
+    int e = plan_build(k->r, k->policy->name, &order, &c->knobs, t->profile, &p, &t->need, &err);
+    order_finish(&order);
+    if (e < 0)
+        fail_msg("seed %u, policy %s, %u shares, %u groups: %s", k->seed, k->policy->name, c->shares,
+                 c->groups, err.msg);
+    t->cost = UINT64_MAX;
+    t->best = t->moves_data_only = false;
+    if (p == NULL)
+        return t->need.devices_fit;
+    check_made(k->r, p, k->seed, k->tally);
+    k->tally->by_replicas[c->shares > 1 && c->shares < k->r->machine->n_devices]++;
+    plan_count_bytes(p, PROGRAM_CYCLE, &b);
+    t->cost = b.in + b.out;
+    t->best = t->cost < k->best;
+    k->best = t->best ? t->cost : k->best;
+    plan_destroy(p);
+    return 1;
+}
+
+static const struct policy *const searched[] = {&policy_auto, &policy_harmony_dp};
+
+static void check_every(struct plan_request *r, struct machine *m, struct rng *rng, uint32_t seed,
+                        struct tally *tally)
+{
+    struct profile *prof = plan_profile(r);
+    uint64_t least;
+    r->policy = POLICY_auto;
+    assert_int_equal(plan_least_capacity(r, &least, NULL), 0);
+    for (size_t i = 0; i < sizeof searched / sizeof searched[0]; i++) {
+        struct checker k = {
+            {.run = check_candidate, .profile = prof}, r, searched[i], UINT64_MAX, seed, tally};
+        for (uint32_t d = 0; d < m->n_devices; d++)
+            m->capacity_bytes[d] = least + (rng_below(rng, 1u << 16) * 2 * least >> 16);
+        r->update = rng_below(rng, UPDATE_PLACE_COUNT);
+        r->objective = rng_below(rng, OBJECTIVE_COUNT);
+        assert_int_equal(searched[i]->search(r, &k.trial), 0);
+    }
+    profile_destroy(prof);
+}
+
+/* Groups of pipelines among them. */
+static void test_plans_of_every_candidate_hold(void **state)
+{
+    (void)state;
+    struct tally tally = {0};
+    uint32_t n = cases(EVERY_CASES);
+    for (uint32_t seed = 1; seed <= n; seed++) {
+        struct rng rng = {.seed = seed + 7000};
+        struct random_chain c;
+        struct machine m;
+        struct graph *train;
+        random_chain(&c, &rng, seed % 4 == 0 ? 8 : 100);
+        c.n_replicas = 2 + rng_below(&rng, 2);
+        c.n_micro = c.n_replicas * (1 + rng_below(&rng, 2));
+        machine_init_cpu(&m, 2 + rng_below(&rng, 4), 0, PLENTY);
+        assert_int_equal(random_graph(&c, true, &train), 0);
+        struct plan_request r = {.train = train, .machine = &m};
+        check_every(&r, &m, &rng, seed, &tally);
+        graph_destroy(train);
+    }
+    print_tally(&tally);
+    assert_true(n < EVERY_CASES || (tally.by_replicas[1] > 2 * n && tally.sent > 2 * n));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plans_of_random_chains_hold),
         cmocka_unit_test(test_plans_of_random_tables_hold),
+        cmocka_unit_test(test_plans_of_random_outlines_hold),
+        cmocka_unit_test(test_plans_of_every_candidate_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,64 @@
+/* Tables for tests: chains of equal layers, so that what a plan must do is a number; and the published profiles, where they
+ * are at hand ($TUTTI_PROFILES, or ../shared/profiles beside the project). */
+#ifndef TESTS_EVEN_TABLE_H
+#define TESTS_EVEN_TABLE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/strbuf.h"
+#include "scheduler/table.h"
+
+#define MIB (1ull << 20)
+#define KIB (1ull << 10)
+
+/* Equal layers before a loss without weights; bytes of S and X for one sample. A forward takes a millisecond a sample, a
+ * backward with its forward three. */
+static inline struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, uint64_t x, uint64_t s)
+{
+    struct strbuf b = {0};
+    struct table *t;
+    strbuf_add(
+        &b, "{\"micro_batch_fwd\":[1,2],\"micro_batch_bwd\":[1,2],\"micro_batch_fwd_bytes\":[1,2],"
+            "\"micro_batch_bwd_bytes\":[1,2],\"micro_batch_input\":[1,2],\"link\":{\"swap_bytes_per_s\":1e10,"
+            "\"p2p_bytes_per_s\":1e10},\"layers\":[");
+    for (uint32_t l = 0; l < layers; l++) {
+        uint64_t mine = l + 1 < layers ? w : 0, inside = l + 1 < layers ? s : 0;
+        strbuf_addf(&b, "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,\"input_bytes\":[%llu,%llu],",
+                    l ? "," : "", (unsigned long long)mine, (unsigned long long)(mine ? k : 0),
+                    (unsigned long long)x, (unsigned long long)(2 * x));
+        strbuf_addf(&b,
+                    "\"fwd_s\":[1e-3,2e-3],\"bwd_s\":[3e-3,6e-3],\"fwd_bytes\":[%llu,%llu],\"bwd_bytes\":[%"
+                    "llu,%llu],",
+                    (unsigned long long)(mine + 2 * x), (unsigned long long)(mine + 4 * x),
+                    (unsigned long long)(2 * mine + 2 * x + inside),
+                    (unsigned long long)(2 * mine + 4 * x + 2 * inside));
+        strbuf_add(&b, "\"update_cpu_s\":1e-3}");
+    }
+    strbuf_add(&b, "]}");
+    int r = table_parse(b.at, b.n, "even", &t, NULL);
+    strbuf_finish(&b);
+    return r == 0 ? t : NULL;
+}
+
+/* NULL when it is not there. */
+static inline struct table *published_table(const char *name)
+{
+    const char *dir = getenv("TUTTI_PROFILES");
+    const size_t most = 1 << 24;
+    char path[512];
+    struct table *t = NULL;
+    snprintf(path, sizeof path, "%s/%s.json", dir != NULL ? dir : GOLDEN_DIR "/../../../shared/profiles",
+             name);
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return NULL;
+    char *text = malloc(most);
+    size_t n = fread(text, 1, most, f);
+    fclose(f);
+    int r = table_parse(text, n, path, &t, NULL);
+    free(text);
+    return r == 0 ? t : NULL;
+}
+
+#endif

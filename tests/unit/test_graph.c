@@ -1,0 +1,402 @@
+/* The graph: random models, micro-batch sizes that differ from layer to layer, and replicas, by an oracle that knows what a
+ * step is and follows versions and rows through the tasks in their order; what is refused, and why. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "base/rng.h"
+#include "base/strbuf.h"
+#include "scheduler/graph.h"
+#include "scheduler/table.h"
+#include "tests/unit/even_table.h"
+#include "tests/unit/random_chain.h"
+#include "tests/unit/random_table.h"
+
+#define CASES      600
+#define MAX_LAYERS 16
+#define MAX_PIECES 64
+
+/* ---- an oracle ---- */
+
+struct follow {
+    const struct graph *g;
+    uint32_t batch;
+    uint32_t (*version)[MAX_PIECES]; /* per tensor and piece: writes of the step so far */
+    uint32_t *writes;                /* per tensor */
+};
+
+static uint32_t layer_micros(const struct follow *f, uint32_t l)
+{
+    return f->batch / f->g->layers[l].rows;
+}
+
+/* Rows that an operand of X or dX stands for, from the ranges alone. */
+static void operand_rows(const struct follow *f, const struct graph_operand *o, uint32_t *first,
+                         uint32_t *last)
+{
+    const struct graph_tensor *t = &f->g->tensors[o->tensor];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->g->n_tensors; i++)
+        count += f->g->tensors[i].kind == t->kind && f->g->tensors[i].layer == t->layer;
+    uint64_t rows = f->batch / count;
+    assert_int_equal(o->begin * rows % t->bytes, 0);
+    *first = (uint32_t)(t->micro * rows + o->begin * rows / t->bytes);
+    *last = (uint32_t)(t->micro * rows + o->end * rows / t->bytes);
+}
+
+static void follow_operand(struct follow *f, const struct graph_task *task, const struct graph_operand *o)
+{
+    const struct graph_tensor *t = &f->g->tensors[o->tensor];
+    uint64_t piece = t->bytes / t->pieces;
+    assert_true(t->pieces <= MAX_PIECES);
+    assert_int_equal(t->bytes % t->pieces, 0);
+    assert_true(o->begin < o->end && o->end <= t->bytes);
+    assert_true(o->begin % piece == 0 && o->end % piece == 0);
+    if (t->kind == TENSOR_X || t->kind == TENSOR_DX) {
+        uint32_t first, last, rows = f->g->layers[task->layer].rows;
+        operand_rows(f, o, &first, &last);
+        assert_int_equal(first, task->micro * rows); /* the rows of the task, all of them and no others */
+        assert_int_equal(last, (task->micro + 1) * rows);
+    } else {
+        assert_true(o->begin == 0 && o->end == t->bytes);
+    }
+    if (t->kind == TENSOR_DW && task->kind == INSTR_BWD)
+        assert_int_equal(t->replica, task->replica);
+    for (uint64_t p = o->begin / piece; p < o->end / piece; p++) {
+        uint32_t *v = &f->version[o->tensor][p];
+        if (o->access & ACCESS_READ)
+            assert_int_equal(*v, o->read_version);
+        if (o->access & ACCESS_WRITE) {
+            assert_int_equal(o->write_version, *v + 1);
+            *v = o->write_version;
+        }
+    }
+    f->writes[o->tensor] += (o->access & ACCESS_WRITE) != 0;
+}
+
+static void check_task(struct follow *f, uint32_t i)
+{
+    const struct graph *g = f->g;
+    const struct graph_task *t = &g->tasks[i];
+    for (uint32_t k = 0; k < t->n_operands; k++)
+        follow_operand(f, t, &g->operands[t->operand + k]);
+    uint32_t which = t->micro != PLAN_NONE ? t->micro : t->kind == INSTR_RED ? t->replica : PLAN_NONE;
+    assert_int_equal(graph_task_find(g, t->kind, t->layer, which), i);
+    if (t->kind == INSTR_FWD || t->kind == INSTR_BWD) {
+        uint32_t of_replica = f->batch / g->n_replicas;
+        assert_int_equal(t->replica, t->micro * g->layers[t->layer].rows / of_replica);
+        assert_int_equal(t->place, PLACE_DEVICE);
+    }
+}
+
+/* How many tasks of a kind and layer there must be. */
+static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
+{
+    const struct graph *g = f->g;
+    bool trained = g->layers[l].size.w > 0, own = trained && !g->layers[l].tied;
+    switch (kind) {
+    case INSTR_FWD:
+        return layer_micros(f, l);
+    case INSTR_BWD:
+        return l >= g->first_trained ? layer_micros(f, l) : 0;
+    case INSTR_RED:
+        return trained ? g->n_replicas - 1 : 0;
+    case INSTR_NORM:
+        return own && g->decision;
+    case INSTR_UPD:
+        return own;
+    default:
+        return 0;
+    }
+}
+
+static void check_counts(const struct follow *f)
+{
+    const struct graph *g = f->g;
+    uint32_t sum = g->decision;
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        for (int kind = 0; kind < INSTR_KIND_COUNT; kind++) {
+            uint32_t n = 0, want = wanted(f, kind, l);
+            for (uint32_t i = 0; i < g->n_tasks; i++)
+                n += (int)g->tasks[i].kind == kind && g->tasks[i].layer == l;
+            assert_int_equal(n, want);
+            sum += want;
+        }
+    assert_int_equal(g->n_tasks, sum);
+}
+
+/* The sums of the replicas are added to that of replica 0 in ascending order, when both are done. */
+static void check_reductions(const struct follow *f)
+{
+    const struct graph *g = f->g;
+    uint32_t last_layer = PLAN_NONE, last = 0;
+    for (uint32_t i = 0; i < g->n_tasks; i++) {
+        const struct graph_task *t = &g->tasks[i];
+        if (t->kind != INSTR_RED)
+            continue;
+        const struct graph_operand *o = &g->operands[t->operand];
+        uint32_t each = layer_micros(f, t->layer) / g->n_replicas;
+        assert_int_equal(t->replica, t->layer == last_layer ? last + 1 : 1);
+        assert_int_equal(t->n_operands, 2);
+        assert_int_equal(g->tensors[o[0].tensor].replica, 0);
+        assert_int_equal(g->tensors[o[1].tensor].replica, t->replica);
+        assert_int_equal(o[0].access, ACCESS_RW);
+        assert_int_equal(o[1].access, ACCESS_READ);
+        assert_int_equal(o[0].read_version, each + t->replica - 1);
+        assert_int_equal(o[1].read_version, each);
+        last_layer = t->layer;
+        last = t->replica;
+    }
+}
+
+static void check_graph(const struct graph *g, uint32_t batch)
+{
+    struct follow f = {g, batch, calloc(g->n_tensors, sizeof *f.version),
+                       calloc(g->n_tensors, sizeof *f.writes)};
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *gt = &g->tensors[t];
+        bool loaded = (gt->kind == TENSOR_X && gt->layer == 0) || gt->kind == TENSOR_TARGET;
+        for (uint32_t p = 0; p < MAX_PIECES; p++)
+            f.version[t][p] = loaded;
+        f.writes[t] = loaded;
+        assert_int_equal(gt->external, loaded || gt->kind == TENSOR_RESULT || gt->kind == TENSOR_DECISION);
+        assert_true(gt->bytes > 0);
+    }
+    for (uint32_t i = 0; i < g->n_tasks; i++)
+        check_task(&f, i);
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *gt = &g->tensors[t];
+        assert_int_equal(gt->persistent,
+                         gt->kind == TENSOR_W || gt->kind == TENSOR_K || gt->kind == TENSOR_B);
+        if (g->training && gt->kind != TENSOR_S && gt->kind != TENSOR_WORK)
+            assert_int_equal(f.version[t][0], gt->writes_per_step);
+        if (g->training && (gt->kind == TENSOR_DW || gt->kind == TENSOR_W || gt->kind == TENSOR_K))
+            assert_int_equal(f.writes[t], gt->writes_per_step); /* as a whole, each time */
+        for (uint32_t p = 1; p < gt->pieces; p++)
+            assert_int_equal(f.version[t][p], f.version[t][0]); /* no piece is left out */
+    }
+    check_counts(&f);
+    check_reductions(&f);
+    free(f.version);
+    free(f.writes);
+}
+
+/* ---- random ones ---- */
+
+/* Sizes that divide the part of a replica, and one another from layer to layer: up and down. */
+static void random_rows(uint32_t n, uint32_t local, uint32_t *rows, struct rng *rng)
+{
+    for (uint32_t l = 0; l < n; l++) {
+        do
+            rows[l] = 1 + rng_below(rng, local);
+        while (local % rows[l] != 0 || (l > 0 && rows[l] % rows[l - 1] != 0 && rows[l - 1] % rows[l] != 0));
+    }
+}
+
+static void test_graph_of_random_sizes_and_replicas(void **state)
+{
+    (void)state;
+    static const uint32_t locals[] = {1, 2, 3, 4, 6, 8, 12, 24};
+    uint32_t made = 0, mixed = 0, crossed = 0;
+    for (uint32_t seed = 1; seed <= CASES; seed++) {
+        struct rng rng = {.seed = seed};
+        struct strbuf b = {0};
+        struct table *t;
+        struct graph *g;
+        uint32_t rows[MAX_LAYERS], replicas = rng_below(&rng, 5), local = locals[rng_below(&rng, 8)];
+        uint32_t batch = local * (replicas > 0 ? replicas : 1), least = local, most = 1;
+        random_table_json(&b, &rng);
+        assert_int_equal(table_parse(b.at, b.n, "t", &t, NULL), 0);
+        random_rows(t->n_layers, local, rows, &rng);
+        const struct graph_sizes sizes = {batch, replicas, rows};
+        struct err err = {0};
+        if (graph_build_sizes(t, &sizes, true, &g, &err) < 0) { /* a line that goes down to nothing */
+            assert_non_null(strstr(err.msg, "has no input"));
+            table_destroy(t);
+            strbuf_finish(&b);
+            continue;
+        }
+        made++;
+        for (uint32_t l = 0; l < t->n_layers; l++) {
+            least = rows[l] < least ? rows[l] : least;
+            most = rows[l] > most ? rows[l] : most;
+            assert_int_equal(g->layers[l].rows, rows[l]);
+            assert_int_equal(graph_micros(g, l), batch / rows[l]);
+        }
+        for (uint32_t l = 0; l < t->n_layers; l++)
+            crossed += most % rows[l] != 0;
+        mixed += least != most;
+        assert_int_equal(g->rows, least);
+        assert_int_equal(g->n_micro, batch / least);
+        assert_int_equal(g->n_replicas, replicas > 0 ? replicas : 1);
+        check_graph(g, batch);
+        graph_destroy(g);
+        table_destroy(t);
+        strbuf_finish(&b);
+    }
+    assert_true(made > CASES / 2 && mixed > CASES / 4);
+    assert_true(crossed >
+                10); /* sizes of which neither divides the other, with one between that divides both */
+}
+
+static void test_graph_of_random_chains(void **state)
+{
+    (void)state;
+    uint32_t decisions = 0;
+    for (uint32_t seed = 1; seed <= CASES; seed++) {
+        struct rng rng = {.seed = seed};
+        struct random_chain c;
+        struct graph *train, *eval;
+        random_chain(&c, &rng, 20);
+        c.n_replicas = 1 + rng_below(&rng, 4);
+        c.n_micro *= c.n_replicas;
+        assert_int_equal(random_graph(&c, true, &train), 0);
+        assert_int_equal(random_graph(&c, false, &eval), 0);
+        check_graph(train, c.rows * c.n_micro);
+        decisions += train->decision;
+        /* The same ids in both. */
+        assert_int_equal(train->n_tensors, eval->n_tensors);
+        for (uint32_t t = 0; t < train->n_tensors; t++) {
+            assert_int_equal(train->tensors[t].kind, eval->tensors[t].kind);
+            assert_int_equal(train->tensors[t].layer, eval->tensors[t].layer);
+            assert_int_equal(train->tensors[t].micro, eval->tensors[t].micro);
+            assert_int_equal(train->tensors[t].replica, eval->tensors[t].replica);
+            assert_int_equal(train->tensors[t].bytes, eval->tensors[t].bytes);
+        }
+        for (uint32_t i = 0; i < eval->n_tasks; i++)
+            assert_int_equal(eval->tasks[i].kind, INSTR_FWD);
+        assert_int_equal(eval->n_tasks, eval->n_layers * c.n_micro);
+        graph_destroy(train);
+        graph_destroy(eval);
+    }
+    assert_true(decisions > CASES / 4);
+}
+
+/* ---- by hand ---- */
+
+/* Three layers of 4, 2 and 1 rows: the X between two of them is as large as the larger of their micro-batches. */
+static void test_graph_pieces_by_hand(void **state)
+{
+    (void)state;
+    struct table *t = even_table(3, 4096, 8192, 1000, 3000);
+    const uint32_t rows[] = {4, 2, 1};
+    const struct graph_sizes sizes = {8, 2, rows};
+    struct graph *g;
+    assert_int_equal(graph_build_sizes(t, &sizes, true, &g, NULL), 0);
+    const struct graph_tensor *x1 = &g->tensors[graph_tensor_find(g, TENSOR_X, 1, 1)],
+                              *x2 = &g->tensors[graph_tensor_find(g, TENSOR_X, 2, 3)];
+    assert_int_equal(graph_tensor_find(g, TENSOR_X, 1, 2), PLAN_NONE);
+    assert_int_equal(x1->bytes, 4000);
+    assert_int_equal(x1->pieces, 2);
+    assert_int_equal(x1->replica, 1);
+    assert_int_equal(x2->bytes, 2000);
+    assert_int_equal(x2->pieces, 2);
+    /* Micro-batch 3 of layer 1 is rows 6 and 7: the second half of the second X. */
+    const struct graph_task *fwd = &g->tasks[graph_task_find(g, INSTR_FWD, 1, 3)];
+    for (uint32_t k = 0; k < fwd->n_operands; k++) {
+        const struct graph_operand *o = &g->operands[fwd->operand + k];
+        if (g->tensors[o->tensor].kind != TENSOR_X)
+            continue;
+        assert_int_equal(g->tensors[o->tensor].micro, g->tensors[o->tensor].layer == 1 ? 1 : 3);
+        assert_int_equal(o->begin, g->tensors[o->tensor].layer == 1 ? 2000 : 0);
+        assert_int_equal(o->end, g->tensors[o->tensor].layer == 1 ? 4000 : 2000);
+    }
+    /* Of layer 1 a replica has two micro-batches and of layer 0 one; both sums are done by two writes more. */
+    const struct graph_task *red = &g->tasks[graph_task_find(g, INSTR_RED, 1, 1)];
+    assert_int_equal(g->operands[red->operand].read_version, 2);
+    assert_int_equal(g->operands[red->operand].write_version, 3);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 0)].writes_per_step, 3);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 1)].writes_per_step, 2);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 0, 0)].writes_per_step, 2);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 0), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 2), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 2, 1), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_UPD, 0, PLAN_NONE), g->n_tasks - 2);
+    graph_destroy(g);
+    table_destroy(t);
+}
+
+static void test_graph_refuses_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t batch, replicas, rows[3];
+        const char *says; /* NULL: it is a graph */
+    } cases[] = {
+        {8, 2, {4, 2, 1}, NULL},
+        {8, 0, {8, 8, 8}, NULL},
+        {12, 1, {6, 2, 4}, NULL}, /* neighbours divide one another */
+        {0, 1, {1, 1, 1}, "cannot be shared"},
+        {8, 3, {1, 1, 1}, "8 rows cannot be shared by 3 replicas"},
+        {8, 16, {1, 1, 1}, "cannot be shared"},
+        {8, 2, {8, 4, 4}, "micro-batches of 8 rows do not divide the 4 of a replica"},
+        {8, 2, {3, 1, 1}, "do not divide"},
+        {8, 2, {4, 0, 4}, "do not divide"},
+        {12, 1, {6, 4, 4}, "layer 1 has micro-batches of 4 rows and the layer before of 6: neither divides"},
+        {12, 1, {2, 2, 3}, "layer 2"},
+        {1u << 30, 1, {1, 1, 1}, "more tasks than a plan can hold"},
+        {1u << 30, 1, {1u << 29, 1u << 29, 1}, "more tasks than a plan can hold"},
+    };
+    struct table *t = even_table(3, 4096, 8192, 1000, 3000);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct graph *g = NULL;
+        struct err err = {0};
+        const struct graph_sizes sizes = {cases[i].batch, cases[i].replicas, cases[i].rows};
+        int e = graph_build_sizes(t, &sizes, true, &g, &err);
+        if (cases[i].says == NULL) {
+            assert_int_equal(e, 0);
+            check_graph(g, cases[i].batch);
+            graph_destroy(g);
+            continue;
+        }
+        assert_int_equal(e, -EINVAL);
+        assert_null(g);
+        if (strstr(err.msg, cases[i].says) == NULL)
+            fail_msg("case %zu: %s", i, err.msg);
+    }
+    table_destroy(t);
+}
+
+static void test_graph_refuses_replicas_of_a_chain(void **state)
+{
+    (void)state;
+    struct rng rng = {.seed = 1};
+    struct random_chain c;
+    struct graph *g;
+    struct err err = {0};
+    random_chain(&c, &rng, 20);
+    struct graph_config config = {
+        .model = &c.model, .optimizer = &c.optimizer, .rows = 2, .n_micro = 6, .training = true};
+    for (uint32_t replicas = 0; replicas <= 12; replicas++) {
+        config.n_replicas = replicas;
+        int e = graph_build(&config, &g, &err);
+        if (replicas == 0 || 6 % replicas == 0) {
+            assert_int_equal(e, 0);
+            assert_int_equal(g->n_replicas, replicas > 0 ? replicas : 1);
+            graph_destroy(g);
+        } else {
+            assert_int_equal(e, -EINVAL);
+            assert_string_equal(err.path, "train.replicas");
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graph_of_random_sizes_and_replicas),
+        cmocka_unit_test(test_graph_of_random_chains),
+        cmocka_unit_test(test_graph_pieces_by_hand),
+        cmocka_unit_test(test_graph_refuses_sizes),
+        cmocka_unit_test(test_graph_refuses_replicas_of_a_chain),
+    };
+    return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
+}

@@ -1,0 +1,214 @@
+/* Pieces: the cuts of every tensor cover it without gap or overlap, are aligned, and those of K follow those of W; the
+ * shares of a task together are all of its operands, once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "scheduler/build.h"
+#include "tests/unit/even_table.h"
+
+#define CASES      2000
+#define MAX_SHARES 8
+
+static bool is_state(enum tensor_kind k)
+{
+    return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
+}
+
+static uint64_t distance(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : b - a;
+}
+
+static void check_cover(const struct graph *g, uint32_t n, tensor_id t)
+{
+    uint32_t pieces = tensor_pieces(g, n, t);
+    struct extent all = extent_whole(g, n, t);
+    uint64_t at = 0;
+    assert_true(pieces > 0);
+    assert_int_equal(all.piece, 0);
+    assert_int_equal(all.n_pieces, pieces);
+    assert_int_equal(all.begin, 0);
+    assert_int_equal(all.end, g->tensors[t].bytes);
+    for (uint32_t p = 0; p < pieces; p++) {
+        struct extent e = extent_piece(g, n, t, p);
+        uint64_t begin, end;
+        tensor_piece(g, n, t, p, &begin, &end);
+        assert_true(e.piece == p && e.n_pieces == 1 && e.begin == begin && e.end == end);
+        assert_int_equal(begin, at); /* no gap, no overlap */
+        assert_true(end >= begin);
+        at = end;
+    }
+    assert_int_equal(at, g->tensors[t].bytes);
+}
+
+static void check_state(const struct graph *g, uint32_t n, tensor_id t)
+{
+    uint64_t bytes = g->tensors[t].bytes;
+    assert_int_equal(tensor_pieces(g, n, t), n);
+    for (uint32_t p = 0; p < n; p++) {
+        struct extent e = extent_piece(g, n, t, p);
+        assert_int_equal(e.begin % PLAN_ALIGN, 0);
+        assert_true(distance(e.begin, bytes * p / n) < PLAN_ALIGN);
+        assert_true(p + 1 < n || e.end > e.begin); /* the last has what is left */
+    }
+}
+
+static void check_moments(const struct graph *g, uint32_t n, tensor_id t)
+{
+    uint32_t layer = g->tensors[t].layer, pieces = tensor_pieces(g, n, t);
+    uint64_t w = g->layers[layer].size.w, k = g->tensors[t].bytes;
+    tensor_id weights = graph_tensor_find(g, TENSOR_W, layer, PLAN_NONE);
+    assert_int_equal(pieces, n == 1 ? 1 : k % w == 0 ? n * (k / w) : n);
+    for (uint32_t p = 0; n > 1 && p < pieces; p++) {
+        struct extent e = extent_piece(g, n, t, p), of = extent_piece(g, n, weights, p % n);
+        if (k % w == 0) {
+            assert_int_equal(e.begin, p / n * w + of.begin);
+            assert_int_equal(e.end, p / n * w + of.end);
+        } else {
+            assert_int_equal(e.begin % PLAN_ALIGN, 0);
+            assert_true(distance(e.begin, (uint64_t)((double)of.begin * (double)k / (double)w)) <=
+                        PLAN_ALIGN);
+            assert_true(of.end > of.begin || e.end == e.begin); /* nothing goes with nothing */
+        }
+    }
+}
+
+static void check_inputs(const struct graph *g, uint32_t n, tensor_id t)
+{
+    uint32_t layer = g->tensors[t].layer, pieces = tensor_pieces(g, n, t);
+    uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
+    assert_int_equal(pieces, own > before ? own / before : before / own);
+    for (uint32_t p = 0; p < pieces; p++) {
+        struct extent e = extent_piece(g, n, t, p);
+        assert_int_equal((e.end - e.begin) * pieces, g->tensors[t].bytes);
+    }
+}
+
+/* The operands of all shares of RED and UPD: each byte of each tensor once, and W and dW cut alike. */
+static void check_shares(const struct graph *g, uint32_t n, uint32_t task)
+{
+    const struct graph_task *gt = &g->tasks[task];
+    struct order o;
+    order_init(&o, g, n);
+    o.n_shares = n;
+    for (uint32_t k = 0; k < gt->n_operands; k++) {
+        const struct graph_operand *op = &g->operands[gt->operand + k];
+        uint64_t bytes = 0, w = g->layers[gt->layer].size.w;
+        for (uint32_t s = 0; s < n; s++) {
+            struct todo t = {.kind = gt->kind, .layer = gt->layer, .share = s, .task = task};
+            uint32_t parts = todo_extents(&o, &t, op);
+            bool moments = g->tensors[op->tensor].kind == TENSOR_K;
+            assert_int_equal(parts, moments && op->end % w == 0 ? op->end / w : 1);
+            for (uint32_t i = 0; i < parts; i++) {
+                struct extent e = todo_extent(&o, &t, op, i);
+                assert_int_equal(e.n_pieces, 1);
+                assert_int_equal(e.piece, i * n + s);
+                bytes += e.end - e.begin;
+            }
+        }
+        assert_int_equal(bytes, g->tensors[op->tensor].bytes);
+    }
+    order_finish(&o);
+}
+
+/* Whatever is done in one piece by a device of many has the whole of W, and of its X what it computes. */
+static void check_whole_tasks(const struct graph *g, uint32_t n, uint32_t task)
+{
+    const struct graph_task *gt = &g->tasks[task];
+    struct order o;
+    order_init(&o, g, n);
+    o.n_shares = n;
+    struct todo t = {
+        .kind = gt->kind, .layer = gt->layer, .micro = gt->micro, .share = SHARE_ALL, .task = task};
+    for (uint32_t k = 0; k < gt->n_operands; k++) {
+        const struct graph_operand *op = &g->operands[gt->operand + k];
+        struct extent e = todo_extent(&o, &t, op, 0);
+        assert_int_equal(todo_extents(&o, &t, op), 1);
+        assert_int_equal(e.begin, op->begin);
+        assert_int_equal(e.end, op->end);
+    }
+    order_finish(&o);
+}
+
+static void check_tensor(const struct graph *g, uint32_t n, tensor_id t)
+{
+    enum tensor_kind kind = g->tensors[t].kind;
+    check_cover(g, n, t);
+    if (is_state(kind))
+        check_state(g, n, t);
+    else if (kind == TENSOR_K)
+        check_moments(g, n, t);
+    else if (kind == TENSOR_X || kind == TENSOR_DX)
+        check_inputs(g, n, t);
+    else
+        assert_int_equal(tensor_pieces(g, n, t), 1);
+}
+
+static void test_pieces_cover_every_tensor(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][4] = {{1, 1, 1, 1}, {4, 2, 1, 1}, {12, 4, 2, 2}, {2, 6, 6, 3}};
+    for (uint32_t seed = 1; seed <= CASES; seed++) {
+        struct rng rng = {.seed = seed};
+        struct table *t = even_table(4, 1, 1, 1, 1);
+        struct graph *g;
+        uint32_t n = 1 + rng_below(&rng, MAX_SHARES);
+        for (uint32_t l = 0; l < 3; l++) {
+            uint64_t w = 1 + rng_below(&rng, rng_below(&rng, 2) ? 300 * MAX_SHARES : 1u << 30);
+            t->layers[l].w = w;
+            t->layers[l].k =
+                rng_below(&rng, 2) ? w * (1 + rng_below(&rng, 4)) : 1 + rng_below(&rng, 1u << 20);
+            t->layers[l].b = rng_below(&rng, 5000);
+        }
+        const struct graph_sizes s = {12 * n, n, sizes[rng_below(&rng, 4)]};
+        assert_int_equal(graph_build_sizes(t, &s, true, &g, NULL), 0);
+        for (tensor_id i = 0; i < g->n_tensors; i++)
+            check_tensor(g, n, i);
+        for (uint32_t i = 0; i < g->n_tasks; i++) {
+            bool shared = n > 1 && (g->tasks[i].kind == INSTR_RED || g->tasks[i].kind == INSTR_UPD);
+            (shared ? check_shares : check_whole_tasks)(g, n, i);
+        }
+        graph_destroy(g);
+        table_destroy(t);
+    }
+}
+
+static void test_pieces_by_hand(void **state)
+{
+    (void)state;
+    struct table *t = even_table(2, 1000, 2000, 100, 0);
+    struct graph *g;
+    uint64_t begin, end;
+    static const uint64_t cuts[] = {0, 256, 512, 1000}, empty[] = {0, 0, 0, 0, 100};
+    assert_int_equal(graph_build_table(t, 1, 3, true, &g, NULL), 0);
+    tensor_id w = graph_tensor_find(g, TENSOR_W, 0, PLAN_NONE),
+              k = graph_tensor_find(g, TENSOR_K, 0, PLAN_NONE);
+    assert_int_equal(tensor_pieces(g, 3, k), 6);
+    for (uint32_t i = 0; i < 3; i++) {
+        tensor_piece(g, 3, w, i, &begin, &end); /* a third is 333 bytes */
+        assert_true(begin == cuts[i] && end == cuts[i + 1]);
+        tensor_piece(g, 3, k, 3 + i, &begin, &end);
+        assert_true(begin == 1000 + cuts[i] && end == 1000 + cuts[i + 1]);
+    }
+    g->tensors[w].bytes = 100; /* small: all of it is the last one's */
+    for (uint32_t i = 0; i < 4; i++) {
+        tensor_piece(g, 4, w, i, &begin, &end);
+        assert_true(begin == empty[i] && end == empty[i + 1]);
+    }
+    graph_destroy(g);
+    table_destroy(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces_cover_every_tensor),
+        cmocka_unit_test(test_pieces_by_hand),
+    };
+    return cmocka_run_group_tests_name("pieces", tests, NULL, NULL);
+}

@@ -1,0 +1,329 @@
+/* What devices that share state move, on chains of equal layers, to the byte: W comes from the host once for each pass and
+ * not once for each device, goes from owner to the others, gradients go to the owners and from there home. Beside it
+ * harmony-dp, whose devices fetch everything by themselves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "scheduler/build.h"
+#include "scheduler/outline.h"
+#include "scheduler/search.h"
+#include "scheduler/verify.h"
+#include "tests/unit/even_table.h"
+
+#define LAYERS 9          /* the last is the loss, without weights */
+#define W      (24 * KIB) /* divides into aligned shares for 2, 3 and 4 devices */
+#define X      1024
+#define S      5120
+
+struct made {
+    struct table *table;
+    struct graph *graph;
+    struct machine machine;
+    struct plan *plan;
+    struct plan_bytes bytes;
+};
+
+static void begin(struct made *m, uint32_t devices, uint32_t each, uint32_t replicas)
+{
+    uint32_t rows[LAYERS];
+    *m = (struct made){.table = even_table(LAYERS, W, 2 * W, X, S)};
+    for (uint32_t l = 0; l < LAYERS; l++)
+        rows[l] = 1;
+    const struct graph_sizes sizes = {devices * each, replicas, rows};
+    assert_int_equal(graph_build_sizes(m->table, &sizes, true, &m->graph, NULL), 0);
+    machine_init_cpu(&m->machine, devices, 1 << 28, 1ull << 40);
+}
+
+static void finish(struct made *m)
+{
+    plan_destroy(m->plan);
+    graph_destroy(m->graph);
+    table_destroy(m->table);
+}
+
+/* Everything is taken from the home tier and brought back by entry, flush and exit, and the plan holds. */
+static void check(struct made *m)
+{
+    struct err err = {0};
+    assert_non_null(m->plan);
+    if (plan_verify(m->plan, m->graph, NULL, &m->machine, NULL, &err) < 0)
+        fail_msg("%s", err.msg);
+    plan_count_bytes(m->plan, PROGRAM_CYCLE, &m->bytes);
+}
+
+static void make_outline(struct made *m, const struct outline *o, enum update_place update)
+{
+    struct plan_request r = {.train = m->graph, .machine = &m->machine, .table = m->table, .update = update};
+    struct profile *prof = plan_profile(&r);
+    struct plan_need need;
+    assert_int_equal(plan_outline(&r, o, prof, &m->plan, &need, NULL), 0);
+    profile_destroy(prof);
+    check(m);
+}
+
+static struct outline outline(uint32_t devices, uint32_t fused, uint32_t pins)
+{
+    return (struct outline){.shares = devices,
+                            .rows = 1,
+                            .fused_rows = 1,
+                            .head_rows = 1,
+                            .fused = fused,
+                            .head = LAYERS,
+                            .pack = 1,
+                            .pins = pins,
+                            .groups = 1};
+}
+
+static void check_even(const struct made *m, uint64_t in, uint64_t out)
+{
+    for (uint32_t d = 0; d < m->machine.n_devices; d++) {
+        struct plan_bytes b;
+        plan_count_device_bytes(m->plan, PROGRAM_CYCLE, d, &b);
+        assert_int_equal(b.state_in, in / m->machine.n_devices);
+        assert_int_equal(b.state_out, out / m->machine.n_devices);
+    }
+}
+
+/* Every layer twice, the fused ones once; the pinned ones not at all. */
+static void test_shares_fetch_once_for_all_devices(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint32_t fused = 0; fused < LAYERS; fused++)
+            for (uint32_t pins = 0; pins <= LAYERS; pins += 3) {
+                struct made m;
+                begin(&m, n, 3, n);
+                struct outline o = outline(n, fused, pins);
+                make_outline(&m, &o, pins > 0 ? UPDATE_AUTO : UPDATE_HOST);
+                uint64_t in = 0, out = 0, peer = 0;
+                for (uint32_t l = 0; l < LAYERS - 1; l++) {
+                    uint64_t rounds = l < fused ? 2 : 1;
+                    in += l >= pins ? rounds * W : 0;
+                    out += l >= pins ? W : 0;
+                    peer += (n - 1) * (rounds + 1) * W; /* what is gathered, and the gradient */
+                }
+                assert_int_equal(m.bytes.state_in, in);
+                assert_int_equal(m.bytes.state_out, out);
+                assert_int_equal(m.bytes.peer, peer);
+                check_even(&m, in, out);
+                finish(&m);
+            }
+}
+
+/* Pinned shares are copied within their device for a pass, and a third of them is nobody else's. */
+static void test_shares_that_stay_are_copied_inside(void **state)
+{
+    (void)state;
+    enum { N = 3, FUSED = 5 };
+    struct made m;
+    begin(&m, N, 2, N);
+    struct outline o = outline(N, FUSED, LAYERS);
+    make_outline(&m, &o, UPDATE_AUTO);
+    const struct plan_program *cycle = &m.plan->programs[PROGRAM_CYCLE];
+    uint64_t copied = 0, boundary = 0;
+    for (uint32_t i = 0; i < cycle->n_instrs; i++)
+        copied += cycle->instrs[i].kind == INSTR_COPY
+                      ? operand_bytes(&cycle->operands[cycle->instrs[i].operand])
+                      : 0;
+    for (uint32_t i = 0; i < m.plan->n_boundary; i++)
+        boundary += m.plan->boundary[i].end - m.plan->boundary[i].begin;
+    assert_int_equal(copied, (uint64_t)W * (2 * FUSED + LAYERS - 1 - FUSED));
+    assert_int_equal(boundary, 3ull * W * (LAYERS - 1)); /* W and K, once over all devices */
+    assert_int_equal(m.bytes.state_in + m.bytes.state_out, 0);
+    finish(&m);
+}
+
+/* Two sums on each device: both are exchanged. */
+static void test_shares_of_more_replicas_than_devices(void **state)
+{
+    (void)state;
+    struct made m;
+    begin(&m, 2, 4, 4);
+    struct outline o = outline(2, 4, 0);
+    make_outline(&m, &o, UPDATE_HOST);
+    uint64_t all = (uint64_t)W * (LAYERS - 1), again = 4 * W;
+    assert_int_equal(m.bytes.state_in, all + again);
+    assert_int_equal(m.bytes.state_out, all);
+    assert_int_equal(m.bytes.peer, all + again + 2 * all);
+    finish(&m);
+}
+
+/* The batch in two groups: everything twice, but the first layer's W stays from one group to the next; unfinished sums stay
+ * on their devices, where there is room. */
+static void test_shares_in_groups(void **state)
+{
+    (void)state;
+    enum { N = 2, FUSED = 4 };
+    struct made m;
+    begin(&m, N, 4, N);
+    struct outline o = outline(N, FUSED, 0);
+    o.groups = 2;
+    make_outline(&m, &o, UPDATE_HOST);
+    uint64_t once = (uint64_t)W * (LAYERS - 1 + FUSED), sums = (uint64_t)W * (LAYERS - 1);
+    assert_int_equal(m.bytes.state_in, 2 * once - W);
+    assert_int_equal(m.bytes.state_out, sums);
+    assert_int_equal(m.bytes.peer, (N - 1) * (2 * once - W + sums));
+    finish(&m);
+}
+
+/* Small weights: the last device has all of them. */
+static void test_shares_of_small_weights(void **state)
+{
+    (void)state;
+    enum { N = 4, SMALL = 100 };
+    struct made m;
+    begin(&m, N, 2, N);
+    graph_destroy(m.graph);
+    for (uint32_t l = 0; l < LAYERS - 1; l++) {
+        m.table->layers[l].w = SMALL;
+        m.table->layers[l].k = 2 * SMALL;
+    }
+    uint32_t rows[LAYERS] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct graph_sizes sizes = {2 * N, N, rows};
+    assert_int_equal(graph_build_sizes(m.table, &sizes, true, &m.graph, NULL), 0);
+    struct outline o = outline(N, 4, 0);
+    make_outline(&m, &o, UPDATE_HOST);
+    uint64_t all = SMALL * (LAYERS - 1), again = SMALL * 4;
+    assert_int_equal(m.bytes.state_in, all + again);
+    assert_int_equal(m.bytes.state_out, all);
+    assert_int_equal(m.bytes.peer, (N - 1) * (all + again + all));
+    struct plan_bytes b;
+    plan_count_device_bytes(m.plan, PROGRAM_CYCLE, N - 1, &b);
+    assert_int_equal(b.state_in, all + again);
+    finish(&m);
+}
+
+/* ---- harmony-dp ---- */
+
+static void make_leanest(struct made *m, const struct policy *policy, uint32_t lead)
+{
+    struct plan_request r = {
+        .train = m->graph, .machine = &m->machine, .table = m->table, .update = UPDATE_HOST};
+    struct profile *prof = plan_profile(&r);
+    struct plan_need need;
+    struct candidate c;
+    struct order o;
+    policy->leanest(&r, &c);
+    c.shares = r.machine->n_devices;
+    c.knobs.lead_state = c.knobs.lead_items = lead;
+    policy->order(&r, prof, &c, &o);
+    assert_int_equal(plan_build(&r, policy->name, &o, &c.knobs, prof, &m->plan, &need, NULL), 0);
+    order_finish(&o);
+    profile_destroy(prof);
+    check(m);
+}
+
+static void test_shares_of_harmony_fetch_by_themselves(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint32_t lead = 0; lead <= 1; lead++) {
+            struct made alone, ours;
+            uint64_t all = (uint64_t)W * (LAYERS - 1);
+            begin(&alone, n, 2, n);
+            make_leanest(&alone, &policy_harmony_dp, lead);
+            assert_int_equal(alone.bytes.state_in, n * 2 * all);
+            assert_int_equal(alone.bytes.state_out, all);
+            assert_int_equal(alone.bytes.peer, (n - 1) * all); /* gradients alone */
+            begin(&ours, n, 2, n);
+            make_leanest(&ours, &policy_auto, lead);
+            assert_int_equal(ours.bytes.state_in, 2 * all);
+            assert_int_equal(ours.bytes.state_out, all);
+            assert_int_equal(ours.bytes.peer, (n - 1) * 3 * all);
+            finish(&alone);
+            finish(&ours);
+        }
+}
+
+/* Groups of pipelines: two devices of each layer, and four in all. */
+static void test_shares_of_pipelines(void **state)
+{
+    (void)state;
+    for (uint32_t lead = 0; lead <= 1; lead++) {
+        struct made m;
+        uint64_t all = (uint64_t)W * (LAYERS - 1);
+        begin(&m, 4, 2, 2);
+        struct plan_request r = {
+            .train = m.graph, .machine = &m.machine, .table = m.table, .update = UPDATE_HOST};
+        struct profile *prof = plan_profile(&r);
+        struct plan_need need;
+        struct candidate c;
+        struct order o;
+        policy_auto.leanest(&r, &c);
+        c.shares = 2;
+        c.knobs.lead_state = c.knobs.lead_items = lead;
+        policy_auto.order(&r, prof, &c, &o);
+        assert_int_equal(plan_build(&r, "auto", &o, &c.knobs, prof, &m.plan, &need, NULL), 0);
+        order_finish(&o);
+        profile_destroy(prof);
+        check(&m);
+        /* The device of the last layer does nothing between its forward and its backward: fetched ahead, it is there. */
+        assert_int_equal(m.bytes.state_in, 2 * all - lead * W);
+        assert_int_equal(m.bytes.state_out, all);
+        finish(&m);
+    }
+}
+
+/* ---- what the search finds ---- */
+
+/* Of any plan that it makes: a layer that is forwarded again, or saved on the host, is fetched twice, the others once, by
+ * all devices together. */
+static void test_shares_found_by_search(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint64_t capacity = 24; capacity <= 72; capacity += 16) {
+            struct table *t = even_table(17, 3 * MIB, 6 * MIB, 64 * KIB, 1 * MIB);
+            struct machine m;
+            struct search_result found;
+            bool again[17] = {0}, pinned[17] = {0};
+            machine_init_cuda(&m);
+            m.n_devices = n;
+            for (uint32_t d = 0; d < n; d++)
+                m.capacity_bytes[d] = capacity * MIB;
+            m.host_bytes = 1ull << 40;
+            const struct search_request q = {.table = t, .machine = &m, .batch = 8 * n, .micro_batch = 1};
+            assert_int_equal(search_outlines(&q, &found, NULL), 0);
+            assert_non_null(found.plan);
+            const struct plan_program *cycle = &found.plan->programs[PROGRAM_CYCLE];
+            for (uint32_t i = 0; i < cycle->n_instrs; i++) {
+                const struct plan_instr *in = &cycle->instrs[i];
+                const struct plan_tensor *first = &found.plan->tensors[cycle->operands[in->operand].tensor];
+                if (in->kind == INSTR_REC || (in->kind == INSTR_SPILL && first->kind == TENSOR_S))
+                    again[in->kind == INSTR_REC ? in->layer : first->layer] = true;
+            }
+            for (uint32_t i = 0; i < found.plan->n_boundary; i++)
+                pinned[found.plan->tensors[found.plan->boundary[i].tensor].layer] = true;
+            uint64_t in = 0, out = 0;
+            for (uint32_t l = 0; l < 16; l++) {
+                in += pinned[l] ? 0 : (again[l] ? 2 : 1) * 3 * MIB;
+                out += pinned[l] ? 0 : 3 * MIB;
+            }
+            struct plan_bytes b;
+            plan_count_bytes(found.plan, PROGRAM_CYCLE, &b);
+            assert_int_equal(b.state_in, in);
+            assert_int_equal(b.state_out, out);
+            search_result_finish(&found);
+            table_destroy(t);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares_fetch_once_for_all_devices),
+        cmocka_unit_test(test_shares_that_stay_are_copied_inside),
+        cmocka_unit_test(test_shares_of_more_replicas_than_devices),
+        cmocka_unit_test(test_shares_in_groups),
+        cmocka_unit_test(test_shares_of_small_weights),
+        cmocka_unit_test(test_shares_of_harmony_fetch_by_themselves),
+        cmocka_unit_test(test_shares_of_pipelines),
+        cmocka_unit_test(test_shares_found_by_search),
+    };
+    return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
+}
