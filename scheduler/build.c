@@ -142,7 +142,8 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 /* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
  * lowered by as much, and the draft made again. */
 #define RETAIN_TRIES 4
-#define LEAVE_WASTE_ABOVE 20000 /* instructions: addresses of such drafts are found quickly only where there is room */
+#define LEAVE_WASTE_ABOVE                                                                                    \
+    20000 /* instructions: addresses of such drafts are found quickly only where there is room */
 
 /* True when some device has too little memory for the addresses. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)

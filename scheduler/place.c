@@ -21,10 +21,10 @@
 #define FINEST       64 /* positions per block at level 0 */
 #define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
 #define LEVELS       8
-#define LARGE        8192 /* instructions, from which on the quick way may waste a little */
-#define MOST_WASTE   5    /* half percents of what is alive, then */
-#define SWEEPS 8 /* tried, where there is a limit that leaves room for them */
-#define HUGE   20000 /* instructions: a draft with a limit is then placed by sweeps alone */
+#define LARGE        8192  /* instructions, from which on the quick way may waste a little */
+#define MOST_WASTE   5     /* half percents of what is alive, then */
+#define SWEEPS       8     /* tried, where there is a limit that leaves room for them */
+#define HUGE         20000 /* instructions: a draft with a limit is then placed by sweeps alone */
 
 struct placed {
     uint64_t from, to;   /* addresses */

@@ -66,7 +66,7 @@ def check_picture(t, devices, *options):
     return texts
 
 
-@case(each=["auto", "harmony-pp", "lru", "resident", "stream"])
+@case(each=["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"])
 def test_picture_of_a_job_shows_what_the_trace_has(t, policy):
     check_picture(t, 2, "--plan", write_job(t, SMALL), "--policy", policy, "--devices", 2, "--device-memory", "96KiB", "--profile", "none")
 

@@ -22,6 +22,8 @@
 
 #include "tests/cudasim/lookup.h"
 #include "tests/engine/engine.h"
+#include "tests/engine/plan_features.h"
+#include "tests/engine/random_plan.h"
 
 static uint32_t n_plans, n_waits;
 
@@ -61,23 +63,31 @@ static void check_wait(struct engine *e, enum program_kind k, uint32_t instr, ui
     n_waits++;
 }
 
+static void check_waits(struct engine *e)
+{
+    const struct engine_case *c = e->c;
+    const struct engine_machine *m = e->machine;
+    char what[200];
+
+    snprintf(what, sizeof what,
+             "seed %llu, %u replicas, policy %s, %u devices of %llu bytes, update on %s, clip %g",
+             (unsigned long long)c->seed, e->plan->n_replicas, e->plan->policy, m->n_devices,
+             (unsigned long long)m->capacity_bytes, update_place_names[m->update], c->chain.optimizer.clip);
+    if (races_of_training(e) > 0)
+        fail_msg("%s: a race, with all waits", what);
+    for (int k = 0; k < PROGRAM_COUNT; k++)
+        for (uint32_t i = 0; i < e->plan->programs[k].n_instrs; i++)
+            for (uint32_t w = 0; w < e->plan->programs[k].instrs[i].n_waits; w++)
+                check_wait(e, (enum program_kind)k, i, w, what);
+    n_plans++;
+}
+
 static void check_plan(const struct engine_case *c, const struct engine_machine *m)
 {
     struct engine e;
-    char what[160];
-
-    snprintf(what, sizeof what, "seed %llu, policy %s, %u devices of %llu bytes, update on %s, clip %g",
-             (unsigned long long)c->seed, policy_names[m->policy], m->n_devices,
-             (unsigned long long)m->capacity_bytes, update_place_names[m->update], c->chain.optimizer.clip);
     engine_open(&e, c, m);
-    if (races_of_training(&e) > 0)
-        fail_msg("%s: a race, with all waits", what);
-    for (int k = 0; k < PROGRAM_COUNT; k++)
-        for (uint32_t i = 0; i < e.plan->programs[k].n_instrs; i++)
-            for (uint32_t w = 0; w < e.plan->programs[k].instrs[i].n_waits; w++)
-                check_wait(&e, (enum program_kind)k, i, w, what);
+    check_waits(&e);
     engine_close(&e);
-    n_plans++;
 }
 
 /* Two layers with weights, one that saves something for its backward and drops out, and a loss. */
@@ -111,7 +121,11 @@ static void test_every_wait_is_missed(void **state)
         for (uint32_t n = 1; n <= 2; n++)
             for (int policy = 0; policy < POLICY_COUNT; policy++)
                 for (int update = UPDATE_HOST; update < UPDATE_PLACE_COUNT; update++) {
-                    struct engine_machine m = {n, 1 << 20, policy, update, 1, 0};
+                    struct engine_machine m = {.n_devices = n,
+                                               .capacity_bytes = 1 << 20,
+                                               .policy = policy,
+                                               .update = update,
+                                               .threads = 1};
                     check_plan(&c, &m);
                     m.capacity_bytes = engine_least_capacity(&c, &m);
                     check_plan(&c, &m);
@@ -141,6 +155,75 @@ static void test_every_wait_of_random_chains_is_missed(void **state)
         if (rng_below(&r, 4) > 0)
             m.capacity_bytes = engine_least_capacity(&c, &m);
         check_plan(&c, &m);
+    }
+    printf("# %u waits of %u plans\n", n_waits, n_plans);
+}
+
+/* Two layers with weights, of which one is too small to be shared. */
+static void replicated_case(struct engine_case *c, uint32_t seed)
+{
+    *c = small_case(seed % 2);
+    c->seed = seed;
+    c->chain.layers[0].out = c->chain.layers[1].in = 24;
+    c->chain.layers[0].in = 7;
+    c->chain.layers[1].out = c->chain.layers[2].in = 2;
+    c->chain.model = (struct model){c->chain.layers, 3};
+    c->chain.n_replicas = 2;
+    c->chain.n_micro = seed % 3 == 0 ? 6 : 2;
+    c->chain.rows = 2;
+}
+
+/* Data parallel plans, of every form that the planner knows: shares, pins, pipelines. */
+static void test_every_wait_of_replicas_is_missed(void **state)
+{
+    const char *cases = getenv("TUTTI_CASES");
+    const uint32_t last = cases != NULL ? (uint32_t)atoi(cases) : 60;
+    uint32_t tried[FEATURE_COUNT] = {0};
+
+    (void)state;
+    n_plans = n_waits = 0;
+    for (uint32_t seed = 1; seed <= last; seed++) {
+        struct engine_case c;
+        struct rng r = {.seed = seed};
+        struct engine e;
+        replicated_case(&c, seed);
+        struct engine_machine m = {.n_devices = seed % 5 == 0 ? 4 : 2,
+                                   .policy = POLICY_auto,
+                                   .update = rng_below(&r, UPDATE_PLACE_COUNT),
+                                   .threads = 1};
+        struct plan *p = random_plan(&c, &r, &m);
+        if (features_rare(tried, plan_features(p)) || cases != NULL) {
+            features_count(tried, plan_features(p));
+            engine_open_plan(&e, &c, &m, p);
+            check_waits(&e);
+            engine_close(&e);
+        }
+        plan_destroy(p);
+    }
+    printf("# %u waits of %u plans\n", n_waits, n_plans);
+    if (cases == NULL)
+        features_assert_all(tried, 4);
+}
+
+/* Policies as they are, with replicas. */
+static void test_every_wait_of_policies_with_replicas_is_missed(void **state)
+{
+    (void)state;
+    n_plans = n_waits = 0;
+    for (uint32_t seed = 1; seed <= 2; seed++) {
+        struct engine_case c;
+        replicated_case(&c, seed);
+        for (int policy = 0; policy < POLICY_COUNT; policy++) {
+            struct engine_machine m = {.n_devices = 2,
+                                       .capacity_bytes = 1 << 20,
+                                       .policy = policy,
+                                       .update = seed == 1 ? UPDATE_HOST : UPDATE_AUTO,
+                                       .threads = 1,
+                                       .slow_compute = seed == 2};
+            check_plan(&c, &m);
+            m.capacity_bytes = engine_least_capacity(&c, &m);
+            check_plan(&c, &m);
+        }
     }
     printf("# %u waits of %u plans\n", n_waits, n_plans);
 }
@@ -179,6 +262,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_wait_is_missed),
         cmocka_unit_test(test_every_wait_of_random_chains_is_missed),
+        cmocka_unit_test(test_every_wait_of_replicas_is_missed),
+        cmocka_unit_test(test_every_wait_of_policies_with_replicas_is_missed),
         cmocka_unit_test(test_marks_are_seen),
     };
     engine_backend = "cuda";

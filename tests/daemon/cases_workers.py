@@ -874,3 +874,18 @@ def test_time_limit_also_ends_a_job_whose_worker_does_not_stop(t):
     os.kill(run.pid, SIGKILL)
     j = d.wait_job(run.id, "failed")
     t.equal((j["error"]["errno"], j["attempt"], j["exit"]), ("ETIME", 1, 1), "errno, attempt, exit")
+
+
+# ---- replicas ----
+
+@case
+def test_job_with_replicas_is_done_on_two_devices(t):
+    d = Daemon(t, devices=2).start()
+    s = spec("out", {"train": {"steps": 6, "global_batch": 24, "micro_batch": 3, "replicas": 2, "grad_clip": 1.0},
+                     "resources": {"devices": 2}}, SLOW)
+    job_id = d.submit(s)["id"]
+    j = check_done(t, d, job_id, s)
+    t.equal((j["resolved"]["replicas"], j["resolved"]["micro_batch"]), (2, 3), "resolved")
+    t.equal((j["report"]["replicas"], len(j["report"]["devices"]), j["plan"]["devices"]), (2, 2, 2), "the report")
+    t.check(j["report"]["step_bytes"]["peer"] > 0, "two devices had nothing to say to each other")
+    d.stop()

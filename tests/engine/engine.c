@@ -15,10 +15,13 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "base/strbuf.h"
+#include "scheduler/explain.h"
 #include "scheduler/verify.h"
 #include "swap/exec.h"
 #include "swap/store.h"
 #include "tests/cudasim/lookup.h"
+#include "tests/engine/plan_features.h"
 #include "tests/engine/problem.h"
 #include "tests/unit/spans.h"
 
@@ -242,7 +245,14 @@ static void make_request(struct engine *e, const struct engine_case *c, const st
     assert_int_equal(random_graph(&c->chain, true, &e->graph), 0);
     assert_int_equal(random_graph(&c->chain, false, &e->eval), 0);
     machine_init_cpu(&e->planned_for, m->n_devices, m->capacity_bytes, 1ull << 32);
-    e->request = (struct plan_request){e->graph, e->eval, &e->planned_for, m->policy, m->update};
+    if (m->slow_compute)
+        e->planned_for.device_flops_per_s = 100000000;
+    e->request = (struct plan_request){.train = e->graph,
+                                       .eval = e->eval,
+                                       .machine = &e->planned_for,
+                                       .policy = m->policy,
+                                       .update = m->update,
+                                       .objective = m->objective};
 }
 
 static void finish_request(struct engine *e)
@@ -278,14 +288,39 @@ static void open_devices(struct engine *e, const struct engine_machine *m)
         fail_msg("%s", err.msg);
 }
 
+/* TUTTI_DUMP in the environment: with the plan. */
+_Noreturn static void no_plan(const struct engine *e, const struct err *err)
+{
+    struct strbuf dump = {0};
+    if (e->plan != NULL && getenv("TUTTI_DUMP") != NULL) {
+        plan_dump(e->plan, &dump);
+        fprintf(stderr, "%s\n", dump.at);
+        strbuf_finish(&dump);
+    }
+    fail_msg("seed %llu, %u replicas, policy %s by %s, %u devices of %llu bytes%s, update on %s: %s",
+             (unsigned long long)e->c->seed, e->graph->n_replicas, policy_names[e->machine->policy],
+             plan_objective_names[e->machine->objective], e->machine->n_devices,
+             (unsigned long long)e->machine->capacity_bytes,
+             e->machine->slow_compute ? " that compute slowly" : "", update_place_names[e->machine->update],
+             err->msg);
+    abort();
+}
+
+static void verify(const struct engine *e)
+{
+    struct err err = {0};
+    if (plan_verify(e->plan, e->graph, e->eval, &e->planned_for, NULL, &err) < 0)
+        no_plan(e, &err);
+}
+
 void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m)
 {
     struct err err = {0};
     make_request(e, c, m);
-    if (plan_make(&e->request, &e->made, NULL, &err) < 0 ||
-        plan_verify(e->made, e->graph, e->eval, &e->planned_for, NULL, &err) < 0)
-        fail_msg("%s", err.msg);
+    if (plan_make(&e->request, &e->made, NULL, &err) < 0)
+        no_plan(e, &err);
     e->plan = e->made;
+    verify(e);
     open_devices(e, m);
 }
 
@@ -294,6 +329,7 @@ void engine_open_plan(struct engine *e, const struct engine_case *c, const struc
 {
     make_request(e, c, m);
     e->plan = plan;
+    verify(e);
     open_devices(e, m);
 }
 
@@ -323,6 +359,7 @@ void engine_train(struct engine *e, struct engine_result *ret)
     struct err err = {0};
     memset(ret, 0, sizeof *ret);
     snprintf(ret->policy, sizeof ret->policy, "%s", e->plan->policy);
+    ret->features = plan_features(e->plan);
     begin_simulation(e);
     assert_int_equal(store_create(e->ds, e->plan, &e->store, &err), 0);
     struct exec_config ec = {e->plan, &e->c->chain.model, &e->c->chain.optimizer, e->ds, e->store};
@@ -337,15 +374,30 @@ void engine_train(struct engine *e, struct engine_result *ret)
     store_destroy(e->store);
 }
 
+static void run(struct engine *e, struct engine_result *ret)
+{
+    const struct engine_machine *m = e->machine;
+    const uint64_t seed = e->c->seed;
+    struct cudasim_calls sim;
+    engine_train(e, ret);
+    engine_close(e);
+    if (cudasim_lookup(&sim) && sim.problems() > 0)
+        fail_msg("seed %llu, policy %s, %u devices of %llu bytes: the simulator has reported %llu problems",
+                 (unsigned long long)seed, ret->policy, m->n_devices, (unsigned long long)m->capacity_bytes,
+                 (unsigned long long)sim.problems());
+}
+
 void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret)
 {
     struct engine e;
-    struct cudasim_calls sim;
     engine_open(&e, c, m);
-    engine_train(&e, ret);
-    engine_close(&e);
-    if (cudasim_lookup(&sim) && sim.problems() > 0)
-        fail_msg("seed %llu, policy %s, %u devices of %llu bytes: the simulator has reported %llu problems",
-                 (unsigned long long)c->seed, policy_names[m->policy], m->n_devices,
-                 (unsigned long long)m->capacity_bytes, (unsigned long long)sim.problems());
+    run(&e, ret);
+}
+
+void engine_run_plan(const struct engine_case *c, const struct engine_machine *m, const struct plan *plan,
+                     struct engine_result *ret)
+{
+    struct engine e;
+    engine_open_plan(&e, c, m, plan);
+    run(&e, ret);
 }

@@ -27,6 +27,8 @@ struct engine_machine {
     enum update_place update;
     uint32_t threads;
     uint64_t delay_seed; /* cpu: of delays on every stream; under the simulator one part of the seed */
+    enum plan_objective objective;
+    bool slow_compute; /* so the planner thinks: then links have time for what would be computed again */
 };
 
 struct engine_result {
@@ -35,12 +37,17 @@ struct engine_result {
     uint64_t state_hash; /* W and K of all layers */
     bool finite;         /* all of W is */
     char policy[32];     /* of the plan */
+    uint32_t features;   /* of the plan: plan_features.h */
 };
 
 /* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per
  * device and direction, peak within capacity; under the CUDA simulator, no race and no other problem. Every program
  * runs, in every order that is allowed. */
 void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret);
+
+/* The same with a plan that the caller made by other means. Of the machine all but policy and place of updates counts. */
+void engine_run_plan(const struct engine_case *c, const struct engine_machine *m, const struct plan *plan,
+                     struct engine_result *ret);
 
 /* The same in parts, for tests that change the plan: open, train any number of times from the same weights, close.
  * What the simulator reports is left to the caller. */
@@ -57,8 +64,6 @@ struct engine {
     struct exec *exec;   /* while it trains */
 };
 void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m);
-/* With a plan that the caller made by other means, and that nobody verifies. Of the machine all but policy, capacity and place of
- * updates counts. */
 void engine_open_plan(struct engine *e, const struct engine_case *c, const struct engine_machine *m,
                       const struct plan *plan);
 void engine_train(struct engine *e, struct engine_result *ret);

@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "tests/engine/engine.h"
+#include "tests/engine/plan_features.h"
+#include "tests/engine/random_plan.h"
 
 static uint32_t device_counts[DEVICE_MAX] = {1, 2, 3, 4}, n_device_counts = 4;
 
@@ -30,18 +32,26 @@ static uint32_t n_cases(uint32_t on_the_cpu, uint32_t elsewhere)
 
 #define PLENTY (1ull << 30) /* bytes of a device: more than any case uses */
 
+static uint32_t seen[FEATURE_COUNT]; /* plans with it, in all tests so far */
+
 static void random_case(struct engine_case *c, uint32_t seed)
 {
     struct rng r = {.seed = seed};
+    *c = (struct engine_case){.seed = seed};
     random_chain(&c->chain, &r, 80);
-    c->seed = seed;
+    c->chain.n_replicas = 1 + rng_below(&r, 4);
+    c->chain.n_micro = c->chain.n_replicas * (1 + rng_below(&r, c->chain.n_replicas > 1 ? 3 : 5));
 }
 
-static void describe(char *buf, size_t size, uint32_t seed, const struct engine_machine *m)
+static void describe(char *buf, size_t size, uint32_t seed, uint32_t replicas, const struct engine_machine *m)
 {
-    snprintf(buf, size, "seed %u, %u devices of %llu bytes, policy %s, update on %s, %u threads, delays %llu",
-             seed, m->n_devices, (unsigned long long)m->capacity_bytes, policy_names[m->policy],
-             update_place_names[m->update], m->threads, (unsigned long long)m->delay_seed);
+    snprintf(buf, size,
+             "seed %u, %u replicas, %u devices of %llu bytes%s, policy %s by %s, update on %s, %u threads, "
+             "delays %llu",
+             seed, replicas, m->n_devices, (unsigned long long)m->capacity_bytes,
+             m->slow_compute ? " that compute slowly" : "", policy_names[m->policy],
+             plan_objective_names[m->objective], update_place_names[m->update], m->threads,
+             (unsigned long long)m->delay_seed);
 }
 
 static void check(const struct engine_case *c, const struct engine_machine *m, uint32_t seed,
@@ -49,9 +59,10 @@ static void check(const struct engine_case *c, const struct engine_machine *m, u
 {
     char what[256];
     struct engine_result got;
-    describe(what, sizeof what, seed, m);
+    describe(what, sizeof what, seed, c->chain.n_replicas, m);
     engine_run(c, m, &got);
     engine_assert_equal(&got, want, what);
+    features_count(seen, got.features);
 }
 
 /* Every policy x place of update x number of devices, at the least capacity and with plenty. */
@@ -67,7 +78,11 @@ static void test_engine_every_machine_same_bits(void **state)
             for (int update = UPDATE_HOST; update < UPDATE_PLACE_COUNT; update++)
                 for (uint32_t i = 0; i < n_device_counts; i++) {
                     const uint32_t n = device_counts[i];
-                    struct engine_machine m = {n, PLENTY, policy, update, 1 + n % 2, 0};
+                    struct engine_machine m = {.n_devices = n,
+                                               .capacity_bytes = PLENTY,
+                                               .policy = policy,
+                                               .update = update,
+                                               .threads = 1 + n % 2};
                     check(&c, &m, seed, &want);
                     m.capacity_bytes = engine_least_capacity(&c, &m);
                     m.threads = 2;
@@ -94,6 +109,8 @@ static void test_engine_random_machines_same_bits(void **state)
                 .update = rng_below(&r, UPDATE_PLACE_COUNT),
                 .threads = 1 + rng_below(&r, 2),
                 .delay_seed = k % 2 ? seed * 4 + (uint32_t)k : 0,
+                .objective = rng_below(&r, 4) == 0 ? OBJECTIVE_BYTES : OBJECTIVE_TIME,
+                .slow_compute = rng_below(&r, 2),
             };
             uint64_t least = engine_least_capacity(&c, &m);
             m.capacity_bytes = least + (uint64_t)rng_below(&r, 40) * least / 20 / 256 * 256;
@@ -132,7 +149,8 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
         assert_memory_not_equal(&want, &other, sizeof want);
         for (uint32_t i = 0; i < n_device_counts; i++)
             for (int policy = 0; policy < POLICY_COUNT; policy++) {
-                struct engine_machine m = {device_counts[i], PLENTY, policy, UPDATE_AUTO, 2, 0};
+                struct engine_machine m = {
+                    .n_devices = device_counts[i], .capacity_bytes = PLENTY, .policy = policy, .threads = 2};
                 uint64_t least = engine_least_capacity(&c, &m);
                 for (uint32_t f = 4; f <= 12; f += 4) { /* 1, 2 and 3 times the least */
                     m.capacity_bytes = least * f / 4 / 256 * 256;
@@ -140,6 +158,71 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
                     check(&c, &m, variant, &want);
                 }
             }
+    }
+}
+
+/* Replicas of a chain with a layer of a few bytes in it. */
+static void replicated_case(struct engine_case *c, uint32_t replicas, uint32_t seed)
+{
+    static const uint32_t width[] = {24, 40, 6, 6, 40, 40, 40, 40, 10};
+    const uint32_t n = sizeof width / sizeof *width - 1;
+    *c = (struct engine_case){.seed = seed};
+    for (uint32_t l = 0; l < n; l++)
+        c->chain.layers[l] = (struct layer){.kind = LAYER_dense,
+                                            .id = l,
+                                            .in = width[l],
+                                            .out = width[l + 1],
+                                            .bias = true,
+                                            .act = l + 1 < n ? ACT_GELU : ACT_NONE,
+                                            .dropout = l == 1 ? 0.2f : 0};
+    c->chain.layers[n] = (struct layer){.kind = LAYER_softmax_xent, .id = n, .in = width[n]};
+    c->chain.model = (struct model){c->chain.layers, n + 1};
+    c->chain.rows = 5;
+    c->chain.n_micro = 12;
+    c->chain.n_replicas = replicas;
+    c->chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.999f,
+                                            .eps = 1e-8f,
+                                            .weight_decay = 0.01f,
+                                            .clip = seed % 2 ? 0.01 : 0};
+}
+
+static void check_random_plan(const struct engine_case *c, struct rng *r, const struct engine_result *want)
+{
+    struct engine_machine m = {.n_devices = device_counts[rng_below(r, n_device_counts)],
+                               .policy = POLICY_auto,
+                               .update = rng_below(r, UPDATE_PLACE_COUNT),
+                               .threads = 1 + rng_below(r, 2),
+                               .delay_seed = rng_below(r, 3)};
+    struct plan *p = random_plan(c, r, &m);
+    if (on_cpu() || features_rare(seen, plan_features(p))) {
+        struct engine_result got;
+        char what[256];
+        describe(what, sizeof what, (uint32_t)c->seed, c->chain.n_replicas, &m);
+        engine_run_plan(c, &m, p, &got);
+        engine_assert_equal(&got, want, what);
+        features_count(seen, got.features);
+    }
+    plan_destroy(p);
+}
+
+/* Whatever the search could choose, whether or not it does today. Where running a plan takes long, only those that bring
+ * something new are run. */
+static void test_engine_every_form_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 500; seed < 500 + n_cases(40, 20); seed++) {
+        struct rng r = {.seed = seed, .at = 2000};
+        struct engine_case c;
+        struct engine_result want;
+        if (seed % 4 == 0)
+            random_case(&c, seed);
+        else
+            replicated_case(&c, 1 + rng_below(&r, 4), seed);
+        engine_reference(&c, &want);
+        for (int k = 0; k < 4; k++)
+            check_random_plan(&c, &r, &want);
     }
 }
 
@@ -160,9 +243,21 @@ static void test_engine_skipped_step_same_bits(void **state)
     }
     for (int policy = 0; policy < POLICY_COUNT; policy++) {
         const uint32_t n = device_counts[n_device_counts / 3]; /* of 1 to 4: 2 */
-        struct engine_machine m = {n, PLENTY, policy, UPDATE_AUTO, 1, 5};
+        struct engine_machine m = {
+            .n_devices = n, .capacity_bytes = PLENTY, .policy = policy, .threads = 1, .delay_seed = 5};
         check(&c, &m, 3, &want);
     }
+}
+
+/* Or the tests above have tested less than they say. */
+static void test_engine_has_tried_everything(void **state)
+{
+    uint32_t devices = 0;
+    (void)state;
+    for (uint32_t i = 0; i < n_device_counts; i++)
+        devices = device_counts[i] > devices ? device_counts[i] : devices;
+    if (getenv("TUTTI_CASES") == NULL)
+        features_assert_all(seen, devices);
 }
 
 int main(int argc, char **argv)
@@ -172,6 +267,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_engine_random_machines_same_bits),
         cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
         cmocka_unit_test(test_engine_skipped_step_same_bits),
+        cmocka_unit_test(test_engine_every_form_same_bits),
+        cmocka_unit_test(test_engine_has_tried_everything),
     };
     if (argc > 1)
         engine_backend = argv[1];

@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "tests/cudasim/lookup.h"
 #include "tests/engine/engine.h"
 #include "tests/engine/shared_plan.h"
 
@@ -109,19 +108,12 @@ static void run_form(const struct engine_case *c, const struct shared_form *form
 {
     struct graph *train, *eval;
     struct handmade h;
-    struct engine e;
-    struct cudasim_calls sim;
 
     assert_int_equal(random_graph(&c->chain, true, &train), 0);
     assert_int_equal(random_graph(&c->chain, false, &eval), 0);
     shared_plan(train, eval, form, &h);
     check_plan(&h.plan, train, form);
-    engine_open_plan(&e, c, m, &h.plan);
-    engine_train(&e, ret);
-    engine_close(&e);
-    if (cudasim_lookup(&sim) && sim.problems() > 0)
-        fail_msg("%s, seed %llu: the simulator has reported %llu problems", form->name,
-                 (unsigned long long)c->seed, (unsigned long long)sim.problems());
+    engine_run_plan(c, m, &h.plan, ret);
     hm_free(&h);
     graph_destroy(train);
     graph_destroy(eval);
@@ -130,7 +122,11 @@ static void run_form(const struct engine_case *c, const struct shared_form *form
 static void check_form(const struct engine_case *c, const struct shared_form *form, uint64_t delay_seed,
                        const struct engine_result *want)
 {
-    const struct engine_machine m = {form->n_devices, UINT64_MAX, POLICY_auto, UPDATE_AUTO, 2, delay_seed};
+    const struct engine_machine m = {.n_devices = form->n_devices,
+                                     .capacity_bytes = UINT64_MAX,
+                                     .policy = POLICY_auto,
+                                     .threads = 2,
+                                     .delay_seed = delay_seed};
     struct engine_result got;
     char what[160];
 

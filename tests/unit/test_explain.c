@@ -11,8 +11,12 @@
 
 #include "base/rng.h"
 #include "scheduler/bound.h"
+#include "scheduler/build.h"
 #include "scheduler/explain.h"
+#include "scheduler/outline.h"
 #include "scheduler/policy.h"
+#include "scheduler/verify.h"
+#include "tests/unit/random_table.h"
 #include "tests/unit/spans.h"
 #include "tests/unit/tiny_plan.h"
 
@@ -744,18 +748,20 @@ static struct layer policy_layers[] = {
     {.kind = LAYER_softmax_xent, .id = 3, .in = 10},
 };
 
-static struct graph *policy_graph(bool training)
+static struct graph *policy_graph(bool training, uint32_t replicas)
 {
     static const struct model model = {policy_layers, sizeof policy_layers / sizeof *policy_layers};
     static const struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = 1};
     struct graph *g = NULL;
 
-    assert_int_equal(
-        graph_build(
-            &(struct graph_config){
-                .model = &model, .optimizer = &optimizer, .rows = 8, .n_micro = 3, .training = training},
-            &g, NULL),
-        0);
+    assert_int_equal(graph_build(&(struct graph_config){.model = &model,
+                                                        .optimizer = &optimizer,
+                                                        .rows = 8,
+                                                        .n_micro = 4,
+                                                        .n_replicas = replicas,
+                                                        .training = training},
+                                 &g, NULL),
+                     0);
     return g;
 }
 
@@ -812,25 +818,91 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     profile_destroy(prof);
 }
 
+/* A plan with every kind of instruction: data parallel, with shares that stay where they are. */
+static bool has_shares(const struct plan *p)
+{
+    const struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+    bool red = false, copy = false;
+    for (uint32_t i = 0; i < cycle->n_instrs; i++) {
+        red |= cycle->instrs[i].kind == INSTR_RED;
+        copy |= cycle->instrs[i].kind == INSTR_COPY;
+    }
+    return red && copy;
+}
+
 static void test_every_policy_can_be_explained(void **state)
 {
-    struct graph *train = policy_graph(true), *eval = policy_graph(false);
+    bool shares = false;
 
     (void)state;
-    for (uint32_t devices = 1; devices <= 3; devices++) {
-        struct machine m;
-        machine_init_cpu(&m, devices, 1 << 24, 1 << 26);
-        for (int policy = 0; policy < POLICY_COUNT; policy++) {
-            struct plan_request request = {
-                .train = train, .eval = eval, .machine = &m, .policy = (enum policy_id)policy};
-            struct plan *p = NULL;
-            assert_int_equal(plan_make(&request, &p, NULL, NULL), 0);
-            check_reports(p, train, &m);
-            plan_destroy(p);
+    for (uint32_t replicas = 1; replicas <= 4; replicas *= 2) {
+        struct graph *train = policy_graph(true, replicas), *eval = policy_graph(false, replicas);
+        for (uint32_t devices = 1; devices <= 3; devices++) {
+            struct machine m;
+            machine_init_cpu(&m, devices, 1 << 24, 1 << 26);
+            for (int policy = 0; policy < POLICY_COUNT; policy++) {
+                struct plan_request request = {
+                    .train = train, .eval = eval, .machine = &m, .policy = (enum policy_id)policy};
+                struct plan *p = NULL;
+                assert_int_equal(plan_make(&request, &p, NULL, NULL), 0);
+                check_reports(p, train, &m);
+                shares |= has_shares(p);
+                plan_destroy(p);
+            }
         }
+        graph_destroy(train);
+        graph_destroy(eval);
     }
-    graph_destroy(train);
-    graph_destroy(eval);
+    assert_true(shares);
+}
+
+/* Layers whose micro-batches differ in size, from a table, with replicas. */
+static void check_several_sizes(uint32_t seed)
+{
+    uint32_t rows[RANDOM_TABLE_LAYERS + 1];
+    struct rng r = {.seed = seed};
+    struct strbuf text = {0};
+    struct table *t = NULL;
+    struct graph *g = NULL;
+    struct machine m;
+    struct plan *p = NULL;
+
+    random_table_json(&text, &r);
+    assert_int_equal(table_parse(text.at, text.n, "table", &t, NULL), 0);
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        rows[l] = l + 1 == t->n_layers ? 8 : l > t->n_layers / 2 ? 16 : 32;
+    machine_init_cpu(&m, 2, 1 << 28, 1 << 30);
+    const struct graph_sizes sizes = {.batch = 128, .replicas = 2, .rows = rows};
+    assert_int_equal(graph_build_sizes(t, &sizes, true, &g, NULL), 0);
+    struct plan_request request = {.train = g, .machine = &m, .policy = POLICY_auto, .table = t};
+    const struct outline o = {.shares = 2,
+                              .rows = 32,
+                              .fused_rows = 16,
+                              .head_rows = 8,
+                              .fused =
+                                  t->n_layers / 2 + 1 < t->n_layers ? t->n_layers / 2 + 1 : t->n_layers - 1,
+                              .head = t->n_layers - 1,
+                              .pack = 1,
+                              .pins = seed % 3,
+                              .groups = 1};
+    struct profile *prof = plan_profile(&request);
+    struct plan_need need;
+    assert_int_equal(plan_outline(&request, &o, prof, &p, &need, NULL), 0);
+    assert_non_null(p);
+    assert_int_equal(plan_verify(p, g, NULL, &m, NULL, NULL), 0);
+    assert_round_trip(p);
+    plan_destroy(p);
+    profile_destroy(prof);
+    graph_destroy(g);
+    table_destroy(t);
+    strbuf_finish(&text);
+}
+
+static void test_plan_of_several_sizes_round_trips(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed <= 20; seed++)
+        check_several_sizes(seed);
 }
 
 /* ---- why ---- */
@@ -943,6 +1015,7 @@ int main(void)
         cmocka_unit_test(test_trace_begins_at_zero),
         cmocka_unit_test(test_trace_of_empty_program),
         cmocka_unit_test(test_every_policy_can_be_explained),
+        cmocka_unit_test(test_plan_of_several_sizes_round_trips),
         cmocka_unit_test(test_why_is_json),
         cmocka_unit_test(test_why_says_every_binding),
         cmocka_unit_test(test_why_tells_what_binds_and_what_would_help),
