@@ -188,7 +188,7 @@ static bool vary(const struct search *s, int way, struct outline *ret)
     *ret = s->best_outline;
     switch (way) {
     case 0:
-        ret->pins = ret->pins < n / 2 ? ret->pins * 2 + 4 : n;
+        ret->pins = ret->pins * 2 + 4 < n ? ret->pins * 2 + 4 : n;
         break;
     case 1:
         ret->pins = n;

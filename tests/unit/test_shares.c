@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "scheduler/build.h"
 #include "scheduler/outline.h"
 #include "scheduler/search.h"
@@ -269,6 +270,62 @@ static void test_shares_of_pipelines(void **state)
     }
 }
 
+/* ---- out of step ---- */
+
+/* Some forwards are done again and again, so that a device is whole passes behind the others: it still has what it needs
+ * when it needs it, if need be from the host. */
+static void delay(struct order *o, struct rng *rng)
+{
+    struct order slow;
+    uint32_t late = rng_below(rng, o->n_devices), often = 1 + rng_below(rng, 6);
+    order_init(&slow, o->graph, o->n_devices);
+    for (size_t i = 0; i < o->todos.n; i++) {
+        struct todo t = o->todos.at[i];
+        vec_push(&slow.todos, t);
+        uint32_t times = t.kind == INSTR_FWD && t.loc == late ? rng_below(rng, 2) * often * 4 : 0;
+        t.kind = INSTR_REC;
+        t.save = !t.output;
+        for (uint32_t k = 0; k < times && t.layer + 1 < o->graph->n_layers; k++)
+            vec_push(&slow.todos, t);
+    }
+    vec_free(&o->todos);
+    o->todos.at = slow.todos.at;
+    o->todos.n = slow.todos.n;
+    o->todos.cap = slow.todos.cap;
+}
+
+static void test_shares_of_devices_out_of_step(void **state)
+{
+    (void)state;
+    uint32_t more = 0;
+    for (uint32_t seed = 1; seed <= 400; seed++) {
+        struct rng rng = {.seed = seed};
+        struct made m;
+        uint32_t n = 2 + rng_below(&rng, 3);
+        begin(&m, n, 1 + rng_below(&rng, 2), n);
+        struct plan_request r = {
+            .train = m.graph, .machine = &m.machine, .table = m.table, .update = UPDATE_HOST};
+        struct profile *prof = plan_profile(&r);
+        struct plan_need need;
+        struct candidate c;
+        struct order o;
+        policy_auto.leanest(&r, &c);
+        c.packs = c.fused = rng_below(&rng, LAYERS);
+        c.shares = n;
+        c.groups = 1 + rng_below(&rng, m.graph->n_micro / n);
+        c.knobs.lead_state = rng_below(&rng, 2);
+        policy_auto.order(&r, prof, &c, &o);
+        delay(&o, &rng);
+        assert_int_equal(plan_build(&r, "auto", &o, &c.knobs, prof, &m.plan, &need, NULL), 0);
+        order_finish(&o);
+        profile_destroy(prof);
+        check(&m);
+        more += m.bytes.state_in > (uint64_t)W * (LAYERS - 1 + c.fused) * c.groups;
+        finish(&m);
+    }
+    assert_true(more > 20);
+}
+
 /* ---- what the search finds ---- */
 
 /* Of any plan that it makes: a layer that is forwarded again, or saved on the host, is fetched twice, the others once, by
@@ -323,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_shares_of_small_weights),
         cmocka_unit_test(test_shares_of_harmony_fetch_by_themselves),
         cmocka_unit_test(test_shares_of_pipelines),
+        cmocka_unit_test(test_shares_of_devices_out_of_step),
         cmocka_unit_test(test_shares_found_by_search),
     };
     return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
