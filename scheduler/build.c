@@ -142,8 +142,10 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 /* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
  * lowered by as much, and the draft made again. */
 #define RETAIN_TRIES 4
-#define LEAVE_WASTE_ABOVE                                                                                    \
-    20000 /* instructions: addresses of such drafts are found quickly only where there is room */
+/* Instructions. Addresses of larger drafts are found quickly only where there is room; and beyond the second figure keeping
+ * copies takes longer than it is worth. */
+#define LEAVE_WASTE_ABOVE 20000
+#define RETAIN_BELOW      200000
 
 /* True when some device has too little memory for the addresses. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
@@ -169,7 +171,7 @@ static void draft_retained(struct draft *d, const struct order *o, const struct 
     memcpy(budget, m->capacity_bytes, sizeof budget);
     draft_residency(&bare, o, knobs, cyclic, NULL, &gaps);
     draft_place(&bare, NULL);
-    over = lower_budget(&bare, m, budget);
+    over = lower_budget(&bare, m, budget) || bare.instrs.n > RETAIN_BELOW;
     for (uint32_t i = 0; i < o->n_devices && bare.instrs.n > LEAVE_WASTE_ABOVE; i++)
         budget[i] -= budget[i] / 64;
     bool large = bare.instrs.n > LEAVE_WASTE_ABOVE;
