@@ -47,6 +47,7 @@ static void random_candidate(const struct graph *g, const struct engine_machine 
     *d = (struct drawn){.c = {.unit = g->rows}};
     random_cut(g, d, r);
     c->shares = random_shares(g, m->n_devices, r);
+    c->single = rng_below(r, 3) == 0;
     const uint32_t micros = g->n_micro / c->shares;
     c->groups = rng_below(r, 3) == 0 ? 1 + rng_below(r, micros) : 1;
     c->onward = c->shares == 1 && rng_below(r, 4) == 0;
