@@ -32,7 +32,7 @@ static const struct policy *const policies[POLICY_COUNT] = {
 /* What `auto` tries, in this order: everything resident, its own search, and the others, should they be better. When
  * everything fits, nothing needs to move: then no other policy is tried, whatever the simulator thinks of overlapping
  * updates with compute. */
-static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream};
+static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 
 /* No more after this many tasks have been placed in vain, where there is a plan. */
 #define ENOUGH 100000
@@ -137,8 +137,11 @@ static int policy_need(struct search *s, struct plan_need *ret)
 /* The policies of a request: one, or what `auto` tries. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
+    uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
     *ret = request->policy == POLICY_auto ? auto_tries : &request->policy;
-    return request->policy == POLICY_auto ? sizeof auto_tries / sizeof auto_tries[0] : 1;
+    if (request->policy != POLICY_auto)
+        return 1;
+    return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp is for replicas */
 }
 
 /* The least over the policies that the request allows: device bytes first. */

@@ -35,15 +35,19 @@ static void check_waste(const struct plan *p, struct outcome *ret)
     }
 }
 
-static bool plan_it(const struct table *t, uint32_t batch, uint32_t micro, uint32_t devices,
-                    uint64_t capacity, enum policy_id policy, enum plan_objective objective,
-                    struct outcome *ret)
+static bool plan_replicas(const struct table *t, uint32_t batch, uint32_t micro, uint32_t replicas,
+                          uint32_t devices, uint64_t capacity, enum policy_id policy,
+                          enum plan_objective objective, struct outcome *ret)
 {
     struct graph *g;
     struct machine m;
     struct plan *p;
     struct err err = {0};
-    assert_int_equal(graph_build_table(t, micro, batch / micro, true, &g, &err), 0);
+    uint32_t rows[TABLE_MAX_LAYERS / 100];
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        rows[l] = micro;
+    const struct graph_sizes sizes = {batch, replicas, rows};
+    assert_int_equal(graph_build_sizes(t, &sizes, true, &g, &err), 0);
     machine_init_cuda(&m);
     m.n_devices = devices;
     for (uint32_t d = 0; d < devices; d++)
@@ -69,6 +73,13 @@ static bool plan_it(const struct table *t, uint32_t batch, uint32_t micro, uint3
     }
     graph_destroy(g);
     return fits;
+}
+
+static bool plan_it(const struct table *t, uint32_t batch, uint32_t micro, uint32_t devices,
+                    uint64_t capacity, enum policy_id policy, enum plan_objective objective,
+                    struct outcome *ret)
+{
+    return plan_replicas(t, batch, micro, 1, devices, capacity, policy, objective, ret);
 }
 
 static uint64_t host_moves(const struct outcome *o) /* what the bound is of */
@@ -147,6 +158,28 @@ static void test_auto_no_slower_than_the_others(void **state)
     table_destroy(t);
 }
 
+static void test_auto_no_slower_than_the_others_with_replicas(void **state)
+{
+    (void)state;
+    static const enum policy_id others[] = {POLICY_harmony_dp, POLICY_harmony_pp, POLICY_stream};
+    struct table *t = even_table(13, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
+    for (uint32_t devices = 2; devices <= 4; devices++)
+        for (uint64_t capacity = 40; capacity <= 320; capacity *= 2) {
+            struct outcome ours, other;
+            if (!plan_replicas(t, 24, 2, devices, devices, capacity * MIB, POLICY_auto, OBJECTIVE_TIME,
+                               &ours))
+                fail_msg("%u devices of %llu MiB: no plan", devices, (unsigned long long)capacity);
+            for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+                if (plan_replicas(t, 24, 2, devices, devices, capacity * MIB, others[i], OBJECTIVE_TIME,
+                                  &other) &&
+                    (double)ours.ns > 1.01 * (double)other.ns)
+                    fail_msg("%u devices of %llu MiB: %llu ns, %s %llu", devices,
+                             (unsigned long long)capacity, (unsigned long long)ours.ns,
+                             policy_names[others[i]], (unsigned long long)other.ns);
+        }
+    table_destroy(t);
+}
+
 static void test_auto_addresses_waste_little(void **state)
 {
     (void)state;
@@ -187,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_auto_tied_weights_reach_every_device),
         cmocka_unit_test(test_auto_no_state_moves_when_devices_hold_it),
         cmocka_unit_test(test_auto_no_slower_than_the_others),
+        cmocka_unit_test(test_auto_no_slower_than_the_others_with_replicas),
         cmocka_unit_test(test_auto_addresses_waste_little),
         cmocka_unit_test(test_auto_holds_the_state_of_bert_on_four),
     };
