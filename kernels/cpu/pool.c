@@ -30,8 +30,9 @@ struct run {
 struct pool {
     pthread_mutex_t mutex;
     pthread_cond_t work; /* a run was added, or stop was set */
-    pthread_cond_t done; /* the last helper left some run */
+    pthread_cond_t done; /* the last helper left some run, or a worker has started */
     struct run *runs;    /* with pieces left, oldest first; guarded by mutex */
+    uint32_t ready;      /* workers that have started; guarded by mutex */
     bool stop;           /* guarded by mutex */
     uint32_t n_workers;  /* constant once created */
     pthread_t workers[];
@@ -62,6 +63,8 @@ static void *worker_main(void *arg)
 
     cpu_thread_init();
     pthread_mutex_lock(&p->mutex);
+    p->ready++;
+    pthread_cond_broadcast(&p->done);
     while (!p->stop) {
         struct run *r = find_run(p);
         if (!r) {
@@ -142,6 +145,15 @@ static int start_workers(struct pool *p, uint32_t n)
     return -r;
 }
 
+/* What a thread allocates when it starts (cpu_thread_init does) happens before a step, not in the middle of one. */
+static void await_workers(struct pool *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    while (p->ready < p->n_workers)
+        pthread_cond_wait(&p->done, &p->mutex);
+    pthread_mutex_unlock(&p->mutex);
+}
+
 int pool_create(uint32_t threads, struct pool **ret)
 {
     assert(threads >= 1);
@@ -157,6 +169,7 @@ int pool_create(uint32_t threads, struct pool **ret)
         pool_destroy(p);
         return r;
     }
+    await_workers(p);
     *ret = p;
     return 0;
 }

@@ -45,6 +45,8 @@ struct stream {
     uint64_t pushed;        /* commands ever enqueued: written under lock by the enqueueing thread alone */
     uint64_t done;          /* the position reached: guarded by lock */
     struct waiter *waiters; /* those whose position is not reached, in no order: guarded by lock */
+    pthread_cond_t started; /* `running` was set */
+    bool running;           /* the thread has started, with all that allocates: guarded by lock */
     bool closing;           /* guarded by lock */
 
     /* Command i is in slot i % STREAM_QUEUE: the enqueueing thread's until `pushed` passes i, the stream's
@@ -78,6 +80,8 @@ static void *stream_main(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
+    s->running = true;
+    pthread_cond_signal(&s->started);
     for (;;) {
         while (s->done == s->pushed && !s->closing)
             pthread_cond_wait(&s->work, &s->lock);
@@ -116,14 +120,20 @@ int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream
     s->ctx = ctx;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->started, NULL);
     r = start_thread(s);
     if (r < 0) {
+        pthread_cond_destroy(&s->started);
         pthread_cond_destroy(&s->work);
         pthread_mutex_destroy(&s->lock);
         free(s);
         return r;
     }
     pthread_setname_np(s->thread, name);
+    pthread_mutex_lock(&s->lock);
+    while (!s->running)
+        pthread_cond_wait(&s->started, &s->lock);
+    pthread_mutex_unlock(&s->lock);
     *ret = s;
     return 0;
 }
@@ -138,6 +148,7 @@ void stream_destroy(struct stream *s)
     pthread_cond_signal(&s->work);
     pthread_join(s->thread, NULL);
     assert(!s->waiters);
+    pthread_cond_destroy(&s->started);
     pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -114,6 +114,7 @@ def test_killed_replicas_go_on_elsewhere_to_the_same_bits(t):
 
 DATA_PARALLEL = ["--devices", 2, "--device-memory", "1MiB"]
 FORMS = {"auto": [], "harmony-dp": ["--policy", "harmony-dp"]}
+CHOOSES = {"auto": ("auto", "harmony-dp"), "harmony-dp": ("harmony-dp",)}  # a plan bears the name of the policy that made it
 
 
 def moved_by(plan, program):
@@ -133,7 +134,8 @@ def test_bytes_of_replicas_are_those_of_the_plan(t, policy):
     options = [*DATA_PARALLEL, *FORMS[policy]]
     t.worker("--plan", path, *options, "--out", t.path("plan.json"))
     plan = read_json(t.path("plan.json"))
-    t.equal((plan["n_replicas"], plan["n_devices"], plan["policy"]), (4, 2, policy), "the plan")
+    t.equal((plan["n_replicas"], plan["n_devices"]), (4, 2), "the plan")
+    t.check(plan["policy"] in CHOOSES[policy], f"{policy} chose {plan['policy']}")
     t.worker("--run", path, "--output", out, "--quiet", *options)
     r = read_json(os.path.join(out, "result.json"))
     cycle, *once_each = (moved_by(plan, name) for name in ("cycle", "entry", "flush", "exit"))  # flush: the last checkpoint
