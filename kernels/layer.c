@@ -1,6 +1,9 @@
 /* The table of layer kinds, and the initial weights. Pure functions over constant data, any thread. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
+#include "base/arena.h"
 #include "base/rng.h"
 #include "kernels/layer_impl.h"
 
@@ -10,34 +13,98 @@ const struct layer_type *const layer_types[LAYER_COUNT] = {
 #undef LAYER
 };
 
-/* Word `at % 4` of the block at / 4: `at` counts the elements of the whole W block, so a parameter's numbers
- * do not depend on how many a call fills. */
-static float init_unit(uint64_t seed, uint32_t layer, uint64_t at)
+const char *const param_class_names[PARAM_CLASS_COUNT] = {
+    [PARAM_MATRIX] = "matrix",
+    [PARAM_BIAS] = "bias",
+    [PARAM_NORM] = "norm",
+    [PARAM_EMBEDDING] = "embedding",
+};
+
+static enum param_init init_of(enum param_class class, float std)
+{
+    switch (class) {
+    case PARAM_NORM:
+        return INIT_ONES;
+    case PARAM_BIAS:
+        return std > 0.0f ? INIT_ZEROS : INIT_UNIFORM_FAN_IN;
+    default:
+        return std > 0.0f ? INIT_NORMAL : INIT_UNIFORM_FAN_IN;
+    }
+}
+
+void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
+                     float std, uint32_t fan_in)
+{
+    uint64_t count = (uint64_t)a * (b ? b : 1);
+
+    if (p->at) {
+        struct layer_param *to = &p->at[p->n];
+        *to = (struct layer_param){
+            .rank = b ? 2 : 1,
+            .shape = {a, b ? b : 0},
+            .offset = p->offset,
+            .count = count,
+            .class = class,
+            .init = init_of(class, std),
+            .fan_in = fan_in,
+            .std = std,
+            .key = p->l->key,
+        };
+        snprintf(to->name, sizeof to->name, "%s", name);
+    }
+    p->offset += count * sizeof(float);
+    p->n++;
+}
+
+/* Word `at % 4` of the block at / 4: `at` counts the elements from the start of the layer's (or inner layer's) own
+ * parameters, so a parameter's numbers do not depend on how many a call fills. */
+static float init_unit(uint64_t seed, uint32_t key, uint64_t at)
 {
     uint64_t block = at / 4;
     struct rng_block b =
-        rng_philox(seed, (uint32_t)block, (uint32_t)(block >> 32), rng_word2(RNG_INIT, layer), 0);
+        rng_philox(seed, (uint32_t)block, (uint32_t)(block >> 32), rng_word2(RNG_INIT, key), 0);
     return rng_unit(b.v[at % 4]);
 }
 
-static void init_uniform(const struct layer *l, uint64_t seed, const struct layer_param *p, float *w)
+/* Two uniform numbers make two normal ones (Box and Muller), for elements 2i and 2i + 1. */
+static float init_normal(uint64_t seed, uint32_t key, uint64_t at)
 {
-    uint64_t first = p->offset / sizeof *w;
-    float bound = (float)(1.0 / sqrt((double)p->fan_in));
-
-    for (uint64_t i = first; i < first + p->count; i++)
-        w[i] = (2.0f * init_unit(seed, l->id, i) - 1.0f) * bound;
+    uint64_t pair = at & ~UINT64_C(1);
+    double u = 1.0 - (double)init_unit(seed, key, pair), v = (double)init_unit(seed, key, pair + 1);
+    double r = sqrt(-2.0 * log(u)), angle = 2.0 * 3.14159265358979323846 * v;
+    return (float)(at & 1 ? r * sin(angle) : r * cos(angle));
 }
 
+static float initial(const struct layer_param *p, uint64_t seed, uint64_t at)
+{
+    switch (p->init) {
+    case INIT_UNIFORM_FAN_IN:
+        return (2.0f * init_unit(seed, p->key, at) - 1.0f) * (float)(1.0 / sqrt((double)p->fan_in));
+    case INIT_NORMAL:
+        return init_normal(seed, p->key, at) * p->std;
+    case INIT_ONES:
+        return 1.0f;
+    case INIT_ZEROS:
+        break;
+    }
+    return 0.0f;
+}
+
+/* Random numbers are counted from the first parameter of the same key: a layer's own, or an inner layer's. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
-    struct layer_param params[4];
-    uint32_t n = layer_type(l)->params(l, params);
+    uint32_t n = layer_type(l)->params(l, NULL);
+    struct layer_param *params = xcalloc(n + 1, sizeof *params);
+    uint64_t first = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        switch (params[i].init) {
-        case INIT_UNIFORM_FAN_IN:
-            init_uniform(l, seed, &params[i], w);
-            break;
-        }
+    layer_type(l)->params(l, params);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct layer_param *p = &params[i];
+        uint64_t begin = p->offset / sizeof *w;
+        if (i > 0 && p->key != params[i - 1].key)
+            first = begin;
+        for (uint64_t k = begin; k < begin + p->count; k++)
+            w[k] = initial(p, seed, k - first);
+    }
+    free(params);
 }

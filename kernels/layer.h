@@ -22,13 +22,35 @@ enum layer_kind {
     LAYER_COUNT
 };
 
+/* Sequences: a row of a layer with seq > 1 is [seq][in / seq], a token after another, and the layer does the same to each
+ * token, but for attention, where they meet. */
 struct layer {
     enum layer_kind kind;
-    uint32_t id;      /* position in the chain; key of its random numbers */
+    uint32_t id;      /* position in the chain, of an inner layer that of the outermost one */
+    uint32_t key;     /* of its random numbers: the id; inner layers have others, see layer_inner_key */
     uint32_t in, out; /* elements per row; loss layers: out = 0 */
-    bool bias;        /* dense */
-    enum act act;     /* dense, activation */
-    float dropout;    /* dense, dropout: probability of zero; 0 for none */
+    uint32_t seq;     /* tokens per row; 0 is 1 */
+    bool bias;        /* dense, norm, attention, mlp */
+    enum act act;     /* dense, activation, mlp */
+    float dropout;    /* dense, dropout, positions, attention, mlp, of the result: probability of zero; 0 for none */
+
+    bool rms;                  /* norm: RMS norm, not layer norm */
+    float eps;                 /* norm */
+    uint32_t heads, kv_heads;  /* attention; kv_heads divides heads, which divides in / seq */
+    float rope_theta;          /* attention: base of the rotary positions; 0: none */
+    float score_dropout;       /* attention */
+    uint32_t hidden;           /* mlp: width of its inside */
+    bool gated;                /* mlp: swiglu in place of act */
+    uint32_t vocab;            /* embedding, lm_head */
+    uint32_t positions;        /* positions: how many it has, at least seq */
+    float smoothing;           /* losses: of labels */
+    float init_std, proj_std;  /* of weights, and of those that write to a residual; 0: uniform by fan-in */
+    bool tied;                 /* lm_head: its W is that of an earlier layer, `owner`, of the same size */
+    uint32_t owner;
+
+    const char *name;          /* inner layers: before the names of its parameters, "attn" */
+    const struct layer *inner; /* block, residual: a chain of its own */
+    uint32_t n_inner;
 };
 
 /* The chain. The last layer is the loss. */
@@ -54,16 +76,26 @@ struct layer_cost { /* of one micro-batch of `rows` rows */
     uint64_t fwd_bytes, bwd_bytes; /* memory read and written by the ops */
 };
 
-enum param_init { INIT_UNIFORM_FAN_IN }; /* U(-1/sqrt(in), 1/sqrt(in)), as PyTorch's Linear does */
+enum param_init {
+    INIT_UNIFORM_FAN_IN, /* U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as PyTorch's Linear does */
+    INIT_NORMAL,         /* N(0, std^2) */
+    INIT_ONES,
+    INIT_ZEROS,
+};
+enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
+extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
 struct layer_param {
-    const char *name; /* "weight", "bias" */
+    char name[64]; /* "weight", "bias", "attn.qkv.weight" */
     uint32_t rank;
     uint64_t shape[4];
     uint64_t offset; /* bytes from the start of W */
     uint64_t count;  /* elements */
+    enum param_class class;
     enum param_init init;
     uint32_t fan_in;
+    float std;
+    uint32_t key; /* of its random numbers: the layer's */
 };
 
 /* Pointers for one launch of a layer; those that do not apply are NULL. */
@@ -85,9 +117,10 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
+    bool loss_in_bwd; /* when training, fwd does nothing, and bwd computes the loss beside its gradient */
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
-    uint32_t (*params)(const struct layer *l, struct layer_param ret[4]); /* how many */
+    uint32_t (*params)(const struct layer *l, struct layer_param *ret); /* how many; NULL: only counts */
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
 };

@@ -5,6 +5,8 @@
  * changes it, dy is already the gradient of z and there is no scratch. Calls only the sink: the thread is the
  * caller's.
  */
+#include <stddef.h>
+
 #include "kernels/layer_impl.h"
 
 static bool has_act(const struct layer *l)
@@ -17,9 +19,25 @@ static bool has_dropout(const struct layer *l)
     return l->dropout > 0.0f;
 }
 
+/* Of a token. */
+static uint32_t width_in(const struct layer *l)
+{
+    return layer_width(l);
+}
+
+static uint32_t width_out(const struct layer *l)
+{
+    return l->out / layer_seq(l);
+}
+
+static uint32_t tokens(const struct layer *l, uint32_t rows)
+{
+    return rows * layer_seq(l);
+}
+
 static uint64_t weight_count(const struct layer *l)
 {
-    return (uint64_t)l->in * l->out;
+    return (uint64_t)width_in(l) * width_out(l);
 }
 
 static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -27,7 +45,7 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     uint64_t z = layer_bytes(rows, l->out);
 
     *ret = (struct layer_sizes){
-        .w = layer_bytes(l->out, l->in) + (l->bias ? layer_bytes(l->out, 1) : 0),
+        .w = layer_bytes(width_out(l), width_in(l)) + (l->bias ? layer_bytes(width_out(l), 1) : 0),
         .x = layer_bytes(rows, l->in),
         .y = z,
         .s = has_act(l) ? z : 0,
@@ -37,8 +55,8 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
 
 static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t w = layer_bytes(l->out, l->in), x = layer_bytes(rows, l->in), z = layer_bytes(rows, l->out);
-    uint64_t product = 2 * (uint64_t)rows * l->in * l->out;
+    uint64_t w = layer_bytes(width_out(l), width_in(l)), x = layer_bytes(rows, l->in), z = layer_bytes(rows, l->out);
+    uint64_t product = 2 * (uint64_t)rows * l->in * width_out(l);
 
     *ret = (struct layer_cost){
         .fwd_flops = product,
@@ -46,12 +64,10 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
         .fwd_bytes = x + w + z,
         .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* weight, data */
     };
-    if (l->bias) {
-        ret->fwd_bytes += 2 * z;
+    if (l->bias)
         ret->bwd_bytes += z;
-    }
     if (has_act(l)) {
-        ret->fwd_bytes += 2 * z;
+        ret->fwd_bytes += z;
         ret->bwd_bytes += 3 * z;
     }
     if (has_dropout(l)) {
@@ -60,56 +76,30 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
     }
 }
 
-static uint32_t dense_params(const struct layer *l, struct layer_param ret[4])
+static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 {
-    ret[0] = (struct layer_param){
-        .name = "weight",
-        .rank = 2,
-        .shape = {l->out, l->in},
-        .count = weight_count(l),
-        .init = INIT_UNIFORM_FAN_IN,
-        .fan_in = l->in,
-    };
-    if (!l->bias)
-        return 1;
-    ret[1] = (struct layer_param){
-        .name = "bias",
-        .rank = 1,
-        .shape = {l->out},
-        .offset = weight_count(l) * sizeof(float),
-        .count = l->out,
-        .init = INIT_UNIFORM_FAN_IN,
-        .fan_in = l->in,
-    };
-    return 2;
-}
+    struct layer_params p = {.l = l, .at = ret};
 
-static int fwd_linear(const struct layer *l, const struct layer_io *io, float *z, const struct op_sink *sink)
-{
-    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .y = z, .rows = io->rows, .in = l->in,
-                         .out = l->out);
-    if (r || !l->bias)
-        return r;
-    return LAYER_LAUNCH(io, sink, bias_fwd, .y = z, .b = io->w + weight_count(l), .rows = io->rows,
-                        .n = l->out);
+    layer_add_param(&p, "weight", PARAM_MATRIX, width_out(l), width_in(l), l->init_std, width_in(l));
+    if (l->bias)
+        layer_add_param(&p, "bias", PARAM_BIAS, width_out(l), 0, l->init_std, width_in(l));
+    return p.n;
 }
 
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    float *z = has_act(l) && io->s ? io->s : io->y;
+    bool saves = has_act(l) && io->s;
+    float *y = io->y ? io->y : saves ? io->s : NULL; /* recompute: the activation is not wanted */
     int r;
 
-    if (!z)
+    if (!y)
         return 0; /* recompute of a layer that saves nothing */
-    r = fwd_linear(l, io, z, sink);
-    if (r || !io->y)
-        return r;
-    if (has_act(l))
-        r = LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = io->y, .n = (uint64_t)io->rows * l->out,
-                         .act = l->act);
-    if (!r && has_dropout(l))
-        r = LAYER_LAUNCH(io, sink, dropout, .x = io->y, .y = io->y, .rows = io->rows, .n = l->out,
-                         .layer = l->id, .first_row = io->first_row, .p = l->dropout);
+    r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = l->bias ? io->w + weight_count(l) : NULL,
+                     .z = saves && io->y ? io->s : NULL, .y = y, .rows = tokens(l, io->rows), .in = width_in(l),
+                     .out = width_out(l), .act = io->y ? l->act : ACT_NONE);
+    if (!r && io->y && has_dropout(l))
+        r = LAYER_LAUNCH(io, sink, dropout, .x = y, .y = y, .rows = io->rows, .n = l->out, .layer = l->key,
+                         .first_row = io->first_row, .p = l->dropout);
     return r;
 }
 
@@ -122,7 +112,7 @@ static int bwd_to_z(const struct layer *l, const struct layer_io *io, const stru
 
     if (has_dropout(l)) {
         r = LAYER_LAUNCH(io, sink, dropout, .x = d, .y = io->scratch, .rows = io->rows, .n = l->out,
-                         .layer = l->id, .first_row = io->first_row, .p = l->dropout);
+                         .layer = l->key, .first_row = io->first_row, .p = l->dropout);
         d = io->scratch;
     }
     if (!r && has_act(l)) {
@@ -140,14 +130,14 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
     int r = bwd_to_z(l, io, sink, &dz);
 
     if (!r && l->bias)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dz, .db = io->dw + weight_count(l), .rows = io->rows,
-                         .n = l->out, .accumulate = io->accumulate);
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dz, .db = io->dw + weight_count(l), .rows = tokens(l, io->rows),
+                         .n = width_out(l), .accumulate = io->accumulate);
     if (!r)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dz, .x = io->x, .dw = io->dw, .rows = io->rows,
-                         .in = l->in, .out = l->out, .accumulate = io->accumulate);
+        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dz, .x = io->x, .dw = io->dw, .rows = tokens(l, io->rows),
+                         .in = width_in(l), .out = width_out(l), .accumulate = io->accumulate);
     if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dz, .w = io->w, .dx = io->dx, .rows = io->rows,
-                         .in = l->in, .out = l->out);
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dz, .w = io->w, .dx = io->dx, .rows = tokens(l, io->rows),
+                         .in = width_in(l), .out = width_out(l));
     return r;
 }
 

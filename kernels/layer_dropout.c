@@ -17,7 +17,7 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
 static int launch(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                   const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->id,
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->key,
                         .first_row = io->first_row, .p = l->dropout);
 }
 

@@ -22,12 +22,34 @@ static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
     return n < most / sizeof(float) ? n * sizeof(float) : most;
 }
 
+/* Tokens per row, and how many elements of the input each has. */
+static inline uint32_t layer_seq(const struct layer *l)
+{
+    return l->seq > 1 ? l->seq : 1;
+}
+static inline uint32_t layer_width(const struct layer *l)
+{
+    return l->in / layer_seq(l);
+}
+
 /* params() of a layer that has none. */
-static inline uint32_t layer_no_params(const struct layer *l, struct layer_param ret[4])
+static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)
 {
     (void)l;
     (void)ret;
     return 0;
 }
+
+/* For params(): parameters one behind another, as they stand in W. */
+struct layer_params {
+    const struct layer *l;
+    struct layer_param *at; /* NULL: only counted */
+    uint32_t n;
+    uint64_t offset;
+};
+/* [a][b], or with b = 0 [a]. Its initial values follow from its class and, for a matrix, `std` (0: uniform by fan-in; so
+ * then is a bias, for which `fan_in` is given). */
+void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
+                     float std, uint32_t fan_in);
 
 #endif

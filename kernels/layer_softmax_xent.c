@@ -1,20 +1,22 @@
-/* softmax_xent: the loss of classification, cross entropy of softmax(x) against one class per row (int32).
+/* softmax_xent: the loss of classification, cross entropy of softmax(x) against one class per row, or per token, (int32).
  * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's.
  */
+#include <stddef.h>
+
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
         .x = layer_bytes(rows, l->in),
-        .target = layer_bytes(rows, 1),
+        .target = layer_bytes(rows, layer_seq(l)),
         .result = sizeof(struct step_result),
     };
 }
 
 static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), target = layer_bytes(rows, 1);
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), target = layer_bytes(rows, layer_seq(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 3 * n,
@@ -24,18 +26,24 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
     };
 }
 
+static int launch(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
+                  struct step_result *result, float *dx)
+{
+    uint32_t seq = layer_seq(l);
+
+    return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->x, .target = io->target, .result = result, .dx = dx,
+                        .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq, .seq = seq,
+                        .smoothing = l->smoothing);
+}
+
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, softmax_xent_fwd, .x = io->x, .target = io->target, .result = io->result,
-                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
+    return launch(l, io, sink, io->result, NULL);
 }
 
 static int softmax_xent_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    if (!io->dx)
-        return 0;
-    return LAYER_LAUNCH(io, sink, softmax_xent_bwd, .x = io->x, .target = io->target, .dx = io->dx,
-                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
+    return io->dx ? launch(l, io, sink, NULL, io->dx) : 0;
 }
 
 const struct layer_type layer_softmax_xent = {

@@ -41,6 +41,8 @@ static void ranges_linear_fwd(const struct op_linear_fwd *o, struct list *l)
 {
     reads(l, o->x, floats(o->rows, o->in));
     reads(l, o->w, floats(o->out, o->in));
+    reads(l, o->b, floats(1, o->out));
+    writes(l, o->z, floats(o->rows, o->out));
     writes(l, o->y, floats(o->rows, o->out));
 }
 
@@ -48,6 +50,7 @@ static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct li
 {
     reads(l, o->dy, floats(o->rows, o->out));
     reads(l, o->w, floats(o->out, o->in));
+    reads(l, o->z, floats(o->rows, o->in));
     writes(l, o->dx, floats(o->rows, o->in));
 }
 
@@ -61,7 +64,7 @@ static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struc
 static void ranges_bias_fwd(const struct op_bias_fwd *o, struct list *l)
 {
     reads(l, o->b, floats(1, o->n));
-    writes(l, o->y, floats(o->rows, o->n));
+    map(l, o->x, o->y, floats(o->rows, o->n));
 }
 
 static void ranges_bias_bwd(const struct op_bias_bwd *o, struct list *l)
@@ -86,18 +89,96 @@ static void ranges_dropout(const struct op_dropout *o, struct list *l)
     map(l, o->x, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_softmax_xent_fwd(const struct op_softmax_xent_fwd *o, struct list *l)
+static void ranges_embedding_fwd(const struct op_embedding_fwd *o, struct list *l)
 {
-    reads(l, o->x, floats(o->rows, o->n));
-    reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
-    writes(l, o->result, sizeof *o->result);
+    reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
+    reads(l, o->table, floats(o->vocab, o->n));
+    writes(l, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_softmax_xent_bwd(const struct op_softmax_xent_bwd *o, struct list *l)
+static void ranges_embedding_bwd(const struct op_embedding_bwd *o, struct list *l)
+{
+    reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
+    reads(l, o->dy, floats(o->rows, o->n));
+    writes(l, o->dtable, floats(o->vocab, o->n));
+}
+
+static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct list *l)
 {
     reads(l, o->x, floats(o->rows, o->n));
-    reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
+    reads(l, o->w, floats(1, o->n));
+    reads(l, o->b, floats(1, o->n));
+    writes(l, o->y, floats(o->rows, o->n));
+    writes(l, o->stats, floats(o->rows, 2));
+}
+
+static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->w, floats(1, o->n));
+    reads(l, o->stats, floats(o->rows, 2));
+    if (o->dy != o->dx)
+        reads(l, o->dy, floats(o->rows, o->n));
     writes(l, o->dx, floats(o->rows, o->n));
+    writes(l, o->dw, floats(1, o->n));
+    writes(l, o->db, floats(1, o->n));
+}
+
+/* Of a row of qkv. */
+static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
+{
+    return ((uint64_t)heads + 2 * (uint64_t)kv_heads) * head;
+}
+
+static void ranges_attention_fwd(const struct op_attention_fwd *o, struct list *l)
+{
+    uint64_t tokens = (uint64_t)o->rows * o->seq;
+    reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    writes(l, o->y, floats(tokens, (uint64_t)o->heads * o->head));
+    writes(l, o->lse, floats(tokens, o->heads));
+    writes(l, o->scratch, floats(1, attention_scratch(o->rows, o->seq, o->heads, o->kv_heads, o->head)));
+}
+
+static void ranges_attention_bwd(const struct op_attention_bwd *o, struct list *l)
+{
+    uint64_t tokens = (uint64_t)o->rows * o->seq;
+    reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    reads(l, o->y, floats(tokens, (uint64_t)o->heads * o->head));
+    reads(l, o->lse, floats(tokens, o->heads));
+    reads(l, o->dy, floats(tokens, (uint64_t)o->heads * o->head));
+    writes(l, o->dqkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    writes(l, o->scratch, floats(1, attention_scratch(o->rows, o->seq, o->heads, o->kv_heads, o->head)));
+}
+
+static void ranges_rope(const struct op_rope *o, struct list *l)
+{
+    writes(l, o->x, floats((uint64_t)o->rows * o->seq, o->n));
+}
+
+static void ranges_swiglu_fwd(const struct op_swiglu_fwd *o, struct list *l)
+{
+    reads(l, o->x, floats(o->rows, 2 * (uint64_t)o->n));
+    writes(l, o->y, floats(o->rows, o->n));
+}
+
+static void ranges_swiglu_bwd(const struct op_swiglu_bwd *o, struct list *l)
+{
+    reads(l, o->dy, floats(o->rows, o->n));
+    map(l, o->x, o->dx, floats(o->rows, 2 * (uint64_t)o->n));
+}
+
+static void ranges_zero(const struct op_zero *o, struct list *l)
+{
+    writes(l, o->y, floats(1, o->n));
+}
+
+static void ranges_softmax_xent(const struct op_softmax_xent *o, struct list *l)
+{
+    reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
+    if (o->x != o->dx)
+        reads(l, o->x, floats(o->rows, o->n));
+    writes(l, o->dx, floats(o->rows, o->n));
+    writes(l, o->result, sizeof *o->result);
 }
 
 static void ranges_mse_fwd(const struct op_mse_fwd *o, struct list *l)
@@ -117,6 +198,7 @@ static void ranges_mse_bwd(const struct op_mse_bwd *o, struct list *l)
 static void ranges_sgd(const struct op_sgd *o, struct list *l)
 {
     reads(l, o->dw, floats(1, o->n));
+    reads(l, o->dw2, floats(1, o->n));
     reads(l, o->decision, sizeof *o->decision);
     writes(l, o->w, floats(1, o->n));
     writes(l, o->v, floats(1, o->n));
@@ -125,6 +207,7 @@ static void ranges_sgd(const struct op_sgd *o, struct list *l)
 static void ranges_adamw(const struct op_adamw *o, struct list *l)
 {
     reads(l, o->dw, floats(1, o->n));
+    reads(l, o->dw2, floats(1, o->n));
     reads(l, o->decision, sizeof *o->decision);
     writes(l, o->w, floats(1, o->n));
     writes(l, o->m, floats(1, o->n));
@@ -140,6 +223,7 @@ static void ranges_add(const struct op_add *o, struct list *l)
 static void ranges_sumsq(const struct op_sumsq *o, struct list *l)
 {
     reads(l, o->x, floats(1, o->n));
+    reads(l, o->x2, floats(1, o->n));
     writes(l, o->sum, sizeof *o->sum);
 }
 

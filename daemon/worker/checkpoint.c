@@ -32,7 +32,7 @@ static void add(struct arena *arena, struct tensor_list *list, const struct laye
                 const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
 {
     struct st_tensor *t = &list->at[list->n++];
-    char name[96];
+    char name[128];
 
     snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s", l->id, p->name, suffix);
     t->name = arena_strdup(arena, name);
@@ -57,23 +57,25 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
 {
     struct arena *arena = arena_create();
     struct tensor_list w = {0}, k = {0};
+    uint32_t n = 0;
 
-    w.at = arena_alloc_array(arena, 4 * (size_t)model->n_layers, sizeof *w.at);
-    k.at = arena_alloc_array(arena, 8 * (size_t)model->n_layers, sizeof *k.at);
+    for (uint32_t i = 0; i < model->n_layers; i++)
+        n += layer_type(&model->layers[i])->params(&model->layers[i], NULL);
+    w.at = arena_alloc_array(arena, n, sizeof *w.at);
+    k.at = arena_alloc_array(arena, 2 * (size_t)n, sizeof *k.at);
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const struct layer *l = &model->layers[i];
+        uint32_t n_params = layer_type(l)->params(l, NULL);
+        struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
         struct layer_sizes size;
-        struct layer_param params[4];
-        uint32_t n;
-        void *w_block, *k_block;
 
-        layer_type(l)->sizes(l, 1, &size);
-        if (size.w == 0)
+        if (n_params == 0) /* no weights, or another layer's */
             continue;
-        w_block = block(ctx, i, false);
-        k_block = optimizer_state_bytes(optimizer, size.w) > 0 ? block(ctx, i, true) : NULL;
-        n = layer_type(l)->params(l, params);
-        for (uint32_t j = 0; j < n; j++) {
+        layer_type(l)->params(l, params);
+        layer_type(l)->sizes(l, 1, &size);
+        void *w_block = block(ctx, i, false);
+        void *k_block = optimizer_state_bytes(optimizer, size.w) > 0 ? block(ctx, i, true) : NULL;
+        for (uint32_t j = 0; j < n_params; j++) {
             add(arena, &w, l, &params[j], "", w_block, 0);
             if (k_block)
                 add_state(arena, &k, l, optimizer, &params[j], k_block, size.w);

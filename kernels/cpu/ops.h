@@ -42,6 +42,10 @@
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+/* y = act(x), y may be x; dx = dy * act'(x), dx may be dy. */
+void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
+void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
+
 /* Elements per piece of the pool: several times what waking a thread costs. */
 #define PIECE 32768u
 

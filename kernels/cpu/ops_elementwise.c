@@ -35,14 +35,9 @@ BACKWARD(relu_bwd, x[i] <= 0.0f ? 0.0f : dy[i])
 BACKWARD(gelu_bwd, dy[i] * vmath_gelu_slope(x[i]))
 BACKWARD(tanh_bwd, dy[i] * vmath_tanh_slope(x[i]))
 
-static void act_fwd_piece(void *ctx, uint32_t i)
+void cpu_act_fwd(enum act act, const float *x, float *y, size_t n)
 {
-    const struct op_act_fwd *o = ctx;
-    const float *x = o->x + piece_begin(i);
-    float *y = o->y + piece_begin(i);
-    size_t n = piece_size(i, o->n);
-
-    switch (o->act) {
+    switch (act) {
     case ACT_NONE:
         memmove(y, x, n * sizeof *y);
         break;
@@ -55,9 +50,19 @@ static void act_fwd_piece(void *ctx, uint32_t i)
     case ACT_TANH:
         tanh_fwd(x, y, n);
         break;
+    case ACT_GELU_ERF:
+    case ACT_SILU:
     case ACT_COUNT:
         assert(!"no such activation");
     }
+}
+
+static void act_fwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_act_fwd *o = ctx;
+    uint64_t at = piece_begin(i);
+
+    cpu_act_fwd(o->act, o->x + at, o->y + at, piece_size(i, o->n));
 }
 
 void cpu_op_act_fwd(const struct op_call *call, struct pool *pool)
@@ -66,14 +71,9 @@ void cpu_op_act_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_fwd_piece, &o, piece_count(o.n));
 }
 
-static void act_bwd_piece(void *ctx, uint32_t i)
+void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n)
 {
-    const struct op_act_bwd *o = ctx;
-    const float *x = o->x + piece_begin(i), *dy = o->dy + piece_begin(i);
-    float *dx = o->dx + piece_begin(i);
-    size_t n = piece_size(i, o->n);
-
-    switch (o->act) {
+    switch (act) {
     case ACT_NONE:
         memmove(dx, dy, n * sizeof *dx);
         break;
@@ -86,9 +86,19 @@ static void act_bwd_piece(void *ctx, uint32_t i)
     case ACT_TANH:
         tanh_bwd(x, dy, dx, n);
         break;
+    case ACT_GELU_ERF:
+    case ACT_SILU:
     case ACT_COUNT:
         assert(!"no such activation");
     }
+}
+
+static void act_bwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_act_bwd *o = ctx;
+    uint64_t at = piece_begin(i);
+
+    cpu_act_bwd(o->act, o->x + at, o->dy + at, o->dx + at, piece_size(i, o->n));
 }
 
 void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)

@@ -1,4 +1,4 @@
-/* The linear ops: each is one matrix product (gemm.h says what its bits are), and the bias beside it.
+/* The linear ops: each is one matrix product (gemm.h says what its bits are), finished part by part, and the bias.
  *
  * bias_bwd sums columns: a piece owns COLUMNS of them and walks all rows in ascending order, in chunks of
  * CHUNK_ROWS that are summed on their own and then added, so that neither threads nor shapes decide an order
@@ -6,6 +6,7 @@
  *
  * Any thread, after cpu_thread_init.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/gemm.h"
@@ -14,19 +15,65 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
+/* z = c + b, y = act(z), where c is y. */
+CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, float *y, size_t n)
+{
+    CPU_INDEPENDENT
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] + b[i];
+}
+
+static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
+{
+    const struct op_linear_fwd *o = g->ctx;
+
+    for (uint32_t m = m0; m < m1; m++) {
+        size_t at = (size_t)m * o->out + n0, n = n1 - n0;
+        if (o->b)
+            add_bias_row(g->c + at, o->b + n0, g->c + at, n);
+        if (o->act != ACT_NONE)
+            cpu_act_fwd(o->act, g->c + at, o->y + at, n);
+    }
+}
+
 void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_linear_fwd *o = &call->linear_fwd;
-    gemm_run(
-        &(struct gemm){
-            .a = o->x, .b = o->w, .c = o->y, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true},
-        pool);
+    assert(o->act != ACT_NONE || !o->z);
+    gemm_run(&(struct gemm){.a = o->x,
+                            .b = o->w,
+                            .c = o->z ? o->z : o->y,
+                            .m = o->rows,
+                            .n = o->out,
+                            .k = o->in,
+                            .b_trans = true,
+                            .done = o->b || o->act != ACT_NONE ? finish_fwd : NULL,
+                            .ctx = o},
+             pool);
+}
+
+static void finish_bwd_data(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
+{
+    const struct op_linear_bwd_data *o = g->ctx;
+
+    for (uint32_t m = m0; m < m1; m++) {
+        size_t at = (size_t)m * o->in + n0;
+        cpu_act_bwd(o->act, o->z + at, o->dx + at, o->dx + at, n1 - n0);
+    }
 }
 
 void cpu_op_linear_bwd_data(const struct op_call *call, struct pool *pool)
 {
     const struct op_linear_bwd_data *o = &call->linear_bwd_data;
-    gemm_run(&(struct gemm){.a = o->dy, .b = o->w, .c = o->dx, .m = o->rows, .n = o->in, .k = o->out}, pool);
+    gemm_run(&(struct gemm){.a = o->dy,
+                            .b = o->w,
+                            .c = o->dx,
+                            .m = o->rows,
+                            .n = o->in,
+                            .k = o->out,
+                            .done = o->z ? finish_bwd_data : NULL,
+                            .ctx = o},
+             pool);
 }
 
 void cpu_op_linear_bwd_weight(const struct op_call *call, struct pool *pool)
@@ -43,19 +90,13 @@ void cpu_op_linear_bwd_weight(const struct op_call *call, struct pool *pool)
              pool);
 }
 
-CPU_CLONES static void add_bias(float *restrict y, const float *restrict b, size_t rows, size_t n)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < n; c++)
-            y[r * n + c] = y[r * n + c] + b[c];
-}
-
 static void bias_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_fwd *o = ctx;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
-    add_bias(o->y + (size_t)first * o->n, o->b, rows, o->n);
+    for (size_t r = first; r < (size_t)first + rows; r++)
+        add_bias_row(o->x + r * o->n, o->b, o->y + r * o->n, o->n);
 }
 
 void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)

@@ -60,12 +60,11 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Fills *result from the losses of the rows below `rows`. */
-static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *result, struct pool *pool)
+/* Adds the losses of the rows below `rows` to *sum, one after another. */
+static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
     uint8_t correct[BATCH_ROWS];
-    struct step_result sum = {0};
 
     c.loss = loss;
     c.correct = correct;
@@ -73,13 +72,12 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *resul
         uint32_t n = rows - begin < BATCH_ROWS ? rows - begin : BATCH_ROWS;
         for_rows(&c, begin, begin + n, pool);
         for (uint32_t r = 0; r < n; r++) {
-            sum.loss += loss[r];
-            sum.correct += correct[r];
+            sum->loss += loss[r];
+            sum->correct += correct[r];
         }
         if (n < BATCH_ROWS)
             break; /* begin must not wrap */
     }
-    *result = sum;
 }
 
 /* The last, partial group of a row, filled up with -infinity: no maximum, and e^-80 in a sum that is at
@@ -151,53 +149,90 @@ static bool is_argmax(const float *x, uint32_t target, float max)
     return true;
 }
 
-static void xent_fwd_row(const struct rows_ctx *c, uint32_t r)
+CPU_CLONES static float row_sum(const float *x, size_t n)
 {
-    const struct op_softmax_xent_fwd *o = &c->call->softmax_xent_fwd;
+    float lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = lane[l] + x[i + l];
+    for (size_t l = 0; i + l < n; l++)
+        lane[l] = lane[l] + x[i + l];
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l] + lane[l + w];
+    return lane[0];
+}
+
+/* dx may be x. */
+CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
+                                          float uniform, float scale)
+{
+    CPU_INDEPENDENT
+    for (size_t i = 0; i < n; i++)
+        dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
+}
+
+static bool xent_counts(const struct op_call *call, uint32_t r)
+{
+    const struct op_softmax_xent *o = &call->softmax_xent;
+    return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
+}
+
+/* The loss of a row before anything of it is overwritten; sum: of exp(x - max). */
+static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
+{
+    const struct op_softmax_xent *o = &c->call->softmax_xent;
     const float *x = o->x + (size_t)r * o->n;
     uint32_t target = (uint32_t)o->target[r];
+    double log_sum = log((double)sum), loss = log_sum - ((double)x[target] - (double)max);
 
-    assert(target < o->n);
-    float max = row_max(x, o->n), sum = row_exp_sum(x, o->n, max);
-    c->loss[r - c->begin] = log((double)sum) - ((double)x[target] - (double)max);
+    if (smoothing > 0.0f) {
+        double mean = (double)row_sum(x, o->n) / o->n - (double)max;
+        loss = (1.0 - (double)smoothing) * loss + (double)smoothing * (log_sum - mean);
+    }
+    c->loss[r - c->begin] = loss;
     c->correct[r - c->begin] = !isnan(sum) && is_argmax(x, target, max);
 }
 
-void cpu_op_softmax_xent_fwd(const struct op_call *call, struct pool *pool)
+static void xent_row(const struct rows_ctx *c, uint32_t r)
 {
-    const struct op_softmax_xent_fwd *o = &call->softmax_xent_fwd;
-    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = xent_fwd_row};
-    sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
-}
-
-CPU_CLONES static void row_softmax_scaled(const float *restrict x, float *restrict dx, size_t n, float max,
-                                          float inverse, float scale)
-{
-    for (size_t i = 0; i < n; i++)
-        dx[i] = (vmath_exp(x[i] - max) * inverse) * scale;
-}
-
-static void xent_bwd_row(const struct rows_ctx *c, uint32_t r)
-{
-    const struct op_softmax_xent_bwd *o = &c->call->softmax_xent_bwd;
+    const struct op_softmax_xent *o = &c->call->softmax_xent;
+    const struct step_args *step = c->call->step;
     const float *x = o->x + (size_t)r * o->n;
-    float *dx = o->dx + (size_t)r * o->n, scale = c->call->step->grad_scale;
-    uint32_t target = (uint32_t)o->target[r];
+    float *dx = o->dx ? o->dx + (size_t)r * o->n : NULL;
 
+    if (!xent_counts(c->call, r)) {
+        c->loss[r - c->begin] = 0;
+        c->correct[r - c->begin] = 0;
+        if (dx)
+            memset(dx, 0, o->n * sizeof *dx);
+        return;
+    }
+    uint32_t target = (uint32_t)o->target[r];
     assert(target < o->n);
-    float max = row_max(x, o->n), inverse = 1.0f / row_exp_sum(x, o->n, max);
-    row_softmax_scaled(x, dx, o->n, max, inverse, scale);
-    dx[target] = (vmath_exp(x[target] - max) * inverse - 1.0f) * scale;
+    float smoothing = step->training ? o->smoothing : 0.0f;
+    float max = row_max(x, o->n), sum = row_exp_sum(x, o->n, max);
+    if (o->result)
+        xent_loss(c, r, max, sum, smoothing);
+    if (!dx)
+        return;
+    float inverse = 1.0f / sum, uniform = smoothing / (float)o->n;
+    float hot = (vmath_exp(x[target] - max) * inverse - uniform) - (1.0f - smoothing);
+    row_softmax_scaled(x, dx, o->n, max, inverse, uniform, step->grad_scale);
+    dx[target] = hot * step->grad_scale;
 }
 
-void cpu_op_softmax_xent_bwd(const struct op_call *call, struct pool *pool)
+void cpu_op_softmax_xent(const struct op_call *call, struct pool *pool)
 {
-    const struct op_softmax_xent_bwd *o = &call->softmax_xent_bwd;
-    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = xent_bwd_row};
-    uint32_t valid = valid_rows(call->step, o->first_row, o->rows);
+    const struct op_softmax_xent *o = &call->softmax_xent;
+    struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = xent_row};
+    struct step_result sum = o->result && o->accumulate ? *o->result : (struct step_result){0};
 
-    for_rows(&c, 0, valid, pool);
-    memset(o->dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof(float));
+    sum_rows(c, o->rows, &sum, pool);
+    if (o->result)
+        *o->result = sum;
 }
 
 CPU_CLONES static double row_square_error(const float *x, const float *target, size_t n)
@@ -232,6 +267,7 @@ void cpu_op_mse_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_mse_fwd *o = &call->mse_fwd;
     struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_fwd_row};
+    *o->result = (struct step_result){0};
     sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
 }
 

@@ -4,6 +4,7 @@
  *   add:     y' = y + x
  *
  *   sgd and adamw: g = dw * scale                    scale = decision ? decision->scale : 1
+ *                  with dw2: g = (dw + dw2) * scale; sumsq likewise, of x + x2 as floats
  *
  *   sgd:     d = g + weight_decay * w
  *            v' = momentum * v + d                   (without v: v' = d)
@@ -65,20 +66,27 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-CPU_CLONES static void sgd_plain(float *restrict w, const float *restrict dw, size_t n, struct sgd_scalars s)
+/* Both: what a second use of the weights adds, if there is one. The compiler makes two loops of each. */
+CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
+{
+    return dw2 ? dw[i] + dw2[i] : dw[i];
+}
+
+CPU_CLONES static void sgd_plain(float *restrict w, const float *restrict dw, const float *restrict dw2,
+                                 size_t n, struct sgd_scalars s)
 {
     for (size_t i = 0; i < n; i++) {
-        float g = dw[i] * s.scale;
+        float g = gradient(dw, dw2, i) * s.scale;
         float d = g + s.weight_decay * w[i];
         w[i] = w[i] - s.lr * d;
     }
 }
 
-CPU_CLONES static void sgd_momentum(float *restrict w, const float *restrict dw, float *restrict v, size_t n,
-                                    struct sgd_scalars s)
+CPU_CLONES static void sgd_momentum(float *restrict w, const float *restrict dw, const float *restrict dw2,
+                                    float *restrict v, size_t n, struct sgd_scalars s)
 {
     for (size_t i = 0; i < n; i++) {
-        float g = dw[i] * s.scale;
+        float g = gradient(dw, dw2, i) * s.scale;
         float d = g + s.weight_decay * w[i];
         v[i] = s.momentum * v[i] + d;
         w[i] = w[i] - s.lr * v[i];
@@ -92,11 +100,12 @@ static void sgd_piece(void *ctx, uint32_t i)
     struct sgd_scalars s = {decided_scale(o->decision), o->momentum, o->weight_decay, call->step->lr};
     uint64_t at = piece_begin(i);
     size_t n = piece_size(i, o->n);
+    const float *dw2 = o->dw2 ? o->dw2 + at : NULL;
 
     if (o->v)
-        sgd_momentum(o->w + at, o->dw + at, o->v + at, n, s);
+        sgd_momentum(o->w + at, o->dw + at, dw2, o->v + at, n, s);
     else
-        sgd_plain(o->w + at, o->dw + at, n, s);
+        sgd_plain(o->w + at, o->dw + at, dw2, n, s);
 }
 
 void cpu_op_sgd(const struct op_call *call, struct pool *pool)
@@ -110,13 +119,13 @@ struct adamw_scalars {
     float scale, beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
 };
 
-CPU_CLONES static void adamw(float *restrict w, const float *restrict dw, float *restrict m,
-                             float *restrict v, size_t n, const struct adamw_scalars *from)
+CPU_CLONES static void adamw(float *restrict w, const float *restrict dw, const float *restrict dw2,
+                             float *restrict m, float *restrict v, size_t n, const struct adamw_scalars *from)
 {
     const struct adamw_scalars s = *from;
 
     for (size_t i = 0; i < n; i++) {
-        float g = dw[i] * s.scale;
+        float g = gradient(dw, dw2, i) * s.scale;
         m[i] = s.beta1 * m[i] + s.c1 * g;
         v[i] = s.beta2 * v[i] + (s.c2 * g) * g;
         float step = (s.lr * (m[i] * s.bias_correct1)) / (__builtin_sqrtf(v[i] * s.bias_correct2) + s.eps);
@@ -142,7 +151,7 @@ static void adamw_piece(void *ctx, uint32_t i)
     };
     uint64_t at = piece_begin(i);
 
-    adamw(o->w + at, o->dw + at, o->m + at, o->v + at, piece_size(i, o->n), &s);
+    adamw(o->w + at, o->dw + at, o->dw2 ? o->dw2 + at : NULL, o->m + at, o->v + at, piece_size(i, o->n), &s);
 }
 
 void cpu_op_adamw(const struct op_call *call, struct pool *pool)
@@ -152,16 +161,22 @@ void cpu_op_adamw(const struct op_call *call, struct pool *pool)
         pool_run(pool, adamw_piece, &c, piece_count(c.adamw.n));
 }
 
-CPU_CLONES static double block_sumsq(const float *x, size_t n)
+CPU_INLINE double square(const float *x, const float *x2, size_t i)
+{
+    double v = (double)gradient(x, x2, i);
+    return v * v;
+}
+
+CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
 {
     double lane[LANES] = {0};
     size_t i = 0;
 
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
-            lane[l] = lane[l] + (double)x[i + l] * (double)x[i + l];
+            lane[l] = lane[l] + square(x, x2, i + l);
     for (size_t l = 0; i + l < n; l++)
-        lane[l] = lane[l] + (double)x[i + l] * (double)x[i + l];
+        lane[l] = lane[l] + square(x, x2, i + l);
     for (int w = LANES / 2; w > 0; w /= 2)
         for (int l = 0; l < w; l++)
             lane[l] = lane[l] + lane[l + w];
@@ -169,7 +184,7 @@ CPU_CLONES static double block_sumsq(const float *x, size_t n)
 }
 
 struct sumsq_ctx {
-    const float *x;
+    const float *x, *x2;
     uint64_t n; /* of this pool_run, at most BLOCKS_AT_ONCE * BLOCK */
     double sums[BLOCKS_AT_ONCE];
 };
@@ -186,7 +201,8 @@ static void sumsq_piece(void *ctx, uint32_t piece)
 
     for (uint32_t b = piece * BLOCKS_A_PIECE; b < end && b < blocks; b++) {
         uint64_t at = (uint64_t)b * BLOCK, left = c->n - at;
-        c->sums[b] = block_sumsq(c->x + at, left < BLOCK ? (size_t)left : BLOCK);
+        c->sums[b] =
+            block_sumsq(c->x + at, c->x2 ? c->x2 + at : NULL, left < BLOCK ? (size_t)left : BLOCK);
     }
 }
 
@@ -199,6 +215,7 @@ void cpu_op_sumsq(const struct op_call *call, struct pool *pool)
 
     for (uint64_t at = 0; at < o->n; at += most) {
         c.x = o->x + at;
+        c.x2 = o->x2 ? o->x2 + at : NULL;
         c.n = o->n - at < most ? o->n - at : most;
         uint32_t blocks = block_count(c.n);
         pool_run(pool, sumsq_piece, &c, (blocks + BLOCKS_A_PIECE - 1) / BLOCKS_A_PIECE);

@@ -29,45 +29,85 @@ static void check_product(const float *a, const float *b, const float *before, c
     free(db);
 }
 
+/* Forms: the product; with bias; with bias and activation; with the value before it. */
+#define LINEAR_FORMS 4
+
 static void build_linear_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {
-    uint32_t rows = products[v][0], in = products[v][1], out = products[v][2];
+    uint32_t form = v % LINEAR_FORMS;
+    uint32_t rows = products[v / LINEAR_FORMS][0], in = products[v / LINEAR_FORMS][1],
+             out = products[v / LINEAR_FORMS][2];
     call->linear_fwd = (struct op_linear_fwd){.x = tape_floats(t, (uint64_t)rows * in, 1),
                                               .w = tape_floats(t, (uint64_t)out * in, 1),
+                                              .b = form > 0 ? tape_floats(t, out, 1) : NULL,
+                                              .z = form == 3 ? tape_result(t, (uint64_t)rows * out) : NULL,
                                               .y = tape_result(t, (uint64_t)rows * out),
                                               .rows = rows,
                                               .in = in,
-                                              .out = out};
+                                              .out = out,
+                                              .act = form > 1 ? ACT_TANH : ACT_NONE};
 }
 
+/* The product and the bias in double, each with an error that any order of summation may have. */
 static void check_linear_fwd(const struct op_call *in, const struct op_call *out)
 {
-    const struct op_linear_fwd *o = &in->linear_fwd;
-    check_product(o->x, o->w, NULL, out->linear_fwd.y,
-                  (struct ref_matmul){.m = o->rows, .n = o->out, .k = o->in, .b_trans = true});
+    const struct op_linear_fwd *o = &in->linear_fwd, *got = &out->linear_fwd;
+    size_t n = (size_t)o->rows * o->out;
+    double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
+    double *x = ref_to_double(o->x, (uint64_t)o->rows * o->in), *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
+
+    ref_matmul(&(struct ref_matmul){.a = x, .b = w, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true}, want,
+               size);
+    for (size_t i = 0; i < n; i++) {
+        double bias = o->b ? (double)o->b[i % o->out] : 0, z = want[i] + bias;
+        double off = (o->in + 3.0) * (double)EPS * (size[i] + fabs(bias));
+        if (o->z)
+            assert_near(got->z[i], z, off);
+        assert_near(got->y[i], o->act == ACT_NONE ? z : ref_act(o->act, z),
+                    o->act == ACT_NONE ? off : off + 8 * (double)EPS);
+    }
+    free(want);
+    free(size);
+    free(x);
+    free(w);
 }
 
-const struct op_test linear_fwd_test = {N_PRODUCTS, build_linear_fwd, check_linear_fwd};
+const struct op_test linear_fwd_test = {LINEAR_FORMS * N_PRODUCTS, build_linear_fwd, check_linear_fwd};
 
 static void build_linear_bwd_data(struct tape *t, uint32_t v, struct op_call *call)
 {
-    uint32_t rows = products[v][0], in = products[v][1], out = products[v][2];
-    call->linear_bwd_data = (struct op_linear_bwd_data){.dy = tape_floats(t, (uint64_t)rows * out, 1),
-                                                        .w = tape_floats(t, (uint64_t)out * in, 1),
-                                                        .dx = tape_result(t, (uint64_t)rows * in),
-                                                        .rows = rows,
-                                                        .in = in,
-                                                        .out = out};
+    uint32_t rows = products[v / 2][0], in = products[v / 2][1], out = products[v / 2][2];
+    call->linear_bwd_data =
+        (struct op_linear_bwd_data){.dy = tape_floats(t, (uint64_t)rows * out, 1),
+                                    .w = tape_floats(t, (uint64_t)out * in, 1),
+                                    .z = v % 2 ? tape_floats(t, (uint64_t)rows * in, 2) : NULL,
+                                    .dx = tape_result(t, (uint64_t)rows * in),
+                                    .rows = rows,
+                                    .in = in,
+                                    .out = out,
+                                    .act = v % 2 ? ACT_TANH : ACT_NONE};
 }
 
 static void check_linear_bwd_data(const struct op_call *in, const struct op_call *out)
 {
     const struct op_linear_bwd_data *o = &in->linear_bwd_data;
-    check_product(o->dy, o->w, NULL, out->linear_bwd_data.dx,
-                  (struct ref_matmul){.m = o->rows, .n = o->in, .k = o->out});
+    size_t n = (size_t)o->rows * o->in;
+    double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
+    double *dy = ref_to_double(o->dy, (uint64_t)o->rows * o->out), *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
+
+    ref_matmul(&(struct ref_matmul){.a = dy, .b = w, .m = o->rows, .n = o->in, .k = o->out}, want, size);
+    for (size_t i = 0; i < n; i++) {
+        double slope = o->z ? ref_act_slope(o->act, (double)o->z[i]) : 1;
+        assert_near(out->linear_bwd_data.dx[i], want[i] * slope,
+                    (o->out + 2.0) * (double)EPS * size[i] * fabs(slope) + 8 * (double)EPS * fabs(want[i]));
+    }
+    free(want);
+    free(size);
+    free(dy);
+    free(w);
 }
 
-const struct op_test linear_bwd_data_test = {N_PRODUCTS, build_linear_bwd_data, check_linear_bwd_data};
+const struct op_test linear_bwd_data_test = {2 * N_PRODUCTS, build_linear_bwd_data, check_linear_bwd_data};
 
 static void build_linear_bwd_weight(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -96,20 +136,23 @@ const struct op_test linear_bwd_weight_test = {2 * N_PRODUCTS, build_linear_bwd_
 
 static void build_bias_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {
-    uint32_t rows = matrices[v][0], n = matrices[v][1];
-    call->bias_fwd = (struct op_bias_fwd){
-        .y = tape_state(t, (uint64_t)rows * n, 1), .b = tape_floats(t, n, 1), .rows = rows, .n = n};
+    uint32_t rows = matrices[v / 2][0], n = matrices[v / 2][1];
+    float *y = v % 2 ? tape_result(t, (uint64_t)rows * n) : tape_state(t, (uint64_t)rows * n, 1);
+    call->bias_fwd = (struct op_bias_fwd){.x = v % 2 ? tape_floats(t, (uint64_t)rows * n, 1) : y,
+                                          .b = tape_floats(t, n, 1),
+                                          .y = y,
+                                          .rows = rows,
+                                          .n = n};
 }
 
 static void check_bias_fwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_bias_fwd *o = &in->bias_fwd;
     for (size_t i = 0; i < (size_t)o->rows * o->n; i++)
-        assert_bits(out->bias_fwd.y[i], o->y[i] + o->b[i % o->n]);
+        assert_bits(out->bias_fwd.y[i], o->x[i] + o->b[i % o->n]);
 }
 
-const struct op_test bias_fwd_test = {N_MATRICES, build_bias_fwd, check_bias_fwd,
-                                      UINT64_C(0x538df3d113f4972f)};
+const struct op_test bias_fwd_test = {2 * N_MATRICES, build_bias_fwd, check_bias_fwd};
 
 static void build_bias_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {

@@ -42,17 +42,6 @@ static struct step_result *loss_result(struct tape *t)
     return result;
 }
 
-static void build_softmax_xent_fwd(struct tape *t, uint32_t v, struct op_call *call)
-{
-    uint32_t rows = matrices[v / 2][0], n = matrices[v / 2][1];
-    call->softmax_xent_fwd = (struct op_softmax_xent_fwd){.x = loss_inputs(t, v, rows, n, 20),
-                                                          .target = loss_classes(t, v, rows, n),
-                                                          .result = loss_result(t),
-                                                          .rows = rows,
-                                                          .n = n,
-                                                          .first_row = LOSS_FIRST_ROW};
-}
-
 static bool is_first_max(const float *x, uint32_t n, uint32_t at)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -61,62 +50,107 @@ static bool is_first_max(const float *x, uint32_t n, uint32_t at)
     return true;
 }
 
-static void check_softmax_xent_fwd(const struct op_call *in, const struct op_call *out)
-{
-    const struct op_softmax_xent_fwd *o = &in->softmax_xent_fwd;
-    uint32_t valid = in->step->valid_rows - o->first_row;
-    double loss = 0, correct = 0;
+/* Forms of a call: the loss, the gradient, both with the gradient in place of the logits; then smoothing, several targets
+ * a sample, a result that goes on. Odd variants have padding. */
+#define XENT_FORMS 5
 
-    for (uint32_t r = 0; r < valid; r++) {
+static void build_softmax_xent(struct tape *t, uint32_t v, struct op_call *call)
+{
+    uint32_t form = v / 2 % XENT_FORMS, rows = matrices[v / 2 / XENT_FORMS][0], n = matrices[v / 2 / XENT_FORMS][1];
+    struct op_softmax_xent o = {.x = loss_inputs(t, v, rows, n, 20),
+                                .target = loss_classes(t, v, rows, n),
+                                .rows = rows,
+                                .n = n,
+                                .first_row = LOSS_FIRST_ROW,
+                                .seq = 1};
+
+    if (form != 1)
+        o.result = loss_result(t);
+    if (form == 1)
+        o.dx = tape_result(t, (uint64_t)rows * n);
+    if (form == 2) {
+        o.dx = (float *)(uintptr_t)o.x;
+        tape_output(t, o.dx, (size_t)rows * n * sizeof *o.dx);
+    }
+    if (form >= 3) { /* valid_rows counts samples of seq targets; some targets are ignored */
+        int32_t *target = (int32_t *)(uintptr_t)o.target;
+        o.dx = tape_result(t, (uint64_t)rows * n);
+        o.smoothing = 0.1f;
+        o.seq = 3;
+        o.first_row = 3 * LOSS_FIRST_ROW;
+        t->step.valid_rows = LOSS_FIRST_ROW + loss_valid(v, rows) / 3 + (v % 2 == 0);
+        for (uint32_t r = 0; r < rows; r += 4)
+            target[r] = -1;
+    }
+    if (form == 4) {
+        o.accumulate = true;
+        *o.result = (struct step_result){3.5, 2};
+        t->step.training = 0;
+    }
+    call->softmax_xent = o;
+}
+
+static bool xent_counts(const struct op_call *call, uint32_t r)
+{
+    const struct op_softmax_xent *o = &call->softmax_xent;
+    return (o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
+}
+
+/* -log of the smoothed target distribution's expectation, by its definition. */
+static double smooth_loss(const double *x, uint32_t n, uint32_t target, double smoothing)
+{
+    double loss = (1 - smoothing) * ref_xent(x, n, target);
+    for (uint32_t c = 0; smoothing > 0 && c < n; c++)
+        loss += smoothing / n * ref_xent(x, n, c);
+    return loss;
+}
+
+static void check_xent_gradient(const struct op_call *in, uint32_t r, const double *x, const float *dx,
+                                double smoothing)
+{
+    const struct op_softmax_xent *o = &in->softmax_xent;
+    double scale = (double)in->step->grad_scale, log_sum = xent_counts(in, r) ? ref_xent(x, o->n, 0) + x[0] : 0;
+
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (!xent_counts(in, r)) {
+            assert_bits(dx[i], 0.0f);
+            continue;
+        }
+        double p = exp(x[i] - log_sum), hot = i == (uint32_t)o->target[r];
+        double want = p - smoothing / o->n - (1 - smoothing) * hot;
+        /* logits within +-20: rounding x - max alone gives 40 eps */
+        assert_near(dx[i], want * scale, (4e-6 * p + 2 * (double)EPS * (hot + smoothing)) * scale + 1e-34);
+    }
+}
+
+static void check_softmax_xent(const struct op_call *in, const struct op_call *out)
+{
+    const struct op_softmax_xent *o = &in->softmax_xent, *got = &out->softmax_xent;
+    double smoothing = in->step->training ? (double)o->smoothing : 0, loss = 0, correct = 0;
+
+    if (o->accumulate) {
+        loss = o->result->loss;
+        correct = o->result->correct;
+    }
+    for (uint32_t r = 0; r < o->rows; r++) {
         const float *x = o->x + (size_t)r * o->n;
         double *d = ref_to_double(x, o->n);
-        loss += ref_xent(d, o->n, (uint32_t)o->target[r]);
-        correct += is_first_max(x, o->n, (uint32_t)o->target[r]);
+        if (xent_counts(in, r)) {
+            loss += smooth_loss(d, o->n, (uint32_t)o->target[r], smoothing);
+            correct += is_first_max(x, o->n, (uint32_t)o->target[r]);
+        }
+        if (o->dx)
+            check_xent_gradient(in, r, d, got->dx + (size_t)r * o->n, smoothing);
         free(d);
     }
-    if (!(fabs(out->softmax_xent_fwd.result->loss - loss) <= 1e-6 * valid))
-        fail_msg("loss %.12g, want %.12g", out->softmax_xent_fwd.result->loss, loss);
-    assert_true(out->softmax_xent_fwd.result->correct == correct);
+    if (!o->result)
+        return;
+    if (!(fabs(got->result->loss - loss) <= 1e-6 * o->rows + 1e-6 * fabs(loss)))
+        fail_msg("loss %.12g, want %.12g", got->result->loss, loss);
+    assert_true(got->result->correct == correct);
 }
 
-const struct op_test softmax_xent_fwd_test = {2 * N_MATRICES, build_softmax_xent_fwd, check_softmax_xent_fwd};
-
-static void build_softmax_xent_bwd(struct tape *t, uint32_t v, struct op_call *call)
-{
-    uint32_t rows = matrices[v / 2][0], n = matrices[v / 2][1];
-    call->softmax_xent_bwd = (struct op_softmax_xent_bwd){.x = loss_inputs(t, v, rows, n, 20),
-                                                          .target = loss_classes(t, v, rows, n),
-                                                          .dx = tape_result(t, (uint64_t)rows * n),
-                                                          .rows = rows,
-                                                          .n = n,
-                                                          .first_row = LOSS_FIRST_ROW};
-}
-
-static void check_softmax_xent_bwd(const struct op_call *in, const struct op_call *out)
-{
-    const struct op_softmax_xent_bwd *o = &in->softmax_xent_bwd;
-    uint32_t valid = in->step->valid_rows - o->first_row;
-    double scale = (double)in->step->grad_scale;
-
-    for (uint32_t r = 0; r < o->rows; r++) {
-        const float *dx = out->softmax_xent_bwd.dx + (size_t)r * o->n;
-        double *x = ref_to_double(o->x + (size_t)r * o->n, o->n);
-        double log_sum = r < valid ? ref_xent(x, o->n, 0) + x[0] : 0;
-        for (uint32_t i = 0; i < o->n; i++) {
-            if (r >= valid) {
-                assert_bits(dx[i], 0.0f);
-                continue;
-            }
-            double p = exp(x[i] - log_sum), hot = i == (uint32_t)o->target[r];
-            /* logits within +-20: rounding x - max alone gives 40 eps */
-            assert_near(dx[i], (p - hot) * scale, 4e-6 * p * scale + 2 * (double)EPS * hot * scale + 1e-34);
-        }
-        free(x);
-    }
-}
-
-const struct op_test softmax_xent_bwd_test = {2 * N_MATRICES, build_softmax_xent_bwd, check_softmax_xent_bwd,
-                                              UINT64_C(0x5dce848bc5e7259a)};
+const struct op_test softmax_xent_test = {2 * XENT_FORMS * N_MATRICES, build_softmax_xent, check_softmax_xent};
 
 static void build_mse_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {

@@ -176,7 +176,7 @@ static const struct step_args step;
 static struct op_call bias_call(float *y, const float *b, uint32_t n)
 {
     return (struct op_call){
-        .op = OP_bias_fwd, .step = &step, .bias_fwd = {.y = y, .b = b, .rows = 1, .n = n}};
+        .op = OP_bias_fwd, .step = &step, .bias_fwd = {.x = y, .b = b, .y = y, .rows = 1, .n = n}};
 }
 
 static struct op_call relu_call(float *y, const float *x, uint64_t n)

@@ -374,11 +374,15 @@ static void run_xent(const float *x, uint32_t n, int32_t target, struct step_res
 {
     struct step_args step = {.grad_scale = 1, .valid_rows = 1};
     struct op_call fwd = {
-        .op = OP_softmax_xent_fwd, .step = &step, .softmax_xent_fwd = {x, &target, result, 1, n, 0}};
+        .op = OP_softmax_xent,
+        .step = &step,
+        .softmax_xent = {.x = x, .target = &target, .result = result, .rows = 1, .n = n, .seq = 1}};
     struct op_call bwd = {
-        .op = OP_softmax_xent_bwd, .step = &step, .softmax_xent_bwd = {x, &target, dx, 1, n, 0}};
-    cpu_ops[OP_softmax_xent_fwd](&fwd, pools[1]);
-    cpu_ops[OP_softmax_xent_bwd](&bwd, pools[1]);
+        .op = OP_softmax_xent,
+        .step = &step,
+        .softmax_xent = {.x = x, .target = &target, .dx = dx, .rows = 1, .n = n, .seq = 1}};
+    cpu_ops[OP_softmax_xent](&fwd, pools[1]);
+    cpu_ops[OP_softmax_xent](&bwd, pools[1]);
 }
 
 static void test_nan_logits_give_nan_loss(void **state)
