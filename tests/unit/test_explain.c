@@ -840,9 +840,12 @@ static void test_every_policy_can_be_explained(void **state)
         for (uint32_t devices = 1; devices <= 3; devices++) {
             struct machine m;
             machine_init_cpu(&m, devices, 1 << 24, 1 << 26);
-            for (int policy = 0; policy < POLICY_COUNT; policy++) {
-                struct plan_request request = {
-                    .train = train, .eval = eval, .machine = &m, .policy = (enum policy_id)policy};
+            for (int i = 0; i < 2 * POLICY_COUNT; i++) {
+                struct plan_request request = {.train = train,
+                                               .eval = eval,
+                                               .machine = &m,
+                                               .policy = (enum policy_id)(i / 2),
+                                               .update = i % 2 ? UPDATE_DEVICE : UPDATE_HOST};
                 struct plan *p = NULL;
                 assert_int_equal(plan_make(&request, &p, NULL, NULL), 0);
                 check_reports(p, train, &m);
