@@ -108,3 +108,23 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     }
     free(params);
 }
+
+static void number_inner(const struct layer *outer, uint32_t id, uint32_t *n)
+{
+    struct layer *inner = (struct layer *)(uintptr_t)outer->inner;
+
+    for (uint32_t i = 0; i < outer->n_inner; i++) {
+        inner[i].id = id;
+        inner[i].key = layer_inner_key(id, ++*n);
+        number_inner(&inner[i], id, n);
+    }
+}
+
+void model_number(const struct model *m)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        uint32_t n = 0;
+        m->layers[i].id = m->layers[i].key = i;
+        number_inner(&m->layers[i], i, &n);
+    }
+}

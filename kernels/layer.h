@@ -53,11 +53,22 @@ struct layer {
     uint32_t n_inner;
 };
 
+/* The key of the n-th inner layer of layer `id`, n from 1 in their order, nested ones in their place. */
+#define LAYER_MAX_INNER 1023u
+static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
+{
+    return n << 14 | id;
+}
+#define LAYER_MAX_ID ((1u << 14) - 1)
+
 /* The chain. The last layer is the loss. */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
 };
+
+/* Gives every layer its id, and it and those inside their keys. Inner layers are written to, const as they are after. */
+void model_number(const struct model *m);
 
 /* Bytes per block, for `rows` rows where a block has rows. 0: the layer has no such block. */
 struct layer_sizes {
@@ -65,6 +76,7 @@ struct layer_sizes {
     uint64_t x; /* input; its gradient likewise */
     uint64_t y; /* output (the next layer's input); 0 for the loss */
     uint64_t s;
+    uint64_t s_work;      /* of s, at its end: room that only the forward pass works in */
     uint64_t scratch_fwd; /* when S is not saved */
     uint64_t scratch_bwd;
     uint64_t target; /* loss layers */
@@ -117,6 +129,7 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
+    bool takes_ids;   /* its input is token ids, int32 in the place of floats */
     bool loss_in_bwd; /* when training, fwd does nothing, and bwd computes the loss beside its gradient */
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
@@ -143,7 +156,8 @@ struct optimizer {
     float beta1, beta2, eps; /* adamw */
     float momentum;          /* sgd */
     float weight_decay;
-    double clip; /* global norm; 0: none */
+    uint32_t no_decay; /* classes of parameters without decay, a bit 1 << class for each */
+    double clip;       /* global norm; 0: none */
 };
 
 /* K is one or more parts, each as long as W, one behind another: adamw m then v; sgd v, or nothing without momentum. */
@@ -155,13 +169,25 @@ uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 /* What an update works on: a W block, or a range of it with the same range of dW and of each part of K. */
 struct optimizer_io {
     float *w;
-    const float *dw;
+    const float *dw, *dw2;                /* dw2: of the weights' second use; NULL: there is none */
     float *k[OPTIMIZER_PARTS];            /* the first optimizer_parts of them */
     const struct step_decision *decision; /* NULL: apply */
     uint64_t w_bytes;
+    bool no_decay;
 };
 /* The parts of a whole K block: io->w_bytes are W's. NULL without K. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
+/* Bytes begin..end of a layer's W, cut where the decay changes. */
+struct optimizer_range {
+    uint64_t begin, end;
+    bool no_decay;
+};
+/* How many; ret NULL: only counts. */
+uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
+                          struct optimizer_range *ret);
+/* The io of a part of what *io is of: bytes begin..end from its start. */
+struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
+                                   uint64_t end);
 /* One launch. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);

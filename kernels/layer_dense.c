@@ -5,8 +5,6 @@
  * changes it, dy is already the gradient of z and there is no scratch. Calls only the sink: the thread is the
  * caller's.
  */
-#include <stddef.h>
-
 #include "kernels/layer_impl.h"
 
 static bool has_act(const struct layer *l)

@@ -2,6 +2,8 @@
 #ifndef KERNELS_LAYER_IMPL_H
 #define KERNELS_LAYER_IMPL_H
 
+#include <stddef.h>
+
 #include "kernels/layer.h"
 
 #define LAYER(name) extern const struct layer_type layer_##name;
@@ -20,6 +22,22 @@ static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
     const uint64_t most = UINT64_C(1) << 60;
     uint64_t n = (uint64_t)a * b;
     return n < most / sizeof(float) ? n * sizeof(float) : most;
+}
+
+/* Where the next array of a block begins: vectors like to start on a line of the cache. */
+static inline uint64_t layer_round(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Floats at a distance in bytes. NULL stays NULL. */
+static inline float *layer_at(float *block, uint64_t bytes)
+{
+    return block ? block + bytes / sizeof(float) : NULL;
+}
+static inline const float *layer_at_const(const float *block, uint64_t bytes)
+{
+    return block ? block + bytes / sizeof(float) : NULL;
 }
 
 /* Tokens per row, and how many elements of the input each has. */

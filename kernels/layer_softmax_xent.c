@@ -1,8 +1,6 @@
 /* softmax_xent: the loss of classification, cross entropy of softmax(x) against one class per row, or per token, (int32).
  * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's.
  */
-#include <stddef.h>
-
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -1,7 +1,9 @@
 /* Optimizers: how much state a W block needs, and the launch that updates it. Pure, any thread. */
 #include <assert.h>
 #include <stddef.h>
+#include <stdlib.h>
 
+#include "base/arena.h"
 #include "kernels/layer.h"
 
 const char *const optimizer_names[OPTIMIZER_COUNT] = {
@@ -39,6 +41,61 @@ void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *i
         io->k[p] = k + p * (io->w_bytes / sizeof *k);
 }
 
+static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
+{
+    return (o->no_decay & 1u << p->class) != 0;
+}
+
+/* Params of a layer stand one behind another and fill W. */
+uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
+                          struct optimizer_range *ret)
+{
+    uint32_t n_params = layer_type(l)->params(l, NULL), n = 0;
+    struct layer_param *params = xcalloc(n_params + 1, sizeof *params);
+    struct optimizer_range last = {begin, begin, false};
+
+    layer_type(l)->params(l, params);
+    for (uint32_t i = 0; i <= n_params; i++) {
+        const struct layer_param *p = &params[i];
+        uint64_t to = i < n_params ? p->offset + p->count * sizeof(float) : end;
+        bool no_decay = i < n_params && has_no_decay(o, p);
+        to = to > end ? end : to;
+        if (to <= last.end)
+            continue;
+        if (last.end > last.begin && no_decay != last.no_decay) {
+            if (ret)
+                ret[n] = last;
+            n++;
+            last.begin = last.end;
+        }
+        last.no_decay = no_decay;
+        last.end = to;
+    }
+    if (last.end > last.begin) {
+        if (ret)
+            ret[n] = last;
+        n++;
+    }
+    free(params);
+    return n;
+}
+
+struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
+                                   uint64_t end)
+{
+    struct optimizer_io part = *io;
+    uint64_t at = begin / sizeof *io->w;
+
+    part.w += at;
+    part.dw += at;
+    if (part.dw2)
+        part.dw2 += at;
+    for (uint32_t p = 0; p < optimizer_parts(o); p++)
+        part.k[p] += at;
+    part.w_bytes = end - begin;
+    return part;
+}
+
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink)
 {
@@ -51,6 +108,7 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
         call.adamw = (struct op_adamw){
             .w = io->w,
             .dw = io->dw,
+            .dw2 = io->dw2,
             .m = io->k[0],
             .v = io->k[1],
             .decision = io->decision,
@@ -58,7 +116,7 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
             .beta1 = o->beta1,
             .beta2 = o->beta2,
             .eps = o->eps,
-            .weight_decay = o->weight_decay,
+            .weight_decay = io->no_decay ? 0.0f : o->weight_decay,
         };
         break;
     case OPTIMIZER_SGD:
@@ -66,11 +124,12 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
         call.sgd = (struct op_sgd){
             .w = io->w,
             .dw = io->dw,
+            .dw2 = io->dw2,
             .v = has_momentum(o) ? io->k[0] : NULL,
             .decision = io->decision,
             .n = n,
             .momentum = o->momentum,
-            .weight_decay = o->weight_decay,
+            .weight_decay = io->no_decay ? 0.0f : o->weight_decay,
         };
         break;
     case OPTIMIZER_COUNT:

@@ -207,6 +207,10 @@ static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, 
 static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
 {
     begin_task(b, INSTR_FWD, l, j, graph_replica(b->g, l, j), PLACE_DEVICE);
+    if (b->g->training && b->g->layers[l].loss_in_bwd) {
+        add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
+        return;
+    }
     add_read(b, TENSOR_W, l, PLAN_NONE, 0);
     add_read(b, TENSOR_B, l, PLAN_NONE, 0);
     add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
@@ -235,6 +239,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_operand(b, TENSOR_DW, l, replica, nth == 0 ? ACCESS_WRITE : ACCESS_RW, nth, nth + 1, false);
     if (has_dx(b->g, l))
         add_input(b, TENSOR_DX, l, l, j, ACCESS_WRITE);
+    if (b->g->layers[l].loss_in_bwd)
+        add_write(b, TENSOR_RESULT, l, j);
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
@@ -352,12 +358,18 @@ static int check_chain(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Elements per row times rows times 4 must be far from overflow before a layer computes its sizes. */
+/* Sizes saturate far above this. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
-    uint64_t widest = l->in > l->out ? l->in : l->out, v;
-    bool ok = checked_mul(l->in, l->out ? l->out : 1, &v) && checked_mul(v, 16, &v) && v <= GRAPH_MAX_BYTES &&
-              checked_mul(widest, rows, &v) && checked_mul(v, 16, &v) && v <= GRAPH_MAX_BYTES;
+    struct layer_sizes s;
+    uint64_t tokens;
+    bool ok = checked_mul(rows, l->seq > 1 ? l->seq : 1, &tokens) && tokens <= UINT32_MAX; /* ops count in 32 bits */
+    if (ok) {
+        layer_type(l)->sizes(l, rows, &s);
+        ok = s.w <= GRAPH_MAX_BYTES / 4 && s.x <= GRAPH_MAX_BYTES / 4 && s.y <= GRAPH_MAX_BYTES / 4 &&
+             s.s <= GRAPH_MAX_BYTES / 4 && s.scratch_fwd <= GRAPH_MAX_BYTES / 4 &&
+             s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
+    }
     if (!ok)
         return err_set_at(err, -EOVERFLOW, "model", "layer %u (%u x %u) is too large to address", l->id,
                           l->in, l->out);
@@ -393,7 +405,10 @@ static int describe_layers(struct graph *g, const struct graph_config *c, struct
         gl->rows = c->rows;
         layer_type(layer)->sizes(layer, c->rows, &gl->size);
         layer_type(layer)->cost(layer, c->rows, &gl->cost);
-        gl->k_bytes = optimizer_state_bytes(c->optimizer, gl->size.w);
+        gl->tied = layer->tied;
+        gl->owner = layer->owner;
+        gl->loss_in_bwd = layer_type(layer)->loss_in_bwd;
+        gl->k_bytes = gl->tied ? 0 : optimizer_state_bytes(c->optimizer, gl->size.w);
         r = account_layer(g, l, &total, err);
         if (r < 0)
             return r;

@@ -69,6 +69,7 @@ struct graph_layer {
         tied; /* it uses the W of an earlier layer, `owner`, and has a dW of its own, which the owner's NORM and UPD
                      * add up in ascending order of layers; it has neither W, K nor an update of its own */
     uint32_t owner;         /* tied layers only */
+    bool loss_in_bwd;       /* the loss, when training: FWD only reads X, BWD writes RESULT */
     struct layer_cost cost; /* per micro-batch */
 };
 

@@ -119,7 +119,7 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     const struct op_call call = {
         .op = OP_sumsq,
         .step = step,
-        .sumsq = {.x = at[ROLE_DW], .sum = at[ROLE_SUMSQ], .n = in->bytes / sizeof(float)},
+        .sumsq = {.x = at[ROLE_DW], .x2 = at[ROLE_DW_TIED], .sum = at[ROLE_SUMSQ], .n = in->bytes / sizeof(float)},
     };
     return sink->launch(sink->ctx, &call);
 }
@@ -158,15 +158,25 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
                          void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
     const struct optimizer *o = e->config.optimizer;
-    struct optimizer_io io = {
-        .w = at[ROLE_W], .dw = at[ROLE_DW], .decision = at[ROLE_DECISION], .w_bytes = in->bytes};
+    struct optimizer_io io = {.w = at[ROLE_W],
+                              .dw = at[ROLE_DW],
+                              .dw2 = at[ROLE_DW_TIED],
+                              .decision = at[ROLE_DECISION],
+                              .w_bytes = in->bytes};
+    int r = 0;
 
     if (in->split)
         for (uint32_t p = 0; p < OPTIMIZER_PARTS; p++)
             io.k[p] = at[ROLE_K + p];
     else
         optimizer_split(o, at[ROLE_K], &io);
-    return optimizer_update(o, step, &io, sink);
+    for (uint32_t i = 0; !r && i < in->n_ranges; i++) {
+        const struct optimizer_range *range = &in->ranges[i];
+        struct optimizer_io part = optimizer_part(o, &io, range->begin, range->end);
+        part.no_decay = range->no_decay;
+        r = optimizer_update(o, step, &part, sink);
+    }
+    return r;
 }
 
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,

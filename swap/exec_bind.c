@@ -36,6 +36,7 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_W] = "weights",
     [ROLE_DW] = "gradient sum",
     [ROLE_DW_OTHER] = "other replica's gradient sum",
+    [ROLE_DW_TIED] = "gradient sum of the tied layer",
     [ROLE_K] = "optimizer state",
     [ROLE_K + 1] = "second part of optimizer state",
     [ROLE_X] = "input",
@@ -60,6 +61,7 @@ struct binder {
     enum program_kind kind;
     uint32_t at;
     struct bound_program *to;
+    struct arena *arena;
     struct err *err;
 };
 
@@ -86,34 +88,49 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 enum whose { ANYONES, OWN, FIRST }; /* a tensor of: no replica in particular, the instruction's, replica 0 */
 
+/* Of which layer a tensor is: the instruction's, the one after it; where weights are tied, for the layer that uses them the
+ * one that has them, and for that the one that uses them. */
+enum of { OF_SAME, OF_NEXT, OF_OWNER, OF_USER };
+
 static const struct rule {
     enum tensor_kind tensor;
-    uint32_t next; /* 1: the tensor is of the layer after the instruction's */
+    enum of of;
     uint32_t tasks;
     enum role role;
     enum whose whose;
 } rules[] = {
-    {TENSOR_W, 0, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, ANYONES},
-    {TENSOR_DW, 0, T(BWD), ROLE_DW, OWN},
-    {TENSOR_DW, 0, T(RED) | T(NORM) | T(UPD), ROLE_DW, FIRST},
-    {TENSOR_DW, 0, T(RED), ROLE_DW_OTHER, OWN},
-    {TENSOR_K, 0, T(UPD), ROLE_K, ANYONES},
-    {TENSOR_X, 0, T(FWD) | T(REC) | T(BWD), ROLE_X, ANYONES},
-    {TENSOR_X, 1, T(FWD) | T(REC), ROLE_Y, ANYONES},
-    {TENSOR_DX, 0, T(BWD), ROLE_DX, ANYONES},
-    {TENSOR_DX, 1, T(BWD), ROLE_DY, ANYONES},
-    {TENSOR_S, 0, T(FWD) | T(REC) | T(BWD), ROLE_S, ANYONES},
-    {TENSOR_SCRATCH, 0, T(BWD), ROLE_SCRATCH, ANYONES},
-    {TENSOR_TARGET, 0, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
-    {TENSOR_RESULT, 0, T(FWD) | T(REC), ROLE_RESULT, ANYONES},
-    {TENSOR_SUMSQ, 0, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
-    {TENSOR_DECISION, 0, T(DECIDE) | T(UPD), ROLE_DECISION, ANYONES},
+    {TENSOR_W, OF_OWNER, T(FWD) | T(REC) | T(BWD), ROLE_W, ANYONES},
+    {TENSOR_W, OF_SAME, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, ANYONES},
+    {TENSOR_DW, OF_SAME, T(BWD), ROLE_DW, OWN},
+    {TENSOR_DW, OF_SAME, T(RED) | T(NORM) | T(UPD), ROLE_DW, FIRST},
+    {TENSOR_DW, OF_SAME, T(RED), ROLE_DW_OTHER, OWN},
+    {TENSOR_DW, OF_USER, T(NORM) | T(UPD), ROLE_DW_TIED, FIRST},
+    {TENSOR_K, OF_SAME, T(UPD), ROLE_K, ANYONES},
+    {TENSOR_X, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_X, ANYONES},
+    {TENSOR_X, OF_NEXT, T(FWD) | T(REC), ROLE_Y, ANYONES},
+    {TENSOR_DX, OF_SAME, T(BWD), ROLE_DX, ANYONES},
+    {TENSOR_DX, OF_NEXT, T(BWD), ROLE_DY, ANYONES},
+    {TENSOR_S, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_S, ANYONES},
+    {TENSOR_SCRATCH, OF_SAME, T(BWD), ROLE_SCRATCH, ANYONES},
+    {TENSOR_WORK, OF_SAME, T(FWD) | T(REC), ROLE_SCRATCH, ANYONES},
+    {TENSOR_TARGET, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
+    {TENSOR_RESULT, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, ANYONES},
+    {TENSOR_SUMSQ, OF_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
+    {TENSOR_DECISION, OF_SAME, T(DECIDE) | T(UPD), ROLE_DECISION, ANYONES},
 };
 
-/* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
-static bool fits_layer(const struct plan_instr *in, const struct plan_tensor *t, uint32_t next)
+/* Whether layer `user` uses the weights of layer `owner`. */
+static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 {
-    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + next;
+    return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
+}
+
+/* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
+static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t, enum of of)
+{
+    if (of == OF_OWNER || of == OF_USER)
+        return of == OF_OWNER ? is_tied(m, in->layer, t->layer) : is_tied(m, t->layer, in->layer);
+    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + (of == OF_NEXT);
 }
 
 static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
@@ -127,11 +144,11 @@ static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *
 }
 
 /* ROLE_COUNT when the tensor has no business with the instruction. */
-static enum role role_of(const struct plan_instr *in, const struct plan_tensor *t)
+static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         const struct rule *rule = &rules[i];
-        if (rule->tensor == t->kind && rule->tasks & (1u << in->kind) && fits_layer(in, t, rule->next) &&
+        if (rule->tensor == t->kind && rule->tasks & (1u << in->kind) && fits_layer(m, in, t, rule->of) &&
             fits_micro(in, t) && fits_replica(in, t, rule->whose))
             return rule->role;
     }
@@ -139,13 +156,14 @@ static enum role role_of(const struct plan_instr *in, const struct plan_tensor *
 }
 
 /* How long the tensor in each role must be; 0: the layer has no such tensor. */
-static void role_bytes(const struct binder *b, const struct layer *layer, uint64_t ret[ROLE_COUNT])
+static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
+    const struct layer *layer = in->layer;
     struct layer_sizes size = {0};
 
     if (layer)
         layer_type(layer)->sizes(layer, b->plan->rows, &size);
-    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size.w;
+    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = ret[ROLE_DW_TIED] = size.w;
     for (uint32_t i = 0; i < OPTIMIZER_PARTS; i++)
         ret[ROLE_K + i] = size.w > 0 && i < optimizer_parts(b->config->optimizer)
                               ? optimizer_state_bytes(b->config->optimizer, size.w)
@@ -153,7 +171,7 @@ static void role_bytes(const struct binder *b, const struct layer *layer, uint64
     ret[ROLE_X] = ret[ROLE_DX] = size.x;
     ret[ROLE_Y] = ret[ROLE_DY] = size.y;
     ret[ROLE_S] = size.s;
-    ret[ROLE_SCRATCH] = size.scratch_bwd;
+    ret[ROLE_SCRATCH] = in->kind == INSTR_BWD ? size.scratch_bwd : size.scratch_fwd;
     ret[ROLE_TARGET] = size.target;
     ret[ROLE_RESULT] = size.result;
     ret[ROLE_SUMSQ] = sizeof(double);
@@ -166,27 +184,41 @@ static uint32_t parts_mask(void)
     return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
 }
 
+/* Whether another layer uses its weights. */
+static bool has_user(const struct model *m, const struct layer *l)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (is_tied(m, i, (uint32_t)(l - m->layers)))
+            return true;
+    return false;
+}
+
 /* Which roles a task cannot do without, where the layer has such a block at all. S of a FWD, and Y and S of a
  * REC, are written only where the plan wants them; dX only where a layer before is trained, and only then W
  * is read. */
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
+    const uint32_t tied = in->layer && has_user(b->config->model, in->layer) ? R(DW_TIED) : 0;
+    const bool late = in->layer && layer_type(in->layer)->loss_in_bwd;
     switch (in->kind) {
     case INSTR_FWD:
-        return R(W) | R(X) | R(Y) | R(TARGET) | R(RESULT);
     case INSTR_REC:
-        return R(W) | R(X) | R(TARGET) | R(RESULT);
+        if (late && b->kind != PROGRAM_EVAL)
+            return R(X);
+        return R(W) | R(X) | R(TARGET) | R(RESULT) | (in->kind == INSTR_FWD ? R(Y) : 0) |
+               (have & R(S) ? 0 : R(SCRATCH));
     case INSTR_BWD:
-        return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) ? R(W) : 0);
+        return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) || late ? R(W) : 0) |
+               (late ? R(RESULT) : 0);
     case INSTR_RED:
         return R(DW) | R(DW_OTHER);
     case INSTR_NORM:
-        return R(DW) | R(SUMSQ);
+        return R(DW) | R(SUMSQ) | tied;
     case INSTR_DECIDE:
         return R(SUMSQ) | R(DECISION);
     case INSTR_UPD:
-        return R(W) | R(DW) | (in->split ? parts_mask() : R(K)) |
+        return R(W) | R(DW) | tied | (in->split ? parts_mask() : R(K)) |
                (b->config->optimizer->clip > 0 ? R(DECISION) : 0);
     default:
         return 0;
@@ -284,7 +316,7 @@ static int bind_part(const struct binder *b, struct task *t, const struct plan_o
 static void wanted_range(const struct task *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
-    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || part;
+    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || role == ROLE_DW_TIED || part;
     const uint64_t base = part ? (uint64_t)(role - ROLE_K) * t->want[ROLE_W] : 0;
 
     *ret_begin = share ? base + t->begin : 0;
@@ -319,7 +351,7 @@ static int bind_task_operand(const struct binder *b, struct task *t, const struc
     r = bind_place(b, o, ret);
     if (r < 0)
         return r;
-    ret->role = role_of(in, &b->plan->tensors[o->tensor]);
+    ret->role = role_of(b->config->model, in, &b->plan->tensors[o->tensor]);
     if (ret->role == ROLE_COUNT)
         return bind_fail(b, "tensor %" PRIu32 " is no operand of such a task", o->tensor);
     if (ret->role == ROLE_K)
@@ -412,6 +444,21 @@ static int bind_share(const struct binder *b, struct task *t)
     return 0;
 }
 
+/* Where the decay of its weights changes, counted from the first of its bytes. */
+static void bind_ranges(const struct binder *b, const struct task *t)
+{
+    const struct optimizer *o = b->config->optimizer;
+    struct bound_instr *to = t->to;
+
+    to->n_ranges = optimizer_ranges(o, to->layer, t->begin, t->end, NULL);
+    to->ranges = arena_alloc_array(b->arena, to->n_ranges, sizeof *to->ranges);
+    optimizer_ranges(o, to->layer, t->begin, t->end, to->ranges);
+    for (uint32_t i = 0; i < to->n_ranges; i++) {
+        to->ranges[i].begin -= t->begin;
+        to->ranges[i].end -= t->begin;
+    }
+}
+
 static int bind_task(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     struct task t = {.in = in, .to = ret};
@@ -422,7 +469,7 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     r = bind_task_layer(b, in, ret);
     if (r < 0)
         return r;
-    role_bytes(b, ret->layer, t.want);
+    role_bytes(b, ret, t.want);
     r = bind_share(b, &t);
     if (r < 0)
         return r;
@@ -441,6 +488,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
         if (need & ~t.have & (1u << role) && t.want[role] > 0)
             return bind_fail(b, "it has no %s", role_names[role]);
     ret->bytes = t.end - t.begin;
+    if (in->kind == INSTR_UPD)
+        bind_ranges(b, &t);
     b->to->needs_args = true;
     return in->kind == INSTR_DECIDE ? check_ascending(b, in) : 0;
 }
@@ -617,7 +666,7 @@ int bind_program(const struct exec_config *config, enum program_kind kind, struc
 {
     const struct plan_program *from = &config->plan->programs[kind];
     struct binder b = {
-        .config = config, .plan = config->plan, .from = from, .kind = kind, .to = ret, .err = err};
+        .config = config, .plan = config->plan, .from = from, .kind = kind, .to = ret, .arena = arena, .err = err};
     int r;
 
     *ret = (struct bound_program){0};

@@ -19,6 +19,7 @@ enum role {
     ROLE_W,
     ROLE_DW,       /* of the replica; of replica 0, where the sum of all is */
     ROLE_DW_OTHER, /* of another replica: what a RED adds to it */
+    ROLE_DW_TIED,  /* of the weights' second use, in another layer: what NORM and UPD add to it */
     ROLE_K,        /* the whole; or, where the parts stand apart, the first of them */
     ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
     ROLE_X,
@@ -57,6 +58,8 @@ struct bound_instr {
     uint32_t first_row;        /* FWD, REC, BWD */
     bool accumulate;           /* BWD */
     bool split;                /* UPD: K is in parts, one role each */
+    struct optimizer_range *ranges; /* UPD: of its bytes, counted from the first; where decay changes */
+    uint32_t n_ranges;
     uint64_t bytes; /* moves and DROP: of the operand; RED, NORM, UPD: of dW, all of it or the share */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;

@@ -102,6 +102,7 @@ static void set_defaults(struct spec *s)
     s->data.scale_hi = 1;
     s->data.noise = 0.1;
     s->checkpoint.keep = 2;
+    s->schedule.gamma = 0.1;
     s->resources.devices_min = 1;
     s->queue.priority = PRIORITY_NORMAL;
     s->queue.preemptible = true;
@@ -214,6 +215,24 @@ static int check_activations(const struct spec *s, struct err *err)
     return 0;
 }
 
+/* What one section decides for another. */
+static int settle(struct spec *s, struct err *err)
+{
+    struct layer *loss = &s->model.layers[s->model.n_layers - 1];
+    uint64_t targets;
+
+    loss->smoothing = (float)s->train.label_smoothing;
+    if (s->mse && loss->smoothing > 0)
+        return err_set_at(err, -EINVAL, "train.label_smoothing", "the loss mse has no labels; remove it");
+    if (s->transformer && !s->no_decay_given)
+        s->optimizer.no_decay = 1u << PARAM_BIAS | 1u << PARAM_NORM;
+    if (s->tokens && (!checked_mul(s->train.global_batch, s->seq, &targets) || targets > UINT32_MAX))
+        return err_set_at(err, -EINVAL, "train.global_batch",
+                          "%" PRIu32 " sequences of %" PRIu32 " tokens are more than 2^32 targets; make it smaller",
+                          s->train.global_batch, s->seq);
+    return 0;
+}
+
 /* ------------------------------------------------------------------------------------------ entry points */
 
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
@@ -233,6 +252,8 @@ int spec_parse(const char *text, size_t bytes, const char *name, const char *bas
     r = read_top(&reader, doc);
     if (r == 0)
         r = check_eval(reader.s, err);
+    if (r == 0)
+        r = settle(reader.s, err);
     if (r == 0)
         r = check_activations(reader.s, err);
     json_free(doc);
@@ -402,6 +423,10 @@ double spec_lr(const struct spec *s, uint64_t step)
         return s->lr * ((double)(step + 1) / (double)warmup); /* in this order it is never above lr */
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
+    if (s->schedule.type == SCHEDULE_STEP) {
+        t = pow(s->schedule.gamma, (double)((step - warmup) / s->schedule.every_steps));
+        return s->lr * (t > min ? t : min);
+    }
     if (step >= total)
         return s->lr * min;
     t = (double)(step - warmup) / (double)(total - warmup); /* warmup <= step < total */

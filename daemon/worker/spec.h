@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 #include "base/strbuf.h"
+#include "daemon/worker/transformer.h"
 #include "kernels/layer.h"
 #include "scheduler/policy.h"
 
@@ -26,7 +27,7 @@
 #define SPEC_MAX_STEPS  0xffffffffull /* the step is one counter word of the random numbers */
 
 enum data_format { DATA_IDX, DATA_SYNTHETIC, DATA_FORMAT_COUNT };
-enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_COUNT };
+enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 enum spec_priority { PRIORITY_LOW, PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_COUNT };
 
@@ -54,6 +55,11 @@ struct spec {
     uint32_t features;  /* elements of an input row */
     uint32_t classes;   /* width of the last output */
     bool mse;      /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
+    bool tokens;   /* rows are sequences of token ids, targets the ids that follow */
+    uint32_t seq;  /* tokens per row */
+    uint32_t vocab;
+    const struct transformer *transformer; /* what the model was described as; NULL: as a chain */
+    const char *from;                      /* Hugging Face folder with the initial weights; NULL: random ones */
     uint64_t seed; /* of initial weights, dropout and shuffling */
 
     struct {
@@ -74,14 +80,18 @@ struct spec {
         uint32_t micro_batch; /* 0: auto */
         uint32_t replicas;    /* 0: auto */
         bool skip_nonfinite;  /* on_nonfinite "skip"; else stop */
+        double label_smoothing;
     } train;
 
     struct optimizer optimizer; /* clip: train.grad_clip */
+    bool no_decay_given;        /* else by the kind of model */
     double lr;                  /* the peak */
     struct {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
+        uint64_t every_steps; /* step: after so many of them, */
+        double gamma;         /* times this */
     } schedule;
 
     struct spec_every eval;
@@ -152,6 +162,8 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t ste
  * counts, checksum; no paths), batch sizes, optimizer, schedule. The number of steps is part of it only where
  * the schedule depends on it, so that a constant schedule may be prolonged. Needs spec_resolve. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
+/* A layer's part of it. */
+void spec_layer_json(const struct layer *l, struct strbuf *b);
 uint64_t spec_hash(const struct spec *s); /* of that text */
 
 /* The sizes in a text made by spec_resolved_json: what "auto" meant when a job was first planned. */

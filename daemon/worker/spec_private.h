@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "daemon/worker/spec.h"
+#include "daemon/worker/transformer.h"
 
 struct spec_reader {
     struct spec *s;
@@ -47,6 +48,9 @@ bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char 
 /* ---- sections ---- */
 
 int spec_read_model(const struct spec_reader *r, const struct json *node); /* spec_model.c */
+/* spec_transformer.c: {"type":"gpt2"|"llama", ...}; {"from": dir} and {"config": {...}} */
+int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
+int spec_read_hf(const struct spec_reader *r, const struct json *node);
 int spec_read_data(const struct spec_reader *r, const struct json *node);  /* spec_sections.c, all below */
 int spec_read_train(const struct spec_reader *r, const struct json *node);
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);

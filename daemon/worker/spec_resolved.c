@@ -20,17 +20,55 @@ static const char *const layer_names[LAYER_COUNT] = {
 #undef LAYER
 };
 
-static void add_layer(struct strbuf *b, const struct layer *l)
+static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
+
+/* Keys that a kind of layer always had, in their order; others only where they say something. */
+void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
+    bool dense = l->kind == LAYER_dense;
+
     strbuf_addf(b, "{\"kind\":\"%s\",\"in\":%" PRIu32 ",\"out\":%" PRIu32, layer_names[l->kind], l->in,
                 l->out);
-    if (l->kind == LAYER_dense)
+    if (dense || l->kind == LAYER_norm || l->kind == LAYER_attention || l->kind == LAYER_mlp)
         strbuf_addf(b, ",\"bias\":%s", l->bias ? "true" : "false");
-    if (l->kind == LAYER_dense || l->kind == LAYER_activation)
+    if (dense || l->kind == LAYER_activation || (l->kind == LAYER_mlp && !l->gated))
         strbuf_addf(b, ",\"activation\":\"%s\"", act_names[l->act]);
-    if (l->kind == LAYER_dense || l->kind == LAYER_dropout)
+    if (dense || l->kind == LAYER_dropout || l->dropout > 0)
         strbuf_addf(b, ",\"dropout\":%.9g", (double)l->dropout);
+    if (l->seq > 1)
+        strbuf_addf(b, ",\"seq\":%" PRIu32, l->seq);
+    if (l->kind == LAYER_norm)
+        strbuf_addf(b, ",\"rms\":%s,\"eps\":%.9g", l->rms ? "true" : "false", (double)l->eps);
+    if (l->kind == LAYER_attention)
+        strbuf_addf(b, ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"rope_theta\":%.9g,\"score_dropout\":%.9g",
+                    l->heads, l->kv_heads, (double)l->rope_theta, (double)l->score_dropout);
+    if (l->kind == LAYER_mlp)
+        strbuf_addf(b, ",\"hidden\":%" PRIu32 ",\"gated\":%s", l->hidden, l->gated ? "true" : "false");
+    if (l->vocab > 0)
+        strbuf_addf(b, ",\"vocab\":%" PRIu32, l->vocab);
+    if (l->kind == LAYER_positions)
+        strbuf_addf(b, ",\"positions\":%" PRIu32, l->positions);
+    if (l->smoothing > 0)
+        strbuf_addf(b, ",\"label_smoothing\":%.9g", (double)l->smoothing);
+    if (l->init_std > 0)
+        strbuf_addf(b, ",\"init_std\":%.9g,\"proj_std\":%.9g", (double)l->init_std, (double)l->proj_std);
+    if (l->tied)
+        strbuf_addf(b, ",\"tied_to\":%" PRIu32, l->owner);
+    if (l->n_inner > 0) {
+        strbuf_add(b, ",\"inner\":[");
+        add_layers(b, l->inner, l->n_inner);
+        strbuf_add(b, "]");
+    }
     strbuf_add(b, "}");
+}
+
+static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            strbuf_add(b, ",");
+        spec_layer_json(&layers[i], b);
+    }
 }
 
 static void add_data(struct strbuf *b, const struct spec *s)
@@ -56,14 +94,20 @@ static void add_optimizer(struct strbuf *b, const struct spec *s)
                     (double)o->eps);
     else
         strbuf_addf(b, "\"momentum\":%.9g,", (double)o->momentum);
-    strbuf_addf(b, "\"weight_decay\":%.9g}", (double)o->weight_decay);
+    strbuf_addf(b, "\"weight_decay\":%.9g", (double)o->weight_decay);
+    if (o->no_decay != 0)
+        strbuf_addf(b, ",\"no_decay\":%" PRIu32, o->no_decay);
+    strbuf_add(b, "}");
 }
 
 static void add_schedule(struct strbuf *b, const struct spec *s)
 {
     strbuf_addf(b, ",\"schedule\":{\"type\":\"%s\",\"warmup_steps\":%" PRIu64,
                 spec_schedule_names[s->schedule.type], s->schedule.warmup_steps);
-    if (s->schedule.type != SCHEDULE_CONSTANT)
+    if (s->schedule.type == SCHEDULE_STEP)
+        strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"every_steps\":%" PRIu64 ",\"gamma\":%.17g",
+                    s->schedule.min_lr_ratio, s->schedule.every_steps, s->schedule.gamma);
+    else if (s->schedule.type != SCHEDULE_CONSTANT)
         strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"total_steps\":%" PRIu64, s->schedule.min_lr_ratio,
                     s->resolved.total_steps);
     strbuf_add(b, "}");
@@ -73,11 +117,7 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
 {
     assert(s->resolved.total_steps > 0);
     strbuf_add(b, "{\"model\":[");
-    for (uint32_t i = 0; i < s->model.n_layers; i++) {
-        if (i > 0)
-            strbuf_add(b, ",");
-        add_layer(b, &s->model.layers[i]);
-    }
+    add_layers(b, s->model.layers, s->model.n_layers);
     strbuf_addf(b, "],\"seed\":%" PRIu64, s->seed);
     add_data(b, s);
     strbuf_addf(b,

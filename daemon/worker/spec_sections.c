@@ -181,6 +181,8 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     spec_take_auto_u32(&o, "micro_batch", 1, SPEC_MAX_DIM, &s->train.micro_batch);
     spec_take_auto_u32(&o, "replicas", 1, SPEC_MAX_DIM, &s->train.replicas);
     read_grad_clip(r, &o);
+    spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION,
+                    &s->train.label_smoothing);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
     check_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
@@ -238,6 +240,35 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
     ret->momentum = (float)momentum;
 }
 
+/* Classes of parameters that weight decay leaves alone: ["bias","norm"]. */
+static void read_no_decay(struct json_obj *o, struct spec *s)
+{
+    const char *names[PARAM_CLASS_COUNT + 1] = {NULL};
+    const struct json *list;
+    const char *name;
+
+    memcpy(names, param_class_names, sizeof param_class_names);
+    if (!json_take(o, "no_decay", JSON_OPTIONAL, &list))
+        return;
+    s->no_decay_given = true;
+    s->optimizer.no_decay = 0;
+    for (const struct json *i = json_type(list) == JSON_ARRAY ? json_array_first(list) : NULL; i; i = json_array_next(i)) {
+        int class = 0;
+        if (json_string(i, "", &name, NULL) < 0)
+            name = "";
+        while (names[class] && strcmp(names[class], name) != 0)
+            class ++;
+        if (!names[class]) {
+            json_fail(o, "no_decay", -EINVAL, "has \"%s\"; parameters are of the classes matrix, bias, norm, embedding",
+                      name);
+            return;
+        }
+        s->optimizer.no_decay |= 1u << class;
+    }
+    if (json_type(list) != JSON_ARRAY)
+        json_fail(o, "no_decay", -EINVAL, "must be an array of classes, e.g. [\"bias\",\"norm\"]");
+}
+
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
 {
     const char *names[OPTIMIZER_COUNT + 1] = {NULL};
@@ -258,10 +289,11 @@ int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
         read_sgd(&o, ret);
     if (spec_take_float(&o, "weight_decay", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &decay))
         ret->weight_decay = (float)decay;
+    read_no_decay(&o, r->s);
     return json_obj_end(&o);
 }
 
-const char *const spec_schedule_names[SCHEDULE_COUNT + 1] = {"constant", "cosine", "linear", NULL};
+const char *const spec_schedule_names[SCHEDULE_COUNT + 1] = {"constant", "cosine", "linear", "step", NULL};
 
 int spec_read_schedule(const struct spec_reader *r, const struct json *node)
 {
@@ -279,6 +311,10 @@ int spec_read_schedule(const struct spec_reader *r, const struct json *node)
         json_fail(&o, "min_lr_ratio", -EINVAL,
                   "a constant schedule does not go down; remove it, or write "
                   "\"type\": \"cosine\" or \"linear\"");
+    if (type == SCHEDULE_STEP) {
+        spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->schedule.every_steps);
+        spec_take_float(&o, "gamma", JSON_OPTIONAL, spec_is_ratio, SPEC_RATIO, &s->schedule.gamma);
+    }
     return json_obj_end(&o);
 }
 

@@ -15,11 +15,13 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/crc32c.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/strbuf.h"
 #include "daemon/worker/discover.h"
 #include "daemon/worker/fsutil.h"
+#include "daemon/worker/spec.h"
 #include "scheduler/table.h"
 
 #define CACHE_MAX   (16u << 20)
@@ -55,11 +57,27 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
+/* Of sequences, and what else its few words do not tell: a hash of all that describes it. */
+static void describe_rest(const struct layer *l, char ret[16])
+{
+    struct strbuf b = {0};
+
+    ret[0] = '\0';
+    if (l->seq <= 1 && l->n_inner == 0)
+        return;
+    spec_layer_json(l, &b);
+    snprintf(ret, 16, " #%08" PRIx32, crc32c(0, b.at, b.n));
+    strbuf_finish(&b);
+}
+
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX])
 {
-    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s", layer_type(l)->name, l->in, l->out,
+    char rest[16];
+
+    describe_rest(l, rest);
+    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s", layer_type(l)->name, l->in, l->out,
              l->bias ? " bias" : "", l->act != ACT_NONE ? " " : "",
-             l->act != ACT_NONE ? act_names[l->act] : "", l->dropout > 0 ? " dropout" : "", dx ? " dx" : "");
+             l->act != ACT_NONE ? act_names[l->act] : "", l->dropout > 0 ? " dropout" : "", rest, dx ? " dx" : "");
 }
 
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX])
@@ -342,7 +360,7 @@ static void fill_layer(const struct time_cache *c, const struct model *m, const 
         keep_oldest(at, e);
     }
     to->w = size.w;
-    to->k = optimizer_state_bytes(o, size.w);
+    to->k = m->layers[l].tied ? 0 : optimizer_state_bytes(o, size.w);
     time_shape_update(o, size.w, shape);
     const struct time_entry *update = size.w > 0 ? time_cache_find(c, shape, 0) : NULL;
     if (update != NULL) {

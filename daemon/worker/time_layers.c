@@ -157,14 +157,23 @@ static int launch(void *ctx, const struct op_call *call)
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
+/* When training, a loss may be the backward pass's alone. */
+static int run_forward(const struct work *w, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct layer_io in = *io;
+    if (layer_type(w->layer)->loss_in_bwd)
+        in.result = NULL;
+    return layer_type(w->layer)->fwd(w->layer, &in, sink);
+}
+
 static int enqueue(struct work *w)
 {
     const struct op_sink sink = {launch, w};
     uint32_t i = w->turn++ % w->copies;
     if (w->layer == NULL)
         return optimizer_update(w->optimizer, &w->timer->step, &w->update[i], &sink);
-    const struct layer_type *type = layer_type(w->layer);
-    return (w->backward ? type->bwd : type->fwd)(w->layer, &w->io[i], &sink);
+    return w->backward ? layer_type(w->layer)->bwd(w->layer, &w->io[i], &sink)
+                       : run_forward(w, &w->io[i], &sink);
 }
 
 /* n times, with marks around each. */
@@ -252,6 +261,19 @@ static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
     return r;
 }
 
+/* Ids all over the vocabulary, for each copy of the input. */
+static int fill_ids(struct work *w, const struct layer *l, uint64_t bytes)
+{
+    int32_t *ids = w->timer->host;
+    int r = 0;
+    for (uint64_t i = 0; i < bytes / sizeof *ids; i++)
+        ids[i] = (int32_t)(i * 2654435761u % l->vocab);
+    for (uint32_t i = 0; r == 0 && i < w->copies; i++)
+        r = copy_in(w->timer, (void *)(uintptr_t)w->io[i].x, ids, bytes);
+    fill(w->timer, aligned(bytes));
+    return r;
+}
+
 int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
                 double *ret_bwd_s, struct err *err)
 {
@@ -261,6 +283,8 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
     if (timer_layer_bytes(l, rows) > t->device_bytes)
         return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
     int r = fill_device(t, lay_out(&w, &s, dx, rows), s.target);
+    if (r == 0 && layer_type(l)->takes_ids)
+        r = fill_ids(&w, l, s.x);
     if (r < 0)
         return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
     r = time_work(&w, ret_fwd_s, err);

@@ -46,6 +46,14 @@
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
+/* keep[i] = 1 where dropout (see op_dropout) keeps element first + i of the row at position q, else 0. */
+struct cpu_dropout {
+    const struct step_args *step;
+    uint32_t layer, q;
+    float p;
+};
+void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
+
 /* Elements per piece of the pool: several times what waking a thread costs. */
 #define PIECE 32768u
 

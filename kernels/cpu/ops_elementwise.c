@@ -21,6 +21,8 @@
 FORWARD(relu_fwd, vmath_relu)
 FORWARD(gelu_fwd, vmath_gelu)
 FORWARD(tanh_fwd, vmath_tanh)
+FORWARD(gelu_erf_fwd, vmath_gelu_erf)
+FORWARD(silu_fwd, vmath_silu)
 
 /* dx may be dy. */
 #define BACKWARD(name, expression)                                                                           \
@@ -34,6 +36,8 @@ FORWARD(tanh_fwd, vmath_tanh)
 BACKWARD(relu_bwd, x[i] <= 0.0f ? 0.0f : dy[i])
 BACKWARD(gelu_bwd, dy[i] * vmath_gelu_slope(x[i]))
 BACKWARD(tanh_bwd, dy[i] * vmath_tanh_slope(x[i]))
+BACKWARD(gelu_erf_bwd, dy[i] * vmath_gelu_erf_slope(x[i]))
+BACKWARD(silu_bwd, dy[i] * vmath_silu_slope(x[i]))
 
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n)
 {
@@ -51,7 +55,11 @@ void cpu_act_fwd(enum act act, const float *x, float *y, size_t n)
         tanh_fwd(x, y, n);
         break;
     case ACT_GELU_ERF:
+        gelu_erf_fwd(x, y, n);
+        break;
     case ACT_SILU:
+        silu_fwd(x, y, n);
+        break;
     case ACT_COUNT:
         assert(!"no such activation");
     }
@@ -87,7 +95,11 @@ void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_
         tanh_bwd(x, dy, dx, n);
         break;
     case ACT_GELU_ERF:
+        gelu_erf_bwd(x, dy, dx, n);
+        break;
     case ACT_SILU:
+        silu_bwd(x, dy, dx, n);
+        break;
     case ACT_COUNT:
         assert(!"no such activation");
     }
@@ -158,6 +170,29 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
             float u = (float)(int32_t)(bits[e] >> 8) * 0x1p-24f; /* rng_unit */
             y[e0 + e] = u >= p ? x[e0 + e] / keep : 0.0f;
         }
+    }
+}
+
+/* Of one span, from element `skip` of it on. */
+CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint32_t block, size_t skip, uint32_t q,
+                                 uint32_t c2, uint32_t c3)
+{
+    uint32_t bits[SPAN];
+
+    philox_span(seed, block, q, c2, c3, bits);
+    for (size_t i = 0; i < n; i++) {
+        float u = (float)(int32_t)(bits[skip + i] >> 8) * 0x1p-24f; /* rng_unit */
+        keep[i] = u >= p ? 1.0f : 0.0f;
+    }
+}
+
+void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        size_t skip = (first + done) % 4, count = n - done < SPAN - skip ? n - done : SPAN - skip;
+        keep_span(keep + done, count, d->p, d->step->seed, (uint32_t)((first + done) / 4), skip, d->q,
+                  rng_word2(RNG_DROPOUT, d->layer), (uint32_t)d->step->step);
+        done += count;
     }
 }
 

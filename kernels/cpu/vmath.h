@@ -1,4 +1,4 @@
-/* exp, tanh and what is made of them, as plain arithmetic that compilers turn into vector code.
+/* exp, tanh, the normal distribution and what is made of them, as plain arithmetic that compilers turn into vector code.
  *
  * Only + - * / and selections, in a fixed order and without fused multiply-add: the same bits on every
  * instruction set, scalar or vector. (The C library's own vary with the machine, and a vector version of it
@@ -24,19 +24,25 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for
- * e^r. */
-VMATH_INLINE float vmath_exp(float x)
+/* The nearest integer to x / ln 2, plus a number that leaves it in the low bits of the sum. */
+#define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
+
+VMATH_INLINE float vmath_exp_steps(float x)
 {
-    const float round_magic =
-        12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+    return x * 1.44269504f + VMATH_ROUND_MAGIC;
+}
 
-    x = vmath_clamp(x, VMATH_EXP_MAX);
-    float t = x * 1.44269504f + round_magic;
-    float n = t - round_magic;
-    float r = x - n * 0.693359375f; /* ln 2 in two parts; the first has few bits, so the product is exact */
-    r = r - n * -2.12194440e-4f;
+/* x - n ln 2; ln 2 in two parts, of which the first has few bits, so that its product is exact. */
+VMATH_INLINE float vmath_exp_rest(float x, float t)
+{
+    float n = t - VMATH_ROUND_MAGIC;
+    float r = x - n * 0.693359375f;
+    return r - n * -2.12194440e-4f;
+}
 
+/* 2^n e^r for |r| <= ln 2 / 2 and a little more. */
+VMATH_INLINE float vmath_exp_finish(float r, float t)
+{
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -51,6 +57,15 @@ VMATH_INLINE float vmath_exp(float x)
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return p * scale;
+}
+
+/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for
+ * e^r. */
+VMATH_INLINE float vmath_exp(float x)
+{
+    x = vmath_clamp(x, VMATH_EXP_MAX);
+    float t = vmath_exp_steps(x);
+    return vmath_exp_finish(vmath_exp_rest(x, t), t);
 }
 
 /* Within 3 ulp. */
@@ -107,6 +122,99 @@ VMATH_INLINE float vmath_gelu_slope(float x)
     struct vmath_gelu g = vmath_gelu_parts(x);
     float dv = VMATH_GELU_SCALE * (1.0f + (3.0f * VMATH_GELU_CUBE) * g.x2);
     return g.s + (g.x * ((g.e * g.s) * g.s)) * dv;
+}
+
+/* gelu in its erf form is x * Phi(x), Phi the normal distribution. Of a = |x|, Phi(-a) = e^(-a^2/2) * u * P((a - 4) u)
+ * with u = 1 / (a + 4): the product of e^(a^2/2) Phi(-a) and a + 4 is nearly constant. No cancellation at negative x, where
+ * Phi is small. Beyond +-12.6 it is 0 or x. a^2 is kept in two parts, since what is lost of it counts a^2 times. */
+#define VMATH_NORMAL_MAX 12.6f
+
+struct vmath_normal {
+    float x;       /* clamped */
+    float below;   /* Phi(x) */
+    float density; /* e^(-x^2/2) / sqrt(2 pi) */
+};
+
+/* a without its lower half: its square is exact. */
+VMATH_INLINE float vmath_upper_half(float a)
+{
+    uint32_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    bits &= 0xfffff000u;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
+VMATH_INLINE float vmath_exp_half_square(float a)
+{
+    float h = vmath_upper_half(a);
+    float upper = -0.5f * (h * h), lower = -0.5f * ((a - h) * (a + h));
+    float t = vmath_exp_steps(upper);
+    return vmath_exp_finish(vmath_exp_rest(upper, t) + lower, t);
+}
+
+VMATH_INLINE struct vmath_normal vmath_normal(float x)
+{
+    struct vmath_normal g;
+
+    g.x = vmath_clamp(x, VMATH_NORMAL_MAX);
+    float a = __builtin_fabsf(g.x), u = 1.0f / (a + 4.0f), t = (a - 4.0f) * u;
+    float p = -1.099467003e-04f;
+    p = p * t + 2.257158139e-04f;
+    p = p * t + 1.585362976e-03f;
+    p = p * t + -3.534329601e-03f;
+    p = p * t + -7.536918432e-03f;
+    p = p * t + 6.040701273e-02f;
+    p = p * t + -1.865215774e-01f;
+    p = p * t + 3.871367337e-01f;
+    p = p * t + -6.078966580e-01f;
+    p = p * t + 7.552851373e-01f;
+    float e = vmath_exp_half_square(a), tail = (e * u) * p;
+    tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* not a number: it stays */
+    g.below = x < 0.0f ? tail : 1.0f - tail;
+    g.density = e * 0.398942280f;
+    return g;
+}
+
+VMATH_INLINE float vmath_gelu_erf(float x)
+{
+    return x * vmath_normal(x).below;
+}
+
+VMATH_INLINE float vmath_gelu_erf_slope(float x)
+{
+    struct vmath_normal g = vmath_normal(x);
+    return g.below + g.x * g.density;
+}
+
+/* silu is x * s(x), s the logistic function; s is 0 below -80. */
+struct vmath_silu {
+    float x; /* clamped */
+    float e; /* exp(-x) */
+    float s; /* 1 / (1 + e) */
+};
+
+VMATH_INLINE struct vmath_silu vmath_silu_parts(float x)
+{
+    struct vmath_silu g;
+
+    g.x = vmath_clamp(x, VMATH_EXP_MAX);
+    g.e = vmath_exp(-g.x);
+    g.s = 1.0f / (1.0f + g.e);
+    g.s = x < -VMATH_EXP_MAX ? 0.0f : g.s;
+    return g;
+}
+
+VMATH_INLINE float vmath_silu(float x)
+{
+    return x * vmath_silu_parts(x).s;
+}
+
+/* s + x s' with s' = s (1 - s) = e s^2 */
+VMATH_INLINE float vmath_silu_slope(float x)
+{
+    struct vmath_silu g = vmath_silu_parts(x);
+    return g.s + g.x * ((g.e * g.s) * g.s);
 }
 
 VMATH_INLINE float vmath_relu(float x)

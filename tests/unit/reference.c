@@ -53,6 +53,11 @@ static double gelu_inner(double x)
     return sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
 }
 
+static double normal_below(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2.0));
+}
+
 double ref_act(enum act act, double x)
 {
     switch (act) {
@@ -64,6 +69,10 @@ double ref_act(enum act act, double x)
         return x / (1.0 + exp(-2.0 * gelu_inner(x)));
     case ACT_TANH:
         return tanh(x);
+    case ACT_GELU_ERF: /* 0.5 x (1 + erf(x / sqrt 2)), without the cancellation */
+        return x * normal_below(x);
+    case ACT_SILU:
+        return x / (1.0 + exp(-x));
     case ACT_COUNT:
         break;
     }
@@ -83,6 +92,12 @@ double ref_act_slope(enum act act, double x)
     }
     case ACT_TANH:
         return 1.0 - tanh(x) * tanh(x);
+    case ACT_GELU_ERF:
+        return normal_below(x) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+    case ACT_SILU: {
+        double s = 1.0 / (1.0 + exp(-x));
+        return s + x * s * (1.0 - s);
+    }
     case ACT_COUNT:
         break;
     }
@@ -113,67 +128,6 @@ double ref_mse(const double *x, const double *target, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         sum += (x[i] - target[i]) * (x[i] - target[i]);
     return sum / n;
-}
-
-static double keep_factor(const struct ref_layer *p, uint32_t row, uint32_t element)
-{
-    float rate = p->l->dropout;
-    if (rate <= 0 || !p->step->training)
-        return 1;
-    bool keeps = ref_dropout_keeps(p->step, p->l->id, p->first_row + row, element, rate);
-    return keeps ? 1.0 / (1.0 - (double)rate) : 0;
-}
-
-static void dense_fwd(const struct ref_layer *p, double *y)
-{
-    const struct layer *l = p->l;
-
-    ref_matmul(&(struct ref_matmul){p->x, p->w, p->rows, l->out, l->in, false, true}, y, NULL);
-    for (uint32_t r = 0; r < p->rows; r++)
-        for (uint32_t c = 0; c < l->out; c++) {
-            double z = y[r * l->out + c] + (l->bias ? p->w[(size_t)l->in * l->out + c] : 0);
-            y[r * l->out + c] = ref_act(l->act, z) * keep_factor(p, r, c);
-        }
-}
-
-static double loss_row(const struct ref_layer *p, uint32_t r)
-{
-    const double *x = p->x + (size_t)r * p->l->in;
-
-    if (p->l->kind == LAYER_softmax_xent)
-        return ref_xent(x, p->l->in, (uint32_t)((const int32_t *)p->target)[r]);
-    double *t = ref_to_double((const float *)p->target + (size_t)r * p->l->in, p->l->in);
-    double loss = ref_mse(x, t, p->l->in);
-    free(t);
-    return loss;
-}
-
-void ref_layer_fwd(const struct ref_layer *p, double *y)
-{
-    uint64_t n = (uint64_t)p->rows * p->l->in;
-
-    switch (p->l->kind) {
-    case LAYER_activation:
-        for (uint64_t i = 0; i < n; i++)
-            y[i] = ref_act(p->l->act, p->x[i]);
-        return;
-    case LAYER_dense:
-        dense_fwd(p, y);
-        return;
-    case LAYER_dropout:
-        for (uint64_t i = 0; i < n; i++)
-            y[i] = p->x[i] * keep_factor(p, (uint32_t)(i / p->l->in), (uint32_t)(i % p->l->in));
-        return;
-    case LAYER_mse:
-    case LAYER_softmax_xent:
-        *y = 0;
-        for (uint32_t r = 0; r < p->rows && p->first_row + r < p->step->valid_rows; r++)
-            *y += loss_row(p, r);
-        return;
-    case LAYER_COUNT:
-        break;
-    }
-    abort();
 }
 
 double ref_ulps(float got, double want)

@@ -47,7 +47,7 @@ static int launch_now(void *ctx, const struct op_call *call)
 
 #define DENSE(bias_, act_, dropout_)                                                                         \
     {                                                                                                        \
-        .kind = LAYER_dense, .id = 3, .in = 7, .out = 5, .bias = bias_, .act = act_, .dropout = dropout_     \
+        .kind = LAYER_dense, .id = 3, .key = 3, .in = 7, .out = 5, .bias = bias_, .act = act_, .dropout = dropout_     \
     }
 #define DENSE_ALL(act)                                                                                       \
     DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
@@ -59,6 +59,7 @@ static const struct layer dense_configs[] = {
     DENSE_ALL(ACT_TANH),
     {.kind = LAYER_dense, .in = 1, .out = 1, .bias = true},
     {.kind = LAYER_dense, .id = 1, .in = 17, .out = 33, .bias = true, .act = ACT_GELU},
+    {.kind = LAYER_dense, .seq = 3, .in = 12, .out = 15, .bias = true, .act = ACT_SILU, .dropout = 0.3f},
 };
 static const struct layer activation_configs[] = {
     {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_NONE},
@@ -67,7 +68,7 @@ static const struct layer activation_configs[] = {
     {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_TANH},
 };
 static const struct layer dropout_configs[] = {
-    {.kind = LAYER_dropout, .id = 6, .in = 11, .out = 11, .dropout = 0.5f},
+    {.kind = LAYER_dropout, .id = 6, .key = 6, .in = 11, .out = 11, .dropout = 0.5f},
 };
 static const struct layer mse_configs[] = {
     {.kind = LAYER_mse, .in = 6},
@@ -76,6 +77,72 @@ static const struct layer mse_configs[] = {
 static const struct layer softmax_xent_configs[] = {
     {.kind = LAYER_softmax_xent, .in = 10},
     {.kind = LAYER_softmax_xent, .in = 1},
+    {.kind = LAYER_softmax_xent, .in = 21, .seq = 3, .smoothing = 0.2f},
+};
+static const struct layer norm_configs[] = {
+    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .bias = true, .eps = 1e-5f},
+    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .eps = 1e-5f},
+    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .rms = true, .eps = 1e-3f},
+    {.kind = LAYER_norm, .in = 7, .out = 7, .bias = true, .eps = 0.1f},
+};
+static const struct layer embedding_configs[] = {
+    {.kind = LAYER_embedding, .in = 3, .out = 12, .seq = 3, .vocab = 6},
+    {.kind = LAYER_embedding, .in = 1, .out = 5, .vocab = 2},
+};
+static const struct layer positions_configs[] = {
+    {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 3},
+    {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 5, .dropout = 0.3f},
+};
+#define ATTENTION(heads_, kv_heads_)                                                                                   \
+    .kind = LAYER_attention, .key = 4, .in = 40, .out = 40, .seq = 5, .heads = heads_, .kv_heads = kv_heads_
+static const struct layer attention_configs[] = {
+    {ATTENTION(2, 2), .bias = true},
+    {ATTENTION(1, 1)},
+    {ATTENTION(4, 2), .rope_theta = 100},
+    {ATTENTION(4, 1), .bias = true, .rope_theta = 10000, .dropout = 0.3f},
+    {ATTENTION(2, 2), .bias = true, .score_dropout = 0.3f},
+};
+#define MLP .kind = LAYER_mlp, .key = 5, .in = 12, .out = 12, .seq = 3, .hidden = 7
+static const struct layer mlp_configs[] = {
+    {MLP, .bias = true, .act = ACT_GELU},     {MLP, .act = ACT_GELU_ERF},
+    {MLP, .act = ACT_NONE},                   {MLP, .gated = true},
+    {MLP, .gated = true, .bias = true},       {MLP, .bias = true, .act = ACT_RELU, .dropout = 0.3f},
+    {MLP, .gated = true, .dropout = 0.3f},
+};
+static const struct layer lm_head_configs[] = {
+    {.kind = LAYER_lm_head, .in = 12, .seq = 3, .vocab = 9},
+    {.kind = LAYER_lm_head, .in = 12, .seq = 3, .vocab = 9, .smoothing = 0.1f},
+};
+
+/* As transformers are made: a norm before each part. */
+static const struct layer attention_part[] = {
+    {.kind = LAYER_norm, .key = 21, .in = 20, .out = 20, .seq = 5, .bias = true, .eps = 1e-3f, .name = "ln"},
+    {.kind = LAYER_attention, .key = 22, .in = 20, .out = 20, .seq = 5, .bias = true, .heads = 2, .kv_heads = 1,
+     .rope_theta = 50, .dropout = 0.2f, .score_dropout = 0.2f, .name = "attn"},
+};
+static const struct layer mlp_part[] = {
+    {.kind = LAYER_norm, .key = 23, .in = 20, .out = 20, .seq = 5, .rms = true, .eps = 1e-3f, .name = "ln"},
+    {.kind = LAYER_mlp, .key = 24, .in = 20, .out = 20, .seq = 5, .gated = true, .hidden = 6, .name = "mlp"},
+};
+static const struct layer uneven_part[] = {
+    {.kind = LAYER_dense, .key = 25, .in = 20, .out = 35, .seq = 5, .act = ACT_GELU, .dropout = 0.2f, .name = "up"},
+    {.kind = LAYER_activation, .in = 35, .out = 35, .seq = 5, .act = ACT_TANH},
+    {.kind = LAYER_dense, .key = 26, .in = 35, .out = 15, .seq = 5, .bias = true, .name = "down"},
+};
+static const struct layer halves[] = {
+    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = attention_part, .n_inner = 2},
+    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 2},
+    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = uneven_part, .n_inner = 3, .name = "end"},
+};
+static const struct layer residual_configs[] = {
+    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = attention_part, .n_inner = 2},
+    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 2},
+    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 1},
+};
+static const struct layer block_configs[] = {
+    {.kind = LAYER_block, .in = 20, .out = 20, .seq = 5, .inner = halves, .n_inner = 2},
+    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = halves, .n_inner = 3},
+    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = uneven_part, .n_inner = 3},
 };
 
 static const struct {
@@ -119,14 +186,31 @@ static float *random_block(uint64_t bytes, uint32_t key, float scale)
     return p;
 }
 
+static uint32_t seq_of(const struct layer *l)
+{
+    return l->seq > 1 ? l->seq : 1;
+}
+
+/* Classes, and in sequences some that are ignored. */
 static void *random_target(const struct layer *l, uint32_t rows, uint64_t bytes)
 {
-    if (l->kind != LAYER_softmax_xent)
+    if (l->kind != LAYER_softmax_xent && l->kind != LAYER_lm_head)
         return random_block(bytes, 4, 1);
+    uint32_t classes = l->kind == LAYER_lm_head ? l->vocab : l->in / seq_of(l);
     int32_t *t = block(bytes);
-    for (uint32_t r = 0; r < rows; r++)
-        t[r] = (int32_t)(r * 3 % l->in);
+    for (uint32_t r = 0; r < rows * seq_of(l); r++)
+        t[r] = seq_of(l) > 1 && r % 5 == 3 ? -1 : (int32_t)(r * 3 % classes);
     return t;
+}
+
+static float *random_input(const struct layer *l, uint64_t bytes)
+{
+    float *x = random_block(bytes, 2, 2);
+    for (uint32_t i = 0; l->kind == LAYER_embedding && i < bytes / sizeof *x; i++) {
+        int32_t id = (int32_t)(i * 5 / 2 % l->vocab);
+        memcpy(&x[i], &id, sizeof id);
+    }
+    return x;
 }
 
 static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
@@ -136,7 +220,7 @@ static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
     g->step = (struct step_args){
         .step = 9, .seed = 5, .grad_scale = 0.25f, .valid_rows = UINT32_MAX, .training = 1};
     g->w = random_block(g->sizes.w, 1, 1);
-    g->x = random_block(g->sizes.x, 2, 2);
+    g->x = random_input(l, g->sizes.x);
     g->dy = random_block(g->sizes.y, 3, 1);
     g->io = (struct layer_io){
         .step = &g->step,
@@ -149,7 +233,7 @@ static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
         .dw = block(g->sizes.w),
         .dx = block(g->sizes.x),
         .dy = g->dy,
-        .scratch = block(g->sizes.scratch_bwd),
+        .scratch = block(g->sizes.scratch_bwd > g->sizes.scratch_fwd ? g->sizes.scratch_bwd : g->sizes.scratch_fwd),
         .target = random_target(l, rows, g->sizes.target),
         .result = block(g->sizes.result),
     };
@@ -242,7 +326,7 @@ static void check_saved(const struct layer *l, uint32_t rows)
     if (g.sizes.y)
         assert_memory_equal(g.io.y, without.io.y, g.sizes.y);
     if (g.sizes.s)
-        assert_memory_equal(g.io.s, only.io.s, g.sizes.s);
+        assert_memory_equal(g.io.s, only.io.s, g.sizes.s - g.sizes.s_work);
     if (g.sizes.result) {
         assert_memory_equal(g.io.result, without.io.result, g.sizes.result);
         assert_memory_equal(g.io.result, only.io.result, g.sizes.result);
@@ -298,6 +382,7 @@ static void check_bwd(const struct layer *l, uint32_t rows)
     uint64_t n_w = g.sizes.w / sizeof(float), n_x = g.sizes.x / sizeof(float);
     double *w = ref_to_double(g.w, n_w), *x = ref_to_double(g.x, n_x);
 
+    n_x = l->kind == LAYER_embedding ? 0 : n_x; /* ids have no gradient */
     rig_fwd(&g);
     rig_bwd(&g);
     check_gradient(&g, w, x, x, n_x, g.io.dx, 1);
@@ -343,15 +428,16 @@ static void test_layer_bwd_without_dx_has_same_dw(void **state)
 static void check_blocks(const struct layer *l, uint32_t rows)
 {
     const struct layer_type *type = layer_type(l);
-    struct layer_param params[4];
+    struct layer_param params[32];
     struct layer_sizes s;
     struct layer_cost cost;
     uint64_t at = 0;
 
     type->sizes(l, rows, &s);
     type->cost(l, rows, &cost);
-    uint32_t n = type->params(l, params);
+    uint32_t n = type->params(l, NULL);
     assert_true(n <= COUNT(params));
+    assert_int_equal(type->params(l, params), n);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t count = 1;
         for (uint32_t d = 0; d < params[i].rank; d++)
@@ -364,8 +450,10 @@ static void check_blocks(const struct layer *l, uint32_t rows)
     assert_int_equal(s.x, (uint64_t)rows * l->in * sizeof(float));
     assert_int_equal(s.y, type->is_loss ? 0 : (uint64_t)rows * l->out * sizeof(float));
     assert_true((s.target > 0) == type->is_loss && (s.result > 0) == type->is_loss);
-    assert_true(cost.fwd_flops > 0 && cost.bwd_flops > 0);
-    assert_true(cost.fwd_bytes >= s.w + s.x + s.y + s.target && cost.bwd_bytes >= 2 * s.w + s.x);
+    assert_true(s.s_work <= s.s && (s.s == 0 || s.scratch_fwd == 0 || s.scratch_fwd == s.s));
+    assert_true(cost.bwd_flops > 0 && cost.bwd_bytes >= s.w + s.x);
+    if (!type->loss_in_bwd) /* which has no forward pass to speak of */
+        assert_true(cost.fwd_flops > 0 && cost.fwd_bytes >= s.x + s.y + s.target);
 }
 
 static void test_layer_blocks_agree_with_params(void **state)
@@ -418,8 +506,7 @@ static void test_dense_without_act_and_dropout_needs_no_scratch(void **state)
 
 static void test_dense_launches_in_order(void **state)
 {
-    static const enum op want[] = {OP_linear_fwd, OP_bias_fwd,          OP_act_fwd,
-                                   OP_dropout,    OP_dropout,           OP_act_bwd,
+    static const enum op want[] = {OP_linear_fwd, OP_dropout,           OP_dropout,        OP_act_bwd,
                                    OP_bias_bwd,   OP_linear_bwd_weight, OP_linear_bwd_data};
     struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true, .act = ACT_TANH, .dropout = 0.5f};
     struct rig g;
@@ -464,7 +551,7 @@ static void test_eval_ignores_dropout(void **state)
 
 static void test_init_is_uniform_and_keyed(void **state)
 {
-    struct layer l = {.kind = LAYER_dense, .id = 2, .in = 100, .out = 33, .bias = true};
+    struct layer l = {.kind = LAYER_dense, .id = 2, .key = 2, .in = 100, .out = 33, .bias = true};
     float w[3333], again[3333];
     double sum = 0, squares = 0;
     (void)state;
@@ -483,7 +570,7 @@ static void test_init_is_uniform_and_keyed(void **state)
     assert_memory_equal(w, again, sizeof w);
     layer_init(&l, 43, again);
     assert_memory_not_equal(w, again, sizeof w);
-    l.id = 3;
+    l.id = l.key = 3;
     layer_init(&l, 42, again);
     assert_memory_not_equal(w, again, sizeof w);
 }

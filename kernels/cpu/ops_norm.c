@@ -1,0 +1,203 @@
+/* Normalization of rows, forward and backward. Bit-equal on every instruction set, so the expressions are a promise; each
+ * operation is rounded on its own, in float, and nothing is fused:
+ *
+ *   sum:     lane l (of 16) adds the elements l, l + 16, ... in ascending order to 0; lanes are folded in halves (l += l + 8,
+ *            then 4, 2, 1)
+ *   forward: mean = sum(x) / n                                         (rms: 0)
+ *            d = x - mean                                              (rms: x)
+ *            rstd = 1 / sqrt(sum(d * d) / n + eps)
+ *            y = (d * rstd) * w + b                                    (without b: (d * rstd) * w)
+ *
+ *   backward: xhat = (x - mean) * rstd, g = dy * w
+ *            dx = ((g - sum(g) / n) - xhat * (sum(g * xhat) / n)) * rstd       (rms: no sum(g))
+ *            dw, db: sums of dy * xhat and dy over the rows, in ascending chunks of 32 that are summed on their own and then
+ *            added to 0; the total is added to the old value
+ *
+ * Columns are summed before dx is written, since dx may be dy: a piece of the first run owns columns, one of the second rows.
+ *
+ * Any thread.
+ */
+#include <math.h>
+
+#include "kernels/cpu/ops.h"
+
+#define LANES      16
+#define COLUMNS    64
+#define CHUNK_ROWS 32
+
+CPU_INLINE float fold(float lane[LANES])
+{
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] = lane[l] + lane[l + w];
+    return lane[0];
+}
+
+CPU_CLONES static float row_sum(const float *x, size_t n)
+{
+    float lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = lane[l] + x[i + l];
+    for (size_t l = 0; i + l < n; l++)
+        lane[l] = lane[l] + x[i + l];
+    return fold(lane);
+}
+
+CPU_CLONES static float row_square_sum(const float *x, size_t n, float mean)
+{
+    float lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = lane[l] + (x[i + l] - mean) * (x[i + l] - mean);
+    for (size_t l = 0; i + l < n; l++)
+        lane[l] = lane[l] + (x[i + l] - mean) * (x[i + l] - mean);
+    return fold(lane);
+}
+
+CPU_CLONES static void normalize_row(const float *restrict x, const float *restrict w, const float *restrict b,
+                                     float *restrict y, size_t n, float mean, float rstd)
+{
+    if (b)
+        for (size_t i = 0; i < n; i++)
+            y[i] = ((x[i] - mean) * rstd) * w[i] + b[i];
+    else
+        for (size_t i = 0; i < n; i++)
+            y[i] = ((x[i] - mean) * rstd) * w[i];
+}
+
+static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
+{
+    const float *x = o->x + r * o->n;
+    float n = (float)o->n, mean = o->rms ? 0.0f : row_sum(x, o->n) / n;
+    float rstd = 1.0f / sqrtf(row_square_sum(x, o->n, mean) / n + o->eps);
+
+    if (o->stats) {
+        o->stats[2 * r] = mean;
+        o->stats[2 * r + 1] = rstd;
+    }
+    if (o->y)
+        normalize_row(x, o->w, o->b, o->y + r * o->n, o->n, mean, rstd);
+}
+
+static void norm_fwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_rownorm_fwd *o = ctx;
+    uint32_t per = piece_rows(o->n), first = i * per;
+    uint32_t rows = o->rows - first < per ? o->rows - first : per;
+
+    for (size_t r = first; r < (size_t)first + rows; r++)
+        norm_fwd_row(o, r);
+}
+
+void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_rownorm_fwd o = call->rownorm_fwd;
+    uint32_t per = piece_rows(o.n);
+    pool_run(pool, norm_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
+}
+
+/* Sums over all rows of `width` <= COLUMNS columns: of dy * xhat, and of dy. */
+CPU_CLONES static void sum_columns(const float *restrict x, const float *restrict dy, const float *restrict stats,
+                                   size_t rows, size_t n, size_t width, float *restrict dw, float *restrict db)
+{
+    for (size_t r0 = 0; r0 < rows; r0 += CHUNK_ROWS) {
+        float w[COLUMNS] = {0}, b[COLUMNS] = {0};
+        size_t r1 = rows - r0 < CHUNK_ROWS ? rows : r0 + CHUNK_ROWS;
+        for (size_t r = r0; r < r1; r++)
+            for (size_t c = 0; c < width; c++) {
+                w[c] = w[c] + dy[r * n + c] * ((x[r * n + c] - stats[2 * r]) * stats[2 * r + 1]);
+                b[c] = b[c] + dy[r * n + c];
+            }
+        for (size_t c = 0; c < width; c++) {
+            dw[c] = dw[c] + w[c];
+            db[c] = db[c] + b[c];
+        }
+    }
+}
+
+static void store_sums(float *to, const float *sums, uint32_t width, bool accumulate)
+{
+    for (uint32_t c = 0; to && c < width; c++)
+        to[c] = accumulate ? to[c] + sums[c] : sums[c];
+}
+
+static void norm_bwd_columns(void *ctx, uint32_t i)
+{
+    const struct op_rownorm_bwd *o = ctx;
+    uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
+    float dw[COLUMNS] = {0}, db[COLUMNS] = {0};
+
+    sum_columns(o->x + first, o->dy + first, o->stats, o->rows, o->n, width, dw, db);
+    store_sums(o->dw + first, dw, width, o->accumulate);
+    store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
+}
+
+struct row_sums {
+    float g, g_hat;
+};
+
+CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, const float *restrict dy,
+                                                    const float *restrict w, size_t n, float mean, float rstd)
+{
+    float g_lane[LANES] = {0}, hat_lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float g = dy[i + l] * w[i + l];
+            g_lane[l] = g_lane[l] + g;
+            hat_lane[l] = hat_lane[l] + g * ((x[i + l] - mean) * rstd);
+        }
+    for (size_t l = 0; i + l < n; l++) {
+        float g = dy[i + l] * w[i + l];
+        g_lane[l] = g_lane[l] + g;
+        hat_lane[l] = hat_lane[l] + g * ((x[i + l] - mean) * rstd);
+    }
+    return (struct row_sums){fold(g_lane), fold(hat_lane)};
+}
+
+/* dx may be dy. */
+CPU_CLONES static void row_gradient(const float *restrict x, const float *dy, const float *restrict w, float *dx, size_t n,
+                                    float mean, float rstd, struct row_sums means)
+{
+    CPU_INDEPENDENT
+    for (size_t i = 0; i < n; i++) {
+        float hat = (x[i] - mean) * rstd;
+        dx[i] = ((dy[i] * w[i] - means.g) - hat * means.g_hat) * rstd;
+    }
+}
+
+static void norm_bwd_row(const struct op_rownorm_bwd *o, size_t r)
+{
+    const float *x = o->x + r * o->n, *dy = o->dy + r * o->n;
+    float n = (float)o->n, mean = o->stats[2 * r], rstd = o->stats[2 * r + 1];
+    struct row_sums sums = row_gradient_sums(x, dy, o->w, o->n, mean, rstd);
+    struct row_sums means = {o->rms ? 0.0f : sums.g / n, sums.g_hat / n};
+
+    row_gradient(x, dy, o->w, o->dx + r * o->n, o->n, mean, rstd, means);
+}
+
+static void norm_bwd_rows(void *ctx, uint32_t i)
+{
+    const struct op_rownorm_bwd *o = ctx;
+    uint32_t per = piece_rows(o->n), first = i * per;
+    uint32_t rows = o->rows - first < per ? o->rows - first : per;
+
+    for (size_t r = first; r < (size_t)first + rows; r++)
+        norm_bwd_row(o, r);
+}
+
+void cpu_op_rownorm_bwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_rownorm_bwd o = call->rownorm_bwd;
+    uint32_t per = piece_rows(o.n);
+
+    pool_run(pool, norm_bwd_columns, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
+    if (o.dx)
+        pool_run(pool, norm_bwd_rows, &o, o.rows / per + (o.rows % per != 0));
+}

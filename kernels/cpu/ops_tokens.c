@@ -1,0 +1,202 @@
+/* What transformers do to each token by itself: embedding, rotary positions, swiglu; and zero.
+ *
+ * embedding_bwd adds rows to rows of the table, some of them to the same: a piece owns columns of the table and walks the
+ * tokens in ascending order. rope is the one op here whose bits depend on the C library (sin, cos and pow in double, rounded
+ * to float); a position's angles are computed once per call and used for all rows and heads. Of the others the expressions
+ * are a promise:
+ *
+ *   swiglu:  y = silu(gate) * x                                          silu, slope: vmath.h
+ *            dgate = (dy * x) * slope(gate), dx = dy * silu(gate)
+ *
+ * Any thread.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vmath.h"
+
+#define COLUMNS 64 /* of the embedding's table, to a piece */
+
+static size_t table_row(const int32_t *ids, uint32_t r, uint32_t vocab)
+{
+    assert(ids[r] >= 0 && (uint32_t)ids[r] < vocab);
+    (void)vocab;
+    return (size_t)ids[r];
+}
+
+static void embedding_fwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_embedding_fwd *o = ctx;
+    uint32_t per = piece_rows(o->n), first = i * per;
+    uint32_t rows = o->rows - first < per ? o->rows - first : per;
+
+    for (uint32_t r = first; r < first + rows; r++)
+        memcpy(o->y + (size_t)r * o->n, o->table + table_row(o->ids, r, o->vocab) * o->n, o->n * sizeof *o->y);
+}
+
+void cpu_op_embedding_fwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_embedding_fwd o = call->embedding_fwd;
+    uint32_t per = piece_rows(o.n);
+    pool_run(pool, embedding_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
+}
+
+CPU_CLONES static void add_row(float *restrict y, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = y[i] + x[i];
+}
+
+static void embedding_bwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_embedding_bwd *o = ctx;
+    uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
+
+    for (uint32_t r = 0; r < o->rows; r++)
+        add_row(o->dtable + table_row(o->ids, r, o->vocab) * o->n + first, o->dy + (size_t)r * o->n + first, width);
+}
+
+void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_embedding_bwd o = call->embedding_bwd;
+    pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
+}
+
+#define PAIRS 64 /* whose angles are on the stack */
+
+struct rotation {
+    double speed[PAIRS]; /* angle from one position to the next */
+    float cos[PAIRS], sin[PAIRS];
+};
+
+struct rope_ctx {
+    const struct op_rope *o;
+    uint32_t per_piece; /* positions */
+};
+
+static void set_speeds(struct rotation *a, const struct op_rope *o, uint32_t first, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++)
+        a->speed[i] = pow((double)o->theta, -2.0 * (double)(first + i) / (double)o->head) * (o->inverse ? -1.0 : 1.0);
+}
+
+static void set_position(struct rotation *a, uint32_t t, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++) {
+        a->cos[i] = (float)cos((double)t * a->speed[i]);
+        a->sin[i] = (float)sin((double)t * a->speed[i]);
+    }
+}
+
+CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct rotation *restrict a, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++) {
+        float from_x = x[i], from_y = y[i];
+        x[i] = from_x * a->cos[i] - from_y * a->sin[i];
+        y[i] = from_x * a->sin[i] + from_y * a->cos[i];
+    }
+}
+
+/* Pairs first..first+pairs-1 of all heads of all tokens at position t. */
+static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first, uint32_t pairs)
+{
+    for (uint32_t r = 0; r < o->rows; r++)
+        for (uint32_t h = 0; h < o->heads; h++) {
+            float *x = o->x + ((size_t)r * o->seq + t) * o->n + (size_t)h * o->head + first;
+            rotate(x, x + o->head / 2, a, pairs);
+        }
+}
+
+static void rope_piece(void *ctx, uint32_t i)
+{
+    const struct rope_ctx *c = ctx;
+    const struct op_rope *o = c->o;
+    uint32_t t0 = i * c->per_piece, t1 = o->seq - t0 < c->per_piece ? o->seq : t0 + c->per_piece, half = o->head / 2;
+    struct rotation a;
+
+    for (uint32_t first = 0; first < half; first += PAIRS) {
+        uint32_t pairs = half - first < PAIRS ? half - first : PAIRS;
+        set_speeds(&a, o, first, pairs);
+        for (uint32_t t = t0; t < t1; t++) {
+            set_position(&a, t, pairs);
+            rotate_position(o, t, &a, first, pairs);
+        }
+    }
+}
+
+void cpu_op_rope(const struct op_call *call, struct pool *pool)
+{
+    const struct op_rope *o = &call->rope;
+    uint64_t work = (uint64_t)o->rows * o->heads * o->head; /* at one position */
+    struct rope_ctx c = {o, work < PIECE ? (uint32_t)(PIECE / work) : 1};
+
+    assert(o->head % 2 == 0 && (uint64_t)o->heads * o->head <= o->n);
+    pool_run(pool, rope_piece, &c, o->seq / c.per_piece + (o->seq % c.per_piece != 0));
+}
+
+CPU_CLONES static void swiglu_fwd_row(const float *restrict gate, const float *restrict x, float *restrict y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = vmath_silu(gate[i]) * x[i];
+}
+
+static void swiglu_fwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_swiglu_fwd *o = ctx;
+    uint32_t per = piece_rows(o->n), first = i * per;
+    uint32_t rows = o->rows - first < per ? o->rows - first : per;
+
+    for (size_t r = first; r < (size_t)first + rows; r++)
+        swiglu_fwd_row(o->x + 2 * r * o->n, o->x + (2 * r + 1) * o->n, o->y + r * o->n, o->n);
+}
+
+void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_swiglu_fwd o = call->swiglu_fwd;
+    uint32_t per = piece_rows(o.n);
+    pool_run(pool, swiglu_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
+}
+
+/* dgate may be gate, and dx x. */
+CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy, float *dgate, float *dx,
+                                      size_t n)
+{
+    CPU_INDEPENDENT
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i], v = x[i];
+        dgate[i] = (dy[i] * v) * vmath_silu_slope(g);
+        dx[i] = dy[i] * vmath_silu(g);
+    }
+}
+
+static void swiglu_bwd_piece(void *ctx, uint32_t i)
+{
+    const struct op_swiglu_bwd *o = ctx;
+    uint32_t per = piece_rows(o->n), first = i * per;
+    uint32_t rows = o->rows - first < per ? o->rows - first : per;
+
+    for (size_t r = first; r < (size_t)first + rows; r++)
+        swiglu_bwd_row(o->x + 2 * r * o->n, o->x + (2 * r + 1) * o->n, o->dy + r * o->n, o->dx + 2 * r * o->n,
+                       o->dx + (2 * r + 1) * o->n, o->n);
+}
+
+void cpu_op_swiglu_bwd(const struct op_call *call, struct pool *pool)
+{
+    struct op_swiglu_bwd o = call->swiglu_bwd;
+    uint32_t per = piece_rows(o.n);
+    pool_run(pool, swiglu_bwd_piece, &o, o.rows / per + (o.rows % per != 0));
+}
+
+static void zero_piece(void *ctx, uint32_t i)
+{
+    const struct op_zero *o = ctx;
+    memset(o->y + piece_begin(i), 0, piece_size(i, o->n) * sizeof *o->y);
+}
+
+void cpu_op_zero(const struct op_call *call, struct pool *pool)
+{
+    struct op_zero o = call->zero;
+    pool_run(pool, zero_piece, &o, piece_count(o.n));
+}

@@ -1,0 +1,213 @@
+/* attention: causal self-attention with its projections, y = dropout(attend(x qkv^T + b) proj^T + b), in = out; several
+ * query heads may share keys and values, and positions may be rotary. See op_attention_fwd for the order of a token's
+ * queries, keys and values.
+ *
+ * S: qkv after the rotation, the attended values, and the softmaxes' log-sums; then the op's scratch. Calls only the sink:
+ * the thread is the caller's.
+ */
+#include "kernels/layer_impl.h"
+
+struct shape {
+    uint32_t tokens, width; /* of all rows; elements of a token */
+    uint32_t head, qkv;     /* elements of a head, and of a token of qkv */
+    uint64_t scratch;       /* bytes, of the op */
+};
+
+static struct shape shape_of(const struct layer *l, uint32_t rows)
+{
+    uint32_t width = layer_width(l), head = width / l->heads;
+
+    return (struct shape){
+        .tokens = rows * layer_seq(l),
+        .width = width,
+        .head = head,
+        .qkv = (l->heads + 2 * l->kv_heads) * head,
+        .scratch = sizeof(float) * attention_scratch(rows, layer_seq(l), l->heads, l->kv_heads, head),
+    };
+}
+
+/* W: qkv and its bias, proj and its bias. In bytes from the start of W. */
+struct weights {
+    uint64_t qkv_b, proj, proj_b, end;
+};
+
+static struct weights weights_of(const struct layer *l, const struct shape *s)
+{
+    struct weights w;
+
+    w.qkv_b = layer_bytes(s->qkv, s->width);
+    w.proj = w.qkv_b + (l->bias ? layer_bytes(s->qkv, 1) : 0);
+    w.proj_b = w.proj + layer_bytes(s->width, s->width);
+    w.end = w.proj_b + (l->bias ? layer_bytes(s->width, 1) : 0);
+    return w;
+}
+
+/* S, in bytes: qkv is first. */
+struct saved {
+    uint64_t attended, lse, scratch, end;
+};
+
+static struct saved saved_of(const struct layer *l, const struct shape *s)
+{
+    struct saved a;
+
+    a.attended = layer_round(layer_bytes(s->tokens, s->qkv));
+    a.lse = a.attended + layer_round(layer_bytes(s->tokens, s->width));
+    a.scratch = a.lse + layer_round(layer_bytes(s->tokens, l->heads));
+    a.end = a.scratch + layer_round(s->scratch);
+    return a;
+}
+
+/* The backward pass: the gradient of proj's output is first, where dropout changes it. */
+struct gradients {
+    uint64_t attended, qkv, scratch, end;
+};
+
+static struct gradients gradients_of(const struct layer *l, const struct shape *s)
+{
+    struct gradients g;
+
+    g.attended = l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
+    g.qkv = g.attended + layer_round(layer_bytes(s->tokens, s->width));
+    g.scratch = g.qkv + layer_round(layer_bytes(s->tokens, s->qkv));
+    g.end = g.scratch + layer_round(s->scratch);
+    return g;
+}
+
+static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    struct shape s = shape_of(l, rows);
+    struct saved a = saved_of(l, &s);
+
+    *ret = (struct layer_sizes){
+        .w = weights_of(l, &s).end,
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+        .s = a.end,
+        .s_work = a.end - a.scratch,
+        .scratch_fwd = a.end,
+        .scratch_bwd = gradients_of(l, &s).end,
+    };
+}
+
+static void attention_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    struct shape s = shape_of(l, rows);
+    uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), qkv = layer_bytes(s.tokens, s.qkv);
+    uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
+    uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width; /* q k^T and p v, half of each masked */
+
+    *ret = (struct layer_cost){
+        .fwd_flops = projections + scores,
+        .bwd_flops = 2 * projections + 5 * scores / 2,
+        .fwd_bytes = w + 4 * x + 2 * qkv,
+        .bwd_bytes = 3 * w + 8 * x + 5 * qkv,
+    };
+}
+
+static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+    struct shape s = shape_of(l, 1);
+
+    layer_add_param(&p, "qkv.weight", PARAM_MATRIX, s.qkv, s.width, l->init_std, s.width);
+    if (l->bias)
+        layer_add_param(&p, "qkv.bias", PARAM_BIAS, s.qkv, 0, l->init_std, s.width);
+    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.width, l->proj_std, s.width);
+    if (l->bias)
+        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->proj_std, s.width);
+    return p.n;
+}
+
+static int rotate(const struct layer *l, const struct layer_io *io, const struct shape *s, float *qkv, bool inverse,
+                  const struct op_sink *sink)
+{
+    if (l->rope_theta <= 0)
+        return 0;
+    return LAYER_LAUNCH(io, sink, rope, .x = qkv, .rows = io->rows, .seq = layer_seq(l), .n = s->qkv,
+                        .heads = l->heads + l->kv_heads, .head = s->head, .theta = l->rope_theta, .inverse = inverse);
+}
+
+static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                const struct op_sink *sink)
+{
+    if (l->dropout <= 0)
+        return 0;
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
+                        .first_row = io->first_row, .p = l->dropout);
+}
+
+static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct shape s = shape_of(l, io->rows);
+    struct weights w = weights_of(l, &s);
+    struct saved a = saved_of(l, &s);
+    float *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
+
+    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
+                         .b = l->bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv, .rows = s.tokens,
+                         .in = s.width, .out = s.qkv);
+    if (!r)
+        r = rotate(l, io, &s, qkv, false, sink);
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
+                         .scratch = layer_at(qkv, a.scratch), .rows = io->rows, .seq = layer_seq(l),
+                         .heads = l->heads, .kv_heads = l->kv_heads, .head = s.head, .layer = l->key,
+                         .first_row = io->first_row, .p = l->score_dropout);
+    if (r || !io->y)
+        return r;
+    r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
+                     .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
+                     .in = s.width, .out = s.width);
+    return r ? r : drop(l, io, io->y, io->y, sink);
+}
+
+/* A linear part's gradients: of its weights, its bias, and its input. */
+static int bwd_linear(const struct layer_io *io, const struct op_sink *sink, const float *dy, const float *x,
+                      const float *w, float *dw, float *db, float *dx, uint32_t tokens, uint32_t in, uint32_t out)
+{
+    int r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dy, .x = x, .dw = dw, .rows = tokens, .in = in,
+                         .out = out, .accumulate = io->accumulate);
+    if (!r && db)
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dy, .db = db, .rows = tokens, .n = out,
+                         .accumulate = io->accumulate);
+    if (!r && dx)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = w, .dx = dx, .rows = tokens, .in = in,
+                         .out = out);
+    return r;
+}
+
+static int attention_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct shape s = shape_of(l, io->rows);
+    struct weights w = weights_of(l, &s);
+    struct saved a = saved_of(l, &s);
+    struct gradients g = gradients_of(l, &s);
+    const float *attended = layer_at(io->s, a.attended), *dy = l->dropout > 0 ? io->scratch : io->dy;
+    float *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
+
+    int r = drop(l, io, io->dy, io->scratch, sink);
+    if (!r)
+        r = bwd_linear(io, sink, dy, attended, layer_at_const(io->w, w.proj), layer_at(io->dw, w.proj),
+                       l->bias ? layer_at(io->dw, w.proj_b) : NULL, d_attended, s.tokens, s.width, s.width);
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, attention_bwd, .qkv = io->s, .y = attended, .lse = layer_at(io->s, a.lse),
+                         .dy = d_attended, .dqkv = d_qkv, .scratch = layer_at(io->scratch, g.scratch),
+                         .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
+                         .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
+    if (!r)
+        r = rotate(l, io, &s, d_qkv, true, sink);
+    if (!r)
+        r = bwd_linear(io, sink, d_qkv, io->x, io->w, io->dw, l->bias ? layer_at(io->dw, w.qkv_b) : NULL, io->dx,
+                       s.tokens, s.width, s.qkv);
+    return r;
+}
+
+const struct layer_type layer_attention = {
+    .name = "attention",
+    .sizes = attention_sizes,
+    .cost = attention_cost,
+    .params = attention_params,
+    .fwd = attention_fwd,
+    .bwd = attention_bwd,
+};

@@ -1,0 +1,208 @@
+/* block and residual: layers made of layers. A block is a chain, y = f(x); a residual adds its input, y = x + f(x). To the
+ * plan either is one layer: one W, one S, one input, one output (DESIGN section 2).
+ *
+ * W: the inner layers' one behind another. S, for each inner layer i in turn: its output (not the last one's, which is y)
+ * and what it saves. What an inner layer only works in (s_work) lies where later ones will save. Scratch of the backward
+ * pass: two gradients that change places, and the largest scratch of the inner layers. Without S the forward pass lays out
+ * its workspace in the same way. Calls only the sink: the thread is the caller's.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/layer_impl.h"
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Going through the inner layers: where each finds its parts. In bytes. */
+struct walk {
+    const struct layer *l; /* the inner layer */
+    struct layer_sizes size;
+    uint64_t w;      /* of W */
+    uint64_t x, y;   /* of S: its input and output; not for the first's input and the last's output */
+    uint64_t s, end; /* of S: what it saves; where the next one's parts begin */
+};
+
+static void walk_begin(struct walk *k)
+{
+    *k = (struct walk){0};
+}
+
+/* To inner layer i; called for 0, 1, 2, ... */
+static void walk_to(struct walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
+{
+    k->w += k->size.w;
+    k->x = k->y;
+    k->y = k->end;
+    k->l = &outer->inner[i];
+    layer_type(k->l)->sizes(k->l, rows, &k->size);
+    k->s = k->y + (i + 1 < outer->n_inner ? layer_round(k->size.y) : 0);
+    k->end = k->s + layer_round(k->size.s - k->size.s_work);
+}
+
+static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    uint64_t gradient = 0, scratch = 0;
+    struct walk k;
+
+    *ret = (struct layer_sizes){.x = layer_bytes(rows, l->in), .y = layer_bytes(rows, l->out)};
+    walk_begin(&k);
+    for (uint32_t i = 0; i < l->n_inner; i++) {
+        walk_to(&k, l, i, rows);
+        ret->w += k.size.w;
+        ret->s = max_u64(ret->s, k.s + max_u64(k.size.s, k.size.scratch_fwd));
+        scratch = max_u64(scratch, k.size.scratch_bwd);
+        gradient = i > 0 ? max_u64(gradient, layer_round(k.size.x)) : 0;
+    }
+    ret->s = max_u64(ret->s, k.end);
+    ret->s_work = ret->s - k.end;
+    ret->scratch_fwd = ret->s;
+    ret->scratch_bwd = 2 * gradient + scratch;
+}
+
+static void block_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    *ret = (struct layer_cost){0};
+    for (uint32_t i = 0; i < l->n_inner; i++) {
+        struct layer_cost c;
+        layer_type(&l->inner[i])->cost(&l->inner[i], rows, &c);
+        ret->fwd_flops += c.fwd_flops;
+        ret->bwd_flops += c.bwd_flops;
+        ret->fwd_bytes += c.fwd_bytes;
+        ret->bwd_bytes += c.bwd_bytes;
+    }
+}
+
+static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in);
+
+    block_cost(l, rows, ret);
+    ret->fwd_flops += n;
+    ret->bwd_flops += n;
+    ret->fwd_bytes += 3 * x;
+    ret->bwd_bytes += 3 * x;
+}
+
+/* "attn.qkv.weight": the inner layer's name, where it has one, before its own. */
+static void add_prefix(struct layer_param *p, const char *prefix)
+{
+    char name[sizeof p->name];
+
+    if (!prefix)
+        return;
+    snprintf(name, sizeof name, "%s.%s", prefix, p->name);
+    memcpy(p->name, name, sizeof name);
+}
+
+static uint32_t block_params(const struct layer *l, struct layer_param *ret)
+{
+    uint32_t n = 0;
+    struct walk k;
+
+    walk_begin(&k);
+    for (uint32_t i = 0; i < l->n_inner; i++) {
+        walk_to(&k, l, i, 1);
+        uint32_t more = layer_type(k.l)->params(k.l, ret ? ret + n : NULL);
+        for (uint32_t j = n; ret && j < n + more; j++) {
+            ret[j].offset += k.w;
+            add_prefix(&ret[j], k.l->name);
+        }
+        n += more;
+    }
+    return n;
+}
+
+static int block_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    float *s = io->s ? io->s : io->scratch;
+    struct walk k;
+    int r = 0;
+
+    walk_begin(&k);
+    for (uint32_t i = 0; !r && i < l->n_inner; i++) {
+        walk_to(&k, l, i, io->rows);
+        struct layer_io in = *io;
+        in.w = layer_at_const(io->w, k.w);
+        in.x = i > 0 ? layer_at(s, k.x) : io->x;
+        in.y = i + 1 < l->n_inner ? layer_at(s, k.y) : io->y;
+        in.s = k.size.s > 0 ? layer_at(s, k.s) : NULL;
+        in.scratch = layer_at(s, k.s);
+        r = layer_type(k.l)->fwd(k.l, &in, sink);
+    }
+    return r;
+}
+
+static int residual_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    int r = block_fwd(l, io, sink);
+
+    if (r || !io->y)
+        return r;
+    return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
+}
+
+/* The backward pass of inner layer i. Gradients change places: that of an odd layer's input is in the first half. */
+static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
+{
+    struct layer_sizes own;
+    uint64_t gradient = 0, scratch = 0;
+    struct walk k;
+
+    walk_begin(&k);
+    for (uint32_t j = 0; j <= i; j++)
+        walk_to(&k, l, j, io->rows);
+    for (uint32_t j = 0; j < l->n_inner; j++) {
+        layer_type(&l->inner[j])->sizes(&l->inner[j], io->rows, &own);
+        scratch = max_u64(scratch, own.scratch_bwd);
+        gradient = j > 0 ? max_u64(gradient, layer_round(own.x)) : 0;
+    }
+    float *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
+    struct layer_io in = *io;
+    in.w = layer_at_const(io->w, k.w);
+    in.dw = layer_at(io->dw, k.w);
+    in.x = i > 0 ? layer_at(io->s, k.x) : io->x;
+    in.s = k.size.s > 0 ? layer_at(io->s, k.s) : NULL;
+    in.dy = i + 1 < l->n_inner ? half[i % 2] : io->dy;
+    in.dx = i > 0 ? half[(i + 1) % 2] : io->dx;
+    in.scratch = layer_at(io->scratch, 2 * gradient);
+    return layer_type(k.l)->bwd(k.l, &in, sink);
+}
+
+static int block_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    int r = 0;
+
+    for (uint32_t i = l->n_inner; !r && i-- > 0;)
+        r = bwd_inner(l, io, i, sink);
+    return r;
+}
+
+static int residual_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    int r = block_bwd(l, io, sink);
+
+    if (r || !io->dx)
+        return r;
+    return LAYER_LAUNCH(io, sink, add, .y = io->dx, .x = io->dy, .n = (uint64_t)io->rows * l->in);
+}
+
+const struct layer_type layer_block = {
+    .name = "block",
+    .sizes = block_sizes,
+    .cost = block_cost,
+    .params = block_params,
+    .fwd = block_fwd,
+    .bwd = block_bwd,
+};
+
+const struct layer_type layer_residual = {
+    .name = "residual",
+    .sizes = block_sizes,
+    .cost = residual_cost,
+    .params = block_params,
+    .fwd = residual_fwd,
+    .bwd = residual_bwd,
+};

@@ -1,0 +1,70 @@
+/* embedding: tokens to vectors. A row of the input is `seq` token ids, int32 in the place of floats; W is the table
+ * [vocab][width]. The ids have no gradient: dX, should somebody ask for it, is zero. Calls only the sink: the thread is the
+ * caller's. */
+#include "kernels/layer_impl.h"
+
+static uint32_t width(const struct layer *l)
+{
+    return l->out / layer_seq(l);
+}
+
+static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){
+        .w = layer_bytes(l->vocab, width(l)),
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+    };
+}
+
+static void embedding_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->out, x = layer_bytes(rows, l->in), y = layer_bytes(rows, l->out);
+
+    *ret = (struct layer_cost){
+        .fwd_flops = n,
+        .bwd_flops = n,
+        .fwd_bytes = x + 2 * y,
+        .bwd_bytes = x + 3 * y + layer_bytes(l->vocab, width(l)),
+    };
+}
+
+static uint32_t embedding_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, width(l), l->init_std > 0 ? l->init_std : 1, 0);
+    return p.n;
+}
+
+static int embedding_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->y)
+        return 0;
+    return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = (const int32_t *)(const void *)io->x, .table = io->w,
+                        .y = io->y, .rows = io->rows * layer_seq(l), .n = width(l), .vocab = l->vocab);
+}
+
+static int embedding_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    int r = 0;
+
+    if (!io->accumulate)
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->vocab * width(l));
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, embedding_bwd, .ids = (const int32_t *)(const void *)io->x, .dy = io->dy,
+                         .dtable = io->dw, .rows = io->rows * layer_seq(l), .n = width(l), .vocab = l->vocab);
+    if (!r && io->dx)
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .n = (uint64_t)io->rows * l->in);
+    return r;
+}
+
+const struct layer_type layer_embedding = {
+    .name = "embedding",
+    .takes_ids = true,
+    .sizes = embedding_sizes,
+    .cost = embedding_cost,
+    .params = embedding_params,
+    .fwd = embedding_fwd,
+    .bwd = embedding_bwd,
+};

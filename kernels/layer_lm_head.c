@@ -1,0 +1,128 @@
+/* lm_head: the loss of language models, cross entropy of softmax(x w^T) against one token id per token (int32), negative
+ * ones ignored. Its W is its own, or that of an embedding (tied).
+ *
+ * The logits of a large vocabulary are larger than everything else, so they exist for a chunk of tokens at a time, in
+ * scratch. When training, the forward pass does nothing: the backward pass computes a chunk's logits once and makes loss and
+ * gradients of them while they are there. The chunk follows from the shape alone, for the sums over tokens follow it.
+ * Calls only the sink: the thread is the caller's.
+ */
+#include "kernels/layer_impl.h"
+
+#define CHUNK_STEP  128u
+#define CHUNK_SMALL (UINT64_C(1) << 22) /* logits that are always few enough */
+
+/* As many tokens as have few logits, or as give a sixth of the table: what has room for the table and its gradient has room
+ * for that. */
+static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
+{
+    uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
+    uint64_t chunk = (few > share ? few : share) / CHUNK_STEP * CHUNK_STEP;
+
+    chunk = chunk < CHUNK_STEP ? CHUNK_STEP : chunk;
+    return (uint32_t)(chunk < tokens ? chunk : tokens);
+}
+
+static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    uint64_t logits = layer_bytes(chunk_tokens(l, rows), l->vocab);
+
+    *ret = (struct layer_sizes){
+        .w = layer_bytes(l->vocab, layer_width(l)),
+        .x = layer_bytes(rows, l->in),
+        .scratch_fwd = logits,
+        .scratch_bwd = logits,
+        .target = layer_bytes(rows, layer_seq(l)),
+        .result = sizeof(struct step_result),
+    };
+}
+
+/* Of training: the backward pass does it all. */
+static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
+             w = layer_bytes(l->vocab, layer_width(l)), logits = layer_bytes((uint32_t)tokens, l->vocab);
+    uint64_t chunks = (tokens + chunk_tokens(l, rows) - 1) / chunk_tokens(l, rows);
+
+    *ret = (struct layer_cost){
+        .bwd_flops = 6 * (uint64_t)rows * l->in * l->vocab,
+        .bwd_bytes = 3 * x + (2 * chunks + 2 * chunks) * w + 6 * logits,
+    };
+}
+
+static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+
+    if (!l->tied)
+        layer_add_param(&p, "weight", PARAM_MATRIX, l->vocab, layer_width(l), l->init_std, layer_width(l));
+    return p.n;
+}
+
+/* A chunk's tokens: [first, first + n) of the micro-batch. */
+struct chunk {
+    uint32_t first, n;
+    const float *x;
+};
+
+static int logits_of(const struct layer *l, const struct layer_io *io, const struct chunk *c, float *dx,
+                     const struct op_sink *sink)
+{
+    uint32_t seq = layer_seq(l), width = layer_width(l);
+    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n, .in = width,
+                         .out = l->vocab);
+    if (r)
+        return r;
+    return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch, .target = (const int32_t *)io->target + c->first,
+                        .result = io->result, .dx = dx, .rows = c->n, .n = l->vocab,
+                        .first_row = io->first_row * seq + c->first, .seq = seq, .smoothing = l->smoothing,
+                        .accumulate = c->first > 0);
+}
+
+static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct chunk *c, const struct op_sink *sink)
+{
+    uint32_t width = layer_width(l);
+    int r = logits_of(l, io, c, io->scratch, sink);
+
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw, .rows = c->n,
+                         .in = width, .out = l->vocab, .accumulate = io->accumulate || c->first > 0);
+    if (!r && io->dx)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w,
+                         .dx = io->dx + (uint64_t)c->first * width, .rows = c->n, .in = width, .out = l->vocab);
+    return r;
+}
+
+static int for_chunks(const struct layer *l, const struct layer_io *io, bool backward, const struct op_sink *sink)
+{
+    uint32_t tokens = io->rows * layer_seq(l), step = chunk_tokens(l, io->rows);
+    int r = 0;
+
+    for (uint32_t first = 0; !r && first < tokens; first += step) {
+        uint32_t left = tokens - first;
+        struct chunk c = {first, left < step ? left : step, io->x + (uint64_t)first * layer_width(l)};
+        r = backward ? bwd_chunk(l, io, &c, sink) : logits_of(l, io, &c, NULL, sink);
+    }
+    return r;
+}
+
+/* Without a result: training, where the backward pass does it. */
+static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return io->result ? for_chunks(l, io, false, sink) : 0;
+}
+
+static int lm_head_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return for_chunks(l, io, true, sink);
+}
+
+const struct layer_type layer_lm_head = {
+    .name = "lm_head",
+    .is_loss = true,
+    .loss_in_bwd = true,
+    .sizes = lm_head_sizes,
+    .cost = lm_head_cost,
+    .params = lm_head_params,
+    .fwd = lm_head_fwd,
+    .bwd = lm_head_bwd,
+};

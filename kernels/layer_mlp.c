@@ -1,0 +1,201 @@
+/* mlp: y = dropout(act(x fc^T + b) proj^T + b), in = out; or gated, with swiglu(x fc^T + b) in the middle, fc then giving
+ * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass. Calls
+ * only the sink: the thread is the caller's. */
+#include "kernels/layer_impl.h"
+
+struct shape {
+    uint32_t tokens, width;
+    uint32_t fc, hidden; /* outputs of fc, inputs of proj */
+};
+
+static struct shape shape_of(const struct layer *l, uint32_t rows)
+{
+    return (struct shape){
+        .tokens = rows * layer_seq(l),
+        .width = layer_width(l),
+        .fc = l->gated ? 2 * l->hidden : l->hidden,
+        .hidden = l->hidden,
+    };
+}
+
+/* W: fc and its bias, proj and its bias. In bytes from the start of W. */
+struct weights {
+    uint64_t fc_b, proj, proj_b, end;
+};
+
+static struct weights weights_of(const struct layer *l, const struct shape *s)
+{
+    struct weights w;
+
+    w.fc_b = layer_bytes(s->fc, s->width);
+    w.proj = w.fc_b + (l->bias ? layer_bytes(s->fc, 1) : 0);
+    w.proj_b = w.proj + layer_bytes(s->width, s->hidden);
+    w.end = w.proj_b + (l->bias ? layer_bytes(s->width, 1) : 0);
+    return w;
+}
+
+/* The backward pass: the inside of proj, its gradient (gated), the gradient of fc's output, and that of proj's, where
+ * dropout changes it. */
+struct gradients {
+    uint64_t d_hidden, d_fc, dy, end;
+};
+
+static struct gradients gradients_of(const struct layer *l, const struct shape *s)
+{
+    uint64_t hidden = layer_round(layer_bytes(s->tokens, s->hidden));
+    struct gradients g;
+
+    g.d_hidden = hidden;
+    g.d_fc = g.d_hidden + (l->gated ? hidden : 0);
+    g.dy = g.d_fc + layer_round(layer_bytes(s->tokens, s->fc));
+    g.end = g.dy + (l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0);
+    return g;
+}
+
+static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    struct shape s = shape_of(l, rows);
+    uint64_t z = layer_round(layer_bytes(s.tokens, s.fc)), hidden = layer_bytes(s.tokens, s.hidden);
+
+    *ret = (struct layer_sizes){
+        .w = weights_of(l, &s).end,
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+        .s = z + hidden,
+        .s_work = hidden,
+        .scratch_fwd = z + hidden,
+        .scratch_bwd = gradients_of(l, &s).end,
+    };
+}
+
+static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    struct shape s = shape_of(l, rows);
+    uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), z = layer_bytes(s.tokens, s.fc),
+             hidden = layer_bytes(s.tokens, s.hidden);
+    uint64_t products = 2 * (uint64_t)s.tokens * s.width * (s.fc + s.hidden);
+
+    *ret = (struct layer_cost){
+        .fwd_flops = products,
+        .bwd_flops = 2 * products,
+        .fwd_bytes = w + 2 * x + 2 * z + 2 * hidden,
+        .bwd_bytes = 3 * w + 5 * x + 6 * z + 3 * hidden,
+    };
+}
+
+static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+    struct shape s = shape_of(l, 1);
+
+    layer_add_param(&p, "fc.weight", PARAM_MATRIX, s.fc, s.width, l->init_std, s.width);
+    if (l->bias)
+        layer_add_param(&p, "fc.bias", PARAM_BIAS, s.fc, 0, l->init_std, s.width);
+    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.hidden, l->proj_std, s.hidden);
+    if (l->bias)
+        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->proj_std, s.hidden);
+    return p.n;
+}
+
+static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                const struct op_sink *sink)
+{
+    if (l->dropout <= 0)
+        return 0;
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
+                        .first_row = io->first_row, .p = l->dropout);
+}
+
+static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z, float *to,
+                    const struct op_sink *sink)
+{
+    if (l->gated)
+        return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden);
+    return LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = to, .n = (uint64_t)s->tokens * s->hidden, .act = l->act);
+}
+
+static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct shape s = shape_of(l, io->rows);
+    struct weights w = weights_of(l, &s);
+    float *z = io->s ? io->s : io->scratch, *hidden = layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
+    const float *fc_b = l->bias ? layer_at_const(io->w, w.fc_b) : NULL;
+    bool fused = !l->gated && l->act != ACT_NONE && io->y;
+
+    int r = fused ? LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .z = z, .y = hidden,
+                                 .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->act)
+                  : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z, .rows = s.tokens,
+                                 .in = s.width, .out = s.fc);
+    if (r || !io->y)
+        return r;
+    if (!fused)
+        r = activate(l, io, &s, z, hidden, sink);
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
+                         .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
+                         .in = s.hidden, .out = s.width);
+    return r ? r : drop(l, io, io->y, io->y, sink);
+}
+
+/* From the gradient of proj's output to that of fc's. */
+static int bwd_inside(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *dy,
+                      float *d_hidden, float *d_fc, const struct op_sink *sink)
+{
+    struct weights w = weights_of(l, s);
+    const float *proj = layer_at_const(io->w, w.proj);
+
+    if (!l->gated)
+        return LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .z = io->s, .dx = d_fc,
+                            .rows = s->tokens, .in = s->hidden, .out = s->width, .act = l->act);
+    int r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .dx = d_hidden, .rows = s->tokens,
+                         .in = s->hidden, .out = s->width);
+    return r ? r
+             : LAYER_LAUNCH(io, sink, swiglu_bwd, .x = io->s, .dy = d_hidden, .dx = d_fc, .rows = s->tokens,
+                            .n = s->hidden);
+}
+
+/* The gradients of a linear part's weights and bias. */
+static int bwd_weights(const struct layer_io *io, const struct op_sink *sink, const float *dy, const float *x, float *dw,
+                       float *db, uint32_t tokens, uint32_t in, uint32_t out)
+{
+    int r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dy, .x = x, .dw = dw, .rows = tokens, .in = in,
+                         .out = out, .accumulate = io->accumulate);
+    if (!r && db)
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dy, .db = db, .rows = tokens, .n = out,
+                         .accumulate = io->accumulate);
+    return r;
+}
+
+static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct shape s = shape_of(l, io->rows);
+    struct weights w = weights_of(l, &s);
+    struct gradients g = gradients_of(l, &s);
+    float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc), *dropped = layer_at(io->scratch, g.dy);
+    const float *dy = l->dropout > 0 ? dropped : io->dy;
+
+    int r = drop(l, io, io->dy, dropped, sink);
+    if (!r)
+        r = activate(l, io, &s, io->s, hidden, sink);
+    if (!r)
+        r = bwd_weights(io, sink, dy, hidden, layer_at(io->dw, w.proj),
+                        l->bias ? layer_at(io->dw, w.proj_b) : NULL, s.tokens, s.hidden, s.width);
+    if (!r)
+        r = bwd_inside(l, io, &s, dy, layer_at(io->scratch, g.d_hidden), d_fc, sink);
+    if (!r)
+        r = bwd_weights(io, sink, d_fc, io->x, io->dw, l->bias ? layer_at(io->dw, w.fc_b) : NULL, s.tokens, s.width,
+                        s.fc);
+    if (!r && io->dx)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = d_fc, .w = io->w, .dx = io->dx, .rows = s.tokens,
+                         .in = s.width, .out = s.fc);
+    return r;
+}
+
+const struct layer_type layer_mlp = {
+    .name = "mlp",
+    .sizes = mlp_sizes,
+    .cost = mlp_cost,
+    .params = mlp_params,
+    .fwd = mlp_fwd,
+    .bwd = mlp_bwd,
+};

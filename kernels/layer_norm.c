@@ -1,0 +1,66 @@
+/* norm: layer norm or RMS norm of every token, in = out. S is each token's mean and 1 / deviation. Calls only the sink: the
+ * thread is the caller's. */
+#include "kernels/layer_impl.h"
+
+static uint32_t tokens(const struct layer *l, uint32_t rows)
+{
+    return rows * layer_seq(l);
+}
+
+static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){
+        .w = layer_bytes(layer_width(l), l->bias ? 2 : 1),
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+        .s = layer_bytes(tokens(l, rows), 2),
+    };
+}
+
+static void norm_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), w = layer_bytes(layer_width(l), 2);
+
+    *ret = (struct layer_cost){
+        .fwd_flops = 8 * n,
+        .bwd_flops = 16 * n,
+        .fwd_bytes = 2 * x + w,
+        .bwd_bytes = 5 * x + 2 * w,
+    };
+}
+
+static uint32_t norm_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+
+    layer_add_param(&p, "weight", PARAM_NORM, layer_width(l), 0, 0, 0);
+    if (l->bias)
+        layer_add_param(&p, "bias", PARAM_BIAS, layer_width(l), 0, 1, 0);
+    return p.n;
+}
+
+static int norm_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->y && !io->s)
+        return 0;
+    return LAYER_LAUNCH(io, sink, rownorm_fwd, .x = io->x, .w = io->w,
+                        .b = l->bias ? io->w + layer_width(l) : NULL, .y = io->y, .stats = io->s,
+                        .rows = tokens(l, io->rows), .n = layer_width(l), .eps = l->eps, .rms = l->rms);
+}
+
+static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy, .dx = io->dx,
+                        .dw = io->dw, .db = l->bias ? io->dw + layer_width(l) : NULL,
+                        .rows = tokens(l, io->rows), .n = layer_width(l), .rms = l->rms,
+                        .accumulate = io->accumulate);
+}
+
+const struct layer_type layer_norm = {
+    .name = "norm",
+    .sizes = norm_sizes,
+    .cost = norm_cost,
+    .params = norm_params,
+    .fwd = norm_fwd,
+    .bwd = norm_bwd,
+};

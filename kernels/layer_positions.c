@@ -1,0 +1,79 @@
+/* positions: y = dropout(x + p), p the learned vectors of the first `seq` of `positions` places, in = out. Nothing is saved.
+ * A layer of its own, so that W of an embedding is the table alone and can be tied. Calls only the sink: the thread is the
+ * caller's. */
+#include "kernels/layer_impl.h"
+
+static void positions_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){
+        .w = layer_bytes(l->positions, layer_width(l)),
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+        .scratch_bwd = l->dropout > 0 ? layer_bytes(rows, l->in) : 0,
+    };
+}
+
+static void positions_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), w = layer_bytes(l->positions, layer_width(l));
+
+    *ret = (struct layer_cost){
+        .fwd_flops = n,
+        .bwd_flops = n,
+        .fwd_bytes = 2 * x + w,
+        .bwd_bytes = 3 * x + 2 * w,
+    };
+}
+
+static uint32_t positions_params(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions, layer_width(l), l->init_std > 0 ? l->init_std : 1,
+                    0);
+    return p.n;
+}
+
+static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                const struct op_sink *sink)
+{
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->key,
+                        .first_row = io->first_row, .p = l->dropout);
+}
+
+static int positions_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->y)
+        return 0;
+    int r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows, .n = l->in);
+    return !r && l->dropout > 0 ? drop(l, io, io->y, io->y, sink) : r;
+}
+
+static int positions_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    uint64_t rest = (uint64_t)(l->positions - layer_seq(l)) * layer_width(l);
+    const float *d = io->dy;
+    int r = 0;
+
+    if (l->dropout > 0) {
+        r = drop(l, io, d, io->scratch, sink);
+        d = io->scratch;
+    }
+    if (!r && io->dx)
+        r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx, .n = (uint64_t)io->rows * l->in);
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = l->in,
+                         .accumulate = io->accumulate);
+    if (!r && rest > 0 && !io->accumulate)
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw + l->in, .n = rest);
+    return r;
+}
+
+const struct layer_type layer_positions = {
+    .name = "positions",
+    .sizes = positions_sizes,
+    .cost = positions_cost,
+    .params = positions_params,
+    .fwd = positions_fwd,
+    .bwd = positions_bwd,
+};
