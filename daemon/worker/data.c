@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "daemon/worker/idx.h"
 #include "daemon/worker/synthetic.h"
+#include "daemon/worker/token_set.h"
 
 const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
@@ -141,10 +142,39 @@ static int open_idx(const struct spec *s, struct dataset *d, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
+static int open_tokens(const struct spec *s, struct dataset *d, struct err *err)
+{
+    const struct spec_paths *paths = d->split == DATA_TRAIN ? &s->data.train_files : &s->data.val_files;
+    int r = token_set_open(s, paths, data_split_names[d->split], &d->files, err);
+
+    if (r < 0)
+        return r;
+    d->n_samples = d->files->n_samples;
+    d->n_tokens = d->files->n_tokens;
+    d->n_files = d->files->n_files;
+    d->crc = d->files->crc;
+    return 0;
+}
+
+static int open_by_format(const struct spec *s, struct dataset *d, struct err *err)
+{
+    switch (d->format) {
+    case DATA_IDX:
+        return open_idx(s, d, err);
+    case DATA_SYNTHETIC:
+        d->n_samples = d->split == DATA_TRAIN ? s->data.samples : s->data.val_samples;
+        d->seed = s->data.seed;
+        d->noise = (float)s->data.noise;
+        return 0;
+    default:
+        return open_tokens(s, d, err);
+    }
+}
+
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err)
 {
     struct dataset *d = calloc(1, sizeof *d);
-    int r = 0;
+    int r;
 
     assert(split == DATA_TRAIN || spec_has_val(s));
     if (!d)
@@ -152,15 +182,12 @@ int dataset_open(const struct spec *s, enum data_split split, struct dataset **r
     d->features = s->features;
     d->classes = s->classes;
     d->mse = s->mse;
+    d->tokens = s->tokens;
+    d->seq = s->seq;
+    d->vocab = s->vocab;
     d->format = s->data.format;
     d->split = split;
-    if (d->format == DATA_IDX) {
-        r = open_idx(s, d, err);
-    } else {
-        d->n_samples = split == DATA_TRAIN ? s->data.samples : s->data.val_samples;
-        d->seed = s->data.seed;
-        d->noise = (float)s->data.noise;
-    }
+    r = open_by_format(s, d, err);
     if (r < 0) {
         dataset_close(d);
         return r;
@@ -175,6 +202,7 @@ void dataset_close(struct dataset *d)
         return;
     free(d->images);
     free(d->labels);
+    token_set_close(d->files);
     free(d);
 }
 
@@ -198,12 +226,11 @@ static uint32_t label_of(const struct dataset *d, uint64_t index)
     return d->format == DATA_SYNTHETIC ? synthetic_label(d, index) : d->labels[index];
 }
 
-void dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, float *x,
-                  void *target)
+static void fill_numbers(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, float *x,
+                         void *target)
 {
     size_t target_bytes = d->mse ? d->classes * sizeof(float) : sizeof(int32_t);
 
-    assert(n <= rows);
     memset(target, 0, rows * target_bytes);
     memset(x + (size_t)n * d->features, 0, (size_t)(rows - n) * d->features * sizeof *x);
     for (uint32_t i = 0; i < n; i++) {
@@ -216,6 +243,49 @@ void dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, 
         else
             ((int32_t *)target)[i] = (int32_t)label;
     }
+}
+
+static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, int32_t *ids,
+                       int32_t *targets, uint64_t *ret_targets, struct err *err)
+{
+    size_t padding = (size_t)(rows - n) * d->seq;
+    uint64_t sum = 0, counted = d->seq;
+    int r = 0;
+
+    for (uint32_t i = 0; i < n && r == 0; i++) {
+        size_t at = (size_t)i * d->seq;
+        assert(indices[i] < d->n_samples);
+        if (d->format == DATA_SYNTHETIC)
+            synthetic_tokens(d, indices[i], ids + at, targets + at);
+        else
+            r = token_set_read(d->files, indices[i], ids + at, targets + at, &counted, err);
+        sum += counted;
+    }
+    if (r < 0)
+        return r;
+    memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
+    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets); /* -1 */
+    *ret_targets = sum;
+    return 0;
+}
+
+int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x, void *target,
+                 uint64_t *ret_targets, struct err *err)
+{
+    assert(n <= rows);
+    if (d->tokens)
+        return fill_tokens(d, indices, n, rows, x, target, ret_targets, err);
+    fill_numbers(d, indices, n, rows, x, target);
+    *ret_targets = n;
+    return 0;
+}
+
+void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n)
+{
+    if (!d->files)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        token_set_advise(d->files, indices[i]);
 }
 
 uint64_t data_index(const struct spec *s, uint64_t position)

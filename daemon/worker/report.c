@@ -111,6 +111,28 @@ static void add_absolute(struct strbuf *b, const char *path)
     strbuf_add_json(b, full);
 }
 
+/* " of 256 tokens (2561000 in 2 files)", for models of tokens. */
+static void add_tokens(const struct dataset *d, struct strbuf *b)
+{
+    if (!d->tokens)
+        return;
+    strbuf_addf(b, " of %u tokens", d->seq);
+    if (d->n_files > 0)
+        strbuf_addf(b, " (%" PRIu64 " in %u file%s)", d->n_tokens, d->n_files, d->n_files == 1 ? "" : "s");
+}
+
+static void add_token_members(const struct job *j, struct strbuf *b)
+{
+    const struct dataset *d = j->train;
+    if (!d->tokens)
+        return;
+    strbuf_addf(b, ",\"context\":%u", d->seq);
+    if (d->n_files > 0)
+        strbuf_addf(b, ",\"train_tokens\":%" PRIu64, d->n_tokens);
+    if (j->val != NULL && j->val->n_files > 0)
+        strbuf_addf(b, ",\"val_tokens\":%" PRIu64, j->val->n_tokens);
+}
+
 int report_check(const struct job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
@@ -123,11 +145,14 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
         strbuf_add_json(&b, s->name);
         strbuf_addf(&b,
                     ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
-                    ",\"train_samples\":%" PRIu64 ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
+                    ",\"train_samples\":%" PRIu64,
+                    total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples);
+        add_token_members(j, &b);
+        strbuf_addf(&b,
+                    ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
                     "\"precision\":\"fp32\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
                     ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
                     ",\"devices_asked\":{\"min\":%u,\"max\":%u},\"output\":",
-                    total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples,
                     s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
                     j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes,
                     least, most);
@@ -140,8 +165,11 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
     strbuf_add_bytes(&b, state_bytes(j));
     strbuf_add(&b, " of weights, gradients and optimizer state\n  data     ");
     strbuf_addf(&b, "%" PRIu64 " training samples", j->train->n_samples);
-    if (j->val != NULL)
+    add_tokens(j->train, &b);
+    if (j->val != NULL) {
         strbuf_addf(&b, ", %" PRIu64 " for evaluation", j->val->n_samples);
+        add_tokens(j->val, &b);
+    }
     strbuf_addf(&b, "\n  steps    %" PRIu64 " of %u samples, in micro-batches of %u", s->resolved.total_steps,
                 s->train.global_batch, s->resolved.micro_batch);
     if (s->resolved.replicas > 1)

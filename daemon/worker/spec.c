@@ -1,8 +1,8 @@
 /* The job spec: the top of the reader, what crosses sections, and what is derived from a spec.
  *
  * Why the whole schema is in code and not in a table: json_take_* calls are the schema (base/json_read.c),
- * and what a section means stands where it is read. The sections are in spec_sections.c and spec_model.c, in
- * the order of `sections` below: what a later check needs is read before.
+ * and what a section means stands where it is read. The sections are in spec_model.c, spec_data.c and
+ * spec_sections.c, in the order of `sections` below: what a later check needs is read before.
  *
  * Nothing here opens a file that a spec names, so the daemon may use it too. Pure functions; any thread.
  */
@@ -170,7 +170,14 @@ static int read_top(const struct spec_reader *r, const struct json *doc)
 
 bool spec_has_val(const struct spec *s)
 {
-    return s->data.format == DATA_IDX ? s->data.val.images != NULL : s->data.val_samples > 0;
+    switch (s->data.format) {
+    case DATA_IDX:
+        return s->data.val.images != NULL;
+    case DATA_SYNTHETIC:
+        return s->data.val_samples > 0;
+    default:
+        return s->data.val_files.n > 0;
+    }
 }
 
 static bool is_set(const struct spec_every *e)
@@ -180,7 +187,7 @@ static bool is_set(const struct spec_every *e)
 
 static int check_eval(const struct spec *s, struct err *err)
 {
-    const char *add = s->data.format == DATA_IDX ? "data.val" : "data.val_samples";
+    const char *add = s->data.format == DATA_SYNTHETIC ? "data.val_samples" : "data.val";
 
     if (is_set(&s->eval) && !spec_has_val(s))
         return err_set_at(err, -EINVAL, "eval", "there is nothing to evaluate on; add %s, or remove \"eval\"",

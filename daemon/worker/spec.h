@@ -25,9 +25,10 @@
 #define SPEC_MAX_DIM    (1u << 30)    /* elements per row, rows per batch */
 #define SPEC_MAX_BYTES  (1ull << 53)  /* any size that is computed from a spec stays below */
 #define SPEC_MAX_STEPS  0xffffffffull /* the step is one counter word of the random numbers */
+#define SPEC_MAX_FILES  400u          /* of a split: each stays open */
 
-enum data_format { DATA_IDX, DATA_SYNTHETIC, DATA_FORMAT_COUNT };
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
+enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 enum spec_priority { PRIORITY_LOW, PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_COUNT };
 
@@ -45,6 +46,11 @@ struct spec_files {
     const char *images, *labels; /* resolved against base_dir; NULL when the split is absent */
 };
 
+struct spec_paths { /* resolved against base_dir; n 0 when the split is absent */
+    const char *const *at;
+    uint32_t n;
+};
+
 struct spec {
     struct arena *arena; /* everything below lives here */
     const char *name;    /* "job" when absent */
@@ -55,11 +61,11 @@ struct spec {
     uint32_t features;  /* elements of an input row */
     uint32_t classes;   /* width of the last output */
     bool mse;      /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
-    bool tokens;   /* rows are sequences of token ids, targets the ids that follow */
-    uint32_t seq;  /* tokens per row */
-    uint32_t vocab;
     const struct transformer *transformer; /* what the model was described as; NULL: as a chain */
     const char *from;                      /* Hugging Face folder with the initial weights; NULL: random ones */
+    bool tokens;   /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
+    uint32_t seq;  /* tokens per sample; 0 or 1: none */
+    uint32_t vocab; /* of the tokens: each id is below; 0 without tokens */
     uint64_t seed; /* of initial weights, dropout and shuffling */
 
     struct {
@@ -69,6 +75,11 @@ struct spec {
         struct spec_files train, val;
         double scale_lo, scale_hi; /* what bytes 0 and 255 become */
         bool transpose;
+        /* tokens, bytes */
+        struct spec_paths train_files, val_files;
+        uint32_t token_bytes; /* tokens: 2 or 4; 0: what a file's header says, without one 2 */
+        bool has_ignore;
+        uint32_t ignore; /* tokens: targets of this id do not count */
         /* synthetic */
         uint64_t samples, val_samples, seed;
         double noise;

@@ -44,6 +44,9 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 /* A path of the user's, resolved, in the spec's arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
+/* One such path, or an array of them. */
+bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
+                     struct spec_paths *ret);
 
 /* ---- sections ---- */
 
@@ -51,8 +54,8 @@ int spec_read_model(const struct spec_reader *r, const struct json *node); /* sp
 /* spec_transformer.c: {"type":"gpt2"|"llama", ...}; {"from": dir} and {"config": {...}} */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
-int spec_read_data(const struct spec_reader *r, const struct json *node);  /* spec_sections.c, all below */
-int spec_read_train(const struct spec_reader *r, const struct json *node);
+int spec_read_data(const struct spec_reader *r, const struct json *node);  /* spec_data.c; the model was read */
+int spec_read_train(const struct spec_reader *r, const struct json *node); /* spec_sections.c, all below */
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);
 int spec_read_eval(const struct spec_reader *r, const struct json *node);

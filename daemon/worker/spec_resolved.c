@@ -76,12 +76,18 @@ static void add_data(struct strbuf *b, const struct spec *s)
     strbuf_addf(b, ",\"data\":{\"format\":\"%s\",\"samples\":%" PRIu64 ",\"shuffle\":%s",
                 data_format_names[s->data.format], s->resolved.train_samples,
                 s->data.shuffle ? "true" : "false");
-    if (s->data.format == DATA_IDX)
-        strbuf_addf(b, ",\"crc32c\":\"%08" PRIx32 "\",\"scale\":[%.17g,%.17g],\"transpose\":%s}",
-                    s->resolved.data_crc, s->data.scale_lo, s->data.scale_hi,
-                    s->data.transpose ? "true" : "false");
+    if (s->tokens)
+        strbuf_addf(b, ",\"context\":%" PRIu32, s->seq);
+    if (s->data.format == DATA_SYNTHETIC)
+        strbuf_addf(b, ",\"seed\":%" PRIu64 ",\"noise\":%.9g", s->data.seed, (double)(float)s->data.noise);
     else
-        strbuf_addf(b, ",\"seed\":%" PRIu64 ",\"noise\":%.9g}", s->data.seed, (double)(float)s->data.noise);
+        strbuf_addf(b, ",\"crc32c\":\"%08" PRIx32 "\"", s->resolved.data_crc);
+    if (s->data.format == DATA_IDX)
+        strbuf_addf(b, ",\"scale\":[%.17g,%.17g],\"transpose\":%s", s->data.scale_lo, s->data.scale_hi,
+                    s->data.transpose ? "true" : "false");
+    if (s->data.has_ignore)
+        strbuf_addf(b, ",\"ignore\":%" PRIu32, s->data.ignore);
+    strbuf_add(b, "}");
 }
 
 static void add_optimizer(struct strbuf *b, const struct spec *s)

@@ -1,10 +1,8 @@
-/* The sections of a spec other than the model: each function reads one object into its part of struct spec,
+/* The sections of a spec other than model and data: each function reads one object into its part of struct spec,
  * with the defaults that were set by spec_parse. What crosses sections is checked in spec.c. Pure functions.
  */
 #include <errno.h>
-#include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,91 +10,6 @@
 #include "daemon/worker/spec_private.h"
 
 static const char *const nothing_later[] = {NULL};
-
-/* ------------------------------------------------------------------------------------------ data */
-
-const char *const data_format_names[DATA_FORMAT_COUNT + 1] = {"idx", "synthetic", NULL};
-
-static int read_files(const struct spec_reader *r, const struct json *node, const char *path,
-                      struct spec_files *ret)
-{
-    struct json_obj o;
-
-    json_obj_begin(&o, node, path, r->err);
-    spec_take_path(r, &o, "images", JSON_REQUIRED, &ret->images);
-    spec_take_path(r, &o, "labels", JSON_REQUIRED, &ret->labels);
-    return json_obj_end(&o);
-}
-
-static int read_scale(const struct spec_reader *r, const struct json *node)
-{
-    static const char path[] = "data.scale";
-    double v[2];
-    char at[32];
-    int status;
-
-    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 2)
-        return err_set_at(r->err, -EINVAL, path,
-                          "must be two numbers, what bytes 0 and 255 become, e.g. [0,1]");
-    for (size_t i = 0; i < 2; i++) {
-        json_path_index(at, sizeof at, path, i);
-        status = json_double(json_array_at(node, i), at, &v[i], r->err);
-        if (status < 0)
-            return status;
-        if (fabs(v[i]) > FLT_MAX / 4)
-            return err_set_at(r->err, -EINVAL, at, "%g is too large", v[i]);
-    }
-    if ((float)v[0] == (float)v[1])
-        return err_set_at(r->err, -EINVAL, path,
-                          "the two numbers are equal, so all pixels would be; write [0,1]");
-    r->s->data.scale_lo = v[0];
-    r->s->data.scale_hi = v[1];
-    return 0;
-}
-
-static int read_idx(const struct spec_reader *r, struct json_obj *o)
-{
-    const struct json *train = NULL, *val = NULL, *scale = NULL;
-    int status;
-
-    json_take(o, "train", JSON_REQUIRED, &train);
-    json_take(o, "val", JSON_OPTIONAL, &val);
-    json_take(o, "scale", JSON_OPTIONAL, &scale);
-    json_take_bool(o, "transpose", JSON_OPTIONAL, &r->s->data.transpose);
-    status = json_obj_end(o);
-    if (status == 0)
-        status = read_files(r, train, "data.train", &r->s->data.train);
-    if (status == 0 && val)
-        status = read_files(r, val, "data.val", &r->s->data.val);
-    if (status == 0 && scale)
-        status = read_scale(r, scale);
-    return status;
-}
-
-static int read_synthetic(const struct spec_reader *r, struct json_obj *o)
-{
-    struct spec *s = r->s;
-
-    spec_take_u64(o, "samples", JSON_REQUIRED, 1, 1ull << 40, &s->data.samples);
-    spec_take_u64(o, "val_samples", JSON_OPTIONAL, 0, 1ull << 40, &s->data.val_samples);
-    json_take_u64(o, "seed", JSON_OPTIONAL, &s->data.seed);
-    spec_take_float(o, "noise", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &s->data.noise);
-    return json_obj_end(o);
-}
-
-int spec_read_data(const struct spec_reader *r, const struct json *node)
-{
-    static const char *const later[] = {"bytes", "npy", "tokens", NULL};
-    struct json_obj o;
-    int format = 0;
-
-    json_obj_begin(&o, node, "data", r->err);
-    json_take_bool(&o, "shuffle", JSON_OPTIONAL, &r->s->data.shuffle);
-    if (!spec_take_choice(&o, "format", JSON_REQUIRED, data_format_names, later, &format))
-        return json_obj_end(&o);
-    r->s->data.format = (enum data_format)format;
-    return format == DATA_IDX ? read_idx(r, &o) : read_synthetic(r, &o);
-}
 
 /* ------------------------------------------------------------------------------------------ train */
 

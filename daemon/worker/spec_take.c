@@ -153,26 +153,70 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
+/* NULL: reported, at `key`. */
+static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key, const char *path)
+{
+    char *joined;
+    size_t n;
+
+    if (!path[0] || strlen(path) >= 4096) {
+        json_fail(o, key, -EINVAL, path[0] ? "a path has fewer than 4096 bytes" : "a path must not be empty");
+        return NULL;
+    }
+    if (path[0] == '/' || !r->base_dir)
+        return arena_strdup(r->s->arena, path);
+    n = strlen(r->base_dir) + 1 + strlen(path) + 1;
+    joined = arena_alloc(r->s->arena, n);
+    snprintf(joined, n, "%s/%s", r->base_dir, path);
+    return joined;
+}
+
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret)
 {
     const char *path;
-    char *joined;
-    size_t n;
 
     if (!json_take_string(o, key, need, &path))
         return false;
-    if (!path[0] || strlen(path) >= 4096) {
-        json_fail(o, key, -EINVAL, path[0] ? "a path has fewer than 4096 bytes" : "a path must not be empty");
+    path = resolve_path(r, o, key, path);
+    if (!path)
         return false;
-    }
-    if (path[0] == '/' || !r->base_dir) {
-        *ret = arena_strdup(r->s->arena, path);
+    *ret = path;
+    return true;
+}
+
+bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
+                     struct spec_paths *ret)
+{
+    const struct json *node, *item;
+    const char **at, *path;
+    char place[64];
+    uint32_t n = 0;
+
+    if (!json_take(o, key, need, &node))
+        return false;
+    if (json_type(node) == JSON_STRING) {
+        at = arena_alloc_array(r->s->arena, 1, sizeof *at);
+        if (!spec_take_path(r, o, key, need, &at[0]))
+            return false;
+        *ret = (struct spec_paths){at, 1};
         return true;
     }
-    n = strlen(r->base_dir) + 1 + strlen(path) + 1;
-    joined = arena_alloc(r->s->arena, n);
-    snprintf(joined, n, "%s/%s", r->base_dir, path);
-    *ret = joined;
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) < 1 || json_array_size(node) > SPEC_MAX_FILES) {
+        json_fail(o, key, -EINVAL, "must be the path of a file, or an array of 1 to %u of them", SPEC_MAX_FILES);
+        return false;
+    }
+    at = arena_alloc_array(r->s->arena, json_array_size(node), sizeof *at);
+    for (item = json_array_first(node); item; item = json_array_next(item), n++) {
+        json_path_index(place, sizeof place, key, n);
+        if (json_string(item, "", &path, NULL) < 0) {
+            json_fail(o, place, -EINVAL, "must be the path of a file, found %s", json_type_name(json_type(item)));
+            return false;
+        }
+        at[n] = resolve_path(r, o, place, path);
+        if (!at[n])
+            return false;
+    }
+    *ret = (struct spec_paths){at, n};
     return true;
 }

@@ -1,4 +1,5 @@
-/* Samples that are computed: a prototype per class plus noise. Private to data.c. */
+/* Samples that are computed: a prototype per class plus noise, or tokens that follow one another by a rule. Private to
+ * data.c. */
 #ifndef WORKER_SYNTHETIC_H
 #define WORKER_SYNTHETIC_H
 
@@ -6,5 +7,6 @@
 
 uint32_t synthetic_label(const struct dataset *d, uint64_t index);
 void synthetic_row(const struct dataset *d, uint64_t index, float *x); /* features elements */
+void synthetic_tokens(const struct dataset *d, uint64_t index, int32_t *ids, int32_t *targets); /* seq each */
 
 #endif

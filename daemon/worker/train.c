@@ -35,6 +35,7 @@ struct trainer {
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
     uint64_t *indices;                              /* of one global batch */
+    uint64_t targets[PLAN_RING];                    /* that count, of the steps whose result is not read yet */
     uint64_t planned_in, planned_out, planned_peer; /* promised by the programs run so far */
     uint64_t step;                                  /* steps enqueued */
     uint64_t known;                                 /* steps whose result was read */
@@ -116,15 +117,33 @@ static int run_program(struct trainer *t, enum program_kind k, const struct step
     return check_counters(t, err);
 }
 
-static void fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step)
+/* *ret_targets: how many targets of the batch count. */
+static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step,
+                      uint64_t *ret_targets, struct err *err)
 {
     uint32_t rows = t->plan->rows;
+    uint64_t sum = 0;
     for (uint32_t j = 0; j < t->plan->n_micro; j++) {
         uint32_t first = j * rows, left = valid > first ? valid - first : 0;
-        float *x = store_ptr(t->store, store_find(t->store, TENSOR_X, 0, j), step);
+        void *x = store_ptr(t->store, store_find(t->store, TENSOR_X, 0, j), step);
         void *target = store_ptr(t->store, store_find(t->store, TENSOR_TARGET, PLAN_NONE, j), step);
-        dataset_fill(d, t->indices + first, left < rows ? left : rows, rows, x, target);
+        uint64_t counted = 0;
+        int r = dataset_fill(d, t->indices + first, left < rows ? left : rows, rows, x, target, &counted, err);
+        if (r < 0)
+            return r;
+        sum += counted;
     }
+    *ret_targets = sum;
+    return 0;
+}
+
+/* The mean over no targets has no value. */
+static int fail_no_targets(const char *of, struct err *err)
+{
+    return err_set_at(err, -EINVAL, "data.ignore",
+                      "no target of %s counts: all are the token that is ignored; remove data.ignore, give "
+                      "other data, or set train.global_batch to more",
+                      of);
 }
 
 static struct step_result sum_results(const struct trainer *t, uint64_t step)
@@ -139,7 +158,7 @@ static struct step_result sum_results(const struct trainer *t, uint64_t step)
     return sum;
 }
 
-static struct step_args args_of_step(const struct trainer *t, uint64_t step)
+static struct step_args args_of_step(const struct trainer *t, uint64_t step, uint64_t targets)
 {
     const struct spec *s = t->spec;
     double n = (double)(step + 1);
@@ -149,24 +168,47 @@ static struct step_args args_of_step(const struct trainer *t, uint64_t step)
         .lr = (float)spec_lr(s, step),
         .bias_correct1 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta1, n))),
         .bias_correct2 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta2, n))),
-        .grad_scale = (float)(1.0 / s->train.global_batch),
+        .grad_scale = (float)(1.0 / (double)targets),
         .valid_rows = s->train.global_batch,
         .training = 1,
     };
 }
 
-static int enqueue_step(struct trainer *t, struct err *err)
+static void choose_samples(struct trainer *t, uint64_t step)
 {
     uint32_t batch = t->spec->train.global_batch;
     for (uint32_t i = 0; i < batch; i++)
-        t->indices[i] = data_index(t->spec, t->step * batch + i);
-    fill_slots(t, t->job->train, batch, t->step);
-    struct step_args args = args_of_step(t, t->step);
-    int r = exec_cycle(t->exec, &args);
+        t->indices[i] = data_index(t->spec, step * batch + i);
+}
+
+static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
+{
+    char step[64];
+    choose_samples(t, t->step);
+    int r = fill_slots(t, t->job->train, t->spec->train.global_batch, t->step, ret_targets, err);
+    if (r < 0 || *ret_targets > 0)
+        return r;
+    snprintf(step, sizeof step, "step %" PRIu64, t->step + 1);
+    return fail_no_targets(step, err);
+}
+
+static int enqueue_step(struct trainer *t, struct err *err)
+{
+    uint64_t targets = 0;
+    int r = fill_step(t, &targets, err);
+    if (r < 0)
+        return r;
+    struct step_args args = args_of_step(t, t->step, targets);
+    r = exec_cycle(t->exec, &args);
     if (r < 0)
         return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", t->step + 1, strerror(-r));
     promise(t, PROGRAM_CYCLE);
+    t->targets[t->step % PLAN_RING] = targets;
     t->step++;
+    if (t->job->train->n_files > 0 && t->step < t->spec->resolved.total_steps) { /* read while this step computes */
+        choose_samples(t, t->step);
+        dataset_prefetch(t->job->train, t->indices, t->spec->train.global_batch);
+    }
     return 0;
 }
 
@@ -216,7 +258,8 @@ static int read_step(struct trainer *t, struct err *err)
         return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", step + 1, strerror(-r));
     uint32_t batch = t->spec->train.global_batch;
     bool skipped;
-    double loss = sum_results(t, step).loss / batch, norm = grad_norm(t, step, &skipped);
+    double loss = sum_results(t, step).loss / (double)t->targets[step % PLAN_RING];
+    double norm = grad_norm(t, step, &skipped);
     r = check_finite(t, loss, skipped, err);
     if (r < 0)
         return r;
@@ -262,19 +305,24 @@ static int read_all(struct trainer *t, struct err *err)
 
 /* ---- evaluation ---- */
 
-static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum, struct err *err)
+static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum, uint64_t *targets,
+                      struct err *err)
 {
     uint32_t batch = t->spec->train.global_batch;
     uint64_t left = t->job->val->n_samples - first;
     uint32_t valid = left < batch ? (uint32_t)left : batch;
     for (uint32_t i = 0; i < valid; i++)
         t->indices[i] = first + i;
-    fill_slots(t, t->job->val, valid, 0);
+    uint64_t counted = 0;
+    int r = fill_slots(t, t->job->val, valid, 0, &counted, err);
+    if (r < 0)
+        return r;
     struct step_args args = {.valid_rows = valid, .grad_scale = 1.0f};
-    int r = run_program(t, PROGRAM_EVAL, &args, err);
+    r = run_program(t, PROGRAM_EVAL, &args, err);
     struct step_result s = sum_results(t, 0);
     sum->loss += s.loss;
     sum->correct += s.correct;
+    *targets += counted;
     return r;
 }
 
@@ -290,16 +338,18 @@ static void restart_clock(struct trainer *t)
 /* Exit, evaluation, entry. All results have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
-    uint64_t n = t->job->val->n_samples;
+    uint64_t n = t->job->val->n_samples, targets = 0;
     struct step_result sum = {0};
     int r = run_program(t, PROGRAM_EXIT, NULL, err);
     for (uint64_t first = 0; r == 0 && first < n; first += t->spec->train.global_batch)
-        r = eval_batch(t, first, &sum, err);
+        r = eval_batch(t, first, &sum, &targets, err);
+    if (r == 0 && targets == 0)
+        r = fail_no_targets("data.val", err);
     if (r == 0)
         r = run_program(t, PROGRAM_ENTRY, NULL, err);
     if (r < 0)
         return r;
-    t->eval = (struct checkpoint_eval){true, sum.loss / (double)n, sum.correct / (double)n};
+    t->eval = (struct checkpoint_eval){true, sum.loss / (double)targets, sum.correct / (double)targets};
     t->eval_step = t->step;
     t->report->evaluated = true;
     t->report->val_loss = t->eval.loss;

@@ -1,4 +1,5 @@
-/* data: IDX files plain and gzipped, every way they can be wrong, synthetic samples, order, padding. */
+/* data: IDX files plain and gzipped, every way they can be wrong, synthetic samples, order, padding. Files of tokens:
+ * test_tokens.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,6 +123,17 @@ static void check_refused(const struct spec *s, int code, const char *path, cons
     assert_ptr_equal(d, &d);
 }
 
+/* Fills, and all the samples count. */
+static void fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x, void *target)
+{
+    uint64_t targets = 99;
+    struct err err;
+
+    if (dataset_fill(d, indices, n, rows, x, target, &targets, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    assert_int_equal(targets, (uint64_t)n * (d->tokens ? d->seq : 1));
+}
+
 static void put_good(void)
 {
     put_file(images_path, images, sizeof images);
@@ -138,7 +150,7 @@ static void check_content(const struct dataset *d)
 
     assert_int_equal(d->n_samples, 3);
     assert_int_equal(d->features, 6);
-    dataset_fill(d, order, 3, 4, x, target);
+    fill(d, order, 3, 4, x, target);
     for (int f = 0; f < 6; f++) {
         assert_true(x[f] == (float)(images[16 + 12 + f] / 255.0));
         assert_true(x[6 + f] == (float)(images[16 + f] / 255.0));
@@ -223,7 +235,7 @@ static void test_scale_and_transpose_are_applied(void **state)
     (void)state;
     put_good();
     d = open_good(s);
-    dataset_fill(d, &first, 1, 1, x, &target);
+    fill(d, &first, 1, 1, x, &target);
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 3; j++)
             assert_true(x[j * 2 + i] == (float)(-1 + 2.0 * images[16 + i * 3 + j] / 255));
@@ -243,7 +255,7 @@ static void test_mse_targets_are_one_hot(void **state)
     put_good();
     d = open_good(s);
     memset(target, 0xff, sizeof target);
-    dataset_fill(d, order, 3, 4, x, target);
+    fill(d, order, 3, 4, x, target);
     assert_memory_equal(target, expected, sizeof expected);
     dataset_close(d);
     spec_destroy(s);
@@ -438,9 +450,9 @@ static void test_synthetic_rows_do_not_depend_on_order(void **state)
     (void)state;
     for (uint64_t i = 0; i < 50; i++)
         order[i] = i;
-    dataset_fill(d, order, 50, 50, all, labels_all);
+    fill(d, order, 50, 50, all, labels_all);
     for (uint64_t i = 50; i-- > 0;) {
-        dataset_fill(d, &i, 1, 1, one, &label);
+        fill(d, &i, 1, 1, one, &label);
         assert_memory_equal(one, all + i * 7, sizeof one);
         assert_int_equal(label, labels_all[i]);
         assert_in_range(label, 0, 3);
@@ -463,7 +475,7 @@ static void test_synthetic_splits_share_prototypes_and_differ(void **state)
     for (uint64_t i = 0; i < 20; i++)
         order[i] = i;
     for (int k = 0; k < 2; k++)
-        dataset_fill(d[k], order, 20, 20, x[k], label[k]);
+        fill(d[k], order, 20, 20, x[k], label[k]);
     assert_memory_not_equal(label[0], label[1], sizeof label[0]);
     for (int i = 0; i < 20; i++) /* without noise a sample is its prototype */
         for (int j = 0; j < 20; j++)
@@ -487,7 +499,7 @@ static void test_synthetic_values_are_pinned(void **state)
     float x[4];
 
     (void)state;
-    dataset_fill(d, &five, 1, 1, x, &target);
+    fill(d, &five, 1, 1, x, &target);
     assert_int_equal(target, class);
     for (int i = 0; i < 4; i++) {
         float away = 0.1f * (2 * rng_unit(noise.v[i]) - 1);
@@ -524,6 +536,45 @@ static void test_stream_visits_every_sample_once_per_epoch(void **state)
     spec_destroy(s);
 }
 
+/* A text of which no two samples are alike: what is read in an epoch is the text, in another order. */
+static void test_stream_of_a_text_reads_all_of_it(void **state)
+{
+    enum { SEQ = 5, SAMPLES = 40, TEXT = SEQ * SAMPLES + 3 };
+    struct spec *s = make_spec("5", 10, "softmax_xent", SYNTHETIC("0.1"));
+    const char *paths[] = {images_path};
+    unsigned char text[TEXT];
+    struct dataset *d;
+
+    (void)state;
+    for (int i = 0; i < TEXT; i++)
+        text[i] = (unsigned char)(i + i / 256);
+    put_file(images_path, text, TEXT);
+    s->tokens = true;
+    s->seq = SEQ;
+    s->vocab = 256;
+    s->data.format = DATA_BYTES;
+    s->data.train_files = (struct spec_paths){paths, 1};
+    d = open_good(s);
+    assert_int_equal(d->n_samples, SAMPLES);
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, d->n_samples, d->crc, NULL), 0);
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        int seen[SAMPLES] = {0};
+        for (uint64_t i = 0; i < SAMPLES; i++) {
+            uint64_t index = data_index(s, epoch * SAMPLES + i);
+            int32_t ids[SEQ], targets[SEQ];
+            assert_int_equal(seen[index]++, 0);
+            dataset_prefetch(d, &index, 1);
+            fill(d, &index, 1, 1, ids, targets);
+            for (uint64_t k = 0; k < SEQ; k++) {
+                assert_int_equal(ids[k], text[index * SEQ + k]);
+                assert_int_equal(targets[k], text[index * SEQ + k + 1]);
+            }
+        }
+    }
+    dataset_close(d);
+    spec_destroy(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_synthetic_splits_share_prototypes_and_differ),
         cmocka_unit_test(test_synthetic_values_are_pinned),
         cmocka_unit_test(test_stream_visits_every_sample_once_per_epoch),
+        cmocka_unit_test(test_stream_of_a_text_reads_all_of_it),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
