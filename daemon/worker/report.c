@@ -87,7 +87,7 @@ static uint64_t total_params(const struct job *j)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += j->graph->layers[l].size.w / sizeof(float);
+        n += graph_updates(j->graph, l) ? j->graph->layers[l].size.w / sizeof(float) : 0;
     return n;
 }
 
@@ -95,7 +95,7 @@ static uint64_t state_bytes(const struct job *j)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += 2 * j->graph->layers[l].size.w + j->graph->layers[l].k_bytes;
+        n += (graph_updates(j->graph, l) ? 2 : 1) * j->graph->layers[l].size.w + j->graph->layers[l].k_bytes;
     return n;
 }
 

@@ -386,7 +386,7 @@ static int check_state(struct trainer *t, struct err *err)
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
         const struct graph_layer *g = &t->job->graph->layers[l];
         const char *what = NULL;
-        if (g->size.w > 0 && !all_finite(state_block(t, l, false), g->size.w / sizeof(float)))
+        if (graph_updates(t->job->graph, l) && !all_finite(state_block(t, l, false), g->size.w / sizeof(float)))
             what = "weights";
         else if (g->k_bytes > 0 && !all_finite(state_block(t, l, true), g->k_bytes / sizeof(float)))
             what = "optimizer moments";
@@ -440,7 +440,7 @@ static int checkpoint(struct trainer *t, struct err *err)
 static void init_weights(struct trainer *t)
 {
     for (uint32_t l = 0; l < t->spec->model.n_layers; l++)
-        if (t->job->graph->layers[l].size.w > 0)
+        if (graph_updates(t->job->graph, l))
             layer_init(&t->spec->model.layers[l], t->spec->seed, state_block(t, l, false));
 }
 
@@ -568,7 +568,8 @@ static uint64_t hash_weights(struct trainer *t)
 {
     uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a over 32-bit words */
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
-        uint64_t n = t->job->graph->layers[l].size.w / sizeof(uint32_t);
+        const struct graph *g = t->job->graph;
+        uint64_t n = graph_updates(g, l) ? g->layers[l].size.w / sizeof(uint32_t) : 0;
         const char *w = n > 0 ? state_block(t, l, false) : NULL;
         for (uint64_t i = 0; i < n; i++) {
             uint32_t word;
