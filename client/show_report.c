@@ -202,6 +202,8 @@ static void add_quality(struct strbuf *b, const struct style *s, const struct js
     }
     if (get_number(report, "val_accuracy", &accuracy))
         strbuf_addf(b, "   val accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
+    if (get_number(report, "val_perplexity", &val))
+        strbuf_addf(b, "   val perplexity %.4g", val);
     if (skipped > 0)
         strbuf_addf(b, "   %" PRIu64 " steps skipped", skipped);
     strbuf_add(b, "\n");

@@ -231,11 +231,13 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     return finish_line(m, err);
 }
 
-int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, struct err *err)
+int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity, struct err *err)
 {
     struct strbuf *b = begin_line(m, step);
 
     add_number(b, "val/loss", loss, "%.17g");
     add_number(b, "val/accuracy", accuracy, "%.17g");
+    if (!isnan(perplexity))
+        add_number(b, "val/perplexity", perplexity, "%.17g");
     return finish_line(m, err);
 }

@@ -283,8 +283,11 @@ void progress_event(void *ctx, const struct train_progress *e)
         break;
     case PROGRESS_EVAL:
         end_line(p);
-        fprintf(stderr, "step %" PRIu64 "  val loss %.6f  accuracy %.2f %%\n", e->step, e->val_loss,
+        fprintf(stderr, "step %" PRIu64 "  val loss %.6f  accuracy %.2f %%", e->step, e->val_loss,
                 100 * e->val_accuracy);
+        if (!isnan(e->val_perplexity))
+            fprintf(stderr, "  perplexity %.4g", e->val_perplexity);
+        fputc('\n', stderr);
         break;
     case PROGRESS_CHECKPOINT:
         end_line(p);
@@ -333,9 +336,13 @@ void report_json(const struct job *j, const struct train_report *r, struct strbu
     if (r->evaluated) {
         add_number(b, "val_loss", r->val_loss);
         add_number(b, "val_accuracy", r->val_accuracy);
+        if (!isnan(r->val_perplexity))
+            add_number(b, "val_perplexity", r->val_perplexity);
     }
     add_number(b, "seconds", r->seconds);
     add_number(b, "samples_per_s", r->samples_per_s);
+    if (j->spec->tokens)
+        add_number(b, "tokens_per_s", r->samples_per_s * j->spec->seq);
     add_number(b, "stall_share", r->stall_share);
     if (r->stall_steps > 0)
         strbuf_addf(b, ",\"stall_traced_steps\":%u", r->stall_steps);
@@ -400,7 +407,12 @@ void report_text(const struct job *j, const struct train_report *r, struct strbu
     strbuf_addf(b, "\n  loss      %.6f", r->loss);
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
-    strbuf_addf(b, "\n  speed     %.0f samples/s, %.1f s", r->samples_per_s, r->seconds);
+    if (r->evaluated && !isnan(r->val_perplexity))
+        strbuf_addf(b, "   val perplexity %.4g", r->val_perplexity);
+    strbuf_addf(b, "\n  speed     %.*f samples/s, ", r->samples_per_s < 100 ? 2 : 0, r->samples_per_s);
+    if (j->spec->tokens)
+        strbuf_addf(b, "%.0f tokens/s, ", r->samples_per_s * j->spec->seq);
+    strbuf_addf(b, "%.1f s", r->seconds);
     if (isfinite(r->stall_share))
         strbuf_addf(b, "; compute streams stalled %.1f %% of their time", 100 * r->stall_share);
     if (r->stall_steps > 0)

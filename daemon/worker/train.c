@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "daemon/worker/checkpoint.h"
+#include "daemon/worker/hf.h"
 #include "daemon/worker/metrics.h"
 #include "kernels/device.h"
 #include "swap/exec.h"
@@ -335,6 +336,12 @@ static void restart_clock(struct trainer *t)
     t->last_wait_ns = c.compute_wait_ns;
 }
 
+/* Among how many tokens the model is undecided. */
+static double perplexity(const struct trainer *t, double loss)
+{
+    return t->spec->tokens ? exp(loss) : NAN;
+}
+
 /* Exit, evaluation, entry. All results have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
@@ -354,12 +361,14 @@ static int evaluate(struct trainer *t, struct err *err)
     t->report->evaluated = true;
     t->report->val_loss = t->eval.loss;
     t->report->val_accuracy = t->eval.accuracy;
-    r = metrics_eval(t->metrics, t->step, t->eval.loss, t->eval.accuracy, err);
+    t->report->val_perplexity = perplexity(t, t->eval.loss);
+    r = metrics_eval(t->metrics, t->step, t->eval.loss, t->eval.accuracy, t->report->val_perplexity, err);
     tell(t, &(struct train_progress){.event = PROGRESS_EVAL,
                                      .step = t->step,
                                      .total_steps = t->spec->resolved.total_steps,
                                      .val_loss = t->eval.loss,
-                                     .val_accuracy = t->eval.accuracy});
+                                     .val_accuracy = t->eval.accuracy,
+                                     .val_perplexity = t->report->val_perplexity});
     return r;
 }
 
@@ -437,11 +446,23 @@ static int checkpoint(struct trainer *t, struct err *err)
 
 /* ---- start and end ---- */
 
-static void init_weights(struct trainer *t)
+/* Random ones, or those of a Hugging Face folder. */
+static int init_weights(struct trainer *t, struct err *err)
 {
+    struct hf *f;
+    int r;
+    if (t->spec->from != NULL) {
+        r = hf_open(t->spec->from, &f, err);
+        if (r < 0)
+            return r;
+        r = hf_load(f, t->tensors.model, t->tensors.n_model, err);
+        hf_close(f);
+        return r;
+    }
     for (uint32_t l = 0; l < t->spec->model.n_layers; l++)
         if (graph_updates(t->job->graph, l))
             layer_init(&t->spec->model.layers[l], t->spec->seed, state_block(t, l, false));
+    return 0;
 }
 
 static int check_same_spec(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
@@ -475,10 +496,8 @@ static int restore(struct trainer *t, struct err *err)
     if (r < 0)
         return r;
     r = checkpoint_latest(t->out, &step, err);
-    if (r == -ENOENT) {
-        init_weights(t);
-        return 0;
-    }
+    if (r == -ENOENT)
+        return init_weights(t, err);
     if (r == 0)
         r = checkpoint_open(t->out, step, &c, err);
     if (r == 0)
@@ -500,6 +519,7 @@ static int restore(struct trainer *t, struct err *err)
         t->report->evaluated = info->eval.valid;
         t->report->val_loss = info->eval.loss;
         t->report->val_accuracy = info->eval.accuracy;
+        t->report->val_perplexity = perplexity(t, info->eval.loss);
         tell(t, &(struct train_progress){.event = PROGRESS_RESUME,
                                          .step = info->step,
                                          .total_steps = t->spec->resolved.total_steps,

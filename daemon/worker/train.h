@@ -23,6 +23,7 @@ struct train_report { /* after a failure: only steps_done, those whose result is
     uint64_t skipped_steps; /* of the job so far, because their gradient was not finite */
     bool evaluated;
     double val_loss, val_accuracy; /* of the last evaluation */
+    double val_perplexity;         /* of language models: e^val_loss; else NaN */
     double seconds;                /* of training in this run, evaluation and checkpoints included */
     double samples_per_s;
     double stall_share; /* of the devices' compute streams: waiting / (waiting + computing); NaN: not known */
@@ -42,6 +43,7 @@ struct train_progress {
     bool skipped;                   /* STEP: the update was skipped */
     bool numerics_changed;          /* RESUME: the checkpoint came from other numerics, the bits may differ */
     double val_loss, val_accuracy;  /* EVAL */
+    double val_perplexity;          /* EVAL: NaN where there is none */
 };
 
 struct train_options {

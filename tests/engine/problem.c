@@ -3,26 +3,56 @@
 
 #include <math.h>
 
+static const struct layer *loss_of(const struct engine_case *c)
+{
+    return &c->chain.layers[c->chain.model.n_layers - 1];
+}
+
 static uint32_t classes(const struct engine_case *c)
 {
-    return c->chain.layers[c->chain.model.n_layers - 1].in;
+    return loss_of(c)->kind == LAYER_lm_head ? loss_of(c)->vocab : loss_of(c)->in;
+}
+
+/* Targets of a row. */
+static uint32_t targets(const struct engine_case *c)
+{
+    return loss_of(c)->seq > 1 ? loss_of(c)->seq : 1;
 }
 
 static bool is_mse(const struct engine_case *c)
 {
-    return c->chain.layers[c->chain.model.n_layers - 1].kind == LAYER_mse;
+    return loss_of(c)->kind == LAYER_mse;
+}
+
+static uint32_t draw(const struct engine_case *c, uint64_t step, uint32_t micro, uint32_t what, uint32_t i)
+{
+    return rng_philox(c->seed, i, micro, rng_word2(RNG_DATA, what), (uint32_t)step).v[0];
+}
+
+/* Ids, and the targets of all tokens; some are ignored. */
+static void fill_tokens(const struct engine_case *c, uint64_t step, uint32_t micro, int32_t *x, int32_t *target)
+{
+    for (uint32_t i = 0; i < c->chain.rows * targets(c); i++) {
+        uint32_t label = draw(c, step, micro, 1, i);
+        x[i] = (int32_t)(draw(c, step, micro, 0, i) % classes(c));
+        target[i] = label % 7 == 0 ? -1 : (int32_t)(label % classes(c));
+    }
 }
 
 void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, float *x, void *target)
 {
     const struct random_chain *k = &c->chain;
     uint32_t n = k->rows * k->layers[0].in, width = classes(c);
+    if (layer_type(&k->layers[0])->takes_ids) {
+        fill_tokens(c, step, micro, (int32_t *)(void *)x, target);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++)
-        x[i] = rng_unit(rng_philox(c->seed, i, micro, rng_word2(RNG_DATA, 0), (uint32_t)step).v[0]) * 2 - 1;
+        x[i] = rng_unit(draw(c, step, micro, 0, i)) * 2 - 1;
     if (c->nan_step != 0 && step == c->nan_step)
         x[n / 2] = NAN;
     for (uint32_t i = 0; i < k->rows; i++) {
-        uint32_t label = rng_philox(c->seed, i, micro, rng_word2(RNG_DATA, 1), (uint32_t)step).v[0] % width;
+        uint32_t label = draw(c, step, micro, 1, i) % width;
         if (!is_mse(c)) {
             ((int32_t *)target)[i] = (int32_t)label;
             continue;
@@ -41,7 +71,7 @@ struct step_args problem_args(const struct engine_case *c, uint64_t step)
         .lr = 0.05f / (float)(step + 1),
         .bias_correct1 = (float)(1 / (1 - pow(0.9, (double)step + 1))),
         .bias_correct2 = (float)(1 / (1 - pow(0.999, (double)step + 1))),
-        .grad_scale = 1.0f / (float)batch,
+        .grad_scale = 1.0f / (float)(batch * targets(c)),
         .valid_rows = batch,
         .training = 1,
     };

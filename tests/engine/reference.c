@@ -137,9 +137,12 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
         .s = mem(r, TENSOR_S, t->layer, j),
         .target = layer_type(l)->is_loss ? mem(r, TENSOR_TARGET, PLAN_NONE, j) : NULL,
     };
+    bool late = layer_type(l)->loss_in_bwd && r->args.training;
+    if (layer_type(l)->is_loss && late == (t->kind == INSTR_BWD))
+        io.result = mem(r, TENSOR_RESULT, PLAN_NONE, j);
     if (t->kind == INSTR_FWD) {
         io.y = mem(r, TENSOR_X, t->layer + 1, j);
-        io.result = layer_type(l)->is_loss ? mem(r, TENSOR_RESULT, PLAN_NONE, j) : NULL;
+        io.scratch = mem(r, TENSOR_WORK, t->layer, j);
         layer_type(l)->fwd(l, &io, sink);
         return;
     }
@@ -150,17 +153,47 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
     layer_type(l)->bwd(l, &io, sink);
 }
 
+/* The gradient of another layer that uses the same weights, or NULL. */
+static float *second_gradient(struct reference *r, uint32_t layer)
+{
+    for (uint32_t l = 0; l < r->g->n_layers; l++)
+        if (r->g->layers[l].tied && r->g->layers[l].owner == layer)
+            return mem(r, TENSOR_DW, l, 0);
+    return NULL;
+}
+
+static bool decays(const struct optimizer *o, const struct layer *l, uint64_t element)
+{
+    struct layer_param params[16];
+    uint32_t n = layer_type(l)->params(l, params);
+    for (uint32_t i = 0; i < n; i++)
+        if (element * sizeof(float) >= params[i].offset && element < params[i].offset / sizeof(float) + params[i].count)
+            return (o->no_decay & 1u << params[i].class) == 0;
+    fail_msg("element %llu of no parameter", (unsigned long long)element);
+    return false;
+}
+
 static void reference_update(struct reference *r, uint32_t l, const struct step_decision *decision,
                              const struct op_sink *sink)
 {
     const struct optimizer *o = &r->c->chain.optimizer;
+    const struct layer *layer = &r->c->chain.layers[l];
     struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
                               .dw = mem(r, TENSOR_DW, l, 0),
+                              .dw2 = second_gradient(r, l),
                               .decision = decision,
                               .w_bytes = r->g->layers[l].size.w};
+    uint64_t n = io.w_bytes / sizeof *io.w, begin = 0;
 
     optimizer_split(o, mem(r, TENSOR_K, l, PLAN_NONE), &io);
-    optimizer_update(o, &r->args, &io, sink);
+    for (uint64_t i = 1; i <= n; i++) { /* where it changes, a launch ends */
+        if (i < n && (o->no_decay == 0 || decays(o, layer, i) == decays(o, layer, begin)))
+            continue;
+        struct optimizer_io part = optimizer_part(o, &io, begin * sizeof *io.w, i * sizeof *io.w);
+        part.no_decay = !decays(o, layer, begin);
+        optimizer_update(o, &r->args, &part, sink);
+        begin = i;
+    }
 }
 
 static void reference_state(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
@@ -178,8 +211,10 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
         break;
     case INSTR_NORM:
         call.op = OP_sumsq;
-        call.sumsq = (struct op_sumsq){mem(r, TENSOR_DW, l, 0), mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
-                                       r->g->layers[l].size.w / 4};
+        call.sumsq = (struct op_sumsq){.x = mem(r, TENSOR_DW, l, 0),
+                                       .x2 = second_gradient(r, l),
+                                       .sum = mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
+                                       .n = r->g->layers[l].size.w / 4};
         launch_now(r, &call);
         break;
     case INSTR_DECIDE:
@@ -229,7 +264,7 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     assert_int_equal(random_graph(&c->chain, false, &eval), 0);
     open_memory(&r);
     for (uint32_t l = 0; l < r.g->n_layers; l++)
-        if (r.g->layers[l].size.w > 0)
+        if (graph_updates(r.g, l))
             layer_init(&c->chain.layers[l], c->seed, mem(&r, TENSOR_W, l, PLAN_NONE));
     for (uint64_t s = 0; s < ENGINE_STEPS; s++) {
         if (s == 4) {

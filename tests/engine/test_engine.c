@@ -119,6 +119,49 @@ static void test_engine_random_machines_same_bits(void **state)
     }
 }
 
+static void check_random_plan(const struct engine_case *c, struct rng *r, const struct engine_result *want);
+
+/* Language models: blocks made of layers, a loss computed by the backward pass, a weight that two layers share and that may
+ * be wherever either is. */
+static void transformer_case(struct engine_case *c, uint32_t seed)
+{
+    struct rng r = {.seed = seed};
+    *c = (struct engine_case){.seed = seed};
+    random_transformer(&c->chain, &r);
+    c->chain.n_replicas = 1 + rng_below(&r, 3);
+    c->chain.n_micro = c->chain.n_replicas * (1 + rng_below(&r, 3));
+}
+
+static void test_engine_transformers_same_bits(void **state)
+{
+    uint32_t tied = 0;
+    (void)state;
+    for (uint32_t seed = 300; seed < 300 + n_cases(24, 3); seed++) {
+        struct engine_case c;
+        struct engine_result want;
+        struct rng r = {.seed = seed, .at = 3000};
+        transformer_case(&c, seed);
+        tied += c.chain.layers[c.chain.model.n_layers - 1].tied;
+        engine_reference(&c, &want);
+        assert_true(want.finite && want.loss[0] > 0);
+        for (int policy = 0; policy < POLICY_COUNT; policy++) {
+            struct engine_machine m = {.n_devices = device_counts[rng_below(&r, n_device_counts)],
+                                       .capacity_bytes = PLENTY,
+                                       .policy = policy,
+                                       .update = rng_below(&r, UPDATE_PLACE_COUNT),
+                                       .threads = 1 + rng_below(&r, 2),
+                                       .delay_seed = rng_below(&r, 3),
+                                       .slow_compute = rng_below(&r, 2)};
+            check(&c, &m, seed, &want);
+            uint64_t least = engine_least_capacity(&c, &m);
+            m.capacity_bytes = least + (uint64_t)rng_below(&r, 10) * least / 20 / 256 * 256;
+            check(&c, &m, seed, &want);
+        }
+        check_random_plan(&c, &r, &want);
+    }
+    assert_true(tied > 0);
+}
+
 /* The same for dropout and clipping on and off, on one chain large enough to have every kind of move. */
 static void test_engine_dropout_and_clipping_same_bits(void **state)
 {
@@ -130,6 +173,7 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
         for (uint32_t l = 0; l < 5; l++)
             c.chain.layers[l] = (struct layer){.kind = LAYER_dense,
                                                .id = l,
+                                               .key = l,
                                                .in = width[l],
                                                .out = width[l + 1],
                                                .bias = true,
@@ -170,6 +214,7 @@ static void replicated_case(struct engine_case *c, uint32_t replicas, uint32_t s
     for (uint32_t l = 0; l < n; l++)
         c->chain.layers[l] = (struct layer){.kind = LAYER_dense,
                                             .id = l,
+                                               .key = l,
                                             .in = width[l],
                                             .out = width[l + 1],
                                             .bias = true,
@@ -265,6 +310,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_every_machine_same_bits),
         cmocka_unit_test(test_engine_random_machines_same_bits),
+        cmocka_unit_test(test_engine_transformers_same_bits),
         cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
         cmocka_unit_test(test_engine_skipped_step_same_bits),
         cmocka_unit_test(test_engine_every_form_same_bits),

@@ -58,6 +58,7 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
     c->layers[n] =
         (struct layer){.kind = rng_below(r, 4) == 0 ? LAYER_mse : LAYER_softmax_xent, .id = n, .in = width};
     c->model = (struct model){c->layers, n + 1};
+    model_number(&c->model);
     c->rows = 1 + rng_below(r, 20);
     c->n_micro = 1 + rng_below(r, 5);
     c->skip_nonfinite = rng_below(r, 8) == 0;
@@ -70,6 +71,65 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
         .weight_decay = 0.01f,
         .clip = rng_below(r, 2) ? 0.5 : 0,
     };
+}
+
+/* The insides of transformer blocks: the same for every chain, so that a chain may be copied. */
+#define RANDOM_SEQ   4
+#define RANDOM_WIDTH 12
+#define RANDOM_OVER(kind_, key_)                                                                                        \
+    .kind = kind_, .key = key_, .in = RANDOM_SEQ * RANDOM_WIDTH, .out = RANDOM_SEQ * RANDOM_WIDTH, .seq = RANDOM_SEQ,   \
+    .init_std = 0.3f, .proj_std = 0.2f
+static const struct layer random_gpt_attention[] = {
+    {RANDOM_OVER(LAYER_norm, 101), .bias = true, .eps = 1e-5f, .name = "ln_1"},
+    {RANDOM_OVER(LAYER_attention, 102), .bias = true, .heads = 3, .kv_heads = 3, .dropout = 0.1f,
+     .score_dropout = 0.1f, .name = "attn"},
+};
+static const struct layer random_gpt_mlp[] = {
+    {RANDOM_OVER(LAYER_norm, 103), .bias = true, .eps = 1e-5f, .name = "ln_2"},
+    {RANDOM_OVER(LAYER_mlp, 104), .bias = true, .hidden = 20, .act = ACT_GELU, .dropout = 0.1f, .name = "mlp"},
+};
+static const struct layer random_llama_attention[] = {
+    {RANDOM_OVER(LAYER_norm, 105), .rms = true, .eps = 1e-5f, .name = "ln_1"},
+    {RANDOM_OVER(LAYER_attention, 106), .heads = 2, .kv_heads = 1, .rope_theta = 100, .name = "attn"},
+};
+static const struct layer random_llama_mlp[] = {
+    {RANDOM_OVER(LAYER_norm, 107), .rms = true, .eps = 1e-5f, .name = "ln_2"},
+    {RANDOM_OVER(LAYER_mlp, 108), .hidden = 16, .gated = true, .name = "mlp"},
+};
+static const struct layer random_gpt_halves[] = {
+    {RANDOM_OVER(LAYER_residual, 0), .inner = random_gpt_attention, .n_inner = 2},
+    {RANDOM_OVER(LAYER_residual, 0), .inner = random_gpt_mlp, .n_inner = 2},
+};
+static const struct layer random_llama_halves[] = {
+    {RANDOM_OVER(LAYER_residual, 0), .inner = random_llama_attention, .n_inner = 2},
+    {RANDOM_OVER(LAYER_residual, 0), .inner = random_llama_mlp, .n_inner = 2},
+};
+
+/* A language model: tokens in, its head tied to its embedding or not. Batches and optimizer as random_chain's. */
+static inline void random_transformer(struct random_chain *c, struct rng *r)
+{
+    random_chain(c, r, 8);
+    uint32_t n = 0, blocks = 1 + rng_below(r, 5), vocab = 17 + rng_below(r, 30);
+    bool gpt = rng_below(r, 2), tied = rng_below(r, 3) > 0;
+    memset(c->layers, 0, sizeof c->layers);
+    c->layers[n++] = (struct layer){RANDOM_OVER(LAYER_embedding, 0), .vocab = vocab};
+    c->layers[0].in = RANDOM_SEQ;
+    if (gpt)
+        c->layers[n++] =
+            (struct layer){RANDOM_OVER(LAYER_positions, n), .positions = RANDOM_SEQ + 1, .dropout = 0.1f};
+    for (uint32_t i = 0; i < blocks; i++, n++)
+        c->layers[n] = (struct layer){
+            RANDOM_OVER(LAYER_block, n), .inner = gpt ? random_gpt_halves : random_llama_halves, .n_inner = 2};
+    c->layers[n] = (struct layer){RANDOM_OVER(LAYER_norm, n), .rms = !gpt, .bias = gpt, .eps = 1e-5f};
+    n++;
+    c->layers[n] = (struct layer){
+        RANDOM_OVER(LAYER_lm_head, n), .vocab = vocab, .tied = tied, .smoothing = rng_below(r, 2) ? 0.1f : 0};
+    c->layers[n].out = 0;
+    for (uint32_t i = 0; i <= n; i++)
+        c->layers[i].id = i;
+    c->model = (struct model){c->layers, n + 1};
+    c->rows = 1 + rng_below(r, 5);
+    c->optimizer.no_decay = rng_below(r, 2) ? 1u << PARAM_BIAS | 1u << PARAM_NORM : 0;
 }
 
 static inline int random_graph(const struct random_chain *c, bool training, struct graph **ret)

@@ -109,7 +109,7 @@ static void test_lines_are_json_with_exact_numbers(void **state)
 
     (void)state;
     assert_int_equal(metrics_train(m, &s, NULL), 0);
-    assert_int_equal(metrics_eval(m, 3, 0.5, 0.75, NULL), 0);
+    assert_int_equal(metrics_eval(m, 3, 0.5, 0.75, NAN, NULL), 0);
     assert_int_equal(metrics_sync(m, NULL), 0);
     metrics_close(m);
     text = content();
