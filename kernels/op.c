@@ -16,12 +16,39 @@ const char *const act_names[ACT_COUNT] = {
     [ACT_SILU] = "silu",
 };
 
-/* The cpu's lanes (see cpu/ops_attention.c): each a head's keys and values, their gradients, and two strips of scores;
- * cuda has a number for each query of each head. */
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static uint64_t at_most(uint64_t n, uint64_t most)
+{
+    return n < most ? n : most;
+}
+
+/* A strip of scores stays in a cache. */
+uint32_t attention_strip(uint32_t seq)
+{
+    uint64_t most = round_up(seq, 8);
+    most = at_most(most, 131072 / (uint64_t)seq / 8 * 8);
+    return (uint32_t)(most < 8 ? 8 : at_most(most, ATTENTION_STRIP));
+}
+
+/* Forward: keys and values, and of a strip the queries, the outputs and the scores. Backward: keys and values, both also
+ * transposed or their gradients, and of some queries three vectors and two blocks of scores. All rows are padded. */
+uint64_t attention_lane(uint32_t seq, uint32_t head)
+{
+    uint64_t keys = round_up(seq, 16), width = round_up(head, 16);
+    uint64_t queries = at_most(round_up(seq, 8), ATTENTION_QUERIES), block = at_most(keys, ATTENTION_KEYS);
+    uint64_t fwd = 2 * keys * width + attention_strip(seq) * (2 * width + keys + 16);
+    uint64_t bwd = 5 * keys * width + queries * (3 * width + 2 * (block + 16));
+    return (fwd > bwd ? fwd : bwd) + 16; /* to begin at a line of the cache */
+}
+
+/* The cpu's lanes, or on cuda a number for each query of each head. */
 uint64_t attention_scratch(uint32_t rows, uint32_t seq, uint32_t heads, uint32_t kv_heads, uint32_t head)
 {
-    uint64_t tasks = (uint64_t)rows * kv_heads, lanes = tasks < ATTENTION_LANES ? tasks : ATTENTION_LANES;
-    uint64_t cpu = lanes * (4 * (uint64_t)seq * head + 2 * (uint64_t)attention_strip(seq) * seq);
+    uint64_t cpu = at_most((uint64_t)rows * kv_heads, ATTENTION_LANES) * attention_lane(seq, head);
     uint64_t cuda = (uint64_t)rows * heads * seq;
     return cpu > cuda ? cpu : cuda;
 }

@@ -55,4 +55,17 @@ enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
 enum gemm_isa gemm_small_best(void);
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool); /* pool NULL: in the calling thread */
 
+/* GEMM_ROWS rows of a product whose operands lie in a cache: c[i][j] = (accumulate ? c : 0) + one chain of fused
+ * multiply-adds over ascending k, from zero, of a[i * a_i + k * a_k] * b[k * ldb + j]. n is a multiple of 16. In the calling
+ * thread; the bits are the same with every instruction set. */
+#define GEMM_ROWS 8
+struct gemm_rows {
+    const float *a, *b;
+    float *c;
+    size_t a_i, a_k, ldb, ldc;
+    uint32_t n, k;
+    bool accumulate;
+};
+void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa);
+
 #endif

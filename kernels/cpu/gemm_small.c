@@ -1,4 +1,5 @@
-/* Matrix products with fewer than 16 rows or columns: the last layer of a classifier, batches of a few rows.
+/* Matrix products of our own: those with fewer than 16 rows or columns, as of the last layer of a classifier or of batches
+ * of a few rows; and the building block of attention, a few rows of a product that lies in a cache (gemm_rows).
  *
  * Why this way: for such shapes the library changes its order of summation, and is slow. Here the narrow side
  * of the product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it
@@ -33,6 +34,7 @@ struct kernels {
     /* out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
+    void (*some_rows)(const struct gemm_rows *g);
 };
 
 /* The product as seen from its two sides: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
@@ -63,6 +65,8 @@ struct small {
 #define VEC          __m512
 #define ROWS_AT_ONCE 8
 #define ACCUMULATORS 24
+#define TILE_ROWS    8
+#define TILE_VECS    2
 
 TARGET INLINE VEC NAME(vec_zero)(void)
 {
@@ -77,6 +81,11 @@ TARGET INLINE VEC NAME(vec_load)(const float *p)
 TARGET INLINE void NAME(vec_store)(float *p, VEC v)
 {
     _mm512_storeu_ps(p, v);
+}
+
+TARGET INLINE VEC NAME(vec_add)(VEC a, VEC b)
+{
+    return _mm512_add_ps(a, b);
 }
 
 TARGET INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
@@ -95,6 +104,8 @@ struct vec_avx2 {
 #define VEC          struct vec_avx2
 #define ROWS_AT_ONCE 4
 #define ACCUMULATORS 4
+#define TILE_ROWS    4
+#define TILE_VECS    1
 
 TARGET INLINE VEC NAME(vec_zero)(void)
 {
@@ -110,6 +121,11 @@ TARGET INLINE void NAME(vec_store)(float *p, VEC v)
 {
     _mm256_storeu_ps(p, v.lo);
     _mm256_storeu_ps(p + 8, v.hi);
+}
+
+TARGET INLINE VEC NAME(vec_add)(VEC a, VEC b)
+{
+    return (VEC){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }
 
 TARGET INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
@@ -130,6 +146,8 @@ struct vec_plain {
 #define VEC          struct vec_plain
 #define ROWS_AT_ONCE 1
 #define ACCUMULATORS 4
+#define TILE_ROWS    4
+#define TILE_VECS    1
 
 INLINE VEC NAME(vec_zero)(void)
 {
@@ -146,6 +164,13 @@ INLINE VEC NAME(vec_load)(const float *p)
 INLINE void NAME(vec_store)(float *p, VEC v)
 {
     memcpy(p, v.v, sizeof v.v);
+}
+
+INLINE VEC NAME(vec_add)(VEC a, VEC b)
+{
+    for (int l = 0; l < LANES; l++)
+        a.v[l] = a.v[l] + b.v[l];
+    return a;
 }
 
 INLINE VEC NAME(vec_fma)(float a, VEC b, VEC c)
@@ -297,4 +322,9 @@ void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool)
         pool_run(pool, run_piece, &s, pieces);
     for (uint32_t i = 0; !pool && i < pieces; i++)
         run_piece(&s, i);
+}
+
+void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa)
+{
+    kernels_of(isa)->some_rows(g);
 }

@@ -1,8 +1,8 @@
 /* The kernels of gemm_small.c, compiled once per instruction set: no include guard, on purpose.
  *
  * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load,
- * vec_store, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers beside
- * operands: 4 or 24) and ROWS_AT_ONCE (of the rows form). Loops over accumulators have constant bounds after
+ * vec_store, vec_add, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers
+ * beside operands: 4 or 24), ROWS_AT_ONCE (of the rows form), TILE_ROWS and TILE_VECS (of gemm_rows). Loops over accumulators have constant bounds after
  * inlining and are unrolled, so that the accumulators live in registers.
  */
 
@@ -88,10 +88,50 @@ TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes
         NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
-static const struct kernels NAME(kernels) = {NAME(rows_form), NAME(lanes_form)};
+/* `rows` rows of c from i on, `vecs` vectors of its columns from j on. */
+TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j, uint32_t rows, uint32_t vecs)
+{
+    const float *a = g->a + i * g->a_i, *b = g->b + j;
+    float *c = g->c + i * g->ldc + j;
+    VEC acc[ACCUMULATORS], wide[TILE_VECS];
+
+    UNROLL
+    for (uint32_t t = 0; t < rows * vecs; t++)
+        acc[t] = NAME(vec_zero)();
+    for (uint32_t k = 0; k < g->k; k++) {
+        UNROLL
+        for (uint32_t v = 0; v < vecs; v++)
+            wide[v] = NAME(vec_load)(b + k * g->ldb + v * LANES);
+        UNROLL
+        for (uint32_t t = 0; t < rows * vecs; t++)
+            acc[t] = NAME(vec_fma)(a[t / vecs * g->a_i + k * g->a_k], wide[t % vecs], acc[t]);
+    }
+    UNROLL
+    for (uint32_t t = 0; t < rows * vecs; t++) {
+        float *at = c + t / vecs * g->ldc + t % vecs * LANES;
+        NAME(vec_store)(at, g->accumulate ? NAME(vec_add)(NAME(vec_load)(at), acc[t]) : acc[t]);
+    }
+}
+
+TARGET static void NAME(some_rows)(const struct gemm_rows *g)
+{
+    const struct gemm_rows here = *g; /* so that a store to c cannot change it */
+
+    for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {
+        uint32_t j = 0;
+        for (; j + TILE_VECS * LANES <= here.n; j += TILE_VECS * LANES)
+            NAME(tile)(&here, i, j, TILE_ROWS, TILE_VECS);
+        for (; j < here.n; j += LANES)
+            NAME(tile)(&here, i, j, TILE_ROWS, 1);
+    }
+}
+
+static const struct kernels NAME(kernels) = {NAME(rows_form), NAME(lanes_form), NAME(some_rows)};
 
 #undef NAME
 #undef TARGET
 #undef VEC
 #undef ROWS_AT_ONCE
 #undef ACCUMULATORS
+#undef TILE_ROWS
+#undef TILE_VECS

@@ -73,7 +73,7 @@ WRONG = [
     ("replicas and micro-batch that do not divide", {"train.replicas": 2, "train.micro_batch": 8}, "train.micro_batch",
      ["8 x 2 replicas", "6 and 12", "1 and 3", '"auto"']),
     ("unknown policy", {"memory": {"policy": "strem"}}, "memory.policy", ['did you mean "stream"']),
-    ("model of a later version", {"model": {"type": "gpt2"}}, "model.type", ["not supported yet"]),
+    ("model of a later version", {"model": {"type": "resnet"}}, "model.type", ["not supported yet"]),
     ("unknown model", {"model.type": "mpl"}, "model.type", ['did you mean "mlp"']),
     ("unknown activation", {"model.activation": "rellu"}, "model.activation", ['did you mean "relu"']),
     ("dropout of one", {"model.dropout": 1}, "model.dropout", ["below 1"]),

@@ -43,6 +43,7 @@ struct tape {
     struct {
         const void *at;
         size_t bytes;
+        bool scratch;
     } out[TAPE_MAX];
     struct step_args step;
 };
@@ -53,6 +54,7 @@ float *tape_floats(struct tape *t, uint64_t n, float scale);
 float *tape_state(struct tape *t, uint64_t n, float scale); /* read and written */
 float *tape_result(struct tape *t,
                    uint64_t n); /* only written: NaN before, so that an op that adds to it is found out */
+float *tape_scratch(struct tape *t, uint64_t n); /* written, and what it holds then means nothing */
 
 void tape_check_guards(const struct tape *t);
 void tape_finish(struct tape *t);

@@ -216,6 +216,10 @@ static float plain_act(enum act act, float x)
         return vmath_gelu(x);
     case ACT_TANH:
         return vmath_tanh(x);
+    case ACT_GELU_ERF:
+        return vmath_gelu_erf(x);
+    case ACT_SILU:
+        return vmath_silu(x);
     default:
         return x;
     }
@@ -256,6 +260,10 @@ static float plain_act_bwd(enum act act, float x, float dy)
         return dy * vmath_gelu_slope(x);
     case ACT_TANH:
         return dy * vmath_tanh_slope(x);
+    case ACT_GELU_ERF:
+        return dy * vmath_gelu_erf_slope(x);
+    case ACT_SILU:
+        return dy * vmath_silu_slope(x);
     default:
         return dy;
     }

@@ -5,7 +5,18 @@
 #include <math.h>
 #include <string.h>
 
-/* Updates: variants are lengths x {no decision, apply with a scale, do not apply}. */
+/* Updates: variants are lengths x {no decision, apply with a scale, do not apply}, and all these once more with the gradient of
+ * a second use of the weights. */
+static const float *tape_second(struct tape *t, bool second, uint64_t n)
+{
+    return second ? tape_floats(t, n, 1) : NULL;
+}
+
+static float both(const float *x, const float *x2, uint64_t i)
+{
+    return x2 ? x[i] + x2[i] : x[i];
+}
+
 static const struct step_decision *tape_decision(struct tape *t, uint32_t kind)
 {
     if (kind == 0)
@@ -20,8 +31,12 @@ static float used_scale(const struct step_decision *d)
     return d ? d->scale : 1.0f;
 }
 
+#define SGD_VARIANTS (6 * N_LENGTHS)
+
 static void build_sgd(struct tape *t, uint32_t v, struct op_call *call)
 {
+    bool second = v >= SGD_VARIANTS;
+    v %= SGD_VARIANTS;
     uint64_t n = lengths[v / 6];
     call->sgd = (struct op_sgd){.w = tape_state(t, n, 1),
                                 .dw = tape_floats(t, n, 1),
@@ -30,6 +45,7 @@ static void build_sgd(struct tape *t, uint32_t v, struct op_call *call)
                                 .n = n,
                                 .momentum = v % 2 ? 0.9f : 0,
                                 .weight_decay = 0.01f};
+    call->sgd.dw2 = tape_second(t, second, n);
 }
 
 static void check_sgd(const struct op_call *in, const struct op_call *out)
@@ -38,13 +54,13 @@ static void check_sgd(const struct op_call *in, const struct op_call *out)
     float scale = used_scale(o->decision), lr = in->step->lr;
 
     for (uint64_t i = 0; i < o->n; i++) {
-        float w = o->w[i], v = o->v ? o->v[i] : 0;
+        float w = o->w[i], v = o->v ? o->v[i] : 0, g = both(o->dw, o->dw2, i);
         double dv = 0, dw = 0;
         if (!o->decision || o->decision->apply) { /* once exactly as promised, once in double */
             dv = (double)o->momentum * (double)v +
-                 ((double)o->dw[i] * (double)scale + (double)o->weight_decay * (double)w);
+                 ((double)g * (double)scale + (double)o->weight_decay * (double)w);
             dw = (double)w - (double)lr * dv;
-            float d = o->dw[i] * scale + o->weight_decay * w;
+            float d = g * scale + o->weight_decay * w;
             v = o->v ? o->momentum * v + d : d;
             w = w - lr * v;
             assert_near(w, dw, 4 * (double)EPS);
@@ -55,29 +71,34 @@ static void check_sgd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test sgd_test = {6 * N_LENGTHS, build_sgd, check_sgd, UINT64_C(0x7ed3446edc45d026)};
+const struct op_test sgd_test = {2 * SGD_VARIANTS, build_sgd, check_sgd, UINT64_C(0x7ed3446edc45d026)};
+
+#define ADAMW_VARIANTS (3 * N_LENGTHS)
 
 static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
 {
+    bool second = v >= ADAMW_VARIANTS;
+    v %= ADAMW_VARIANTS;
     uint64_t n = lengths[v / 3];
-    float *second = tape_state(t, n, 0.1f);
+    float *moment = tape_state(t, n, 0.1f);
     for (uint64_t i = 0; i < n; i++)
-        second[i] = second[i] * second[i];
+        moment[i] = moment[i] * moment[i];
     call->adamw = (struct op_adamw){.w = tape_state(t, n, 1),
                                     .dw = tape_floats(t, n, 1),
                                     .m = tape_state(t, n, 0.1f),
-                                    .v = second,
+                                    .v = moment,
                                     .decision = tape_decision(t, v % 3),
                                     .n = n,
                                     .beta1 = 0.9f,
                                     .beta2 = 0.999f,
                                     .eps = 1e-8f,
                                     .weight_decay = 0.01f};
+    call->adamw.dw2 = tape_second(t, second, n);
 }
 
 static double adamw_in_double(const struct op_adamw *o, const struct step_args *s, uint64_t i)
 {
-    double g = (double)o->dw[i] * (double)used_scale(o->decision), b1 = (double)o->beta1,
+    double g = (double)both(o->dw, o->dw2, i) * (double)used_scale(o->decision), b1 = (double)o->beta1,
            b2 = (double)o->beta2;
     double m = b1 * (double)o->m[i] + (1 - b1) * g, v = b2 * (double)o->v[i] + (1 - b2) * g * g;
     double w = (double)o->w[i] * (1 - (double)s->lr * (double)o->weight_decay);
@@ -95,7 +116,7 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
     for (uint64_t i = 0; i < o->n; i++) {
         float w = o->w[i], m = o->m[i], v = o->v[i];
         if (!o->decision || o->decision->apply) {
-            float g = o->dw[i] * scale;
+            float g = both(o->dw, o->dw2, i) * scale;
             m = o->beta1 * m + c1 * g;
             v = o->beta2 * v + (c2 * g) * g;
             w = (w - decay * w) - (s->lr * (m * s->bias_correct1)) / (sqrtf(v * s->bias_correct2) + o->eps);
@@ -107,7 +128,7 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test adamw_test = {3 * N_LENGTHS, build_adamw, check_adamw, UINT64_C(0xca847f575a60cb5b)};
+const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw, UINT64_C(0xca847f575a60cb5b)};
 
 /* Twice each length: random numbers, and pairs of numbers that arithmetic treats in its own way. (Sums that are no number are
  * in the tests of each backend: their bits are nobody's promise.) */
@@ -138,6 +159,7 @@ static void check_add(const struct op_call *in, const struct op_call *out)
 const struct op_test add_test = {2 * N_LENGTHS, build_add, check_add, UINT64_C(0x6d44aa6be89df52e)};
 
 static const uint64_t sumsq_lengths[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 70001, (8u << 20) + 5000};
+#define SUMSQ_VARIANTS COUNT(sumsq_lengths) /* and all but the last once more with a second array */
 
 static double *tape_double(struct tape *t, double value)
 {
@@ -148,20 +170,21 @@ static double *tape_double(struct tape *t, double value)
 
 static void build_sumsq(struct tape *t, uint32_t v, struct op_call *call)
 {
-    uint64_t n = sumsq_lengths[v];
+    uint64_t n = sumsq_lengths[v % SUMSQ_VARIANTS];
     double *sum = tape_double(t, NAN);
     tape_output(t, sum, sizeof *sum);
     call->sumsq = (struct op_sumsq){.x = tape_floats(t, n, 1), .sum = sum, .n = n};
+    call->sumsq.x2 = tape_second(t, v >= SUMSQ_VARIANTS, n);
 }
 
 /* The order that ops_update.c promises to every backend. */
-static double promised_sumsq(const float *x, uint64_t n)
+static double promised_sumsq(const float *x, const float *x2, uint64_t n)
 {
     double sum = 0;
     for (uint64_t at = 0; at < n; at += 4096) {
         double lane[16] = {0};
         for (uint64_t i = at; i < n && i < at + 4096; i++)
-            lane[i % 16] += (double)x[i] * (double)x[i];
+            lane[i % 16] += (double)both(x, x2, i) * (double)both(x, x2, i);
         for (int w = 8; w > 0; w /= 2)
             for (int l = 0; l < w; l++)
                 lane[l] += lane[l + w];
@@ -175,12 +198,12 @@ static void check_sumsq(const struct op_call *in, const struct op_call *out)
     const struct op_sumsq *o = &in->sumsq;
     long double want = 0;
     for (uint64_t i = 0; i < o->n; i++)
-        want += (long double)o->x[i] * (long double)o->x[i];
+        want += (long double)both(o->x, o->x2, i) * (long double)both(o->x, o->x2, i);
     assert_true(fabsl(*out->sumsq.sum - want) <= 1e-12L * want);
-    assert_true(*out->sumsq.sum == promised_sumsq(o->x, o->n));
+    assert_true(*out->sumsq.sum == promised_sumsq(o->x, o->x2, o->n));
 }
 
-const struct op_test sumsq_test = {COUNT(sumsq_lengths), build_sumsq, check_sumsq,
+const struct op_test sumsq_test = {2 * SUMSQ_VARIANTS - 1, build_sumsq, check_sumsq,
                                    UINT64_C(0x3a3892265d9e0d9e)};
 
 static struct step_decision *tape_new_decision(struct tape *t, double sumsq)

@@ -242,7 +242,8 @@ static void test_every_name_of_the_tables_is_accepted(void **state)
         spec_destroy(s);
     }
     for (int i = 0; i < SCHEDULE_COUNT; i++) {
-        snprintf(text, sizeof text, ",\"schedule\":{\"type\":\"%s\"}", spec_schedule_names[i]);
+        snprintf(text, sizeof text, ",\"schedule\":{\"type\":\"%s\"%s}", spec_schedule_names[i],
+                 i == SCHEDULE_STEP ? ",\"every_steps\":3" : "");
         s = parse(job(NULL, NULL, NULL, NULL, text));
         assert_int_equal(s->schedule.type, i);
         spec_destroy(s);
@@ -532,13 +533,14 @@ static const struct wrong wrongs[] = {
      .part = "missing"},
 
     /* known, not yet done */
-    {.model = "{\"type\":\"gpt2\"}", .code = -EOPNOTSUPP, .path = "model.type", .part = "\"mlp\", \"chain\""},
-    {.model = "{\"from\":\"dir\"}", .code = -EOPNOTSUPP, .path = "model.from", .part = "not supported yet"},
+    {.model = "{\"type\":\"vgg\"}", .code = -EOPNOTSUPP, .path = "model.type", .part = "\"mlp\", \"chain\""},
+    {.model = "{\"type\":\"gpt2\"}", .code = -EINVAL, .path = "model.layers", .part = "missing"},
+    {.model = "{\"from\":\"no such folder\"}", .code = -ENOENT, .path = "/base/no such folder", .part = "folder"},
     {.model = CHAIN("{\"op\":\"conv\",\"out\":64,\"k\":3}"),
      .code = -EOPNOTSUPP,
      .path = "model.layers[0].op",
      .part = "\"linear\""},
-    {.model = CHAIN("{\"residual\":[]}"), .code = -EOPNOTSUPP, .path = "model.layers[0]", .part = "linear"},
+    {.model = CHAIN("{\"residual\":[]}"), .code = -EINVAL, .path = "model.layers[0].residual", .part = "at least one"},
     {.data = "{\"format\":\"npy\"}",
      .code = -EOPNOTSUPP,
      .path = "data.format",

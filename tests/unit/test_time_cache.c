@@ -182,6 +182,27 @@ static void test_a_table_has_the_sizes_that_all_layers_have(void **state)
     time_cache_finish(&c);
 }
 
+/* With all that any kind of layer has. */
+static struct layer any_layer(enum layer_kind kind)
+{
+    static const struct layer inner = {.kind = LAYER_norm, .in = 6, .out = 6, .seq = 3, .eps = 1};
+    return (struct layer){.kind = kind,
+                          .in = kind == LAYER_embedding ? 3 : 6,
+                          .out = 6,
+                          .seq = 3,
+                          .bias = true,
+                          .act = ACT_RELU,
+                          .dropout = 0.5f,
+                          .eps = 1,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .hidden = 5,
+                          .vocab = 7,
+                          .positions = 4,
+                          .inner = &inner,
+                          .n_inner = kind == LAYER_block || kind == LAYER_residual};
+}
+
 /* Whatever a kind of layer needs is there, and some time goes by. */
 static void test_every_kind_of_layer_is_measured(void **state)
 {
@@ -191,8 +212,7 @@ static void test_every_kind_of_layer_is_measured(void **state)
     (void)state;
     struct timer_config c = {.backend = "cpu", .threads = 2, .bytes = most, .device_bytes = most};
     for (int k = 0; k < LAYER_COUNT; k++) {
-        struct layer l = {
-            .kind = (enum layer_kind)k, .in = 6, .out = 6, .bias = true, .act = ACT_RELU, .dropout = 0.5f};
+        struct layer l = any_layer((enum layer_kind)k);
         uint64_t bytes = timer_layer_bytes(&l, 3);
         if (bytes > c.bytes)
             c.bytes = c.device_bytes = bytes;
@@ -200,15 +220,14 @@ static void test_every_kind_of_layer_is_measured(void **state)
     if (timer_open(&c, &timer, &err) < 0)
         fail_msg("%s", err.msg);
     for (int k = 0; k < LAYER_COUNT; k++) {
-        struct layer l = {
-            .kind = (enum layer_kind)k, .in = 6, .out = 6, .bias = true, .act = ACT_RELU, .dropout = 0.5f};
+        struct layer l = any_layer((enum layer_kind)k);
         for (int dx = 0; dx < 2; dx++) {
             double fwd = 0, bwd = 0;
             if (timer_layer(timer, &l, dx, 3, &fwd, &bwd, &err) < 0)
                 fail_msg("%s: %s", layer_type(&l)->name, err.msg);
-            assert_true(fwd > 0 && bwd > 0);
+            assert_true((fwd > 0 || layer_type(&l)->loss_in_bwd) && bwd > 0);
         }
-        assert_int_equal(timer_layer(timer, &l, true, 1000, &(double){0}, &(double){0}, &err), -ENOSPC);
+        assert_int_equal(timer_layer(timer, &l, true, 1000000, &(double){0}, &(double){0}, &err), -ENOSPC);
     }
     double host = 0, device = 0;
     assert_int_equal(timer_update(timer, &adamw, 4096, &host, &device, &err), 0);
