@@ -50,7 +50,7 @@ struct hf_saved {
  * empty, or, with `replace`, hold an export of this program and nothing else: -EEXIST names what is in the way. -EINVAL:
  * a model that transformers has no words for, or other tensors than those of the model. `from` is where the tensors come
  * from, in messages. */
-int hf_save(const char *dir, const struct transformer *t, const struct st_tensor *tensors, size_t n, const char *from,
-            const struct hf_save_options *options, struct hf_saved *ret, struct err *err);
+int hf_save(const char *dir, const struct transformer *t, const struct st_tensor *tensors, size_t n,
+            const char *from, const struct hf_save_options *options, struct hf_saved *ret, struct err *err);
 
 #endif

@@ -20,7 +20,8 @@
 int hf_config_read(const struct json *node, const char *path, struct transformer *ret, struct err *err);
 
 /* The text of a config.json; `file` is its name in messages. */
-int hf_config_parse(const char *text, size_t bytes, const char *file, struct transformer *ret, struct err *err);
+int hf_config_parse(const char *text, size_t bytes, const char *file, struct transformer *ret,
+                    struct err *err);
 
 /* Adds a config.json that transformers loads, and that reads back as the same model. */
 void hf_config_write(const struct transformer *t, struct strbuf *b);

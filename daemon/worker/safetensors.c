@@ -1,7 +1,8 @@
 /* Writing and reading safetensors files.
  *
  * Writing: the header is built from the list of tensors, padded so that the data begins at a multiple of 8,
- * and everything goes out through `sink`, which checksums a block and writes it while it is in the cache.
+ * and everything goes out through `sink`, which checksums a block and writes it while it is in the cache. A
+ * transposed tensor is turned a block at a time on the way.
  *
  * Reading: safetensors_open proves, before anything is given out, that entries have distinct names, sizes
  * that agree with type and shape, and offsets that tile the data from its start to the end of the file. After
@@ -74,6 +75,30 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
+/* Rows of the file are columns of memory: as many at a time as fit a block, so that a run of neighbours is read of each
+ * row of memory. */
+static int put_transposed(struct sink *s, const struct st_tensor *t)
+{
+    uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
+    float *block;
+    int r;
+
+    if (rows == 0 || columns == 0)
+        return 0;
+    most = row_bytes < FS_BLOCK_BYTES ? FS_BLOCK_BYTES / row_bytes : 1;
+    block = malloc(most * row_bytes);
+    r = block ? 0 : -ENOMEM;
+    for (uint64_t first = 0; r == 0 && first < rows; first += most) {
+        uint64_t n = rows - first < most ? rows - first : most;
+        for (uint64_t c = 0; c < columns; c++)
+            for (uint64_t i = 0; i < n; i++)
+                block[i * columns + c] = t->data[c * rows + first + i];
+        r = put(s, block, n * row_bytes);
+    }
+    free(block);
+    return r;
+}
+
 static void add_metadata(struct strbuf *b, const struct st_meta *meta, size_t n)
 {
     strbuf_add(b, "\"__metadata__\":{");
@@ -108,7 +133,7 @@ static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_
     if (n_meta > 0)
         add_metadata(b, meta, n_meta);
     for (size_t i = 0; i < n; i++) {
-        assert(tensors[i].rank <= SAFETENSORS_MAX_RANK);
+        assert(tensors[i].rank <= SAFETENSORS_MAX_RANK && (!tensors[i].transposed || tensors[i].rank == 2));
         if (!shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes) ||
             !checked_add(at, bytes, &bytes))
             return -EOVERFLOW;
@@ -139,7 +164,7 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
     for (size_t i = 0; r == 0 && i < n; i++) {
         uint64_t bytes = 0;
         shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes); /* build_header has checked it */
-        r = put(&s, tensors[i].data, bytes);
+        r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
     }
     if (r < 0)
         return fs_fail(err, r, NULL, file, "write");
@@ -151,15 +176,6 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
 }
 
 /* ------------------------------------------------------------------------------------------ reading */
-
-struct safetensors {
-    int fd;
-    char *file;
-    char *text;              /* the header; names point into it */
-    struct st_header header; /* entries in order of the data, metadata in order of keys */
-    const struct st_entry **by_name;
-    uint64_t data_begin; /* in the file */
-};
 
 static int compare_offset(const void *a, const void *b)
 {
@@ -340,26 +356,25 @@ int safetensors_read(const struct safetensors *f, const struct st_entry *e, void
     return r < 0 ? fs_fail(err, r, NULL, f->file, "read") : 0;
 }
 
-static void add_shape(struct strbuf *b, uint32_t rank, const uint64_t *shape)
+void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape)
 {
-    strbuf_add(b, "[");
-    for (uint32_t i = 0; i < rank; i++)
-        strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", shape[i]);
-    strbuf_add(b, "]");
+    int at = snprintf(buf, size, "[");
+
+    for (uint32_t i = 0; i < rank && (size_t)at < size; i++)
+        at += snprintf(buf + at, size - (size_t)at, "%s%" PRIu64, i > 0 ? "," : "", shape[i]);
+    if ((size_t)at < size)
+        snprintf(buf + at, size - (size_t)at, "]");
 }
 
 static int fail_shape(const struct safetensors *f, const struct st_entry *e, const struct st_tensor *t,
                       struct err *err)
 {
-    struct strbuf b = {0};
+    char found[192], needed[192];
 
-    strbuf_addf(&b, "tensor \"%s\" is %s ", t->name, st_dtype_names[e->dtype]);
-    add_shape(&b, e->rank, e->shape);
-    strbuf_add(&b, " in the file, but the model needs F32 ");
-    add_shape(&b, t->rank, t->shape);
-    err_set_at(err, -EINVAL, f->file, "%s", b.at);
-    strbuf_finish(&b);
-    return -EINVAL;
+    st_shape_text(found, sizeof found, e->rank, e->shape);
+    st_shape_text(needed, sizeof needed, t->rank, t->shape);
+    return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s %s in the file, but the model needs F32 %s",
+                      t->name, st_dtype_names[e->dtype], found, needed);
 }
 
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err)

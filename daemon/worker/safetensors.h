@@ -1,5 +1,5 @@
 /* safetensors files: written in one stream with the checksum on the way, read tensor by tensor into the
- * caller's memory. Neither side ever holds a copy of a tensor, so a file may be larger than memory.
+ * caller's memory, or mapped. Neither side ever holds a copy of a tensor, so a file may be larger than memory.
  *
  * The reader takes nothing on trust: header size, JSON, names, types, shapes, offsets (which must tile the
  * data) and the size of the file are checked by safetensors_open, before anything is given out. A file object
@@ -8,6 +8,7 @@
 #ifndef WORKER_SAFETENSORS_H
 #define WORKER_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,7 @@ struct st_tensor {
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
+    bool transposed; /* writing only, rank 2: in memory it is [shape[1]][shape[0]] */
 };
 
 struct st_meta {
@@ -78,5 +80,24 @@ int safetensors_read(const struct safetensors *f, const struct st_entry *e, void
 
 /* Reads the F32 tensor of that name and exactly that shape into t->data. -ENOENT, -EINVAL: what differs. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
+
+/* `n` elements of an F32, F16 or BF16 entry from element `first` on, as floats: all three are exact, with the bits of a
+ * NaN kept. -EINVAL for any other dtype. */
+int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
+                            float *ret, struct err *err);
+
+/* All tensors of a file where they are: mapped, for reading only, until st_map_finish. All must be F32. Somebody who cuts
+ * the file short meanwhile ends this process (SIGBUS): for files of our own. */
+struct st_map {
+    struct st_tensor *tensors;
+    size_t n;
+    void *at;
+    uint64_t bytes;
+};
+int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
+void st_map_finish(struct st_map *m); /* takes a zeroed one */
+
+/* "[3,4]", for messages; cut to fit. */
+void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape);
 
 #endif

@@ -373,7 +373,8 @@ int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *f
             r = more(&c, '}');
         } while (r > 0);
     }
-    skip_space(&c);
+    while (c.at < c.end && *c.at == ' ') /* padding is spaces alone */
+        c.at++;
     if (r == 0 && c.at != c.end)
         return fail(&c, "something follows the header's end");
     return r;

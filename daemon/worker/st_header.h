@@ -1,4 +1,4 @@
-/* The JSON header of a safetensors file. Private to safetensors.c. */
+/* The JSON header of a safetensors file, and the file object. Private to safetensors.c and st_floats.c. */
 #ifndef WORKER_ST_HEADER_H
 #define WORKER_ST_HEADER_H
 
@@ -19,5 +19,14 @@ struct st_header {
  * checked by the caller. -EBADMSG with the file and the position; -ENOMEM. Finish the header in any case. */
 int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *file, struct err *err);
 void st_header_finish(struct st_header *h);
+
+struct safetensors {
+    int fd;
+    char *file;
+    char *text;              /* the header; names point into it */
+    struct st_header header; /* entries in order of the data, metadata in order of keys */
+    const struct st_entry **by_name;
+    uint64_t data_begin; /* in the file */
+};
 
 #endif

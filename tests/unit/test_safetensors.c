@@ -161,6 +161,104 @@ static void test_file_without_tensors_is_legal(void **state)
     close(fd);
 }
 
+static void test_zero_sizes_and_spaces_at_the_end_are_legal(void **state)
+{
+    static const char header[] = "{\"b\":{\"dtype\":\"F32\",\"shape\":[0,4294967296],\"data_offsets\":[4,4]},"
+                                 "\"a\":{\"dtype\":\"F16\",\"shape\":[2,1],\"data_offsets\":[0,4]},"
+                                 "\"c\":{\"dtype\":\"U64\",\"shape\":[0],\"data_offsets\":[0,0]},"
+                                 "\"d\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[4,5]}}         ";
+    int fd = file_of(header, sizeof header - 1, 5);
+    struct safetensors *f = open_good(fd);
+
+    (void)state;
+    assert_int_equal(safetensors_count(f), 4);
+    assert_string_equal(safetensors_at(f, 0)->name, "c");
+    assert_string_equal(safetensors_at(f, 3)->name, "d");
+    assert_int_equal(safetensors_find(f, "d")->rank, 0);
+    safetensors_close(f);
+    close(fd);
+}
+
+static void test_transposed_tensors_are_turned(void **state)
+{
+    static const uint64_t shapes[][2] = {{3, 5}, {1, 7}, {7, 1}, {0, 4}, {4, 0}, {1000, 700}, {2, 300000}};
+    struct st_map map;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        uint64_t a = shapes[i][0], b = shapes[i][1];
+        float *at = malloc((a * b + 1) * sizeof *at);
+        for (uint64_t k = 0; k < a * b; k++)
+            at[k] = (float)k;
+        struct st_tensor t = {.name = "t", .rank = 2, .shape = {a, b}, .data = at, .transposed = true};
+        int fd = new_file();
+        assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, NULL), 0);
+        struct safetensors *f = open_good(fd);
+        assert_int_equal(safetensors_map(f, &map, NULL), 0);
+        assert_int_equal(map.n, 1);
+        assert_memory_equal(map.tensors[0].shape, t.shape, sizeof t.shape);
+        for (uint64_t r = 0; r < a; r++)
+            for (uint64_t c = 0; c < b; c++)
+                assert_true(map.tensors[0].data[r * b + c] == at[c * a + r]);
+        st_map_finish(&map);
+        safetensors_close(f);
+        close(fd);
+        free(at);
+    }
+}
+
+static void test_mapped_tensors_are_those_of_the_file(void **state)
+{
+    int fd = write_good(NULL, NULL);
+    struct safetensors *f = open_good(fd);
+    struct st_map map = {0};
+
+    (void)state;
+    st_map_finish(&map);
+    assert_int_equal(safetensors_map(f, &map, NULL), 0);
+    assert_int_equal(map.n, N_TENSORS);
+    for (size_t i = 0; i < map.n; i++) {
+        const struct st_entry *e = safetensors_find(f, map.tensors[i].name);
+        float back[24];
+        assert_int_equal(safetensors_read(f, e, back, NULL), 0);
+        assert_memory_equal(map.tensors[i].data, back, e->end - e->begin);
+    }
+    st_map_finish(&map);
+    safetensors_close(f);
+    close(fd);
+}
+
+static void test_files_that_cannot_be_mapped_say_why(void **state)
+{
+    static const char odd[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}} ";
+    static const char half[] = "{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}";
+    struct st_map map;
+    struct err err;
+    struct safetensors *f;
+    int fd;
+
+    (void)state;
+    for (size_t n = sizeof odd - 2; n < sizeof odd;
+         n++) { /* with and without the space: one is no multiple of 4 */
+        fd = file_of(odd, n, 4);
+        f = open_good(fd);
+        int r = safetensors_map(f, &map, &err);
+        assert_int_equal(r, n % 4 == 0 ? 0 : -EINVAL);
+        if (r == 0)
+            st_map_finish(&map);
+        else
+            assert_non_null(strstr(err.msg, "multiple of 4"));
+        safetensors_close(f);
+        close(fd);
+    }
+    fd = file_of(half, sizeof half - 1, 4);
+    f = open_good(fd);
+    assert_int_equal(safetensors_map(f, &map, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "\"a\" is F16"));
+    safetensors_close(f);
+    close(fd);
+}
+
 static void test_other_shapes_are_refused(void **state)
 {
     int fd = write_good(NULL, NULL);
@@ -229,6 +327,8 @@ static const struct {
     {"[]", 0, "begin with '{'"},
     {"{", 0, "expected"},
     {"{}x", 0, "follows the header's end"},
+    {"{}\n", 0, "follows the header's end"},
+    {"{} \t", 0, "follows the header's end"},
     {"{\"a\"}", 0, "expected ':'"},
     {"{\"a\":{}}", 0, "expected"},
     {"{\"a\":null}", 0, "expected '{'"},
@@ -368,6 +468,10 @@ int main(void)
         cmocka_unit_test(test_size_and_checksum_are_of_the_file),
         cmocka_unit_test(test_header_is_json_padded_to_eight),
         cmocka_unit_test(test_file_without_tensors_is_legal),
+        cmocka_unit_test(test_zero_sizes_and_spaces_at_the_end_are_legal),
+        cmocka_unit_test(test_transposed_tensors_are_turned),
+        cmocka_unit_test(test_mapped_tensors_are_those_of_the_file),
+        cmocka_unit_test(test_files_that_cannot_be_mapped_say_why),
         cmocka_unit_test(test_other_shapes_are_refused),
         cmocka_unit_test(test_every_dtype_is_read),
         cmocka_unit_test(test_escapes_are_read),
