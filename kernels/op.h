@@ -216,12 +216,14 @@ struct op_sumsq { /* *sum = sum of (x + x2)^2 in double, over fixed blocks of th
     double *sum;
     uint64_t n;
 };
-struct op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum */
+struct op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum; bad_layer = *sum is not finite ? layer :
+                      * first ? STEP_NO_LAYER : bad_layer */
     const double *sum;
     struct step_decision *decision;
     bool first;
+    uint32_t layer;
 };
-struct op_decide { /* apply = sumsq is finite; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1 */
+struct op_decide { /* apply = sumsq is finite; then scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1 */
     struct step_decision *decision;
     double clip; /* 0: no clipping */
 };

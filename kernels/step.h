@@ -24,9 +24,13 @@ struct step_result {
 
 /* The one decision that every predicated update waits for (DECISION tensor). Made on the host. */
 struct step_decision {
-    double sumsq;   /* squared global norm: layers added in ascending id */
-    float scale;    /* what gradients are multiplied with before the update (clipping); 1 when not clipped */
+    double sumsq; /* squared global norm: layers added in ascending id */
+    union {
+        float scale;        /* what gradients are multiplied with before the update (clipping); 1 when not clipped */
+        uint32_t bad_layer; /* apply is 0: the last layer whose gradient is not finite; STEP_NO_LAYER: only the sum is not */
+    };
     uint32_t apply; /* 0: a gradient is not finite, updates leave W and K as they are */
 };
+#define STEP_NO_LAYER UINT32_MAX
 
 #endif

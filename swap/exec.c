@@ -139,7 +139,10 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
         const struct op_call add = {
             .op = OP_norm_add,
             .step = step,
-            .norm_add = {.sum = address(e, o, step->step), .decision = decision, .first = first},
+            .norm_add = {.sum = address(e, o, step->step),
+                         .decision = decision,
+                         .first = first,
+                         .layer = e->config.plan->tensors[o->tensor].layer},
         };
         r = sink->launch(sink->ctx, &add);
         if (r < 0)

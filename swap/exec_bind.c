@@ -259,6 +259,7 @@ static int bind_device_place(const struct binder *b, const struct plan_operand *
                          " go beyond its lease of %" PRIu64 " bytes",
                          o->tensor, operand_bytes(o), o->addr, o->loc, b->plan->devices[o->loc].lease_bytes);
     ret->ring = false;
+    ret->tensor = o->tensor;
     ret->at = devset_address(b->config->devices, o->loc, o->addr);
     return 0;
 }

@@ -40,8 +40,8 @@ enum role {
 struct bound_operand {
     enum role role;
     bool ring;        /* a host copy with several slots: the address is store_ptr(tensor, step) + begin */
-    tensor_id tensor; /* ring only, as begin */
-    uint64_t begin;
+    tensor_id tensor; /* of tasks and rings */
+    uint64_t begin; /* ring only */
     char *at; /* the address, when it is not a ring's */
 };
 

@@ -215,15 +215,26 @@ static int enqueue_step(struct trainer *t, struct err *err)
 
 /* ---- results ---- */
 
-static double grad_norm(const struct trainer *t, uint64_t step, bool *ret_skipped)
+static void *state_block(void *ctx, uint32_t layer, bool optimizer_state)
+{
+    const struct trainer *t = ctx;
+    return store_ptr(t->store, store_find(t->store, optimizer_state ? TENSOR_K : TENSOR_W, layer, PLAN_NONE),
+                     0);
+}
+
+static bool all_finite(const float *v, uint64_t n)
+{
+    bool ok = true;
+    for (uint64_t i = 0; i < n; i++)
+        ok &= isfinite(v[i]) != 0;
+    return ok;
+}
+
+/* NULL: the job has none. */
+static const struct step_decision *decision_of(const struct trainer *t, uint64_t step)
 {
     tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
-    *ret_skipped = false;
-    if (id == PLAN_NONE)
-        return NAN;
-    const struct step_decision *d = store_ptr(t->store, id, step);
-    *ret_skipped = d->apply == 0;
-    return sqrt(d->sumsq);
+    return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
 }
 
 static const char *what_is_kept(const struct trainer *t)
@@ -231,14 +242,36 @@ static const char *what_is_kept(const struct trainer *t)
     return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
 }
 
-static int check_finite(const struct trainer *t, double loss, bool skipped, struct err *err)
+/* Where it began, as far as it is known: ", first in layer 3 (block)". */
+static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
-    bool skip = t->spec->train.skip_nonfinite;
+    buf[0] = '\0';
+    if (layer < t->plan->n_layers)
+        snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
+}
+
+/* Without a decision the update of the step was made: of the layers whose weights it ruined, the last one is where the
+ * backward pass came from. */
+static uint32_t find_ruined(struct trainer *t)
+{
+    exec_run(t->exec, PROGRAM_FLUSH, NULL);
+    for (uint32_t l = t->plan->n_layers; l-- > 0;)
+        if (graph_updates(t->job->graph, l) &&
+            !all_finite(state_block(t, l, false), t->job->graph->layers[l].size.w / sizeof(float)))
+            return l;
+    return STEP_NO_LAYER;
+}
+
+static int check_finite(struct trainer *t, double loss, const struct step_decision *d, struct err *err)
+{
+    bool skip = t->spec->train.skip_nonfinite, skipped = d != NULL && d->apply == 0;
+    char layer[64];
     if ((isfinite(loss) && !skipped) || (skip && skipped))
         return 0;
+    name_layer(t, skipped ? d->bad_layer : d == NULL ? find_ruined(t) : STEP_NO_LAYER, layer, sizeof layer);
     return err_set(
-        err, -EDOM, "%s at step %" PRIu64 ": training has diverged. %s; %s",
-        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1, what_is_kept(t),
+        err, -EDOM, "%s at step %" PRIu64 "%s: training has diverged. %s; %s",
+        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1, layer, what_is_kept(t),
         skip ? "lower optimizer.lr or set train.grad_clip"
              : "lower optimizer.lr, set train.grad_clip, or skip such steps with train.on_nonfinite "
                "\"skip\"");
@@ -258,10 +291,11 @@ static int read_step(struct trainer *t, struct err *err)
     if (r < 0)
         return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", step + 1, strerror(-r));
     uint32_t batch = t->spec->train.global_batch;
-    bool skipped;
+    const struct step_decision *decision = decision_of(t, step);
+    bool skipped = decision != NULL && decision->apply == 0;
     double loss = sum_results(t, step).loss / (double)t->targets[step % PLAN_RING];
-    double norm = grad_norm(t, step, &skipped);
-    r = check_finite(t, loss, skipped, err);
+    double norm = decision != NULL ? sqrt(decision->sumsq) : NAN;
+    r = check_finite(t, loss, decision, err);
     if (r < 0)
         return r;
     uint64_t now = clock_now_ns();
@@ -373,21 +407,6 @@ static int evaluate(struct trainer *t, struct err *err)
 }
 
 /* ---- checkpoints ---- */
-
-static void *state_block(void *ctx, uint32_t layer, bool optimizer_state)
-{
-    const struct trainer *t = ctx;
-    return store_ptr(t->store, store_find(t->store, optimizer_state ? TENSOR_K : TENSOR_W, layer, PLAN_NONE),
-                     0);
-}
-
-static bool all_finite(const float *v, uint64_t n)
-{
-    bool ok = true;
-    for (uint64_t i = 0; i < n; i++)
-        ok &= isfinite(v[i]) != 0;
-    return ok;
-}
 
 /* A loss can be finite when the state no longer is: look before the last good checkpoint is replaced. */
 static int check_state(struct trainer *t, struct err *err)

@@ -230,6 +230,10 @@ void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
     const struct op_norm_add *o = &call->norm_add;
     (void)pool;
     o->decision->sumsq = (o->first ? 0.0 : o->decision->sumsq) + *o->sum;
+    if (o->first)
+        o->decision->bad_layer = STEP_NO_LAYER;
+    if (!isfinite(*o->sum))
+        o->decision->bad_layer = o->layer;
 }
 
 void cpu_op_decide(const struct op_call *call, struct pool *pool)
@@ -240,5 +244,6 @@ void cpu_op_decide(const struct op_call *call, struct pool *pool)
 
     (void)pool;
     d->apply = isfinite(d->sumsq) ? 1 : 0;
-    d->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
+    if (d->apply)
+        d->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
 }

@@ -159,16 +159,20 @@ int cuda_op_sumsq(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-static __global__ void norm_add(const double *sum, struct step_decision *decision, bool first)
+static __global__ void norm_add(const double *sum, struct step_decision *decision, bool first, uint32_t layer)
 {
     decision->sumsq = (first ? 0.0 : decision->sumsq) + *sum;
+    if (first)
+        decision->bad_layer = STEP_NO_LAYER;
+    if (!isfinite(*sum))
+        decision->bad_layer = layer;
 }
 
 int cuda_op_norm_add(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_norm_add *o = &call->norm_add;
 
-    norm_add<<<1, 1, 0, at->stream>>>(o->sum, o->decision, o->first);
+    norm_add<<<1, 1, 0, at->stream>>>(o->sum, o->decision, o->first, o->layer);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -177,7 +181,8 @@ static __global__ void decide(struct step_decision *d, double clip)
     const double norm = sqrt(d->sumsq);
 
     d->apply = isfinite(d->sumsq) ? 1 : 0;
-    d->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
+    if (d->apply)
+        d->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
 }
 
 int cuda_op_decide(const struct cuda_place *at, const struct op_call *call)
@@ -199,7 +204,7 @@ int cuda_warm_update(const struct cuda_place *at)
     adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, a);
     block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
-    norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true);
+    norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true, 0);
     decide<<<1, 1, 0, at->stream>>>(scratch, 0);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -216,17 +216,24 @@ static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
 
 static void build_norm_add(struct tape *t, uint32_t v, struct op_call *call)
 {
-    call->norm_add = (struct op_norm_add){
-        .sum = tape_double(t, 0.1), .decision = tape_new_decision(t, v == 0 ? NAN : 0.7), .first = v == 0};
+    call->norm_add = (struct op_norm_add){.sum = tape_double(t, v < 2 ? 0.1 : (double)INFINITY),
+                                          .decision = tape_new_decision(t, v % 2 == 0 ? NAN : 0.7),
+                                          .first = v % 2 == 0,
+                                          .layer = 5};
+    if (!call->norm_add.first)
+        call->norm_add.decision->bad_layer = 3;
 }
 
 static void check_norm_add(const struct op_call *in, const struct op_call *out)
 {
-    double want = in->norm_add.first ? 0.1 : 0.7 + 0.1;
+    const struct op_norm_add *o = &in->norm_add;
+    double want = (o->first ? 0 : 0.7) + *o->sum;
+    uint32_t bad = isinf(*o->sum) ? 5 : o->first ? STEP_NO_LAYER : 3;
     assert_true(out->norm_add.decision->sumsq == want);
+    assert_int_equal(out->norm_add.decision->bad_layer, bad);
 }
 
-const struct op_test norm_add_test = {2, build_norm_add, check_norm_add, UINT64_C(0x976881c6323cd82a)};
+const struct op_test norm_add_test = {4, build_norm_add, check_norm_add};
 
 static const struct decide_case {
     double sumsq, clip;
@@ -239,8 +246,8 @@ static const struct decide_case {
     {25, 5, 1, 1},
     {25, 2, 1, (float)(2 / (5 + 1e-6))},
     {1e300, 1, 1, (float)(1 / (1e150 + 1e-6))},
-    {(double)INFINITY, 0, 0, 1},
-    {(double)NAN, 1, 0, 1},
+    {(double)INFINITY, 0, 0, -1}, /* as it was: it may name a layer */
+    {(double)NAN, 1, 0, -1},
 };
 
 static void build_decide(struct tape *t, uint32_t v, struct op_call *call)

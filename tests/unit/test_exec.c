@@ -189,7 +189,7 @@ static void ref_decide(struct reference *ref, const struct step_args *args, stru
                                       .step = args,
                                       .sumsq = {.x = ref->dw[l][0], .sum = &sum, .n = sizes_of(l).w / sizeof(float)}});
         run_at_once(ref->pool,
-                    &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first}});
+                    &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first, l}});
         first = false;
     }
     run_at_once(ref->pool,
