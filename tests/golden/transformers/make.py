@@ -70,6 +70,15 @@ def shake(model):
     return model
 
 
+def rounded(model):
+    """The same with weights that are values of bfloat16; what is computed from the config stays as it is."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.bfloat16())
+    return model
+
+
 def batch(tokens, step):
     first = [(BATCH * step + i) * LENGTH for i in range(BATCH)]
     x = torch.tensor([tokens[a:a + LENGTH] for a in first])
@@ -125,11 +134,10 @@ def main():
     torch.manual_seed(1337)
     transformers.logging.set_verbosity_error()
     tokens, gpt2, llama = make_tokens(), shake(make_gpt2()), shake(make_llama())
-    rounded = copy.deepcopy(llama).bfloat16()
     write_tokens(out / "tokens.bin", tokens)
     write_model(out / "gpt2", gpt2)
     write_model(out / "llama", llama)
-    write_model(out / "llama-bf16", rounded, max_shard_size="20KB")
+    write_model(out / "llama-bf16", copy.deepcopy(llama).bfloat16(), max_shard_size="20KB")
     write_logits(out / "gpt2.logits.npy", gpt2, tokens)
     write_logits(out / "llama.logits.npy", llama, tokens)
     golden = {
@@ -137,7 +145,7 @@ def main():
         "tokens": {"count": len(tokens), "length": LENGTH, "batch": BATCH, "steps": STEPS},
         "optimizer": {**OPTIMIZER, "type": "adamw", "decayed": "matrices and embeddings; not biases and norms"},
         "runs": {"gpt2": run(gpt2, tokens, 0.0), "gpt2-smoothed": run(gpt2, tokens, 0.1), "llama": run(llama, tokens, 0.0),
-                 "llama-bf16": run(copy.deepcopy(rounded).float(), tokens, 0.0)},
+                 "llama-bf16": run(rounded(llama), tokens, 0.0)},
     }
     (out / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
 
