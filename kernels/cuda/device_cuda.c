@@ -126,12 +126,13 @@ static int open_blas(struct cuda_device *dev)
 
 static int warm_up(const struct cuda_place *at)
 {
-    int r = cuda_warm_elementwise(at);
+    static int (*const files[])(const struct cuda_place *at) = {cuda_warm_attention, cuda_warm_elementwise,
+                                                                cuda_warm_loss,      cuda_warm_rownorm,
+                                                                cuda_warm_tokens,    cuda_warm_update};
+    int r = 0;
 
-    if (r == 0)
-        r = cuda_warm_loss(at);
-    if (r == 0)
-        r = cuda_warm_update(at);
+    for (size_t i = 0; r == 0 && i < sizeof files / sizeof files[0]; i++)
+        r = files[i](at);
     return r;
 }
 

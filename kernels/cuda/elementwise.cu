@@ -1,4 +1,4 @@
-/* Activations, dropout and the bias.
+/* Activations, dropout, the bias, what follows a matrix product, swiglu and zero.
  *
  * Activations use the arithmetic of kernels/cpu/vmath.h itself, dropout the random numbers of base/rng.h, and
  * bias_bwd sums as kernels/cpu/ops_linear.c does: the bits are the cpu backend's. Input and output may be the
@@ -6,37 +6,63 @@
  *
  * Enqueueing thread only.
  */
+#include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/ops.h"
 
-#define RNG_INLINE   static inline __host__ __device__
 #define VMATH_INLINE static inline __device__
-#include "base/rng.h"
 #include "kernels/cpu/vmath.h"
 #include "kernels/cuda/kernel.cuh"
 
 /* ---- activations ---- */
 
-#define FORWARD(name, function)                                                                              \
-    static __global__ void name(const float *x, float *y, uint64_t n)                                        \
-    {                                                                                                        \
-        FOR_EACH(i, n)                                                                                       \
-        y[i] = function(x[i]);                                                                               \
+static __device__ __forceinline__ float activate(enum act act, float x)
+{
+    switch (act) {
+    case ACT_RELU:
+        return vmath_relu(x);
+    case ACT_GELU:
+        return vmath_gelu(x);
+    case ACT_TANH:
+        return vmath_tanh(x);
+    case ACT_GELU_ERF:
+        return vmath_gelu_erf(x);
+    case ACT_SILU:
+        return vmath_silu(x);
+    default:
+        return x;
     }
+}
 
-FORWARD(relu_fwd, vmath_relu)
-FORWARD(gelu_fwd, vmath_gelu)
-FORWARD(tanh_fwd, vmath_tanh)
-
-#define BACKWARD(name, expression)                                                                           \
-    static __global__ void name(const float *x, const float *dy, float *dx, uint64_t n)                      \
-    {                                                                                                        \
-        FOR_EACH(i, n)                                                                                       \
-        dx[i] = expression;                                                                                  \
+/* dy * act'(x) */
+static __device__ __forceinline__ float act_gradient(enum act act, float x, float dy)
+{
+    switch (act) {
+    case ACT_RELU:
+        return x <= 0.0f ? 0.0f : dy;
+    case ACT_GELU:
+        return dy * vmath_gelu_slope(x);
+    case ACT_TANH:
+        return dy * vmath_tanh_slope(x);
+    case ACT_GELU_ERF:
+        return dy * vmath_gelu_erf_slope(x);
+    case ACT_SILU:
+        return dy * vmath_silu_slope(x);
+    default:
+        return dy;
     }
+}
 
-BACKWARD(relu_bwd, x[i] <= 0.0f ? 0.0f : dy[i])
-BACKWARD(gelu_bwd, dy[i] * vmath_gelu_slope(x[i]))
-BACKWARD(tanh_bwd, dy[i] * vmath_tanh_slope(x[i]))
+static __global__ void act_fwd(enum act act, const float *x, float *y, uint64_t n)
+{
+    FOR_EACH(i, n)
+    y[i] = activate(act, x[i]);
+}
+
+static __global__ void act_bwd(enum act act, const float *x, const float *dy, float *dx, uint64_t n)
+{
+    FOR_EACH(i, n)
+    dx[i] = act_gradient(act, x[i], dy[i]);
+}
 
 static int copy_floats(const struct cuda_place *at, float *y, const float *x, uint64_t n)
 {
@@ -48,67 +74,114 @@ static int copy_floats(const struct cuda_place *at, float *y, const float *x, ui
 int cuda_op_act_fwd(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_act_fwd *o = &call->act_fwd;
-    const unsigned grid = grid_for(o->n, THREADS);
 
-    switch (o->act) {
-    case ACT_RELU:
-        relu_fwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->y, o->n);
-        break;
-    case ACT_GELU:
-        gelu_fwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->y, o->n);
-        break;
-    case ACT_TANH:
-        tanh_fwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->y, o->n);
-        break;
-    default:
+    if (o->act == ACT_NONE)
         return copy_floats(at, o->y, o->x, o->n);
-    }
+    act_fwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, o->x, o->y, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
 int cuda_op_act_bwd(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_act_bwd *o = &call->act_bwd;
-    const unsigned grid = grid_for(o->n, THREADS);
 
-    switch (o->act) {
-    case ACT_RELU:
-        relu_bwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->dy, o->dx, o->n);
-        break;
-    case ACT_GELU:
-        gelu_bwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->dy, o->dx, o->n);
-        break;
-    case ACT_TANH:
-        tanh_bwd<<<grid, THREADS, 0, at->stream>>>(o->x, o->dy, o->dx, o->n);
-        break;
-    default:
+    if (o->act == ACT_NONE)
         return copy_floats(at, o->dx, o->dy, o->n);
-    }
+    act_bwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, o->x, o->dy, o->dx, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- what follows a product ---- */
+
+static __global__ void finish_linear(float *c, const float *b, float *y, uint32_t rows, uint32_t n,
+                                     enum act act)
+{
+    FOR_EACH(i, (uint64_t)rows * n)
+    {
+        const float z = b ? c[i] + b[column_of(i, n)] : c[i];
+        if (b && c != y)
+            c[i] = z;
+        y[i] = activate(act, z);
+    }
+}
+
+int cuda_finish_linear(const struct cuda_place *at, const struct op_linear_fwd *o)
+{
+    float *c = o->z ? o->z : o->y;
+
+    if (!o->b && o->act == ACT_NONE)
+        return 0;
+    finish_linear<<<grid_for((uint64_t)o->rows * o->out, THREADS), THREADS, 0, at->stream>>>(
+        c, o->b, o->y, o->rows, o->out, o->act);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- swiglu: kernels/cpu/ops_tokens.c ---- */
+
+static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint32_t n)
+{
+    FOR_EACH(i, (uint64_t)rows * n)
+    {
+        const uint64_t gate = 2 * i - column_of(i, n);
+        y[i] = vmath_silu(x[gate]) * x[gate + n];
+    }
+}
+
+/* dx may be x: a thread has both of a pair. */
+static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
+{
+    FOR_EACH(i, (uint64_t)rows * n)
+    {
+        const uint64_t gate = 2 * i - column_of(i, n);
+        const float g = x[gate], up = x[gate + n];
+        dx[gate] = (dy[i] * up) * vmath_silu_slope(g);
+        dx[gate + n] = dy[i] * vmath_silu(g);
+    }
+}
+
+int cuda_op_swiglu_fwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_swiglu_fwd *o = &call->swiglu_fwd;
+
+    swiglu_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->y, o->rows,
+                                                                                        o->n);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+int cuda_op_swiglu_bwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_swiglu_bwd *o = &call->swiglu_bwd;
+
+    swiglu_bwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->dy, o->dx,
+                                                                                        o->rows, o->n);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- zero ---- */
+
+int cuda_op_zero(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_zero *o = &call->zero;
+
+    return CUDA_CHECK(at->fault, cudaMemsetAsync(o->y, 0, o->n * sizeof *o->y, at->stream));
 }
 
 /* ---- dropout ---- */
 
-struct dropout_key {
-    uint64_t seed;
-    uint32_t first_row, word2, step;
-};
-
 /* A thread takes the four elements that one block of random numbers decides. */
-static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t n, float p,
-                               struct dropout_key key)
+static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t n, struct dropout d)
 {
     const uint32_t quads = n / 4 + (n % 4 != 0);
-    const float keep = 1.0f - p;
+    const float keep = 1.0f - d.p;
 
     FOR_EACH(i, (uint64_t)rows * quads)
     {
         const uint32_t quad = column_of(i, quads), r = (uint32_t)((i - quad) / quads);
-        const struct rng_block random = rng_philox(key.seed, quad, key.first_row + r, key.word2, key.step);
+        const unsigned kept = dropout_kept(&d, r, quad);
         const uint64_t row = (uint64_t)r * n;
         for (uint32_t w = 0; w < 4 && 4 * (uint64_t)quad + w < n; w++) {
             const uint64_t e = row + 4 * (uint64_t)quad + w;
-            y[e] = rng_unit(random.v[w]) >= p ? x[e] / keep : 0.0f;
+            y[e] = kept >> w & 1 ? x[e] / keep : 0.0f;
         }
     }
 }
@@ -117,32 +190,28 @@ int cuda_op_dropout(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_dropout *o = &call->dropout;
     const uint64_t quads = (uint64_t)o->rows * (o->n / 4 + (o->n % 4 != 0));
-    struct dropout_key key;
 
     if (!call->step->training)
         return copy_floats(at, o->y, o->x, (uint64_t)o->rows * o->n);
-    key.seed = call->step->seed;
-    key.first_row = o->first_row;
-    key.word2 = rng_word2(RNG_DROPOUT, o->layer);
-    key.step = (uint32_t)call->step->step;
-    dropout<<<grid_for(quads, THREADS), THREADS, 0, at->stream>>>(o->x, o->y, o->rows, o->n, o->p, key);
+    dropout<<<grid_for(quads, THREADS), THREADS, 0, at->stream>>>(
+        o->x, o->y, o->rows, o->n, dropout_of(call->step, o->layer, o->first_row, o->p));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
 /* ---- bias ---- */
 
-static __global__ void bias_fwd(float *y, const float *b, uint32_t rows, uint32_t n)
+static __global__ void bias_fwd(const float *x, const float *b, float *y, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)
-    y[i] = y[i] + b[column_of(i, n)];
+    y[i] = x[i] + b[column_of(i, n)];
 }
 
 int cuda_op_bias_fwd(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_bias_fwd *o = &call->bias_fwd;
 
-    bias_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->y, o->b, o->rows,
-                                                                                      o->n);
+    bias_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->b, o->y,
+                                                                                      o->rows, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -195,16 +264,15 @@ int cuda_op_bias_bwd(const struct cuda_place *at, const struct op_call *call)
 
 int cuda_warm_elementwise(const struct cuda_place *at)
 {
-    struct dropout_key key = {0, 0, 0, 0};
+    const struct dropout none = {0};
 
-    relu_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    gelu_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    tanh_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    relu_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0);
-    gelu_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0);
-    tanh_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0);
-    dropout<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, 0, key);
-    bias_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0);
+    act_fwd<<<1, THREADS, 0, at->stream>>>(ACT_NONE, NULL, NULL, 0);
+    act_bwd<<<1, THREADS, 0, at->stream>>>(ACT_NONE, NULL, NULL, NULL, 0);
+    finish_linear<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, ACT_NONE);
+    swiglu_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0);
+    swiglu_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0);
+    dropout<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, none);
+    bias_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0);
     bias_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, false);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -53,6 +53,26 @@ static __device__ __forceinline__ double fold_lanes(double v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
+static __device__ __forceinline__ float max_lanes(float v)
+{
+    for (unsigned w = LANES / 2; w > 0; w /= 2) {
+        const float other = __shfl_down_sync(lanes_mask(), v, w, LANES);
+        v = other > v ? other : v;
+    }
+    return __shfl_sync(lanes_mask(), v, 0, LANES);
+}
+
+/* Where half a warp takes a row: which one, in a grid of row_grid() blocks. */
+static __device__ __forceinline__ uint32_t my_row(void)
+{
+    return blockIdx.x * SUMS + threadIdx.x / LANES;
+}
+
+static inline unsigned row_grid(uint32_t rows)
+{
+    return rows / SUMS + (rows % SUMS != 0);
+}
+
 /* ((start + x[0]) + x[1]) + ...: one thread adds, the others of the (only) block bring the numbers. The sum is
  * thread 0's. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)

@@ -1,4 +1,4 @@
-/* The losses, forward and backward: kernels/cpu/ops_loss.c, whose rules about padding and NaN and whose order
+/* The losses and their gradients: kernels/cpu/ops_loss.c, whose rules about padding and NaN and whose order
  * of sums hold here too. Half a warp takes a row; the rows' losses go through the partials of the device to
  * one thread that adds them in row order.
  *
@@ -16,17 +16,6 @@
 
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* a loss and whether it is correct, each */
 
-/* The row of this half warp, in a grid of row_grid() blocks. */
-static __device__ __forceinline__ uint32_t my_row(void)
-{
-    return blockIdx.x * SUMS + threadIdx.x / LANES;
-}
-
-static unsigned row_grid(uint32_t rows)
-{
-    return rows / SUMS + (rows % SUMS != 0);
-}
-
 /* How many of `rows` rows from first_row on count. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
@@ -41,13 +30,20 @@ static __device__ float row_max(const float *x, uint32_t n)
 {
     float most = -INFINITY;
 
+#pragma unroll 8
     for (uint32_t i = threadIdx.x % LANES; i < n; i += LANES)
         most = x[i] > most ? x[i] : most;
-    for (unsigned w = LANES / 2; w > 0; w /= 2) {
-        const float other = __shfl_down_sync(lanes_mask(), most, w, LANES);
-        most = other > most ? other : most;
-    }
-    return __shfl_sync(lanes_mask(), most, 0, LANES);
+    return max_lanes(most);
+}
+
+static __device__ float row_sum(const float *x, uint32_t n)
+{
+    float sum = 0;
+
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x % LANES; i < n; i += LANES)
+        sum = sum + x[i];
+    return fold_lanes_float(sum);
 }
 
 /* The last group of a row is filled up with -infinity, as on the cpu. */
@@ -56,6 +52,7 @@ static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
     const uint32_t lane = threadIdx.x % LANES;
     float sum = 0;
 
+#pragma unroll 4
     for (uint64_t group = 0; group < n; group += LANES)
         sum = sum + vmath_exp((group + lane < n ? x[group + lane] : -INFINITY) - max);
     return fold_lanes_float(sum);
@@ -73,54 +70,75 @@ static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 
 /* ---- softmax and cross-entropy ---- */
 
-static __global__ void xent_fwd(const float *x, const int32_t *target, uint32_t rows, uint32_t n,
-                                double *loss, double *correct)
+struct xent {
+    const float *x;
+    const int32_t *target;
+    float *dx;               /* NULL: not wanted */
+    double *loss, *correct;  /* of each row; NULL: not wanted */
+    uint32_t rows, valid, n; /* valid: rows before the padding */
+    float smoothing, scale;
+};
+
+/* Of a row that counts; sum: of exp(x - max). */
+static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
+{
+    const float *x = o->x + (uint64_t)r * o->n;
+    const bool known = target < o->n, first = is_argmax(x, known ? target : 0, max);
+    const double log_sum = log((double)sum);
+    double loss = known ? log_sum - ((double)x[target] - (double)max) : (double)NAN;
+
+    if (o->smoothing > 0.0f) {
+        const double mean = (double)row_sum(x, o->n) / o->n - (double)max;
+        loss = (1.0 - (double)o->smoothing) * loss + (double)o->smoothing * (log_sum - mean);
+    }
+    if (threadIdx.x % LANES == 0) {
+        o->loss[r] = loss;
+        o->correct[r] = known && !isnan(sum) && first;
+    }
+}
+
+static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
+{
+    const float *x = o->x + (uint64_t)r * o->n;
+    float *dx = o->dx + (uint64_t)r * o->n;
+    const float inverse = 1.0f / sum, uniform = o->smoothing / (float)o->n, rest = 1.0f - o->smoothing;
+
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x % LANES; i < o->n; i += LANES) {
+        const float p = vmath_exp(x[i] - max) * inverse - uniform;
+        dx[i] = (i == target ? p - rest : p) * o->scale;
+    }
+}
+
+static __device__ void xent_nothing(const struct xent *o, uint32_t r)
+{
+    if (o->loss && threadIdx.x % LANES == 0) {
+        o->loss[r] = 0;
+        o->correct[r] = 0;
+    }
+    if (o->dx)
+        for (uint32_t i = threadIdx.x % LANES; i < o->n; i += LANES)
+            o->dx[(uint64_t)r * o->n + i] = 0.0f;
+}
+
+static __global__ void xent(const struct xent o)
 {
     const uint32_t r = my_row();
 
-    if (r >= rows)
+    if (r >= o.rows)
         return;
-    const float *row = x + (uint64_t)r * n;
-    const uint32_t t = (uint32_t)target[r];
-    const bool known = t < n;
-    const float max = row_max(row, n), sum = row_exp_sum(row, n, max);
-    const bool first = is_argmax(row, known ? t : 0, max);
-    if (threadIdx.x % LANES == 0) {
-        loss[r] = known ? log((double)sum) - ((double)row[t] - (double)max) : (double)NAN;
-        correct[r] = known && !isnan(sum) && first;
-    }
-}
-
-static __global__ void xent_bwd(const float *x, const int32_t *target, float *dx, uint32_t valid,
-                                uint32_t rows, uint32_t n, float scale)
-{
-    const uint32_t r = my_row(), lane = threadIdx.x % LANES;
-
-    if (r >= rows)
-        return;
-    const float *row = x + (uint64_t)r * n;
-    float *to = dx + (uint64_t)r * n;
-    if (r >= valid) {
-        for (uint32_t i = lane; i < n; i += LANES)
-            to[i] = 0.0f;
+    const int32_t target = o.target[r];
+    if (r >= o.valid || target < 0) {
+        xent_nothing(&o, r);
         return;
     }
-    const uint32_t t = (uint32_t)target[r];
-    const float max = row_max(row, n), inverse = 1.0f / row_exp_sum(row, n, max);
-    for (uint32_t i = lane; i < n; i += LANES) {
-        const float p = vmath_exp(row[i] - max) * inverse;
-        to[i] = (i == t ? p - 1.0f : p) * scale;
-    }
-}
-
-int cuda_op_softmax_xent_bwd(const struct cuda_place *at, const struct op_call *call)
-{
-    const struct op_softmax_xent_bwd *o = &call->softmax_xent_bwd;
-
-    xent_bwd<<<row_grid(o->rows), THREADS, 0, at->stream>>>(o->x, o->target, o->dx,
-                                                            valid_rows(call->step, o->first_row, o->rows),
-                                                            o->rows, o->n, call->step->grad_scale);
-    return CUDA_CHECK(at->fault, cudaGetLastError());
+    const float *x = o.x + (uint64_t)r * o.n;
+    const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
+    if (o.loss)
+        xent_loss(&o, r, (uint32_t)target, max, sum);
+    __syncwarp(lanes_mask()); /* dx may be x: no lane reads another's element from here on */
+    if (o.dx)
+        xent_gradient(&o, r, (uint32_t)target, max, sum);
 }
 
 /* ---- mean squared error ---- */
@@ -180,23 +198,35 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
  * batch, if an empty one: without rows the result is 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
-    const uint64_t left = rows - begin;
+    const uint64_t left = rows > begin ? rows - begin : 0;
 
     return (uint32_t)(left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE);
 }
 
-int cuda_op_softmax_xent_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_softmax_xent(const struct cuda_place *at, const struct op_call *call)
 {
-    const struct op_softmax_xent_fwd *o = &call->softmax_xent_fwd;
-    const uint32_t rows = valid_rows(call->step, o->first_row, o->rows);
-    double *loss = at->partials, *correct = at->partials + ROWS_AT_ONCE;
+    const struct op_softmax_xent *o = &call->softmax_xent;
+    const struct step_args *step = call->step;
+    const uint64_t targets = (uint64_t)step->valid_rows * o->seq;
+    const uint64_t valid = targets > o->first_row ? targets - o->first_row : 0;
+    struct xent rows = {0};
 
-    for (uint64_t begin = 0; begin == 0 || begin < rows; begin += ROWS_AT_ONCE) {
-        const uint32_t count = batch_rows(rows, begin);
-        if (count > 0)
-            xent_fwd<<<row_grid(count), THREADS, 0, at->stream>>>(o->x + begin * o->n, o->target + begin,
-                                                                  count, o->n, loss, correct);
-        add_rows<<<1, THREADS, 0, at->stream>>>(loss, correct, count, begin == 0, o->result);
+    rows.loss = o->result ? at->partials : NULL;
+    rows.correct = o->result ? at->partials + ROWS_AT_ONCE : NULL;
+    rows.n = o->n;
+    rows.smoothing = step->training ? o->smoothing : 0.0f;
+    rows.scale = step->grad_scale;
+    for (uint64_t begin = 0; begin == 0 || begin < o->rows; begin += ROWS_AT_ONCE) {
+        rows.x = o->x + begin * o->n;
+        rows.dx = o->dx ? o->dx + begin * o->n : NULL;
+        rows.target = o->target + begin;
+        rows.rows = batch_rows(o->rows, begin);
+        rows.valid = batch_rows(o->rows < valid ? o->rows : (uint32_t)valid, begin);
+        if (rows.rows > 0)
+            xent<<<row_grid(rows.rows), THREADS, 0, at->stream>>>(rows);
+        if (o->result)
+            add_rows<<<1, THREADS, 0, at->stream>>>(rows.loss, rows.correct, rows.rows,
+                                                    begin == 0 && !o->accumulate, o->result);
     }
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
@@ -219,8 +249,9 @@ int cuda_op_mse_fwd(const struct cuda_place *at, const struct op_call *call)
 
 int cuda_warm_loss(const struct cuda_place *at)
 {
-    xent_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, NULL, NULL);
-    xent_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0, 0);
+    const struct xent none = {0};
+
+    xent<<<1, THREADS, 0, at->stream>>>(none);
     mse_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, NULL, NULL);
     mse_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
     add_rows<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, true, (struct step_result *)at->partials);

@@ -1,5 +1,5 @@
 /* The table of the cuda backend's ops, generated from ops.def: an op that nobody wrote does not link; and the
- * linear ops, which are one call of cuBLAS each.
+ * linear ops, which are one call of cuBLAS each, and one kernel where a bias or an activation follows.
  *
  * cuBLAS thinks in columns: a row-major matrix [r][c] is to it a column-major c x r matrix with leading
  * dimension c. So instead of C = A B it computes C^T = B^T A^T, which is the same memory.
@@ -47,18 +47,28 @@ static int multiply(const struct cuda_place *at, const struct product *p)
 int cuda_op_linear_fwd(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_linear_fwd *o = &call->linear_fwd;
+    const int r = multiply(at, &(struct product){.a = o->x,
+                                                 .b = o->w,
+                                                 .c = o->z ? o->z : o->y,
+                                                 .m = o->rows,
+                                                 .n = o->out,
+                                                 .k = o->in,
+                                                 .b_trans = true});
 
-    return multiply(
-        at, &(struct product){
-                .a = o->x, .b = o->w, .c = o->y, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true});
+    return r < 0 ? r : cuda_finish_linear(at, o);
 }
 
 int cuda_op_linear_bwd_data(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_linear_bwd_data *o = &call->linear_bwd_data;
-
-    return multiply(
+    const int r = multiply(
         at, &(struct product){.a = o->dy, .b = o->w, .c = o->dx, .m = o->rows, .n = o->in, .k = o->out});
+
+    if (r < 0 || !o->z)
+        return r;
+    return cuda_op_act_bwd(
+        at, &(struct op_call){.op = OP_act_bwd,
+                              .act_bwd = {o->z, o->dx, o->dx, (uint64_t)o->rows * o->in, o->act}});
 }
 
 int cuda_op_linear_bwd_weight(const struct cuda_place *at, const struct op_call *call)

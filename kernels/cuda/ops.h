@@ -5,9 +5,10 @@
  * its arena.
  *
  * Bits. All .cu files are compiled without contraction (-fmad=false), with IEEE division and square root and
- * with denormals, and sums are made in the cpu backend's order (kernels/cpu/ops_*.c). So every op but two kinds
- * has the bits of the cpu backend: the matrix products are cuBLAS's, and the loss of softmax_xent_fwd goes
- * through CUDA's double log. (A NaN is a NaN; which of the many is not part of it.) No op uses atomics.
+ * with denormals, and sums are made in the cpu backend's order (kernels/cpu/ops_*.c). So every op has the bits of
+ * the cpu backend but these: the matrix products are cuBLAS's, attention is made in other tiles, rope goes through
+ * CUDA's sine and the loss of softmax_xent through its log, both of double. (A NaN is a NaN; which of the many is
+ * not part of it.) No op uses atomics.
  */
 #ifndef KERNELS_CUDA_OPS_H
 #define KERNELS_CUDA_OPS_H
@@ -38,10 +39,16 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
+/* Bias and activation of a product that is in z, without one in y; nothing where the op has neither. */
+int cuda_finish_linear(const struct cuda_place *at, const struct op_linear_fwd *o);
+
 /* Launch every kernel of a file once, on nothing: a kernel is loaded when it is first launched, which may
  * allocate and synchronize, and should happen while the devset is opened. */
+int cuda_warm_attention(const struct cuda_place *at);
 int cuda_warm_elementwise(const struct cuda_place *at);
 int cuda_warm_loss(const struct cuda_place *at);
+int cuda_warm_rownorm(const struct cuda_place *at);
+int cuda_warm_tokens(const struct cuda_place *at);
 int cuda_warm_update(const struct cuda_place *at);
 
 #ifdef __cplusplus

@@ -36,14 +36,20 @@ static __device__ __forceinline__ float decided_scale(const struct step_decision
     return d ? d->scale : 1.0f;
 }
 
+/* What the update works on: two gradients where the weights have two uses. */
+static __device__ __forceinline__ float gradient(const float *dw, const float *dw2, uint64_t i)
+{
+    return dw2 ? dw[i] + dw2[i] : dw[i];
+}
+
 /* ---- sgd ---- */
 
 struct sgd_scalars {
     float momentum, weight_decay, lr;
 };
 
-static __global__ void sgd(float *w, const float *dw, float *v, const struct step_decision *decision,
-                           uint64_t n, struct sgd_scalars s)
+static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v,
+                           const struct step_decision *decision, uint64_t n, struct sgd_scalars s)
 {
     const float scale = decided_scale(decision);
 
@@ -51,7 +57,7 @@ static __global__ void sgd(float *w, const float *dw, float *v, const struct ste
         return;
     FOR_EACH(i, n)
     {
-        const float g = dw[i] * scale;
+        const float g = gradient(dw, dw2, i) * scale;
         float d = g + s.weight_decay * w[i];
         if (v) {
             d = s.momentum * v[i] + d;
@@ -66,7 +72,7 @@ int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
     const struct op_sgd *o = &call->sgd;
     const struct sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
-    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->v, o->decision, o->n, s);
+    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->v, o->decision, o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -76,7 +82,7 @@ struct adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
 };
 
-static __global__ void adamw(float *w, const float *dw, float *m, float *v,
+static __global__ void adamw(float *w, const float *dw, const float *dw2, float *m, float *v,
                              const struct step_decision *decision, uint64_t n, struct adamw_scalars s)
 {
     const float scale = decided_scale(decision);
@@ -85,7 +91,7 @@ static __global__ void adamw(float *w, const float *dw, float *m, float *v,
         return;
     FOR_EACH(i, n)
     {
-        const float g = dw[i] * scale;
+        const float g = gradient(dw, dw2, i) * scale;
         const float m1 = s.beta1 * m[i] + s.c1 * g;
         const float v1 = s.beta2 * v[i] + (s.c2 * g) * g;
         const float step = (s.lr * (m1 * s.bias_correct1)) / (sqrtf(v1 * s.bias_correct2) + s.eps);
@@ -110,7 +116,8 @@ int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
     s.lr = step->lr;
     s.bias_correct1 = step->bias_correct1;
     s.bias_correct2 = step->bias_correct2;
-    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->m, o->v, o->decision, o->n, s);
+    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->m, o->v, o->decision,
+                                                               o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -118,8 +125,8 @@ int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* sums[b] of the `blocks` blocks of x[n]: half a warp each. */
-static __global__ void block_sumsq(const float *x, uint64_t n, double *sums, uint32_t blocks)
+/* sums[b] of the `blocks` blocks of x[n], with x2 of x + x2: half a warp each. */
+static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;
     const uint64_t begin = (uint64_t)b * BLOCK, end = begin + BLOCK < n ? begin + BLOCK : n;
@@ -128,8 +135,10 @@ static __global__ void block_sumsq(const float *x, uint64_t n, double *sums, uin
     if (b >= blocks)
         return;
 #pragma unroll 8
-    for (uint64_t i = begin + threadIdx.x % LANES; i < end; i += LANES)
-        sum = sum + (double)x[i] * (double)x[i];
+    for (uint64_t i = begin + threadIdx.x % LANES; i < end; i += LANES) {
+        const double v = (double)gradient(x, x2, i);
+        sum = sum + v * v;
+    }
     sum = fold_lanes(sum);
     if (threadIdx.x % LANES == 0)
         sums[b] = sum;
@@ -153,7 +162,7 @@ int cuda_op_sumsq(const struct cuda_place *at, const struct op_call *call)
         const uint32_t blocks = (uint32_t)((n + BLOCK - 1) / BLOCK);
         if (blocks > 0)
             block_sumsq<<<blocks / SUMS + (blocks % SUMS != 0), THREADS, 0, at->stream>>>(
-                o->x + begin, n, at->partials, blocks);
+                o->x + begin, o->x2 ? o->x2 + begin : NULL, n, at->partials, blocks);
         add_blocks<<<1, THREADS, 0, at->stream>>>(at->partials, blocks, begin == 0, o->sum);
     }
     return CUDA_CHECK(at->fault, cudaGetLastError());
@@ -200,9 +209,9 @@ int cuda_warm_update(const struct cuda_place *at)
     struct step_decision *scratch = (struct step_decision *)at->partials;
 
     add<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, 0, s);
-    adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, a);
-    block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, 0, NULL, 0);
+    sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, s);
+    adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, NULL, 0, a);
+    block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
     norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true, 0);
     decide<<<1, 1, 0, at->stream>>>(scratch, 0);

@@ -97,7 +97,7 @@ static const struct step_args step;
 struct op_call rig_add(float *y, const float *b, uint32_t n)
 {
     return (struct op_call){
-        .op = OP_bias_fwd, .step = &step, .bias_fwd = {.y = y, .b = b, .rows = 1, .n = n}};
+        .op = OP_bias_fwd, .step = &step, .bias_fwd = {.x = y, .b = b, .y = y, .rows = 1, .n = n}};
 }
 
 struct op_call rig_relu(float *y, uint64_t n)

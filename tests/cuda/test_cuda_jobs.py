@@ -227,14 +227,14 @@ def case_fault(fault, words):
 
 def case_fault_of_one_of_two():
     """The job has one device, and goes on with the other."""
-    shown, devices, _ = through_daemon("one", "CUDASIM_FAULT=launch:900:sticky", devices=1, there=2)
+    shown, devices, _ = through_daemon("one", "CUDASIM_FAULT=launch:600:sticky", devices=1, there=2)
     assert (shown["attempt"], shown["devices"]) == (2, [1]), shown
     assert [x["state"] for x in devices] == ["suspect", "ok"] and "launch failure" in devices[0]["reason"], devices
 
 
 def case_fault_of_the_only_device():
     """The job goes on with it after a while, and its success clears the mark."""
-    shown, devices, log = through_daemon("only", "CUDASIM_FAULT=launch:900:sticky", devices=1, there=1)
+    shown, devices, log = through_daemon("only", "CUDASIM_FAULT=launch:600:sticky", devices=1, there=1)
     assert (shown["attempt"], shown["failures"]) == (2, 1), shown
     assert marks(devices) == [] and devices[0]["state"] == "ok", devices
     assert "device 0 (cudasim) is suspect, errors in a row: 1, of job 1: " in log and "device 0 is ok again" in log, log

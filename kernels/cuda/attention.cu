@@ -1,0 +1,572 @@
+/* Attention, forward and backward, without ever holding the scores of a head.
+ *
+ * A block owns a tile of TILE queries (or, for the gradients of keys and values, of TILE keys) of one head of one
+ * sequence and goes over the tiles of the other side that the mask leaves, in ascending order:
+ *
+ *     attend          scores = q k^T; running maximum and sum of each query's softmax; y += weights v
+ *     attend_deltas   delta = the sum of dy * y over a query's head, which is that of weight * gradient over its keys
+ *     attend_queries  scores again, weights from lse, dscores = weight * (dy v^T - delta); dq += dscores k
+ *     attend_keys     the same transposed, over the query heads of the group in order; dk += dscores^T q,
+ *                     dv += weights^T dy
+ *
+ * Every element is written by one thread and every sum has one order: no atomics. The bits are no other backend's.
+ *
+ * A block is 16 x 16 threads; each has 4 x 4 of a tile of scores (rows: the block's own side) and of every 64 columns
+ * of its result. The threads of a row are half a warp. The factors of a product pass through shared memory DEPTH at
+ * a time, laid out so that a thread reads its four of either with one access. A block's result has up to
+ * 64 or 128 columns (two kernels of each kind, which differ in registers); wider heads take several blocks, which
+ * compute the same scores each.
+ *
+ * Products are fused multiply-adds, which -fmad=false leaves to those who ask for them: they are written fmaf.
+ *
+ * Enqueueing thread only.
+ */
+#include <math.h>
+
+#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/ops.h"
+
+#define VMATH_INLINE static inline __device__
+#include "kernels/cpu/vmath.h"
+#include "kernels/cuda/kernel.cuh"
+
+#define TILE  64u /* queries, keys or columns */
+#define PART  4u  /* of a tile that a thread has, each way */
+#define WIDE  2u  /* tiles of columns in a block's result, at most */
+#define DEPTH 16u /* of the factors of a product, at once */
+
+/* Of tiles in shared memory: rows begin at a multiple of 16 bytes, and in different banks. */
+#define PITCH      (TILE + 4u)
+#define WIDE_PITCH (WIDE * TILE + 4u)
+
+static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
+
+/* What all kernels of a call are told. */
+struct attention {
+    const float *qkv;
+    const float *y, *dy; /* backward */
+    float *lse;
+    float *delta; /* [rows][heads][seq], backward */
+    float *out;   /* y or dqkv */
+    uint32_t rows, seq, heads, kv_heads, head;
+    uint32_t tiles; /* of a sequence */
+    float scale;
+    float keep; /* 1 / (1 - p); 0: no dropout */
+    struct dropout dropout;
+};
+
+/* The tokens of one head: element c of token t is at[t * pitch + c]. */
+struct tokens {
+    const float *at;
+    uint64_t pitch;
+};
+
+struct block {               /* which one this is */
+    uint32_t row, head, own; /* own: first token of its tile */
+    uint32_t column;         /* first of its result */
+};
+
+struct shared {
+    float a[DEPTH][PITCH];
+    float b[DEPTH][WIDE_PITCH];
+    float tile[TILE][PITCH]; /* [other][own] */
+};
+
+/* The thread's parts of tiles begin there. */
+static __device__ __forceinline__ uint32_t my_own(void)
+{
+    return threadIdx.x / LANES * PART;
+}
+
+static __device__ __forceinline__ uint32_t my_other(void)
+{
+    return threadIdx.x % LANES * PART;
+}
+
+/* ---- where things are ---- */
+
+static __device__ __forceinline__ uint64_t qkv_pitch(const struct attention *a)
+{
+    return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
+}
+
+/* Head `index` of the tokens of qkv: queries first, then keys, then values. */
+static __device__ __forceinline__ uint64_t qkv_at(const struct attention *a, uint32_t row, uint32_t index)
+{
+    return (uint64_t)row * a->seq * qkv_pitch(a) + (uint64_t)index * a->head;
+}
+
+static __device__ __forceinline__ struct tokens qkv_of(const struct attention *a, uint32_t row,
+                                                       uint32_t index)
+{
+    const struct tokens t = {a->qkv + qkv_at(a, row, index), qkv_pitch(a)};
+
+    return t;
+}
+
+/* The same of y and dy. */
+static __device__ __forceinline__ uint64_t y_pitch(const struct attention *a)
+{
+    return (uint64_t)a->heads * a->head;
+}
+
+static __device__ __forceinline__ uint64_t y_at(const struct attention *a, uint32_t row, uint32_t h)
+{
+    return (uint64_t)row * a->seq * y_pitch(a) + (uint64_t)h * a->head;
+}
+
+static __device__ __forceinline__ struct tokens dy_of(const struct attention *a, uint32_t row, uint32_t h)
+{
+    const struct tokens t = {a->dy + y_at(a, row, h), y_pitch(a)};
+
+    return t;
+}
+
+/* Of query 0 in lse and delta. */
+static __device__ __forceinline__ uint64_t query_at(const struct attention *a, uint32_t row, uint32_t h)
+{
+    return ((uint64_t)row * a->heads + h) * a->seq;
+}
+
+static __device__ __forceinline__ uint32_t key_head(const struct attention *a, uint32_t h)
+{
+    return h / (a->heads / a->kv_heads);
+}
+
+/* Block x of a grid over the tiles of all heads; the blocks of one head are neighbours: they read the same. Those that
+ * take longest come first: with `last` the last tiles. */
+static __device__ __forceinline__ struct block my_block(const struct attention *a, uint32_t heads,
+                                                        uint32_t columns, bool last)
+{
+    const uint32_t tile = blockIdx.x % a->tiles, head = blockIdx.x / a->tiles;
+    struct block b;
+
+    b.row = head / heads;
+    b.head = head % heads;
+    b.own = (last ? a->tiles - 1 - tile : tile) * TILE;
+    b.column = blockIdx.y * columns;
+    return b;
+}
+
+/* ---- products ---- */
+
+/* to[k][i] = element depth + k of token first + i; 0 beyond the head and the sequence. Eight neighbours in a row
+ * are a sector of memory, and four rows of those go to different banks. */
+static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct tokens t,
+                                                   uint32_t first, uint32_t depth, const struct attention *a)
+{
+#pragma unroll
+    for (uint32_t n = threadIdx.x; n < TILE * DEPTH; n += THREADS) {
+        const uint32_t i = n / 8 % TILE, k = n % 8 + n / (8 * TILE) * 8;
+        const bool is_there = first + i < a->seq && depth + k < a->head;
+        to[k * to_pitch + i] = is_there ? t.at[(first + i) * t.pitch + depth + k] : 0.0f;
+    }
+}
+
+/* to[k][j] = element column + j of token first + k; 0 beyond. */
+static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct tokens t, uint32_t first,
+                                                  uint32_t column, uint32_t columns,
+                                                  const struct attention *a)
+{
+#pragma unroll
+    for (uint32_t n = threadIdx.x; n < DEPTH * columns; n += THREADS) {
+        const uint32_t k = n / columns, j = n % columns;
+        const bool is_there = first + k < a->seq && column + j < a->head;
+        to[k][j] = is_there ? t.at[(first + k) * t.pitch + column + j] : 0.0f;
+    }
+}
+
+/* c[i][j] += x[i] * y[j] */
+static __device__ __forceinline__ void add_outer(const float *x, const float *y, float (*c)[PART])
+{
+    const float4 p = *(const float4 *)x, q = *(const float4 *)y;
+    const float own[PART] = {p.x, p.y, p.z, p.w}, other[PART] = {q.x, q.y, q.z, q.w};
+
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++)
+#pragma unroll
+        for (uint32_t j = 0; j < PART; j++)
+            c[i][j] = fmaf(own[i], other[j], c[i][j]);
+}
+
+/* c[i][j] = the product of tokens own + i and other + j. Begins and ends with shared memory free. */
+static __device__ __forceinline__ void multiply_heads(struct shared *s, struct tokens x, uint32_t own,
+                                                      struct tokens y, uint32_t other,
+                                                      const struct attention *a, float (*c)[PART])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < PART * PART; i++)
+        c[i / PART][i % PART] = 0;
+    for (uint32_t depth = 0; depth < a->head; depth += DEPTH) {
+        load_across(s->a[0], PITCH, x, own, depth, a);
+        load_across(s->b[0], WIDE_PITCH, y, other, depth, a);
+        __syncthreads();
+#pragma unroll 8
+        for (uint32_t k = 0; k < DEPTH; k++)
+            add_outer(&s->a[k][my_own()], &s->b[k][my_other()], c);
+        __syncthreads();
+    }
+}
+
+/* sum[w][i][j] += sum over the other side's tokens o of tile[o][own + i] times element 64 w + j of token o: c is the
+ * thread's part of that tile. Begins and ends with shared memory free. */
+static __device__ __forceinline__ void multiply_tile(struct shared *s, float (*c)[PART], struct tokens y,
+                                                     uint32_t other, uint32_t column, uint32_t wide,
+                                                     const struct attention *a, float (*sum)[PART][PART])
+{
+    const uint32_t count = a->seq - other < TILE ? a->seq - other : TILE;
+
+#pragma unroll
+    for (uint32_t j = 0; j < PART; j++)
+        *(float4 *)&s->tile[my_other() + j][my_own()] = make_float4(c[0][j], c[1][j], c[2][j], c[3][j]);
+    for (uint32_t first = 0; first < count; first += DEPTH) {
+        load_along(s->b, y, other + first, column, wide * TILE, a);
+        __syncthreads();
+#pragma unroll 8
+        for (uint32_t k = 0; k < DEPTH; k++)
+#pragma unroll
+            for (uint32_t w = 0; w < wide; w++)
+                add_outer(&s->tile[first + k][my_own()], &s->b[k][w * TILE + my_other()], sum[w]);
+        __syncthreads();
+    }
+}
+
+/* to: token 0 of the tile's head. */
+static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct block *b,
+                                                  uint32_t wide, const struct attention *a,
+                                                  float (*sum)[PART][PART])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++)
+#pragma unroll
+        for (uint32_t w = 0; w < wide; w++)
+#pragma unroll
+            for (uint32_t j = 0; j < PART; j++) {
+                const uint32_t t = b->own + my_own() + i, column = b->column + w * TILE + my_other() + j;
+                if (t < a->seq && column < a->head)
+                    to[t * pitch + column] = sum[w][i][j];
+            }
+}
+
+static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < WIDE * PART * PART; i++)
+        sum[i / (PART * PART)][i / PART % PART][i % PART] = 0;
+}
+
+/* ---- weights ---- */
+
+static __device__ __forceinline__ bool sees(const struct attention *a, uint32_t q, uint32_t k)
+{
+    return k <= q && q < a->seq;
+}
+
+/* Bit 4 n + m: whether dropout keeps the weight of query q + n for key k + m. (One after the other: unrolled, the
+ * random numbers of sixteen weights take more registers than everything else.) */
+static __device__ __forceinline__ unsigned kept_part(const struct attention *a, uint32_t row, uint32_t h,
+                                                     uint32_t q, uint32_t k)
+{
+    unsigned all = 0;
+
+    if (a->keep == 0.0f)
+        return 0xffffu;
+#pragma unroll 1
+    for (uint32_t n = 0; n < PART; n++) {
+        const uint64_t e = ((uint64_t)h * a->seq + q + n) * a->seq + k, quad = e / 4;
+        unsigned kept = dropout_kept(&a->dropout, row, (uint32_t)quad);
+        if (e % 4 > 0)
+            kept |= dropout_kept(&a->dropout, row, (uint32_t)(quad + 1)) << 4;
+        all |= (kept >> e % 4 & 0xfu) << 4 * n;
+    }
+    return all;
+}
+
+static __device__ __forceinline__ float drop(const struct attention *a, bool kept, float x)
+{
+    return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
+}
+
+/* ---- forward ---- */
+
+/* The softmax of a query so far. */
+struct running {
+    float max;
+    float sum; /* of this lane's keys */
+};
+
+/* Scores of the thread's keys to weights of the softmax so far; what was summed before must shrink by the result. */
+static __device__ __forceinline__ float weigh(const struct attention *a, uint32_t q, uint32_t k, float *c,
+                                              struct running *r)
+{
+    const float before = r->max;
+
+#pragma unroll
+    for (uint32_t j = 0; j < PART; j++) {
+        c[j] = sees(a, q, k + j) ? c[j] * a->scale : -INFINITY;
+        r->max = c[j] > r->max ? c[j] : r->max;
+    }
+    r->max = max_lanes(r->max);
+    const float shrink = vmath_exp(before - r->max);
+    r->sum = r->sum * shrink;
+#pragma unroll
+    for (uint32_t j = 0; j < PART; j++) {
+        c[j] = sees(a, q, k + j) ? vmath_exp(c[j] - r->max) : 0.0f;
+        r->sum = r->sum + c[j];
+    }
+    return shrink;
+}
+
+static __device__ __forceinline__ void weigh_tile(const struct attention *a, const struct block *b,
+                                                  uint32_t other, uint32_t wide, float (*c)[PART],
+                                                  struct running *running, float (*sum)[PART][PART])
+{
+    const uint32_t q = b->own + my_own(), k = other + my_other();
+    const unsigned kept = kept_part(a, b->row, b->head, q, k);
+
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++) {
+        const float shrink = weigh(a, q + i, k, c[i], &running[i]);
+#pragma unroll
+        for (uint32_t j = 0; j < PART; j++) {
+            c[i][j] = drop(a, kept >> (4 * i + j) & 1, c[i][j]);
+#pragma unroll
+            for (uint32_t w = 0; w < wide; w++)
+                sum[w][i][j] = sum[w][i][j] * shrink;
+        }
+    }
+}
+
+static __device__ __forceinline__ void attend(const struct attention *a, uint32_t wide)
+{
+    __shared__ __align__(16) struct shared s;
+    const struct block b = my_block(a, a->heads, wide * TILE, true);
+    const uint32_t kv = key_head(a, b.head);
+    const struct tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
+    const struct tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv);
+    struct running running[PART];
+    float c[PART][PART], sum[WIDE][PART][PART];
+
+    clear_part(sum);
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++) {
+        running[i].max = -INFINITY;
+        running[i].sum = 0;
+    }
+    for (uint32_t other = 0; other <= b.own; other += TILE) {
+        multiply_heads(&s, q, b.own, k, other, a, c);
+        weigh_tile(a, &b, other, wide, c, running, sum);
+        multiply_tile(&s, c, v, other, b.column, wide, a, sum);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++) {
+        const uint32_t t = b.own + my_own() + i;
+        const float all = fold_lanes_float(running[i].sum), inverse = 1.0f / all;
+        if (my_other() == 0 && blockIdx.y == 0 && t < a->seq)
+            a->lse[query_at(a, b.row, b.head) + t] = (float)((double)running[i].max + log((double)all));
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE * PART; n++)
+            sum[n / PART][i][n % PART] = sum[n / PART][i][n % PART] * inverse;
+    }
+    store_part(a->out + y_at(a, b.row, b.head), y_pitch(a), &b, wide, a, sum);
+}
+
+/* ---- backward ---- */
+
+static __global__ void attend_deltas(const struct attention a)
+{
+    const uint32_t n = my_row(), lane = threadIdx.x % LANES; /* n: token, then head, as in y */
+    const uint64_t at = (uint64_t)n * a.head;
+    float sum = 0;
+
+    if (n >= a.rows * a.seq * a.heads)
+        return;
+    for (uint32_t i = lane; i < a.head; i += LANES)
+        sum = fmaf(a.dy[at + i], a.y[at + i], sum);
+    sum = fold_lanes_float(sum);
+    const uint32_t h = n % a.heads, token = n / a.heads;
+    if (lane == 0)
+        a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
+}
+
+/* Of one query and one key, c the product of their heads and g that of dy and the value: c becomes the weight after
+ * dropout, g the gradient of c. */
+static __device__ __forceinline__ void weigh_back(const struct attention *a, bool seen, bool kept, float lse,
+                                                  float delta, float *c, float *g)
+{
+    const float weight = seen ? vmath_exp(*c * a->scale - lse) : 0.0f;
+
+    *c = drop(a, kept, weight);
+    *g = seen ? weight * (drop(a, kept, *g) - delta) * a->scale : 0.0f;
+}
+
+static __device__ __forceinline__ void attend_queries(const struct attention *a, uint32_t wide)
+{
+    __shared__ __align__(16) struct shared s;
+    const struct block b = my_block(a, a->heads, wide * TILE, true);
+    const uint32_t kv = key_head(a, b.head);
+    const struct tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
+    const struct tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv), dy = dy_of(a, b.row, b.head);
+    const uint64_t stats = query_at(a, b.row, b.head);
+    float c[PART][PART], g[PART][PART], sum[WIDE][PART][PART], lse[PART], delta[PART];
+
+    clear_part(sum);
+#pragma unroll
+    for (uint32_t i = 0; i < PART; i++) {
+        const uint32_t t = b.own + my_own() + i;
+        lse[i] = t < a->seq ? a->lse[stats + t] : 0.0f;
+        delta[i] = t < a->seq ? a->delta[stats + t] : 0.0f;
+    }
+    for (uint32_t other = 0; other <= b.own; other += TILE) {
+        multiply_heads(&s, q, b.own, k, other, a, c);
+        multiply_heads(&s, dy, b.own, v, other, a, g);
+        const uint32_t t = b.own + my_own(), first = other + my_other();
+        const unsigned kept = kept_part(a, b.row, b.head, t, first);
+#pragma unroll
+        for (uint32_t i = 0; i < PART; i++)
+#pragma unroll
+            for (uint32_t j = 0; j < PART; j++)
+                weigh_back(a, sees(a, t + i, first + j), kept >> (4 * i + j) & 1, lse[i], delta[i], &c[i][j],
+                           &g[i][j]);
+        multiply_tile(&s, g, k, other, b.column, wide, a, sum);
+    }
+    store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
+}
+
+/* The part of head h in the gradients of a tile of keys and values. */
+static __device__ __forceinline__ void attend_keys_of(struct shared *s, const struct attention *a,
+                                                      const struct block *b, uint32_t h, uint32_t wide,
+                                                      float (*dk)[PART][PART], float (*dv)[PART][PART])
+{
+    const struct tokens q = qkv_of(a, b->row, h), dy = dy_of(a, b->row, h);
+    const struct tokens k = qkv_of(a, b->row, a->heads + b->head);
+    const struct tokens v = qkv_of(a, b->row, a->heads + a->kv_heads + b->head);
+    const uint64_t stats = query_at(a, b->row, h);
+    float c[PART][PART], g[PART][PART];
+
+    for (uint32_t other = b->own; other < a->seq; other += TILE) {
+        multiply_heads(s, k, b->own, q, other, a, c);
+        multiply_heads(s, v, b->own, dy, other, a, g);
+        const uint32_t first = b->own + my_own();
+        const unsigned kept = kept_part(a, b->row, h, other + my_other(), first);
+#pragma unroll
+        for (uint32_t j = 0; j < PART; j++) {
+            const uint32_t t = other + my_other() + j;
+            const float lse = t < a->seq ? a->lse[stats + t] : 0.0f,
+                        delta = t < a->seq ? a->delta[stats + t] : 0.0f;
+#pragma unroll
+            for (uint32_t i = 0; i < PART; i++)
+                weigh_back(a, sees(a, t, first + i), kept >> (4 * j + i) & 1, lse, delta, &c[i][j], &g[i][j]);
+        }
+        multiply_tile(s, c, dy, other, b->column, wide, a, dv);
+        multiply_tile(s, g, q, other, b->column, wide, a, dk);
+    }
+}
+
+static __device__ __forceinline__ void attend_keys(const struct attention *a, uint32_t wide)
+{
+    __shared__ __align__(16) struct shared s;
+    const struct block b = my_block(a, a->kv_heads, wide * TILE, false);
+    const uint32_t group = a->heads / a->kv_heads;
+    float dk[WIDE][PART][PART], dv[WIDE][PART][PART];
+
+    clear_part(dk);
+    clear_part(dv);
+    for (uint32_t h = b.head * group; h < (b.head + 1) * group; h++)
+        attend_keys_of(&s, a, &b, h, wide, dk, dv);
+    store_part(a->out + qkv_at(a, b.row, a->heads + b.head), qkv_pitch(a), &b, wide, a, dk);
+    store_part(a->out + qkv_at(a, b.row, a->heads + a->kv_heads + b.head), qkv_pitch(a), &b, wide, a, dv);
+}
+
+/* ---- launches ---- */
+
+#define KERNEL(name, body, wide)                                                                             \
+    static __global__ void __launch_bounds__(THREADS, 2) name(const struct attention a)                      \
+    {                                                                                                        \
+        body(&a, wide);                                                                                      \
+    }
+
+KERNEL(attend_64, attend, 1)
+KERNEL(attend_128, attend, 2)
+KERNEL(attend_queries_64, attend_queries, 1)
+KERNEL(attend_queries_128, attend_queries, 2)
+KERNEL(attend_keys_64, attend_keys, 1)
+KERNEL(attend_keys_128, attend_keys, 2)
+
+typedef void kernel(const struct attention a);
+
+/* The narrower kernel where it is enough. */
+static void launch(const struct cuda_place *at, const struct attention *a, uint32_t heads, kernel *narrow,
+                   kernel *wide)
+{
+    const uint32_t columns = a->head <= TILE ? TILE : WIDE * TILE;
+    const dim3 grid(a->rows * heads * a->tiles, a->head / columns + (a->head % columns != 0));
+
+    (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
+}
+
+/* Either op: they have these by the same names. */
+#define ATTENTION_OF(o, step)                                                                                \
+    attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head,                        \
+                 dropout_of(step, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
+
+static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
+                                     uint32_t kv_heads, uint32_t head, struct dropout dropout, bool training)
+{
+    struct attention a = {0};
+
+    a.qkv = qkv;
+    a.rows = rows;
+    a.seq = seq;
+    a.heads = heads;
+    a.kv_heads = kv_heads;
+    a.head = head;
+    a.tiles = seq / TILE + (seq % TILE != 0);
+    a.scale = (float)(1.0 / sqrt((double)head));
+    a.keep = training && dropout.p > 0.0f ? 1.0f / (1.0f - dropout.p) : 0.0f;
+    a.dropout = dropout;
+    return a;
+}
+
+int cuda_op_attention_fwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_attention_fwd *o = &call->attention_fwd;
+    struct attention a = ATTENTION_OF(o, call->step);
+
+    a.lse = o->lse;
+    a.out = o->y;
+    launch(at, &a, o->heads, attend_64, attend_128);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+int cuda_op_attention_bwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_attention_bwd *o = &call->attention_bwd;
+    struct attention a = ATTENTION_OF(o, call->step);
+
+    a.y = o->y;
+    a.dy = o->dy;
+    a.lse = (float *)o->lse;
+    a.delta = o->scratch;
+    a.out = o->dqkv;
+    attend_deltas<<<row_grid(o->rows * o->seq * o->heads), THREADS, 0, at->stream>>>(a);
+    launch(at, &a, o->heads, attend_queries_64, attend_queries_128);
+    launch(at, &a, o->kv_heads, attend_keys_64, attend_keys_128);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* Sequences of no tokens: nothing is read or written. */
+int cuda_warm_attention(const struct cuda_place *at)
+{
+    struct attention none = {0};
+
+    none.heads = none.kv_heads = none.tiles = 1;
+    attend_deltas<<<1, THREADS, 0, at->stream>>>(none);
+    attend_64<<<1, THREADS, 0, at->stream>>>(none);
+    attend_128<<<1, THREADS, 0, at->stream>>>(none);
+    attend_queries_64<<<1, THREADS, 0, at->stream>>>(none);
+    attend_queries_128<<<1, THREADS, 0, at->stream>>>(none);
+    attend_keys_64<<<1, THREADS, 0, at->stream>>>(none);
+    attend_keys_128<<<1, THREADS, 0, at->stream>>>(none);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}

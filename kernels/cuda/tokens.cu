@@ -1,0 +1,149 @@
+/* What tokens go through that other rows do not: the embedding and rotary positions.
+ *
+ * Rows that name the same entry of a table are added to it in ascending order, by the block of the first of them: the
+ * blocks of the others find one before them and leave. That reads the ids once for each row, which is little beside
+ * the rows themselves until there are many tens of thousands; it needs no memory and no atomics.
+ *
+ * An id that is no entry (the loader lets none pass) gives NaN, and no gradient, instead of a stray access.
+ *
+ * Enqueueing thread only.
+ */
+#include <math.h>
+
+#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/ops.h"
+
+#define WARP  32u
+#define WARPS (THREADS / WARP)
+
+/* ---- embedding ---- */
+
+static __global__ void embedding_fwd(const int32_t *ids, const float *table, float *y, uint32_t rows,
+                                     uint32_t n, uint32_t vocab)
+{
+    FOR_EACH(i, (uint64_t)rows * n)
+    {
+        const uint32_t column = column_of(i, n), id = (uint32_t)ids[(i - column) / n];
+        y[i] = id < vocab ? table[(uint64_t)id * n + column] : NAN;
+    }
+}
+
+/* Whether a row before this one has the same id; in every thread. */
+static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
+{
+    __shared__ bool found;
+
+    if (threadIdx.x == 0)
+        found = false;
+    __syncthreads();
+    for (uint32_t r = threadIdx.x; r < row; r += THREADS)
+        if (ids[r] == ids[row]) {
+            found = true; /* whoever it is writes the same */
+            break;
+        }
+    __syncthreads();
+    return found;
+}
+
+/* A thread has the same columns of every row. */
+static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
+{
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+        to[i] = to[i] + from[i];
+}
+
+static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
+                                     uint32_t n, uint32_t vocab)
+{
+    __shared__ unsigned same[WARPS]; /* bit l of word w: row 32 w + l of THREADS rows has this id */
+    const uint32_t row = blockIdx.x;
+
+    if (row >= rows || (uint32_t)ids[row] >= vocab || is_repeated(ids, row))
+        return;
+    float *to = dtable + (uint64_t)ids[row] * n;
+    for (uint64_t begin = row; begin < rows; begin += THREADS) {
+        const uint64_t mine = begin + threadIdx.x;
+        const unsigned found = __ballot_sync(~0u, mine < rows && ids[mine] == ids[row]);
+        if (threadIdx.x % WARP == 0)
+            same[threadIdx.x / WARP] = found;
+        __syncthreads();
+        for (uint32_t w = 0; w < WARPS; w++)
+            for (unsigned left = same[w]; left != 0; left &= left - 1)
+                add_row(to, dy + (begin + w * WARP + (unsigned)__ffs((int)left) - 1) * n, n);
+        __syncthreads();
+    }
+}
+
+int cuda_op_embedding_fwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_embedding_fwd *o = &call->embedding_fwd;
+
+    embedding_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
+        o->ids, o->table, o->y, o->rows, o->n, o->vocab);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+int cuda_op_embedding_bwd(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_embedding_bwd *o = &call->embedding_bwd;
+
+    embedding_bwd<<<o->rows, THREADS, 0, at->stream>>>(o->ids, o->dy, o->dtable, o->rows, o->n, o->vocab);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+/* ---- rotary positions ---- */
+
+#define ROPE_BLOCKS                                                                                          \
+    1024u /* that fill a device: more sequences side by side than this takes repeat angles for nothing */
+
+struct rope {
+    float *x;
+    uint32_t rows, seq, n, heads, head;
+    float theta;
+    bool inverse;
+};
+
+/* A thread has a pair at a position, in every head of every gridDim.y-th sequence: the angle is the same. It is made in
+ * double: that of a float would be off by its position times 6e-8. */
+static __global__ void rope(const struct rope o)
+{
+    const uint32_t half = o.head / 2;
+
+    FOR_EACH(i, (uint64_t)o.seq * half)
+    {
+        const uint32_t pair = column_of(i, half), t = (uint32_t)((i - pair) / half);
+        const double angle = (double)t * pow((double)o.theta, -2.0 * (double)pair / (double)o.head);
+        double sine, cosine;
+        sincos(o.inverse ? -angle : angle, &sine, &cosine);
+        const float s = (float)sine, c = (float)cosine;
+        for (uint32_t r = blockIdx.y; r < o.rows; r += gridDim.y) {
+            float *token = o.x + ((uint64_t)r * o.seq + t) * o.n + pair;
+            for (uint32_t h = 0; h < o.heads; h++, token += o.head) {
+                const float a = token[0], b = token[half];
+                token[0] = a * c - b * s;
+                token[half] = a * s + b * c;
+            }
+        }
+    }
+}
+
+int cuda_op_rope(const struct cuda_place *at, const struct op_call *call)
+{
+    const struct op_rope *o = &call->rope;
+    const unsigned blocks = grid_for((uint64_t)o->seq * (o->head / 2), THREADS);
+    const unsigned most = blocks < ROPE_BLOCKS ? ROPE_BLOCKS / blocks : 1;
+    const struct rope args = {o->x, o->rows, o->seq, o->n, o->heads, o->head, o->theta, o->inverse};
+
+    rope<<<dim3(blocks, o->rows < most ? o->rows : most), THREADS, 0, at->stream>>>(args);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+int cuda_warm_tokens(const struct cuda_place *at)
+{
+    const struct rope none = {0};
+
+    embedding_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
+    embedding_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
+    rope<<<1, THREADS, 0, at->stream>>>(none);
+    return CUDA_CHECK(at->fault, cudaGetLastError());
+}
