@@ -34,6 +34,8 @@
 #define LANES   16 /* of a sum */
 #define KEYS    ATTENTION_KEYS
 #define QUERIES ATTENTION_QUERIES
+#define LINE    16 /* floats of a line of a cache */
+#define AHEAD   8  /* rows: tokens are far apart, and no processor guesses the next by itself */
 
 /* What both passes have, and what follows from it. */
 struct attention {
@@ -96,6 +98,8 @@ static void copy_rows(const struct attention *a, float *to, const float *from, s
                       float factor)
 {
     for (uint32_t i = 0; i < rows; i++, to += a->width, from += ld) {
+        for (uint32_t d = 0; i + AHEAD < rows && d < a->head; d += LINE)
+            __builtin_prefetch(from + AHEAD * ld + d);
         copy_scaled(to, from, a->head, factor);
         memset(to + a->head, 0, (a->width - a->head) * sizeof *to);
     }
@@ -241,8 +245,8 @@ CPU_CLONES static float row_max(const float *x, size_t n)
     float lane[LANES];
 
     for (int l = 0; l < LANES; l++)
-        lane[l] = x[l];
-    for (size_t i = LANES; i < n; i += LANES)
+        lane[l] = -INFINITY;
+    for (size_t i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++)
             lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
     for (int w = LANES / 2; w > 0; w /= 2)

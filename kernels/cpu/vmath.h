@@ -124,9 +124,9 @@ VMATH_INLINE float vmath_gelu_slope(float x)
     return g.s + (g.x * ((g.e * g.s) * g.s)) * dv;
 }
 
-/* gelu in its erf form is x * Phi(x), Phi the normal distribution. Of a = |x|, Phi(-a) = e^(-a^2/2) * u * P((a - 4) u)
- * with u = 1 / (a + 4): the product of e^(a^2/2) Phi(-a) and a + 4 is nearly constant. No cancellation at negative x, where
- * Phi is small. Beyond +-12.6 it is 0 or x. a^2 is kept in two parts, since what is lost of it counts a^2 times. */
+/* gelu in its erf form is x * Phi(x), Phi the normal distribution. Of a = |x|, Phi(-a) = e^(-a^2/2) / (a + 1.5) * P(t) with
+ * t = (a - 3.5) / (a + 3.5): the polynomial is nearly constant. No cancellation at negative x, where Phi is small. Beyond
+ * +-12.6 it is 0 or x. a^2 is kept in two parts, since what is lost of it counts a^2 times. */
 #define VMATH_NORMAL_MAX 12.6f
 
 struct vmath_normal {
@@ -158,18 +158,19 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     struct vmath_normal g;
 
     g.x = vmath_clamp(x, VMATH_NORMAL_MAX);
-    float a = __builtin_fabsf(g.x), u = 1.0f / (a + 4.0f), t = (a - 4.0f) * u;
-    float p = -1.099467003e-04f;
-    p = p * t + 2.257158139e-04f;
-    p = p * t + 1.585362976e-03f;
-    p = p * t + -3.534329601e-03f;
-    p = p * t + -7.536918432e-03f;
-    p = p * t + 6.040701273e-02f;
-    p = p * t + -1.865215774e-01f;
-    p = p * t + 3.871367337e-01f;
-    p = p * t + -6.078966580e-01f;
-    p = p * t + 7.552851373e-01f;
-    float e = vmath_exp_half_square(a), tail = (e * u) * p;
+    float a = __builtin_fabsf(g.x), far = a + 3.5f, near = a + 1.5f, u = 1.0f / (far * near);
+    float t = ((a - 3.5f) * near) * u;
+    float p = 1.397356731e-04f;
+    p = p * t + 1.580531731e-04f;
+    p = p * t + -1.213025644e-03f;
+    p = p * t + -3.999643507e-04f;
+    p = p * t + 9.597804142e-03f;
+    p = p * t + -2.072867466e-02f;
+    p = p * t + 7.227921506e-03f;
+    p = p * t + 6.371483365e-02f;
+    p = p * t + -1.912824187e-01f;
+    p = p * t + 5.317257640e-01f;
+    float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
     tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* not a number: it stays */
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;

@@ -236,7 +236,7 @@ static void check_act_fwd(const struct op_call *in, const struct op_call *out)
 }
 
 const struct op_test act_fwd_test = {2 * ACT_COUNT * N_LENGTHS, build_act_fwd, check_act_fwd,
-                                     UINT64_C(0xd1f40778f3292cb5)};
+                                     UINT64_C(0x634b24f685efc3df)};
 
 static void build_act_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -281,7 +281,7 @@ static void check_act_bwd(const struct op_call *in, const struct op_call *out)
 }
 
 const struct op_test act_bwd_test = {2 * ACT_COUNT * N_LENGTHS, build_act_bwd, check_act_bwd,
-                                     UINT64_C(0x615f7afc37606c43)};
+                                     UINT64_C(0x8d42c15b88ada982)};
 
 /* Variants: shapes x {training, in place, not training}. */
 static void build_dropout(struct tape *t, uint32_t v, struct op_call *call)

@@ -341,7 +341,7 @@ static void check_embedding_fwd(const struct op_call *in, const struct op_call *
             assert_bits(out->embedding_fwd.y[r * o->n + i], o->table[(size_t)o->ids[r] * o->n + i]);
 }
 
-const struct op_test embedding_fwd_test = {COUNT(embedding_shapes), build_embedding_fwd, check_embedding_fwd};
+const struct op_test embedding_fwd_test = {COUNT(embedding_shapes), build_embedding_fwd, check_embedding_fwd, UINT64_C(0x9f6709a49135a365)};
 
 static void build_embedding_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -370,7 +370,7 @@ static void check_embedding_bwd(const struct op_call *in, const struct op_call *
     free(want);
 }
 
-const struct op_test embedding_bwd_test = {COUNT(embedding_shapes), build_embedding_bwd, check_embedding_bwd};
+const struct op_test embedding_bwd_test = {COUNT(embedding_shapes), build_embedding_bwd, check_embedding_bwd, UINT64_C(0xdac834f7a23a67c6)};
 
 /* ---- rotary positions ---- */
 
@@ -505,7 +505,7 @@ static void check_rownorm_fwd(const struct op_call *in, const struct op_call *ou
         check_norm_row(&in->rownorm_fwd, &out->rownorm_fwd, r);
 }
 
-const struct op_test rownorm_fwd_test = {NORM_FWD_FORMS * N_MATRICES, build_rownorm_fwd, check_rownorm_fwd};
+const struct op_test rownorm_fwd_test = {NORM_FWD_FORMS * N_MATRICES, build_rownorm_fwd, check_rownorm_fwd, UINT64_C(0x797fd17412be1f89)};
 
 static const struct norm_bwd_form {
     bool rms, db, accumulate;
@@ -610,7 +610,7 @@ static void check_rownorm_bwd(const struct op_call *in, const struct op_call *ou
         check_norm_sums(o, got, i);
 }
 
-const struct op_test rownorm_bwd_test = {NORM_BWD_FORMS * N_MATRICES, build_rownorm_bwd, check_rownorm_bwd};
+const struct op_test rownorm_bwd_test = {NORM_BWD_FORMS * N_MATRICES, build_rownorm_bwd, check_rownorm_bwd, UINT64_C(0x34f1d26bcd0b1f4a)};
 
 /* ---- swiglu ---- */
 
@@ -636,7 +636,7 @@ static void check_swiglu_fwd(const struct op_call *in, const struct op_call *out
         }
 }
 
-const struct op_test swiglu_fwd_test = {N_MATRICES, build_swiglu_fwd, check_swiglu_fwd};
+const struct op_test swiglu_fwd_test = {N_MATRICES, build_swiglu_fwd, check_swiglu_fwd, UINT64_C(0x92183abde70177fb)};
 
 static void build_swiglu_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -670,7 +670,7 @@ static void check_swiglu_bwd(const struct op_call *in, const struct op_call *out
         }
 }
 
-const struct op_test swiglu_bwd_test = {2 * N_MATRICES, build_swiglu_bwd, check_swiglu_bwd};
+const struct op_test swiglu_bwd_test = {2 * N_MATRICES, build_swiglu_bwd, check_swiglu_bwd, UINT64_C(0xff92d48935675b21)};
 
 /* ---- zero ---- */
 
@@ -685,4 +685,4 @@ static void check_zero(const struct op_call *in, const struct op_call *out)
         assert_bits(out->zero.y[i], 0.0f);
 }
 
-const struct op_test zero_test = {N_LENGTHS, build_zero, check_zero};
+const struct op_test zero_test = {N_LENGTHS, build_zero, check_zero, UINT64_C(0xcbcc4bc662afb7a5)};

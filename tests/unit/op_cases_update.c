@@ -71,7 +71,7 @@ static void check_sgd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test sgd_test = {2 * SGD_VARIANTS, build_sgd, check_sgd, UINT64_C(0x7ed3446edc45d026)};
+const struct op_test sgd_test = {2 * SGD_VARIANTS, build_sgd, check_sgd, UINT64_C(0xb379ea0c00fd2fcb)};
 
 #define ADAMW_VARIANTS (3 * N_LENGTHS)
 
@@ -128,7 +128,7 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw, UINT64_C(0xca847f575a60cb5b)};
+const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw, UINT64_C(0x7d317cb38d0aa4ee)};
 
 /* Twice each length: random numbers, and pairs of numbers that arithmetic treats in its own way. (Sums that are no number are
  * in the tests of each backend: their bits are nobody's promise.) */
@@ -204,7 +204,7 @@ static void check_sumsq(const struct op_call *in, const struct op_call *out)
 }
 
 const struct op_test sumsq_test = {2 * SUMSQ_VARIANTS - 1, build_sumsq, check_sumsq,
-                                   UINT64_C(0x3a3892265d9e0d9e)};
+                                   UINT64_C(0x4244ef031ad20b86)};
 
 static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
 {
