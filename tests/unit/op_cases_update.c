@@ -266,4 +266,4 @@ static void check_decide(const struct op_call *in, const struct op_call *out)
 }
 
 const struct op_test decide_test = {COUNT(decide_cases), build_decide, check_decide,
-                                    UINT64_C(0x27e780106d53752f)};
+                                    UINT64_C(0xfcd5269535cb972f)};
