@@ -226,8 +226,8 @@ static uint32_t label_of(const struct dataset *d, uint64_t index)
     return d->format == DATA_SYNTHETIC ? synthetic_label(d, index) : d->labels[index];
 }
 
-static void fill_numbers(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, float *x,
-                         void *target)
+static void fill_numbers(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows,
+                         float *x, void *target)
 {
     size_t target_bytes = d->mse ? d->classes * sizeof(float) : sizeof(int32_t);
 
@@ -245,8 +245,8 @@ static void fill_numbers(const struct dataset *d, const uint64_t *indices, uint3
     }
 }
 
-static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, int32_t *ids,
-                       int32_t *targets, uint64_t *ret_targets, struct err *err)
+static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows,
+                       int32_t *ids, int32_t *targets, uint64_t *ret_targets, struct err *err)
 {
     size_t padding = (size_t)(rows - n) * d->seq;
     uint64_t sum = 0, counted = d->seq;
@@ -269,8 +269,8 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
     return 0;
 }
 
-int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x, void *target,
-                 uint64_t *ret_targets, struct err *err)
+int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
+                 void *target, uint64_t *ret_targets, struct err *err)
 {
     assert(n <= rows);
     if (d->tokens)

@@ -17,19 +17,19 @@ extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" *
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    bool mse;             /* kind of target, as in the spec */
-    bool tokens;          /* kind of row, likewise */
-    uint32_t seq, vocab;  /* of tokens */
-    uint64_t n_tokens;    /* in its files; 0: it has none */
-    uint32_t n_files;     /* of tokens */
-    uint32_t crc;         /* of the content, of large files of tokens of a part (tokens.c); for spec_resolve */
-    uint64_t bytes;       /* host memory it holds; what is mapped is not held */
+    bool mse;            /* kind of target, as in the spec */
+    bool tokens;         /* kind of row, likewise */
+    uint32_t seq, vocab; /* of tokens */
+    uint64_t n_tokens;   /* in its files; 0: it has none */
+    uint32_t n_files;    /* of tokens */
+    uint32_t crc;        /* of the content, of large files of tokens of a part (tokens.c); for spec_resolve */
+    uint64_t bytes;      /* host memory it holds; what is mapped is not held */
     /* private */
     enum data_format format;
     enum data_split split;
-    uint8_t *images;  /* idx: [n_samples][features] */
-    uint8_t *labels;  /* idx: [n_samples] */
-    float value[256]; /* idx: what a byte becomes */
+    uint8_t *images;         /* idx: [n_samples][features] */
+    uint8_t *labels;         /* idx: [n_samples] */
+    float value[256];        /* idx: what a byte becomes */
     struct token_set *files; /* tokens, bytes */
     uint64_t seed;           /* synthetic */
     float noise;
@@ -48,8 +48,8 @@ void dataset_close(struct dataset *d); /* takes NULL */
  *               Padding: 0 and targets -1.
  * *ret_targets: how many targets count. Fails only with files of tokens: -ERANGE for an id beyond the vocabulary, with file,
  * position, id and vocabulary; -ESTALE for a file that has become shorter. */
-int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x, void *target,
-                 uint64_t *ret_targets, struct err *err);
+int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
+                 void *target, uint64_t *ret_targets, struct err *err);
 
 /* These samples will soon be asked for: files begin to be read. Waits for nothing. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);

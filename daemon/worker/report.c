@@ -111,14 +111,12 @@ static void add_absolute(struct strbuf *b, const char *path)
     strbuf_add_json(b, full);
 }
 
-/* " of 256 tokens (2561000 in 2 files)", for models of tokens. */
+/* " (2561000 tokens in 2 files)", for files of tokens. */
 static void add_tokens(const struct dataset *d, struct strbuf *b)
 {
-    if (!d->tokens)
-        return;
-    strbuf_addf(b, " of %u tokens", d->seq);
     if (d->n_files > 0)
-        strbuf_addf(b, " (%" PRIu64 " in %u file%s)", d->n_tokens, d->n_files, d->n_files == 1 ? "" : "s");
+        strbuf_addf(b, " (%" PRIu64 " tokens in %u file%s)", d->n_tokens, d->n_files,
+                    d->n_files == 1 ? "" : "s");
 }
 
 static void add_token_members(const struct job *j, struct strbuf *b)
@@ -165,6 +163,8 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
     strbuf_add_bytes(&b, state_bytes(j));
     strbuf_add(&b, " of weights, gradients and optimizer state\n  data     ");
     strbuf_addf(&b, "%" PRIu64 " training samples", j->train->n_samples);
+    if (j->train->tokens)
+        strbuf_addf(&b, " of %u tokens", j->train->seq);
     add_tokens(j->train, &b);
     if (j->val != NULL) {
         strbuf_addf(&b, ", %" PRIu64 " for evaluation", j->val->n_samples);

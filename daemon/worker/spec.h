@@ -66,7 +66,7 @@ struct spec {
     bool tokens;   /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
     uint32_t seq;  /* tokens per sample; 0 or 1: none */
     uint32_t vocab; /* of the tokens: each id is below; 0 without tokens */
-    uint64_t seed; /* of initial weights, dropout and shuffling */
+    uint64_t seed;  /* of initial weights, dropout and shuffling */
 
     struct {
         enum data_format format;

@@ -106,10 +106,11 @@ static int check_model(const struct spec *s, struct err *err)
     bool tokens = s->data.format == DATA_TOKENS || s->data.format == DATA_BYTES;
 
     if (tokens && !s->tokens)
-        return err_set_at(err, -EINVAL, "data.format",
-                          "\"%s\" gives tokens, but the model takes numbers; choose a model of tokens, such as "
-                          "\"type\": \"gpt2\", or data of the format \"idx\" or \"synthetic\"",
-                          format);
+        return err_set_at(
+            err, -EINVAL, "data.format",
+            "\"%s\" gives tokens, but the model takes numbers; choose a model of tokens, such as "
+            "\"type\": \"gpt2\", or data of the format \"idx\" or \"synthetic\"",
+            format);
     if (s->data.format == DATA_IDX && s->tokens)
         return err_set_at(err, -EINVAL, "data.format",
                           "\"idx\" gives images, but the model takes tokens; write \"tokens\", \"bytes\" or "

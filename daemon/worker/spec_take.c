@@ -154,7 +154,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
 }
 
 /* NULL: reported, at `key`. */
-static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key, const char *path)
+static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
+                                const char *path)
 {
     char *joined;
     size_t n;
@@ -202,15 +203,18 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
         *ret = (struct spec_paths){at, 1};
         return true;
     }
-    if (json_type(node) != JSON_ARRAY || json_array_size(node) < 1 || json_array_size(node) > SPEC_MAX_FILES) {
-        json_fail(o, key, -EINVAL, "must be the path of a file, or an array of 1 to %u of them", SPEC_MAX_FILES);
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) < 1 ||
+        json_array_size(node) > SPEC_MAX_FILES) {
+        json_fail(o, key, -EINVAL, "must be the path of a file, or an array of 1 to %u of them",
+                  SPEC_MAX_FILES);
         return false;
     }
     at = arena_alloc_array(r->s->arena, json_array_size(node), sizeof *at);
     for (item = json_array_first(node); item; item = json_array_next(item), n++) {
         json_path_index(place, sizeof place, key, n);
         if (json_string(item, "", &path, NULL) < 0) {
-            json_fail(o, place, -EINVAL, "must be the path of a file, found %s", json_type_name(json_type(item)));
+            json_fail(o, place, -EINVAL, "must be the path of a file, found %s",
+                      json_type_name(json_type(item)));
             return false;
         }
         at[n] = resolve_path(r, o, place, path);

@@ -32,7 +32,8 @@ static const struct tokens *locate(const struct token_set *t, uint64_t index, ui
     return &t->files[low];
 }
 
-static int fail_range(const struct token_set *t, const struct tokens *f, uint64_t at, uint32_t id, struct err *err)
+static int fail_range(const struct token_set *t, const struct tokens *f, uint64_t at, uint32_t id,
+                      struct err *err)
 {
     return err_set_at(err, -ERANGE, f->path,
                       "token %" PRIu64 " of %s is %" PRIu32 ", but the model's vocabulary has %" PRIu32
@@ -42,8 +43,8 @@ static int fail_range(const struct token_set *t, const struct tokens *f, uint64_
                       at, f->key, id, t->vocab, t->vocab - 1, id);
 }
 
-int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets, uint64_t *ret_targets,
-                   struct err *err)
+int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
+                   uint64_t *ret_targets, struct err *err)
 {
     uint64_t begin, ignored = 0;
     const struct tokens *f = locate(t, index, &begin);
@@ -90,7 +91,8 @@ static int open_file(struct token_set *t, const char *path, const char *key, uin
     if (samples == 0)
         return err_set_at(err, -EINVAL, path,
                           "%s has %" PRIu64 " token%s, too few for one sample: a context of %" PRIu32
-                          " and the target after it take %" PRIu64 "; give more data, or set model.context to less",
+                          " and the target after it take %" PRIu64
+                          "; give more data, or set model.context to less",
                           key, f->count, f->count == 1 ? "" : "s", t->seq, (uint64_t)t->seq + 1);
     return 0;
 }
@@ -112,8 +114,8 @@ static int look_at_ends(const struct token_set *t, struct err *err)
     return r;
 }
 
-static int open_files(struct token_set *t, const struct spec *s, const struct spec_paths *paths, const char *split,
-                      struct err *err)
+static int open_files(struct token_set *t, const struct spec *s, const struct spec_paths *paths,
+                      const char *split, struct err *err)
 {
     uint32_t width = s->data.format == DATA_BYTES ? 1 : s->data.token_bytes;
     char key[64];
@@ -129,8 +131,8 @@ static int open_files(struct token_set *t, const struct spec *s, const struct sp
     return r < 0 ? r : look_at_ends(t, err);
 }
 
-int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split, struct token_set **ret,
-                   struct err *err)
+int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
+                   struct token_set **ret, struct err *err)
 {
     struct token_set *t = calloc(1, sizeof *t);
     int r;

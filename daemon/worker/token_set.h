@@ -22,14 +22,14 @@ struct token_set {
 
 /* `split` is its name, "train" or "val". Every file is checked, also for one whole sample, and of each the first and the last
  * sample are looked at: numbers that are no tokens of this vocabulary are mostly found here already. */
-int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split, struct token_set **ret,
-                   struct err *err);
+int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
+                   struct token_set **ret, struct err *err);
 void token_set_close(struct token_set *t); /* takes NULL */
 
 /* ids and targets: seq each; ignored targets are -1. *ret_targets: those that are not. -ERANGE for an id beyond the
  * vocabulary, -ESTALE for a file that has become shorter: with the file. */
-int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets, uint64_t *ret_targets,
-                   struct err *err);
+int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
+                   uint64_t *ret_targets, struct err *err);
 /* That sample will soon be read. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 

@@ -84,8 +84,8 @@ int tokens_check(const struct tokens *f, struct err *err)
         return fail_read(f, -errno, err);
     if ((uint64_t)st.st_size < f->bytes)
         return err_set_at(err, -ESTALE, f->path,
-                          "%s has become shorter while it is in use: it had %" PRIu64 " bytes and has %" PRIu64
-                          "; put the file back, and give new data a new name",
+                          "%s has become shorter while it is in use: it had %" PRIu64
+                          " bytes and has %" PRIu64 "; put the file back, and give new data a new name",
                           f->key, f->bytes, (uint64_t)st.st_size);
     return 0;
 }
@@ -118,9 +118,9 @@ static int refuse_others(const struct tokens *f, const uint8_t *head, size_t n, 
                           "%s is a NumPy file; write the bare numbers with numpy.ndarray.tofile", f->key);
     for (int i = 0; n >= 4 && i < N_LAYOUTS; i++)
         if (big(head) == layouts[i].magic)
-            return err_set_at(err, -EOPNOTSUPP, f->path,
-                              "%s is an llm.c file of big-endian numbers; write it on a little-endian machine",
-                              f->key);
+            return err_set_at(
+                err, -EOPNOTSUPP, f->path,
+                "%s is an llm.c file of big-endian numbers; write it on a little-endian machine", f->key);
     return 0;
 }
 
@@ -218,7 +218,8 @@ static int read_layout(struct tokens *f, uint32_t asked, struct err *err)
 
 static int checksum(struct tokens *f, struct err *err)
 {
-    const uint64_t all = (uint64_t)TOKENS_CRC_BLOCKS * TOKENS_CRC_BYTES, shape[] = {f->bytes, f->count, f->width};
+    const uint64_t all = (uint64_t)TOKENS_CRC_BLOCKS * TOKENS_CRC_BYTES,
+                   shape[] = {f->bytes, f->count, f->width};
     uint8_t block[TOKENS_CRC_BYTES], number[8];
     uint32_t crc = 0;
 

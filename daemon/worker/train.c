@@ -35,8 +35,8 @@ struct trainer {
     struct exec *exec;
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
-    uint64_t *indices;                              /* of one global batch */
-    uint64_t targets[PLAN_RING];                    /* that count, of the steps whose result is not read yet */
+    uint64_t *indices;           /* of one global batch */
+    uint64_t targets[PLAN_RING]; /* that count, of the steps whose result is not read yet */
     uint64_t planned_in, planned_out, planned_peer; /* promised by the programs run so far */
     uint64_t step;                                  /* steps enqueued */
     uint64_t known;                                 /* steps whose result was read */
@@ -129,7 +129,8 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
         void *x = store_ptr(t->store, store_find(t->store, TENSOR_X, 0, j), step);
         void *target = store_ptr(t->store, store_find(t->store, TENSOR_TARGET, PLAN_NONE, j), step);
         uint64_t counted = 0;
-        int r = dataset_fill(d, t->indices + first, left < rows ? left : rows, rows, x, target, &counted, err);
+        int r =
+            dataset_fill(d, t->indices + first, left < rows ? left : rows, rows, x, target, &counted, err);
         if (r < 0)
             return r;
         sum += counted;
@@ -193,6 +194,15 @@ static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
     return fail_no_targets(step, err);
 }
 
+/* Of the next step, if there is one: files are read while the one before computes. */
+static void prefetch_step(struct trainer *t)
+{
+    if (t->job->train->n_files == 0 || t->step >= t->spec->resolved.total_steps)
+        return;
+    choose_samples(t, t->step);
+    dataset_prefetch(t->job->train, t->indices, t->spec->train.global_batch);
+}
+
 static int enqueue_step(struct trainer *t, struct err *err)
 {
     uint64_t targets = 0;
@@ -206,10 +216,7 @@ static int enqueue_step(struct trainer *t, struct err *err)
     promise(t, PROGRAM_CYCLE);
     t->targets[t->step % PLAN_RING] = targets;
     t->step++;
-    if (t->job->train->n_files > 0 && t->step < t->spec->resolved.total_steps) { /* read while this step computes */
-        choose_samples(t, t->step);
-        dataset_prefetch(t->job->train, t->indices, t->spec->train.global_batch);
-    }
+    prefetch_step(t);
     return 0;
 }
 

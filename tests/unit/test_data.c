@@ -124,7 +124,8 @@ static void check_refused(const struct spec *s, int code, const char *path, cons
 }
 
 /* Fills, and all the samples count. */
-static void fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x, void *target)
+static void fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
+                 void *target)
 {
     uint64_t targets = 99;
     struct err err;

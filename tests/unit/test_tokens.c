@@ -115,7 +115,8 @@ static void check_refused(uint32_t width, int code, const char *part)
 
     if (r >= 0)
         fail_msg("accepted; expected \"%s\"", part);
-    if (r != code || strcmp(err.path, paths[0]) != 0 || !strstr(err.msg, part) || !strstr(err.msg, "data.train"))
+    if (r != code || strcmp(err.path, paths[0]) != 0 || !strstr(err.msg, part) ||
+        !strstr(err.msg, "data.train"))
         fail_msg("expected %d with \"%s\", found %d at \"%s\": %s", code, part, r, err.path, err.msg);
     assert_int_equal(f.count, 77);
 }
@@ -485,7 +486,8 @@ static void check_section(bool tokens, uint32_t vocab, const char *data, const c
     int r = read_data(s, data, NULL, &err);
 
     if (r != -EINVAL || strcmp(err.path, path) != 0 || !strstr(err.msg, part))
-        fail_msg("%s: expected \"%s\" with \"%s\", found %d at \"%s\": %s", data, path, part, r, err.path, err.msg);
+        fail_msg("%s: expected \"%s\" with \"%s\", found %d at \"%s\": %s", data, path, part, r, err.path,
+                 err.msg);
     spec_destroy(s);
 }
 
@@ -510,7 +512,8 @@ static void test_wrong_data_sections_are_refused(void **state)
         {255, "{\"format\":\"bytes\",\"train\":\"a\"}", "data.format", "set model.vocab to 256"},
         {0, "{\"format\":\"bytes\",\"train\":\"a\"}", "data.format", "the model takes numbers"},
         {0, "{\"format\":\"tokens\",\"train\":\"a\",\"ignore\":3}", "data.format", "the model takes numbers"},
-        {300, "{\"format\":\"idx\",\"train\":{\"images\":\"a\",\"labels\":\"b\"}}", "data.format", "takes tokens"},
+        {300, "{\"format\":\"idx\",\"train\":{\"images\":\"a\",\"labels\":\"b\"}}", "data.format",
+         "takes tokens"},
     };
 
     (void)state;
@@ -563,7 +566,8 @@ static void check_set_refused(const struct spec *s, int code, int path, const ch
     int r = dataset_open(s, DATA_TRAIN, &d, &err);
 
     if (r != code || strcmp(err.path, paths[path]) != 0 || !strstr(err.msg, part))
-        fail_msg("expected %d at file %d with \"%s\", found %d at \"%s\": %s", code, path, part, r, err.path, err.msg);
+        fail_msg("expected %d at file %d with \"%s\", found %d at \"%s\": %s", code, path, part, r, err.path,
+                 err.msg);
     assert_ptr_equal(d, &d);
 }
 
@@ -730,8 +734,8 @@ static void test_id_beyond_the_vocabulary_is_found(void **state)
                 continue;
             }
             char says[128];
-            snprintf(says, sizeof says, "token %u of data.train[1] is 300, but the model's vocabulary has 300 (0 to 299)",
-                     bad);
+            snprintf(says, sizeof says,
+                     "token %u of data.train[1] is 300, but the model's vocabulary has 300 (0 to 299)", bad);
             assert_int_equal(r, -ERANGE);
             assert_string_equal(err.path, paths[1]);
             if (!strstr(err.msg, says))
@@ -806,8 +810,8 @@ static struct spec *synthetic_spec(uint32_t seq, uint32_t vocab, const char *noi
 {
     char data[200];
 
-    snprintf(data, sizeof data, "{\"format\":\"synthetic\",\"samples\":200,\"val_samples\":20,\"seed\":3,\"noise\":%s}",
-             noise);
+    snprintf(data, sizeof data,
+             "{\"format\":\"synthetic\",\"samples\":200,\"val_samples\":20,\"seed\":3,\"noise\":%s}", noise);
     return token_spec(seq, vocab, data);
 }
 

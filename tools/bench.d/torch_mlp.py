@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""The peer of `tools/bench train`: the same MLP and optimizer in PyTorch. Prints samples/s.
-usage: torch_mlp.py BATCH STEPS THREADS WIDTH DEPTH"""
+"""The peer of `tools/bench train` and `peers`: the same MLP and optimizer in PyTorch. Prints samples/s; with --json, as
+torch_gpt.py does, JSON lines: what ran, then seconds and processor seconds of each step, warm-up included.
+usage: torch_mlp.py BATCH STEPS THREADS WIDTH DEPTH [--json]"""
+import json
 import sys
 import time
 
 import torch
 
-batch, steps, threads, width, depth = map(int, sys.argv[1:])
+as_json = sys.argv[-1] == "--json"
+batch, steps, threads, width, depth = map(int, sys.argv[1:6])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 sizes = [784] + [width] * depth
@@ -14,11 +17,19 @@ layers = []
 for a, b in zip(sizes, sizes[1:]):
     layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
 model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
-options = {"lr": 1e-3, "weight_decay": 0.01}
-try:
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True, **options)
-except TypeError:
-    optimizer = torch.optim.AdamW(model.parameters(), **options)
+
+
+def adamw():
+    """The fastest that there is, and its name."""
+    for kind in ("fused", "foreach"):
+        try:
+            return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, **{kind: True}), kind
+        except (TypeError, RuntimeError):
+            pass
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01), "single"
+
+
+optimizer, kind = adamw()
 loss = torch.nn.CrossEntropyLoss()
 x, y = torch.rand(batch, 784), torch.randint(0, 10, (batch,))
 
@@ -29,9 +40,17 @@ def step():
     optimizer.step()
 
 
-for _ in range(5):
-    step()
-start = time.perf_counter()
-for _ in range(steps):
-    step()
-print(batch * steps / (time.perf_counter() - start))
+if as_json:
+    print(json.dumps({"torch": torch.__version__, "variant": f"{kind} AdamW", "threads": torch.get_num_threads(),
+                      "parameters": sum(p.numel() for p in model.parameters())}))
+    for _ in range(steps):
+        start, cpu = time.perf_counter(), time.process_time()
+        step()
+        print(json.dumps({"s": time.perf_counter() - start, "cpu": time.process_time() - cpu}))
+else:
+    for _ in range(5):
+        step()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    print(batch * steps / (time.perf_counter() - start))

@@ -1,0 +1,394 @@
+#!/usr/bin/env python3
+"""Tutti beside PyTorch: the same model, batch, threads and steps, everything in memory, fp32, AdamW.
+Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] [--json] [--compile]   (`tools/bench peers ...`)
+
+    --only WORD   only rows whose name contains it ("MLP", "GPT", "124M", "1024"); may be given again: all must be there
+    --steps N     measured steps of a round (default: by the size of the model); a few that do not count are made before
+    --rounds N    default 3. A round runs every program of a row once, in turn, so that what the machine does for others
+                  meets them all
+    --threads N   default 2
+    --json        the figures as one JSON object at the end, in place of tables
+    --compile     the newest PyTorch through torch.compile too; compiling is not measured
+
+Programs of a row: tutti; the distribution's PyTorch (/usr/bin/python3), tuned: OpenBLAS of the right kind for the processor, with
+OpenMP where libopenblas0-openmp is installed; the PyTorch of $TUTTI_TORCH_PYTHON, else of build/venv-torch/bin/python, where
+there is one. Both get jemalloc where it is installed, which keeps the memory of one step for the next. What is missing is left
+out. For GPTs also tutti with a quarter and an eighth of the device memory that keeping everything on the device takes, moving
+the rest from and to host memory; the job is the same but for the micro-batch, which becomes "auto" where the whole batch at
+once does not fit.
+
+Columns: seconds of the best step and of the median one, of all rounds; processor seconds that a step took, of all rounds the least
+mean; steps, tokens or samples and GFLOP a second of the median step; how much faster tutti is: best by best, median by median,
+processor seconds by processor seconds; for parts of the memory: their speed by that with all of it.
+GFLOP are those that the mathematics needs: products forward, and backward for weights and inputs (of an MLP's first layer the
+latter is not needed), of attention the lower half. `others`: cores that other programs used meanwhile, of all rounds the
+least. Where it is not near 0, times say little: threads of OpenMP wait for one another by spinning, so a core that is taken
+from one of them costs more than its share. Then `--threads 1` and the column `by cpu` still compare.
+"""
+import argparse
+import glob
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+from predict import Others, wait_for_quiet
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PARTS, GIB = (4, 8), 1 << 30
+JEMALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+
+
+class Mlp:
+    unit, memory_rows, warmup = "samples", False, 5
+
+    def __init__(self, name, width, depth, batch, steps):
+        self.name, self.width, self.depth, self.batch, self.steps = name, width, depth, batch, steps
+        self.per_step = batch
+
+    def flops(self):
+        first, rest = 784 * self.width, self.width * self.width * (self.depth - 1) + self.width * 10
+        return self.batch * (4 * first + 6 * rest)
+
+    def job(self):
+        model = {"type": "mlp", "input": 784, "hidden": [self.width] * self.depth, "classes": 10, "activation": "relu"}
+        return model, {"format": "synthetic", "samples": self.batch, "shuffle": False}
+
+    def torch(self, steps, threads, compiled):
+        """The script and its arguments; None: not offered."""
+        return None if compiled else ["torch_mlp.py", self.batch, steps, threads, self.width, self.depth, "--json"]
+
+
+class Gpt:
+    unit, memory_rows, warmup = "tokens", True, 2
+
+    def __init__(self, name, layers, heads, width, vocab, context, batch, steps):
+        self.name, self.batch, self.steps = name, batch, steps
+        self.shape = {"layers": layers, "heads": heads, "width": width, "vocab": vocab, "context": context}
+        self.per_step = batch * context
+
+    def flops(self):
+        layers, width, vocab, context = (self.shape[k] for k in ("layers", "width", "vocab", "context"))
+        matrices = layers * 12 * width * width + width * vocab
+        attention = layers * 2 * width * (context + 1) / 2
+        return self.per_step * 6 * (matrices + attention)
+
+    def job(self):
+        return {"type": "gpt2", **self.shape, "dropout": 0}, {"format": "synthetic", "samples": 4 * self.batch}
+
+    def torch(self, steps, threads, compiled):
+        job = {**self.shape, "batch": self.batch, "steps": steps, "threads": threads, "compile": compiled}
+        return ["torch_gpt.py", json.dumps(job)]
+
+
+ROWS = [
+    Mlp("MLP 784-1024x4-10, batch 128", 1024, 4, 128, 60),
+    Mlp("MLP 784-1024x4-10, batch 512", 1024, 4, 512, 30),
+    Gpt("GPT 6 x 384, T=256, batch 8", 6, 6, 384, 256, 256, 8, 8),
+    Gpt("GPT-2 124M, T=256, batch 4", 12, 12, 768, 50257, 256, 4, 4),
+    Gpt("GPT-2 124M, T=1024, batch 1", 12, 12, 768, 50257, 1024, 1, 4),
+]
+
+
+# ---- programs ----
+
+
+class Program:
+    """Step times of all rounds, and of each round the processor seconds of a step; `why` it has none."""
+
+    def __init__(self, name, threads):
+        self.name, self.threads, self.seconds, self.cpu, self.others, self.why, self.about = name, threads, [], [], [], "", {}
+
+    def add(self, row, steps):
+        if self.why:
+            return
+        wait_for_quiet()
+        others = Others()
+        try:
+            seconds, cpu = self.run(row, row.warmup + steps)
+        except Unable as e:
+            self.why = str(e)
+            return
+        self.others.append(others.cores())
+        self.seconds += seconds[row.warmup :]
+        self.cpu.append(cpu)
+
+    def figures(self):
+        return min(self.seconds), statistics.median(self.seconds), min(self.cpu)
+
+
+class Unable(Exception):
+    pass
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+class Tutti(Program):
+    """With all the memory there is, or a part of what everything resident takes."""
+
+    def __init__(self, args, part=1):
+        super().__init__("tutti" if part == 1 else f"tutti, memory 1/{part}", args.threads)
+        self.worker, self.directory, self.part, self.where = args.worker, args.directory, part, None
+
+    def write_job(self, row, steps, micro_batch):
+        model, data = row.job()
+        job = {"schema": "job/v1", "name": "peers", "model": model, "data": data,
+               "train": {"steps": steps, "global_batch": row.batch, "micro_batch": micro_batch},
+               "optimizer": {"type": "adamw", "lr": 3e-4, "weight_decay": 0.01},
+               "output": os.path.join(self.directory, "out")}
+        path = os.path.join(self.directory, f"job-{self.part}.json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(job, f)
+        return path
+
+    def check(self, path, *options):
+        r = subprocess.run([self.worker, "--check", path, "--devices", "1", "--json", *options], capture_output=True, text=True)
+        try:
+            found = json.loads(r.stdout)
+        except ValueError:
+            raise Unable(last_line(r.stdout + r.stderr)) from None
+        if not found["ok"]:
+            raise Unable(found["message"])
+        return found
+
+    def options(self, row, steps):
+        """The job file, and where it runs."""
+        path = self.write_job(row, steps, row.batch)
+        if self.part == 1:
+            self.about = self.check(path, "--policy", "resident")
+            return path, ["--policy", "resident"]
+        memory = self.check(path, "--policy", "resident")["least_device_bytes"] // self.part // 256 * 256
+        options = ["--device-memory", str(memory)]
+        try:
+            self.about = self.check(path, *options)
+        except Unable:
+            path = self.write_job(row, steps, "auto")
+            self.about = self.check(path, *options)
+        return path, options
+
+    def run(self, row, steps):
+        """The worker is ended when its steps are made: the checkpoint at the end is not what is measured."""
+        out = os.path.join(self.directory, "out")
+        shutil.rmtree(out, ignore_errors=True)
+        if self.where is None:
+            self.where = self.options(row, steps)
+        path, options = self.where
+        command = [self.worker, "--run", path, "--quiet", "--devices", "1", "--threads", str(self.threads), "--trace-steps", "0"]
+        with open(os.path.join(self.directory, "err"), "w+", encoding="utf-8") as err:
+            process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=err)
+            try:
+                begin, end = follow(process, out, row.warmup), follow(process, out, steps)
+            finally:
+                process.kill()
+                process.wait()
+            if end is None:
+                err.seek(0)
+                raise Unable(last_line(err.read()))
+        seconds = [row.batch / r for r in rates(out)[:steps]]
+        shutil.rmtree(out, ignore_errors=True)
+        return seconds, (end[1] - begin[1]) / (end[0] - begin[0])
+
+    def words(self):
+        if self.part == 1:
+            return self.about.get("policy", "")
+        return f"{self.about['device_bytes'] / GIB:.2f} GiB, {self.about['policy']}, micro-batch {self.about['resolved']['micro_batch']}"
+
+
+def rates(out):
+    """samples/s of every step so far."""
+    try:
+        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+            lines = f.read().split("\n")[:-1]
+    except OSError:
+        return []
+    return [m["samples_per_s"] for m in map(json.loads, lines) if "samples_per_s" in m]
+
+
+def follow(process, out, steps):
+    """When so many steps are made, or more: how many, and the processor seconds until then. None: it ended before."""
+    while True:
+        made, cpu = len(rates(out)), cpu_s(process.pid)
+        if made >= steps and cpu is not None:
+            return made, cpu
+        if process.poll() is not None:
+            return None
+        time.sleep(0.01)
+
+
+def cpu_s(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Torch(Program):
+    def __init__(self, args, python, version, env, compiled=False):
+        super().__init__(f"PyTorch {version}{' compiled' if compiled else ''}", args.threads)
+        self.python, self.env, self.compiled = python, env, compiled
+
+    def run(self, row, steps):
+        arguments = row.torch(steps, self.threads, self.compiled)
+        if arguments is None:
+            raise Unable("not asked for")
+        arguments[0] = os.path.join(HERE, arguments[0])
+        r = subprocess.run([self.python, *map(str, arguments)], capture_output=True, text=True, env={**os.environ, **self.env})
+        if r.returncode != 0:
+            raise Unable(last_line(r.stderr))
+        lines = [json.loads(line) for line in r.stdout.splitlines() if line.startswith("{")]
+        self.about = lines[0]
+        return [line["s"] for line in lines[1:]], statistics.mean(line["cpu"] for line in lines[1 + row.warmup :])
+
+    def words(self):
+        return self.about.get("variant", "")
+
+
+# ---- what is here ----
+
+
+def torch_version(python, env):
+    try:
+        r = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
+                           env={**os.environ, **env})
+    except OSError:
+        return None
+    return r.stdout.strip() if r.returncode == 0 else None
+
+
+def joined(*parts):
+    return ":".join(p for p in parts if p)
+
+
+def tuning(threads):
+    env = {"OMP_NUM_THREADS": str(threads)}
+    jemalloc = glob.glob("/usr/lib/*/libjemalloc.so.2")
+    if jemalloc:
+        env.update(LD_PRELOAD=joined(jemalloc[0], os.environ.get("LD_PRELOAD")), MALLOC_CONF=JEMALLOC_CONF)
+    return env
+
+
+def distribution_tuning(threads):
+    env = {**tuning(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        if " avx512bw " in f.read():
+            env["OPENBLAS_CORETYPE"] = "SkylakeX"  # newer processors are not known to it, and get AVX2
+    openmp = glob.glob("/usr/lib/*/openblas-openmp")
+    if openmp:
+        env["LD_LIBRARY_PATH"] = joined(openmp[0], os.environ.get("LD_LIBRARY_PATH"))
+    return env
+
+
+def find_torches(args):
+    """Makers of programs."""
+    found = []
+    old, new = distribution_tuning(args.threads), tuning(args.threads)
+    version = torch_version("/usr/bin/python3", old)
+    if version:
+        found.append(lambda: Torch(args, "/usr/bin/python3", version, old))
+    python = os.environ.get("TUTTI_TORCH_PYTHON") or os.path.join(HERE, "../../build/venv-torch/bin/python")
+    newest = torch_version(python, new)
+    if newest:
+        found.append(lambda: Torch(args, python, newest, new))
+        if args.compile:
+            found.append(lambda: Torch(args, python, newest, new, True))
+    elif os.environ.get("TUTTI_TORCH_PYTHON"):
+        sys.exit(f"TUTTI_TORCH_PYTHON={python} has no torch; make one: python3 -m venv DIR && DIR/bin/pip install torch")
+    return found
+
+
+# ---- tables ----
+
+
+def ratio(value):
+    return f"{value:8.2f}" if value else f"{'-':>8}"
+
+
+def print_row(row, programs, steps, rounds):
+    tutti = programs[0]
+    parameters = {p.about["parameters"] for p in programs if "parameters" in p.about}
+    print(f"\n{row.name}: {'/'.join(f'{n / 1e6:.2f}' for n in parameters) or '?'} M parameters, {row.flops() / 1e9:.1f} GFLOP a step; "
+          f"{rounds} round{'s' if rounds > 1 else ''} of {steps} steps, {tutti.threads} "
+          f"thread{'s' if tutti.threads > 1 else ''}")
+    if len(parameters) > 1:
+        print("  (the models differ: these figures do not compare)")
+    print(f"  {'':28} {'best s':>9} {'median s':>9} {'cpu s':>9} {'steps/s':>8} {row.unit + '/s':>10} {'GFLOP/s':>8} {'by best':>8} "
+          f"{'by med.':>8} {'by cpu':>8} {'others':>6}")
+    for p in programs:
+        if not p.seconds:
+            print(f"  {p.name:28} {p.why}")
+            continue
+        best, median, cpu = p.figures()
+        by = [None, None, None]
+        if tutti.seconds and p is not tutti:
+            by = [theirs / ours for theirs, ours in zip(p.figures(), tutti.figures())]
+            if isinstance(p, Tutti):
+                by = [1 / b for b in by]
+        print(f"  {p.name:28} {best:9.4f} {median:9.4f} {cpu:9.4f} {1 / median:8.3f} {row.per_step / median:10.0f} "
+              f"{row.flops() / median / 1e9:8.1f} {ratio(by[0])} {ratio(by[1])} {ratio(by[2])} {min(p.others):6.2f}  {p.words()}",
+              flush=True)
+
+
+def as_json(row, programs, steps, rounds):
+    ret = {"row": row.name, "unit": row.unit, "per_step": row.per_step, "flops": row.flops(), "steps": steps, "rounds": rounds,
+           "programs": []}
+    for p in programs:
+        one = {"name": p.name, "about": p.about, "others": p.others}
+        if p.seconds:
+            best, median, cpu = p.figures()
+            one.update(best_s=best, median_s=median, cpu_s=cpu, seconds=p.seconds)
+        else:
+            one["why"] = p.why
+        ret["programs"].append(one)
+    return ret
+
+
+def measure(row, args, torches):
+    steps = args.steps or row.steps
+    programs = [Tutti(args), *(make() for make in torches)]
+    if row.memory_rows:
+        programs += [Tutti(args, part) for part in PARTS]
+    for i in range(args.rounds):
+        for p in programs:
+            print(f"{row.name}: round {i + 1} of {args.rounds}, {p.name}", file=sys.stderr, flush=True)
+            p.add(row, steps)
+    programs = [p for p in programs if p.why != "not asked for"]
+    if not args.json:
+        print_row(row, programs, steps, args.rounds)
+    return as_json(row, programs, steps, args.rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("worker", type=os.path.abspath)
+    parser.add_argument("directory", type=os.path.abspath)
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    rows = [row for row in ROWS if all(word in row.name for word in args.only)]
+    if not rows:
+        sys.exit("no such row; there are: " + "; ".join(row.name for row in ROWS))
+    shutil.rmtree(args.directory, ignore_errors=True)
+    os.makedirs(args.directory)
+    torches = find_torches(args)
+    if not torches:
+        print("(no PyTorch here: apt-get install python3-torch libopenblas0-openmp, or TUTTI_TORCH_PYTHON=PYTHON)", file=sys.stderr)
+    figures = [measure(row, args, torches) for row in rows]
+    if args.json:
+        print(json.dumps({"threads": args.threads, "rows": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The peer of `tools/bench peers`: GPT-2 as one writes it in plain PyTorch, the fastest way that the version offers and that
+computes the same in fp32. Prints JSON lines: first what ran, then seconds, processor seconds and loss of each step, warm-up
+included.
+usage: torch_gpt.py '{"layers":6,"heads":6,"width":384,"vocab":256,"context":256,"batch":8,"steps":10,"threads":2}'
+
+Attention is F.scaled_dot_product_attention where there is one (2.0), else a masked softmax; AdamW is fused where it is for the
+CPU (2.4), else foreach. "compile": true: the model through torch.compile. "plain": true: neither of the former two. The
+embedding is tied to the output, dropout is 0, every token has a target.
+"""
+import json
+import math
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, context, sdpa):
+        super().__init__()
+        self.heads, self.sdpa = heads, sdpa
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        if not sdpa:
+            mask = torch.full((context, context), -math.inf).triu(1)
+            self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x):
+        rows, seq, width = x.shape
+        q, k, v = (part.view(rows, seq, self.heads, width // self.heads).transpose(1, 2)
+                   for part in self.qkv(x).split(width, dim=2))
+        if self.sdpa:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            # The mask is added in the product, and there is no division of the whole: the fastest of the forms that were tried.
+            q = q * (1 / math.sqrt(q.shape[-1]))
+            shape = rows * self.heads, seq, width // self.heads
+            scores = torch.baddbmm(self.mask[:seq, :seq], q.reshape(shape), k.reshape(shape).transpose(1, 2))
+            y = torch.bmm(F.softmax(scores, dim=-1), v.reshape(shape)).view(rows, self.heads, seq, -1)
+        return self.proj(y.transpose(1, 2).reshape(rows, seq, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, context, sdpa):
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(width), Attention(width, heads, context, sdpa)
+        self.ln_2, self.fc, self.proj = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self, layers, heads, width, vocab, context, sdpa):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads, context, sdpa) for _ in range(layers))
+        self.ln_f, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        self.head.weight = self.wte.weight
+
+    def forward(self, ids, targets):
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.ln_f(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def adamw(model, plain):
+    """And its name."""
+    options = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    for kind in ("foreach",) if plain else ("fused", "foreach"):
+        try:
+            return torch.optim.AdamW(model.parameters(), **options, **{kind: True}), kind
+        except (TypeError, RuntimeError):
+            pass
+    return torch.optim.AdamW(model.parameters(), **options), "single"
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(1)
+    sdpa = hasattr(F, "scaled_dot_product_attention") and not job.get("plain")
+    model = GPT(*(job[k] for k in ("layers", "heads", "width", "vocab", "context")), sdpa)
+    optimizer, kind = adamw(model, job.get("plain"))
+    step_model = torch.compile(model) if job.get("compile") else model
+    data = torch.randint(0, job["vocab"], (4, job["batch"], job["context"] + 1))
+    variant = f"{'sdpa' if sdpa else 'masked softmax'}, {kind} AdamW{', compiled' if job.get('compile') else ''}"
+    print(json.dumps({"torch": torch.__version__, "variant": variant, "threads": torch.get_num_threads(),
+                      "parameters": sum(p.numel() for p in model.parameters())}), flush=True)
+    for i in range(job["steps"]):
+        rows = data[i % len(data)]
+        begin, cpu = time.perf_counter(), time.process_time()
+        optimizer.zero_grad(set_to_none=True)
+        loss = step_model(rows[:, :-1], rows[:, 1:].contiguous())
+        loss.backward()
+        optimizer.step()
+        print(json.dumps({"s": time.perf_counter() - begin, "cpu": time.process_time() - cpu, "loss": loss.item()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
