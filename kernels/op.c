@@ -26,12 +26,14 @@ static uint64_t at_most(uint64_t n, uint64_t most)
     return n < most ? n : most;
 }
 
-/* A strip of scores stays in a cache. */
+/* All of the sequence, or a power of two; its scores stay in a cache. */
 uint32_t attention_strip(uint32_t seq)
 {
-    uint64_t most = round_up(seq, 8);
-    most = at_most(most, 131072 / (uint64_t)seq / 8 * 8);
-    return (uint32_t)(most < 8 ? 8 : at_most(most, ATTENTION_STRIP));
+    uint32_t strip = ATTENTION_STRIP;
+
+    while (strip > 8 && (uint64_t)strip * seq > 131072)
+        strip /= 2;
+    return (uint32_t)at_most(round_up(seq, 8), strip);
 }
 
 /* Forward: keys and values, and of a strip the queries, the outputs and the scores. Backward: keys and values, both also

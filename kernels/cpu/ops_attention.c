@@ -1,24 +1,25 @@
 /* Attention, forward and backward.
  *
- * A task is a sample and one of its key heads, with the query heads that use it: no sum crosses tasks, so it does not matter
- * who runs one. They are handed out to at most ATTENTION_LANES lanes; the scratch is the lane's.
+ * A task is a sample and one of its key heads, with the query heads that use it: no sum crosses tasks, so it does not
+ * matter who runs one. At most ATTENTION_LANES lanes take tasks one by one; the scratch is the lane's.
  *
- * Why this way: with all operands copied once into padded rows, each product (scores, outputs, and five in the backward
- * pass) is the same small kernel (gemm_rows), the key heads' part of the copies stays in the second level cache, what the
- * causal mask cuts off is left out by a step of 8 rows, and the bits are the same on every instruction set but for
+ * Why this way: once its operands are copied into padded rows, each product (two forward, five backward) is a few
+ * calls of one small kernel, gemm_rows. The copies of a task stay in the second level cache, what the causal mask
+ * cuts off is left out in steps of 8 queries, and an element has one definition on every instruction set, but for
  * the C library's log:
  *
- *   q' = q * scale, scale = 1 / sqrt(head) rounded to float; score = q' . k, one chain of fused multiply-adds
- *   forward:  max over the row; e = exp(score - max) (vmath.h); sum = of e in 16 lanes, folded in halves
- *             lse = max + log(sum), in double, rounded
+ *   score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
+ *   forward:  e = exp(score - max) (vmath.h); sum = of e, in 16 lanes folded in halves
+ *             lse = max + log(sum), in double, then rounded
  *             y = (sum over blocks of ATTENTION_KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
- *   backward: dy' = dy * keep_scale, D = sum of dy * y in 16 lanes; P = exp(score - lse)
+ *   backward: P = exp(score - lse), dy' = dy * keep_scale, D = sum of dy * y, in 16 lanes
  *             dS = P * (keep * (dy' . v) - D)
- *             dq = (sum over blocks of keys of dS * k) * scale; dk = sum over strips of ATTENTION_QUERIES queries, each a chain,
- *             of dS * q', head after head; dv likewise of keep * P * dy'
+ *             dq = (sum over blocks of keys, each a chain, of dS * k) * scale
+ *             dk = sum over strips of ATTENTION_QUERIES queries, each a chain, head after head, of dS * (q * scale)
+ *             dv likewise of keep * P * dy'
  *
- * keep is 1 or 0, and keep_scale 1 / (1 - p); without dropout both are 1. A forward lane holds the scores of a strip of
- * queries, since a row's maximum comes first; a backward lane a block of them.
+ * keep is 1 or 0, keep_scale 1 / (1 - p); without dropout both are 1. A forward lane holds the scores of a strip of
+ * queries and all keys, since the maximum comes first; a backward lane those of a strip and a block of keys.
  *
  * Any thread.
  */
@@ -31,25 +32,27 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vmath.h"
 
-#define LANES   16 /* of a sum */
+#define LANES   16 /* of a vector and of a sum */
 #define KEYS    ATTENTION_KEYS
 #define QUERIES ATTENTION_QUERIES
-#define LINE    16 /* floats of a line of a cache */
-#define AHEAD   8  /* rows: tokens are far apart, and no processor guesses the next by itself */
 
-/* What both passes have, and what follows from it. */
+/* All queries of a strip see the first key of each block that one of them sees. */
+_Static_assert(KEYS % ATTENTION_STRIP == 0 && ATTENTION_STRIP % QUERIES == 0,
+               "a block begins where a strip begins");
+_Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
+
+/* What both passes are given, and what follows from it. */
 struct attention {
     const struct step_args *step;
     const float *qkv;
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row;
-    float p;          /* 0: nothing is dropped */
-    float scale;      /* of the queries */
-    float keep_scale; /* 1 / (1 - p) */
-    uint32_t group;   /* query heads to a key head */
-    uint32_t keys;    /* seq, padded */
-    size_t width;     /* of head, padded */
-    size_t token;     /* from token to token in qkv */
+    float p; /* 0: nothing is dropped */
+    float scale, keep_scale;
+    uint32_t group; /* query heads to a key head */
+    uint32_t keys;  /* seq, padded */
+    size_t width;   /* of a head, padded */
+    size_t token;   /* from token to token in qkv */
     enum gemm_isa isa;
 };
 
@@ -60,19 +63,25 @@ struct run {
     const struct op_attention_bwd *bwd;
     float *scratch;
     uint32_t tasks;
-    _Atomic uint32_t next; /* task that nobody has taken */
+    _Atomic uint32_t next; /* first task that nobody has taken; passes tasks */
 };
 
-/* Where a task works. */
-struct place {
+/* A task, and where it works. */
+struct task {
     const struct run *run;
     uint32_t r, kv; /* sample, key head */
-    float *k, *v;   /* [keys][width]; forward has no k, backward no v */
-    float *kt, *vt; /* transposed, in blocks of KEYS keys: [head][keys of the block]; forward has no vt */
-    float *dk, *dv;
-    float *q, *dy, *out; /* of a strip, [queries][width]; forward has no dy */
-    float *s, *ds;       /* scores, and their gradient; forward has none */
-    size_t ld;           /* of both */
+    float *k, *v;   /* [keys][width]; k: backward only, v: forward only */
+    float *kt, *vt; /* the same transposed, in blocks of KEYS: [head][keys of the block]; vt: backward only */
+    float *dk, *dv; /* backward only */
+    float *q, *dy, *out;   /* of a strip, [queries][width]; dy: backward only */
+    float *score, *dscore; /* [queries][ld]; dscore: backward only */
+    size_t ld;
+};
+
+struct strip {
+    uint32_t h, q0, rows;          /* queries q0.. of a head */
+    const float *lse;              /* backward only */
+    float factor[ATTENTION_STRIP]; /* forward: of the outputs; backward: D */
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -85,63 +94,12 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* ---- copies ---- */
-
-CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] = from[i] * factor;
-}
-
-/* `rows` rows of a head into rows of `width`, padded with zeros to a multiple of `multiple` rows. */
-static void copy_rows(const struct attention *a, float *to, const float *from, size_t ld, uint32_t rows, uint32_t multiple,
-                      float factor)
-{
-    for (uint32_t i = 0; i < rows; i++, to += a->width, from += ld) {
-        for (uint32_t d = 0; i + AHEAD < rows && d < a->head; d += LINE)
-            __builtin_prefetch(from + AHEAD * ld + d);
-        copy_scaled(to, from, a->head, factor);
-        memset(to + a->head, 0, (a->width - a->head) * sizeof *to);
-    }
-    memset(to, 0, (round_up(rows, multiple) - rows) * a->width * sizeof *to);
-}
-
-static void copy_rows_back(const struct attention *a, float *to, size_t ld, const float *from, uint32_t rows)
-{
-    for (uint32_t i = 0; i < rows; i++)
-        memcpy(to + i * ld, from + i * a->width, a->head * sizeof *to);
-}
-
-CPU_CLONES static void transpose_group(float *restrict to, size_t ld, const float *restrict from, size_t width, uint32_t n)
-{
-    for (uint32_t d = 0; d < n; d++)
-        for (int l = 0; l < LANES; l++)
-            to[d * ld + l] = from[l * width + d];
-}
-
-/* Keys in one block of the transposed copy. */
-static uint32_t block_keys(const struct attention *a, uint32_t first)
-{
-    return least(a->keys - first, KEYS);
-}
-
-/* From padded rows. */
-static void transpose(const struct attention *a, float *to, const float *from)
-{
-    for (uint32_t first = 0; first < a->keys; first += KEYS) {
-        uint32_t n = block_keys(a, first);
-        for (uint32_t i = 0; i < n; i += LANES)
-            transpose_group(to + (size_t)first * a->head + i, n, from + (first + i) * a->width, a->width, a->head);
-    }
-}
-
-/* In qkv, of a token of sample r: query head h, or with h >= heads the keys, then the values. */
-static size_t head_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
+/* Where a head of a token is: in qkv (the key heads follow the query heads, then the values), in y, in lse. */
+static size_t qkv_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
 }
 
-/* In y and dy. */
 static size_t y_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return (((size_t)r * a->seq + token) * a->heads + h) * a->head;
@@ -152,84 +110,142 @@ static size_t lse_at(const struct attention *a, uint32_t r, uint32_t token, uint
     return ((size_t)r * a->heads + h) * a->seq + token;
 }
 
-static void copy_head(const struct place *p, float *to, uint32_t h)
+/* ---- copies ---- */
+
+#define LINE  16 /* floats of a line of a cache */
+#define AHEAD 8  /* rows: tokens are far apart, and no processor guesses the next by itself */
+
+CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
 {
-    const struct attention *a = &p->run->a;
-    copy_rows(a, to, a->qkv + head_at(a, p->r, 0, h), a->token, a->seq, LANES, 1.0f);
+    for (size_t i = 0; i < n; i++)
+        to[i] = from[i] * factor;
 }
 
-/* ---- products: queries q0.. of a strip (`rows` of them) against the block of keys at `first` ---- */
-
-/* Keys of the block that the group of queries at q0 + i sees, or some of its. */
-static uint32_t seen_keys(const struct attention *a, uint32_t q0, uint32_t i, uint32_t first)
+/* One head of `rows` tokens; below it zeros, to a multiple of `multiple` rows. */
+static void copy_in(const struct attention *a, float *to, const float *from, size_t ld, uint32_t rows,
+                    uint32_t multiple, float factor)
 {
-    return least(least(a->seq, q0 + i + GEMM_ROWS) - first, KEYS);
+    for (uint32_t i = 0; i < rows; i++, to += a->width, from += ld) {
+        for (uint32_t d = 0; i + AHEAD < rows && d < a->head; d += LINE)
+            __builtin_prefetch(from + AHEAD * ld + d);
+        copy_scaled(to, from, a->head, factor);
+        memset(to + a->head, 0, (a->width - a->head) * sizeof *to);
+    }
+    memset(to, 0, (round_up(rows, multiple) - rows) * a->width * sizeof *to);
 }
 
-/* The first group of queries that sees any. */
-static uint32_t first_group(uint32_t q0, uint32_t first)
+static void copy_in_head(const struct task *t, float *to, uint32_t h)
 {
-    return first > q0 ? first - q0 : 0;
+    const struct attention *a = &t->run->a;
+    copy_in(a, to, a->qkv + qkv_at(a, t->r, 0, h), a->token, a->seq, LANES, 1.0f);
 }
 
-/* to[rows][ld] = x[rows][width] * transposed block of keys or values, as far as somebody sees them. */
-static void multiply_transposed(const struct attention *a, const float *x, const float *block, float *to, size_t ld, uint32_t q0,
-                                uint32_t rows, uint32_t first)
+static void copy_in_queries(const struct task *t, const struct strip *s)
 {
-    for (uint32_t i = first_group(q0, first); i < rows; i += GEMM_ROWS)
+    const struct attention *a = &t->run->a;
+    copy_in(a, t->q, a->qkv + qkv_at(a, t->r, s->q0, s->h), a->token, s->rows, GEMM_ROWS, a->scale);
+}
+
+static void copy_out_head(const struct task *t, const float *from, uint32_t h)
+{
+    const struct attention *a = &t->run->a;
+    for (uint32_t i = 0; i < a->seq; i++)
+        memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
+}
+
+/* LANES keys; `to` has rows of ld. */
+CPU_CLONES static void transpose_group(float *restrict to, size_t ld, const float *restrict from,
+                                       size_t width, size_t n)
+{
+    for (size_t d = 0; d < n; d++)
+        for (size_t l = 0; l < LANES; l++)
+            to[d * ld + l] = from[l * width + d];
+}
+
+static uint32_t block_keys(const struct attention *a, uint32_t first)
+{
+    return least(a->keys - first, KEYS);
+}
+
+static void transpose(const struct attention *a, float *to, const float *from)
+{
+    for (uint32_t first = 0; first < a->keys; first += KEYS)
+        for (uint32_t i = 0; i < block_keys(a, first); i += LANES)
+            transpose_group(to + (size_t)first * a->head + i, block_keys(a, first),
+                            from + (first + i) * a->width, a->width, a->head);
+}
+
+/* ---- products of a strip of queries and the block of keys from `first` on ---- */
+
+/* Keys of the block that one of the GEMM_ROWS queries from i on sees. */
+static uint32_t seen_keys(const struct attention *a, const struct strip *s, uint32_t i, uint32_t first)
+{
+    return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
+}
+
+/* to[queries][ld] = x[queries][width] * transposed keys or values. */
+static void multiply_transposed(const struct task *t, const struct strip *s, uint32_t first, const float *x,
+                                const float *transposed, float *to)
+{
+    const struct attention *a = &t->run->a;
+
+    for (uint32_t i = 0; i < s->rows; i += GEMM_ROWS)
         gemm_rows_run(&(struct gemm_rows){.a = x + i * a->width,
-                                          .b = block + (size_t)first * a->head,
-                                          .c = to + i * ld,
+                                          .b = transposed + (size_t)first * a->head,
+                                          .c = to + i * t->ld,
                                           .a_i = a->width,
                                           .a_k = 1,
                                           .ldb = block_keys(a, first),
-                                          .ldc = ld,
-                                          .n = round_up(seen_keys(a, q0, i, first), LANES),
+                                          .ldc = t->ld,
+                                          .n = round_up(seen_keys(a, s, i, first), LANES),
                                           .k = a->head},
                       a->isa);
 }
 
-/* out[rows][width] = or += s[rows][ld] * keys or values of the block. */
-static void multiply_rows(const struct attention *a, const float *s, size_t ld, const float *x, float *out, uint32_t q0,
-                          uint32_t rows, uint32_t first)
+/* out[queries][width] = or, after the first block, += score[queries][ld] * x, keys or values. */
+static void add_seen(const struct task *t, const struct strip *s, uint32_t first, const float *score,
+                     const float *x)
 {
-    for (uint32_t i = first_group(q0, first); i < rows; i += GEMM_ROWS)
-        gemm_rows_run(&(struct gemm_rows){.a = s + i * ld,
+    const struct attention *a = &t->run->a;
+
+    for (uint32_t i = 0; i < s->rows; i += GEMM_ROWS)
+        gemm_rows_run(&(struct gemm_rows){.a = score + i * t->ld,
                                           .b = x + first * a->width,
-                                          .c = out + i * a->width,
-                                          .a_i = ld,
+                                          .c = t->out + i * a->width,
+                                          .a_i = t->ld,
                                           .a_k = 1,
                                           .ldb = a->width,
                                           .ldc = a->width,
                                           .n = (uint32_t)a->width,
-                                          .k = seen_keys(a, q0, i, first),
+                                          .k = seen_keys(a, s, i, first),
                                           .accumulate = first > 0},
                       a->isa);
 }
 
-/* dx (of keys or values) += s[rows][ld]^T * x[rows][width]; queries before a key do not see it. */
-static void add_transposed(const struct attention *a, const float *s, size_t ld, const float *x, float *dx, uint32_t q0,
-                           uint32_t rows, uint32_t first)
+/* dx[keys][width] += score^T * x[queries][width]. Queries before the first of GEMM_ROWS keys see none of them. */
+static void add_to_keys(const struct task *t, const struct strip *s, uint32_t first, const float *score,
+                        const float *x, float *dx)
 {
-    uint32_t n = least(q0 + rows - first, KEYS);
+    const struct attention *a = &t->run->a;
+    uint32_t n = least(s->q0 + s->rows - first, KEYS);
 
     for (uint32_t j = 0; j < n; j += GEMM_ROWS) {
-        uint32_t skip = first + j > q0 ? first + j - q0 : 0;
-        gemm_rows_run(&(struct gemm_rows){.a = s + skip * ld + j,
+        uint32_t skip = first + j > s->q0 ? first + j - s->q0 : 0;
+        gemm_rows_run(&(struct gemm_rows){.a = score + skip * t->ld + j,
                                           .b = x + skip * a->width,
                                           .c = dx + (first + j) * a->width,
                                           .a_i = 1,
-                                          .a_k = ld,
+                                          .a_k = t->ld,
                                           .ldb = a->width,
                                           .ldc = a->width,
                                           .n = (uint32_t)a->width,
-                                          .k = rows - skip,
+                                          .k = s->rows - skip,
                                           .accumulate = true},
                       a->isa);
     }
 }
 
-/* ---- rows of scores ---- */
+/* ---- rows of scores: padded to a multiple of LANES, so that there is no rest of a vector ---- */
 
 CPU_INLINE float fold(float lane[LANES])
 {
@@ -239,7 +255,7 @@ CPU_INLINE float fold(float lane[LANES])
     return lane[0];
 }
 
-/* The n scores of a row, a multiple of LANES. NaN is passed over here and comes back in the sum. */
+/* NaN is passed over here and comes back in the sum. */
 CPU_CLONES static float row_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -255,6 +271,7 @@ CPU_CLONES static float row_max(const float *x, size_t n)
     return lane[0];
 }
 
+/* x = exp(x - max); returns the sum. */
 CPU_CLONES static float row_exp(float *x, size_t n, float max)
 {
     float lane[LANES] = {0};
@@ -268,6 +285,34 @@ CPU_CLONES static float row_exp(float *x, size_t n, float max)
     return fold(lane);
 }
 
+CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] * y[i];
+}
+
+/* score becomes P, and dscore, which is dy' . v, dS. */
+CPU_CLONES static void row_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
+                                    float d)
+{
+    for (size_t i = 0; i < n; i++) {
+        float p = vmath_exp(score[i] - lse);
+        score[i] = p;
+        dscore[i] = p * (dscore[i] - d);
+    }
+}
+
+CPU_CLONES static void row_gradient_kept(float *restrict score, float *restrict dscore,
+                                         const float *restrict keep, size_t n, float lse, float d)
+{
+    for (size_t i = 0; i < n; i++) {
+        float p = vmath_exp(score[i] - lse);
+        score[i] = keep[i] * p;
+        dscore[i] = p * (keep[i] * dscore[i] - d);
+    }
+}
+
+/* Any n. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -281,60 +326,62 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold(lane);
 }
 
-CPU_CLONES static void multiply(float *restrict x, const float *restrict y, size_t n)
+/* keep[n] of a query and the keys from `first` on. */
+static void keep_keys(const struct task *t, const struct strip *s, uint32_t i, uint32_t first, float *keep,
+                      uint32_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] = x[i] * y[i];
+    const struct attention *a = &t->run->a;
+    const struct cpu_dropout d = {a->step, a->layer, a->first_row + t->r, a->p};
+    cpu_dropout_keep(&d, ((uint64_t)s->h * a->seq + s->q0 + i) * a->seq + first, keep, n);
 }
 
-/* keep[n] of the keys from `first` on, of query q of head h. */
-static void keep_keys(const struct place *p, uint32_t h, uint32_t q, uint32_t first, float *keep, uint32_t n)
+static void drop_row(const struct task *t, const struct strip *s, uint32_t i, float *row, uint32_t n)
 {
-    const struct attention *a = &p->run->a;
-    const struct cpu_dropout d = {a->step, a->layer, a->first_row + p->r, a->p};
-    cpu_dropout_keep(&d, ((uint64_t)h * a->seq + q) * a->seq + first, keep, n);
-}
+    float keep[KEYS];
 
-/* Row q of the scores becomes keep * e, with zeros up to a whole vector. Returns what its output is multiplied with. */
-static float soften_row(const struct place *p, float *s, uint32_t h, uint32_t q, float *lse)
-{
-    const struct attention *a = &p->run->a;
-    uint32_t n = q + 1, whole = round_up(n, LANES);
-
-    for (uint32_t k = n; k < whole; k++)
-        s[k] = -INFINITY; /* e^-80 in a sum that is at least 1 */
-    float max = row_max(s, whole), sum = row_exp(s, whole, max);
-    memset(s + n, 0, (whole - n) * sizeof *s);
-    *lse = (float)((double)max + log((double)sum));
-    for (uint32_t first = 0; a->p > 0.0f && first < n; first += KEYS) {
-        float keep[KEYS];
+    for (uint32_t first = 0; first < n; first += KEYS) {
         uint32_t some = least(n - first, KEYS);
-        keep_keys(p, h, q, first, keep, some);
-        multiply(s + first, keep, some);
+        keep_keys(t, s, i, first, keep, some);
+        row_multiply(row + first, keep, some);
     }
-    return a->keep_scale / sum;
 }
 
 /* ---- forward ---- */
 
-static void fwd_strip(const struct place *p, uint32_t h, uint32_t q0, uint32_t rows)
+/* The scores of query i become keep * e, zeros where it does not see a key of its last vector. */
+static void soften_row(const struct task *t, struct strip *s, uint32_t i)
 {
-    const struct attention *a = &p->run->a;
-    const struct op_attention_fwd *o = p->run->fwd;
-    float *lse = o->lse + lse_at(a, p->r, q0, h), factor[ATTENTION_STRIP];
+    const struct attention *a = &t->run->a;
+    float *row = t->score + i * t->ld;
+    uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
-    copy_rows(a, p->q, a->qkv + head_at(a, p->r, q0, h), a->token, rows, GEMM_ROWS, a->scale);
-    for (uint32_t first = 0; first < q0 + rows; first += KEYS)
-        multiply_transposed(a, p->q, p->kt, p->s + first, p->ld, q0, rows, first);
-    for (uint32_t i = 0; i < rows; i++)
-        factor[i] = soften_row(p, p->s + i * p->ld, h, q0 + i, &lse[i]);
-    for (uint32_t first = 0; first < q0 + rows; first += KEYS)
-        multiply_rows(a, p->s + first, p->ld, p->v, p->out, q0, rows, first);
-    for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(o->y + y_at(a, p->r, q0 + i, h), p->out + i * a->width, a->head, factor[i]);
+    for (uint32_t k = n; k < whole; k++)
+        row[k] = -INFINITY; /* e^-80 in a sum that is at least 1 */
+    float max = row_max(row, whole), sum = row_exp(row, whole, max);
+    memset(row + n, 0, (whole - n) * sizeof *row);
+    if (a->p > 0.0f)
+        drop_row(t, s, i, row, n);
+    s->factor[i] = a->keep_scale / sum;
+    t->run->fwd->lse[lse_at(a, t->r, s->q0 + i, s->h)] = (float)((double)max + log((double)sum));
 }
 
-/* Pieces of a lane's scratch, each a multiple of a vector. */
+static void fwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t rows)
+{
+    const struct attention *a = &t->run->a;
+    struct strip s = {.h = h, .q0 = q0, .rows = rows};
+
+    copy_in_queries(t, &s);
+    for (uint32_t first = 0; first < q0 + rows; first += KEYS)
+        multiply_transposed(t, &s, first, t->q, t->kt, t->score + first);
+    for (uint32_t i = 0; i < rows; i++)
+        soften_row(t, &s, i);
+    for (uint32_t first = 0; first < q0 + rows; first += KEYS)
+        add_seen(t, &s, first, t->score + first, t->v);
+    for (uint32_t i = 0; i < rows; i++)
+        copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
+}
+
+/* A piece of the lane's scratch. All sizes are multiples of a line. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -342,134 +389,103 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-static void fwd_task(struct place *p, float *at)
+static void fwd_task(struct task *t, float *at)
 {
-    const struct attention *a = &p->run->a;
-    size_t all = a->keys * a->width;
-    uint32_t strip = attention_strip(a->seq);
+    const struct attention *a = &t->run->a;
+    uint32_t strip = attention_strip(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
-    p->kt = take(&at, all);
-    p->v = take(&at, all);
-    p->q = take(&at, strip * a->width);
-    p->out = take(&at, strip * a->width);
-    p->ld = a->keys + LANES; /* rows a power of two apart would share the same lines of a cache */
-    p->s = at;
+    t->kt = take(&at, a->keys * a->width);
+    t->v = take(&at, a->keys * a->width);
+    t->q = take(&at, strip * a->width);
+    t->out = take(&at, strip * a->width);
+    t->ld = a->keys + LINE; /* rows a power of two apart would share the same lines of a cache */
+    t->score = take(&at, strip * t->ld);
 
-    copy_head(p, p->v, a->heads + p->kv);
-    transpose(a, p->kt, p->v);
-    copy_head(p, p->v, a->heads + a->kv_heads + p->kv);
-    for (uint32_t h = p->kv * a->group; h < (p->kv + 1) * a->group; h++)
+    copy_in_head(t, t->v, k); /* on its way */
+    transpose(a, t->kt, t->v);
+    copy_in_head(t, t->v, v);
+    for (uint32_t h = t->kv * a->group; h < (t->kv + 1) * a->group; h++)
         for (uint32_t q0 = 0; q0 < a->seq; q0 += strip)
-            fwd_strip(p, h, q0, least(a->seq - q0, strip));
+            fwd_strip(t, h, q0, least(a->seq - q0, strip));
 }
 
 /* ---- backward ---- */
 
-/* What is known of the queries of a strip. */
-struct queries {
-    uint32_t h, q0, rows;
-    const float *lse;
-    float d[QUERIES]; /* sums of dy * y */
-};
-
-/* A row of scores and of dy' . v, n of each, a multiple of LANES, become P and dS. */
-CPU_CLONES static void row_gradient(float *restrict s, float *restrict ds, size_t n, float lse, float d)
-{
-    for (size_t i = 0; i < n; i++) {
-        float e = vmath_exp(s[i] - lse);
-        s[i] = e;
-        ds[i] = e * (ds[i] - d);
-    }
-}
-
-/* With dropout: keep * P. */
-CPU_CLONES static void row_gradient_kept(float *restrict s, float *restrict ds, const float *restrict keep, size_t n, float lse,
-                                         float d)
-{
-    for (size_t i = 0; i < n; i++) {
-        float e = vmath_exp(s[i] - lse);
-        s[i] = e * keep[i];
-        ds[i] = e * (keep[i] * ds[i] - d);
-    }
-}
-
-/* The scores of a block and their gradients, with zeros where a query does not see a key of its last vector. */
-static void block_gradient(const struct place *p, const struct queries *q, uint32_t first)
+/* The scores of a strip and a block become keep * P, and their gradients dS; both zero as in soften_row. */
+static void block_gradient(const struct task *t, const struct strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
 
-    for (uint32_t i = first_group(q->q0, first); i < q->rows; i++) {
-        uint32_t n = least(q->q0 + i + 1 - first, KEYS), whole = round_up(n, LANES);
-        float *s = p->s + i * p->ld, *ds = p->ds + i * p->ld;
-        if (p->run->a.p > 0.0f) {
-            keep_keys(p, q->h, q->q0 + i, first, keep, n);
-            row_gradient_kept(s, ds, keep, whole, q->lse[i], q->d[i]);
+    for (uint32_t i = 0; i < s->rows; i++) {
+        uint32_t n = least(s->q0 + i + 1 - first, KEYS), whole = round_up(n, LANES);
+        float *row = t->score + i * t->ld, *drow = t->dscore + i * t->ld;
+        if (t->run->a.p > 0.0f) {
+            keep_keys(t, s, i, first, keep, n);
+            row_gradient_kept(row, drow, keep, whole, s->lse[i], s->factor[i]);
         } else
-            row_gradient(s, ds, whole, q->lse[i], q->d[i]);
-        memset(s + n, 0, (whole - n) * sizeof *s);
-        memset(ds + n, 0, (whole - n) * sizeof *ds);
+            row_gradient(row, drow, whole, s->lse[i], s->factor[i]);
+        memset(row + n, 0, (whole - n) * sizeof *row);
+        memset(drow + n, 0, (whole - n) * sizeof *drow);
     }
 }
 
-static void bwd_block(const struct place *p, const struct queries *q, uint32_t first)
+static void bwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t rows)
 {
-    const struct attention *a = &p->run->a;
+    const struct attention *a = &t->run->a;
+    const struct op_attention_bwd *o = t->run->bwd;
+    struct strip s = {.h = h, .q0 = q0, .rows = rows, .lse = o->lse + lse_at(a, t->r, q0, h)};
 
-    multiply_transposed(a, p->q, p->kt, p->s, p->ld, q->q0, q->rows, first);
-    multiply_transposed(a, p->dy, p->vt, p->ds, p->ld, q->q0, q->rows, first);
-    block_gradient(p, q, first);
-    add_transposed(a, p->s, p->ld, p->dy, p->dv, q->q0, q->rows, first);
-    add_transposed(a, p->ds, p->ld, p->q, p->dk, q->q0, q->rows, first);
-    multiply_rows(a, p->ds, p->ld, p->k, p->out, q->q0, q->rows, first);
+    copy_in_queries(t, &s);
+    copy_in(a, t->dy, o->dy + y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS,
+            a->keep_scale);
+    for (uint32_t i = 0; i < rows; i++)
+        s.factor[i] = row_dot(o->dy + y_at(a, t->r, q0 + i, h), o->y + y_at(a, t->r, q0 + i, h), a->head);
+    for (uint32_t first = 0; first < q0 + rows; first += KEYS) {
+        multiply_transposed(t, &s, first, t->q, t->kt, t->score);
+        multiply_transposed(t, &s, first, t->dy, t->vt, t->dscore);
+        block_gradient(t, &s, first);
+        add_to_keys(t, &s, first, t->score, t->dy, t->dv);
+        add_to_keys(t, &s, first, t->dscore, t->q, t->dk);
+        add_seen(t, &s, first, t->dscore, t->k);
+    }
+    for (uint32_t i = 0; i < rows; i++)
+        copy_scaled(o->dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
 }
 
-static void bwd_strip(const struct place *p, uint32_t h, uint32_t q0, uint32_t rows)
+static void take_bwd(struct task *t, float *at, uint32_t strip)
 {
-    const struct attention *a = &p->run->a;
-    const struct op_attention_bwd *o = p->run->bwd;
-    size_t at = y_at(a, p->r, q0, h), y_token = (size_t)a->heads * a->head;
-    struct queries q = {h, q0, rows, o->lse + lse_at(a, p->r, q0, h), {0}};
+    const struct attention *a = &t->run->a;
 
-    copy_rows(a, p->q, a->qkv + head_at(a, p->r, q0, h), a->token, rows, GEMM_ROWS, a->scale);
-    copy_rows(a, p->dy, o->dy + at, y_token, rows, GEMM_ROWS, a->keep_scale);
-    for (uint32_t i = 0; i < rows; i++)
-        q.d[i] = row_dot(o->dy + at + i * y_token, o->y + at + i * y_token, a->head);
-    for (uint32_t first = 0; first < q0 + rows; first += KEYS)
-        bwd_block(p, &q, first);
-    for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(o->dqkv + head_at(a, p->r, q0 + i, h), p->out + i * a->width, a->head, a->scale);
+    t->kt = take(&at, a->keys * a->width);
+    t->vt = take(&at, a->keys * a->width);
+    t->k = take(&at, a->keys * a->width);
+    t->dk = take(&at, a->keys * a->width);
+    t->dv = take(&at, a->keys * a->width);
+    t->q = take(&at, strip * a->width);
+    t->dy = take(&at, strip * a->width);
+    t->out = take(&at, strip * a->width);
+    t->ld = least(a->keys, KEYS) + LINE;
+    t->score = take(&at, strip * t->ld);
+    t->dscore = take(&at, strip * t->ld);
 }
 
-static void bwd_task(struct place *p, float *at)
+static void bwd_task(struct task *t, float *at)
 {
-    const struct attention *a = &p->run->a;
-    size_t all = a->keys * a->width;
-    uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + p->kv, v = k + a->kv_heads;
-    float *dqkv = p->run->bwd->dqkv;
+    const struct attention *a = &t->run->a;
+    uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
-    p->kt = take(&at, all);
-    p->vt = take(&at, all);
-    p->k = take(&at, all);
-    p->dk = take(&at, all);
-    p->dv = take(&at, all);
-    p->q = take(&at, strip * a->width);
-    p->dy = take(&at, strip * a->width);
-    p->out = take(&at, strip * a->width);
-    p->ld = least(a->keys, KEYS) + LANES;
-    p->s = take(&at, strip * p->ld);
-    p->ds = at;
-
-    copy_head(p, p->k, v);
-    transpose(a, p->vt, p->k);
-    copy_head(p, p->k, k);
-    transpose(a, p->kt, p->k);
-    memset(p->dk, 0, all * sizeof *p->dk);
-    memset(p->dv, 0, all * sizeof *p->dv);
-    for (uint32_t h = p->kv * a->group; h < (p->kv + 1) * a->group; h++)
+    take_bwd(t, at, strip);
+    copy_in_head(t, t->k, v); /* on their way */
+    transpose(a, t->vt, t->k);
+    copy_in_head(t, t->k, k);
+    transpose(a, t->kt, t->k);
+    memset(t->dk, 0, a->keys * a->width * sizeof *t->dk);
+    memset(t->dv, 0, a->keys * a->width * sizeof *t->dv);
+    for (uint32_t h = t->kv * a->group; h < (t->kv + 1) * a->group; h++)
         for (uint32_t q0 = 0; q0 < a->seq; q0 += strip)
-            bwd_strip(p, h, q0, least(a->seq - q0, strip));
-    copy_rows_back(a, dqkv + head_at(a, p->r, 0, k), a->token, p->dk, a->seq);
-    copy_rows_back(a, dqkv + head_at(a, p->r, 0, v), a->token, p->dv, a->seq);
+            bwd_strip(t, h, q0, least(a->seq - q0, strip));
+    copy_out_head(t, t->dk, k);
+    copy_out_head(t, t->dv, v);
 }
 
 /* ---- calls ---- */
@@ -484,13 +500,13 @@ static void set_shape(struct attention *a)
     a->group = a->heads / a->kv_heads;
     a->keys = round_up(a->seq, LANES);
     a->width = round_up(a->head, LANES);
-    a->token = ((size_t)a->heads + 2 * a->kv_heads) * a->head;
+    a->token = ((size_t)a->heads + 2 * (size_t)a->kv_heads) * a->head;
     a->isa = gemm_small_best();
 }
 
 static float *align_line(float *p)
 {
-    return (float *)(((uintptr_t)p + 63) / 64 * 64);
+    return p + (64 - (uintptr_t)p % 64) % 64 / sizeof *p;
 }
 
 static void run_lane(void *ctx, uint32_t lane)
@@ -499,14 +515,14 @@ static void run_lane(void *ctx, uint32_t lane)
     float *scratch = align_line(run->scratch + lane * attention_lane(run->a.seq, run->a.head));
 
     for (;;) {
-        uint32_t task = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
-        struct place p = {.run = run, .r = task / run->a.kv_heads, .kv = task % run->a.kv_heads};
-        if (task >= run->tasks)
+        uint32_t i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
+        if (i >= run->tasks)
             return;
+        struct task t = {.run = run, .r = i / run->a.kv_heads, .kv = i % run->a.kv_heads};
         if (run->fwd)
-            fwd_task(&p, scratch);
+            fwd_task(&t, scratch);
         else
-            bwd_task(&p, scratch);
+            bwd_task(&t, scratch);
     }
 }
 
@@ -517,20 +533,23 @@ static void run_lanes(struct run *run, struct pool *pool)
     pool_run(pool, run_lane, run, least(run->tasks, ATTENTION_LANES));
 }
 
+#define ATTENTION_OF(call, o)                                                                                \
+    {                                                                                                        \
+        .step = (call)->step, .qkv = (o)->qkv, .rows = (o)->rows, .seq = (o)->seq, .heads = (o)->heads,      \
+        .kv_heads = (o)->kv_heads, .head = (o)->head, .layer = (o)->layer, .first_row = (o)->first_row,      \
+        .p = (o)->p                                                                                          \
+    }
+
 void cpu_op_attention_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_fwd *o = &call->attention_fwd;
-    struct run run = {.a = {call->step, o->qkv, o->rows, o->seq, o->heads, o->kv_heads, o->head, o->layer, o->first_row, o->p},
-                      .fwd = o,
-                      .scratch = o->scratch};
+    struct run run = {.a = ATTENTION_OF(call, o), .fwd = o, .scratch = o->scratch};
     run_lanes(&run, pool);
 }
 
 void cpu_op_attention_bwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_bwd *o = &call->attention_bwd;
-    struct run run = {.a = {call->step, o->qkv, o->rows, o->seq, o->heads, o->kv_heads, o->head, o->layer, o->first_row, o->p},
-                      .bwd = o,
-                      .scratch = o->scratch};
+    struct run run = {.a = ATTENTION_OF(call, o), .bwd = o, .scratch = o->scratch};
     run_lanes(&run, pool);
 }

@@ -59,8 +59,9 @@ CPU_CLONES static float row_square_sum(const float *x, size_t n, float mean)
     return fold(lane);
 }
 
-CPU_CLONES static void normalize_row(const float *restrict x, const float *restrict w, const float *restrict b,
-                                     float *restrict y, size_t n, float mean, float rstd)
+CPU_CLONES static void normalize_row(const float *restrict x, const float *restrict w,
+                                     const float *restrict b, float *restrict y, size_t n, float mean,
+                                     float rstd)
 {
     if (b)
         for (size_t i = 0; i < n; i++)
@@ -102,8 +103,9 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* Sums over all rows of `width` <= COLUMNS columns: of dy * xhat, and of dy. */
-CPU_CLONES static void sum_columns(const float *restrict x, const float *restrict dy, const float *restrict stats,
-                                   size_t rows, size_t n, size_t width, float *restrict dw, float *restrict db)
+CPU_CLONES static void sum_columns(const float *restrict x, const float *restrict dy,
+                                   const float *restrict stats, size_t rows, size_t n, size_t width,
+                                   float *restrict dw, float *restrict db)
 {
     for (size_t r0 = 0; r0 < rows; r0 += CHUNK_ROWS) {
         float w[COLUMNS] = {0}, b[COLUMNS] = {0};
@@ -162,8 +164,8 @@ CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, con
 }
 
 /* dx may be dy. */
-CPU_CLONES static void row_gradient(const float *restrict x, const float *dy, const float *restrict w, float *dx, size_t n,
-                                    float mean, float rstd, struct row_sums means)
+CPU_CLONES static void row_gradient(const float *restrict x, const float *dy, const float *restrict w,
+                                    float *dx, size_t n, float mean, float rstd, struct row_sums means)
 {
     CPU_INDEPENDENT
     for (size_t i = 0; i < n; i++) {

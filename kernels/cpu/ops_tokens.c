@@ -33,7 +33,8 @@ static void embedding_fwd_piece(void *ctx, uint32_t i)
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (uint32_t r = first; r < first + rows; r++)
-        memcpy(o->y + (size_t)r * o->n, o->table + table_row(o->ids, r, o->vocab) * o->n, o->n * sizeof *o->y);
+        memcpy(o->y + (size_t)r * o->n, o->table + table_row(o->ids, r, o->vocab) * o->n,
+               o->n * sizeof *o->y);
 }
 
 void cpu_op_embedding_fwd(const struct op_call *call, struct pool *pool)
@@ -55,7 +56,8 @@ static void embedding_bwd_piece(void *ctx, uint32_t i)
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
 
     for (uint32_t r = 0; r < o->rows; r++)
-        add_row(o->dtable + table_row(o->ids, r, o->vocab) * o->n + first, o->dy + (size_t)r * o->n + first, width);
+        add_row(o->dtable + table_row(o->ids, r, o->vocab) * o->n + first, o->dy + (size_t)r * o->n + first,
+                width);
 }
 
 void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
@@ -79,7 +81,8 @@ struct rope_ctx {
 static void set_speeds(struct rotation *a, const struct op_rope *o, uint32_t first, uint32_t pairs)
 {
     for (uint32_t i = 0; i < pairs; i++)
-        a->speed[i] = pow((double)o->theta, -2.0 * (double)(first + i) / (double)o->head) * (o->inverse ? -1.0 : 1.0);
+        a->speed[i] =
+            pow((double)o->theta, -2.0 * (double)(first + i) / (double)o->head) * (o->inverse ? -1.0 : 1.0);
 }
 
 static void set_position(struct rotation *a, uint32_t t, uint32_t pairs)
@@ -90,7 +93,8 @@ static void set_position(struct rotation *a, uint32_t t, uint32_t pairs)
     }
 }
 
-CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct rotation *restrict a, uint32_t pairs)
+CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct rotation *restrict a,
+                              uint32_t pairs)
 {
     for (uint32_t i = 0; i < pairs; i++) {
         float from_x = x[i], from_y = y[i];
@@ -100,7 +104,8 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
 }
 
 /* Pairs first..first+pairs-1 of all heads of all tokens at position t. */
-static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first, uint32_t pairs)
+static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
+                            uint32_t pairs)
 {
     for (uint32_t r = 0; r < o->rows; r++)
         for (uint32_t h = 0; h < o->heads; h++) {
@@ -113,7 +118,8 @@ static void rope_piece(void *ctx, uint32_t i)
 {
     const struct rope_ctx *c = ctx;
     const struct op_rope *o = c->o;
-    uint32_t t0 = i * c->per_piece, t1 = o->seq - t0 < c->per_piece ? o->seq : t0 + c->per_piece, half = o->head / 2;
+    uint32_t t0 = i * c->per_piece, t1 = o->seq - t0 < c->per_piece ? o->seq : t0 + c->per_piece,
+             half = o->head / 2;
     struct rotation a;
 
     for (uint32_t first = 0; first < half; first += PAIRS) {
@@ -136,7 +142,8 @@ void cpu_op_rope(const struct op_call *call, struct pool *pool)
     pool_run(pool, rope_piece, &c, o->seq / c.per_piece + (o->seq % c.per_piece != 0));
 }
 
-CPU_CLONES static void swiglu_fwd_row(const float *restrict gate, const float *restrict x, float *restrict y, size_t n)
+CPU_CLONES static void swiglu_fwd_row(const float *restrict gate, const float *restrict x, float *restrict y,
+                                      size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = vmath_silu(gate[i]) * x[i];
@@ -160,8 +167,8 @@ void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* dgate may be gate, and dx x. */
-CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy, float *dgate, float *dx,
-                                      size_t n)
+CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy,
+                                      float *dgate, float *dx, size_t n)
 {
     CPU_INDEPENDENT
     for (size_t i = 0; i < n; i++) {

@@ -20,10 +20,10 @@ static const struct attention_shape {
     uint32_t rows, seq, heads, kv_heads, head;
     float scale; /* of the random qkv; 8: some probabilities are nearly 1 or 0 */
 } attention_shapes[] = {
-    {1, 1, 1, 1, 2, 1},   {3, 1, 4, 2, 8, 1},    {1, 2, 1, 1, 64, 1},  {2, 5, 4, 2, 8, 2},
-    {1, 15, 2, 1, 20, 1}, {2, 16, 2, 2, 16, 1},  {1, 17, 3, 3, 20, 2}, {2, 33, 6, 2, 16, 1},
-    {5, 9, 8, 4, 2, 1},   {1, 64, 2, 2, 64, 1},  {3, 65, 6, 6, 8, 1},  {1, 47, 4, 1, 64, 8},
-    {1, 193, 2, 1, 8, 1}, {1, 384, 1, 1, 16, 1}, {1, 401, 2, 2, 8, 8}, {1, 700, 1, 1, 2, 1},
+    {1, 1, 1, 1, 2, 1},    {3, 1, 4, 2, 8, 1},    {1, 2, 1, 1, 64, 1},  {2, 5, 4, 2, 8, 2},
+    {1, 15, 2, 1, 20, 1},  {2, 16, 2, 2, 16, 1},  {1, 17, 3, 3, 20, 2}, {2, 33, 6, 2, 16, 1},
+    {5, 9, 8, 4, 2, 1},    {1, 64, 2, 2, 64, 1},  {3, 65, 6, 6, 8, 1},  {1, 47, 4, 1, 64, 8},
+    {1, 193, 2, 1, 8, 1},  {1, 384, 1, 1, 16, 1}, {1, 401, 2, 2, 8, 8}, {1, 700, 1, 1, 2, 1},
     {2, 209, 4, 2, 16, 1},
 };
 /* Forms: without dropout; with it; with it in a step that does not train. */
@@ -259,10 +259,11 @@ static void add_to(struct gradient g, size_t at, const float *x, uint32_t n, dou
 /* Adds what query q of head h does to its own gradient, and to those of the keys and values that it sees. With P the
  * probabilities and M what dropout multiplies them with: dP = M (dy . v), dS = P (dP - sum of P dP), dq = sum of dS k / sqrt(head),
  * dk likewise of q, dv = sum of P M dy. */
-static void add_query(const struct attention *a, const float *dy, uint32_t r, uint32_t h, uint32_t q, double *prob,
-                      double *dprob, struct gradient g)
+static void add_query(const struct attention *a, const float *dy, uint32_t r, uint32_t h, uint32_t q,
+                      double *prob, double *dprob, struct gradient g)
 {
-    double scale = 1 / sqrt((double)a->head), off, rounding = (a->head + 6) * (double)EPS, mean = 0, mean_size = 0;
+    double scale = 1 / sqrt((double)a->head), off, rounding = (a->head + 6) * (double)EPS, mean = 0,
+           mean_size = 0;
     double lse = probabilities(a, r, h, q, prob, &off), size;
     /* sums over the queries of all heads of a group, or over the keys */
     double sums = ((double)a->seq * (a->heads / a->kv_heads) + 8) * (double)EPS;
@@ -309,8 +310,9 @@ const struct op_test attention_bwd_test = {ATTENTION_FORMS * COUNT(attention_sha
 
 /* ---- embedding ---- */
 
-static const uint32_t embedding_shapes[][3] = {{1, 1, 1},   {5, 3, 1},     {16, 16, 50},   {33, 65, 7},
-                                               {70, 20, 3}, {97, 385, 40}, {64, 130, 300}, {300, 70, 11}}; /* rows, n, vocab */
+static const uint32_t embedding_shapes[][3] = {{1, 1, 1},      {5, 3, 1},    {16, 16, 50},
+                                               {33, 65, 7},    {70, 20, 3},  {97, 385, 40},
+                                               {64, 130, 300}, {300, 70, 11}}; /* rows, n, vocab */
 
 /* Few of many, some often; the last and the first are among them. */
 static const int32_t *tape_ids(struct tape *t, uint32_t rows, uint32_t vocab)
@@ -341,7 +343,8 @@ static void check_embedding_fwd(const struct op_call *in, const struct op_call *
             assert_bits(out->embedding_fwd.y[r * o->n + i], o->table[(size_t)o->ids[r] * o->n + i]);
 }
 
-const struct op_test embedding_fwd_test = {COUNT(embedding_shapes), build_embedding_fwd, check_embedding_fwd, UINT64_C(0x9f6709a49135a365)};
+const struct op_test embedding_fwd_test = {COUNT(embedding_shapes), build_embedding_fwd, check_embedding_fwd,
+                                           UINT64_C(0x9f6709a49135a365)};
 
 static void build_embedding_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -370,15 +373,17 @@ static void check_embedding_bwd(const struct op_call *in, const struct op_call *
     free(want);
 }
 
-const struct op_test embedding_bwd_test = {COUNT(embedding_shapes), build_embedding_bwd, check_embedding_bwd, UINT64_C(0xdac834f7a23a67c6)};
+const struct op_test embedding_bwd_test = {COUNT(embedding_shapes), build_embedding_bwd, check_embedding_bwd,
+                                           UINT64_C(0xdac834f7a23a67c6)};
 
 /* ---- rotary positions ---- */
 
 static const struct rope_shape {
     uint32_t rows, seq, heads, head, rest; /* rest: elements of a token that are not rotated */
     float theta;
-} rope_shapes[] = {{1, 1, 1, 2, 0, 10000},   {2, 3, 2, 8, 0, 10000},  {1, 17, 3, 20, 20, 10000}, {3, 5, 1, 64, 7, 500000},
-                   {2, 33, 4, 16, 32, 10000}, {1, 300, 2, 8, 4, 1000}, {4, 40, 2, 64, 64, 500000}};
+} rope_shapes[] = {{1, 1, 1, 2, 0, 10000},    {2, 3, 2, 8, 0, 10000},    {1, 17, 3, 20, 20, 10000},
+                   {3, 5, 1, 64, 7, 500000},  {2, 33, 4, 16, 32, 10000}, {1, 300, 2, 8, 4, 1000},
+                   {4, 40, 2, 64, 64, 500000}};
 
 static void build_rope(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -462,8 +467,11 @@ static float *tape_norm_x(struct tape *t, uint32_t v, uint32_t rows, uint32_t n)
 
 static const struct norm_fwd_form {
     bool rms, b, y, stats;
-} norm_fwd_forms[] = {{false, true, true, true},  {false, false, true, false}, {false, true, false, true},
-                      {true, false, true, true}, {true, false, false, true}};
+} norm_fwd_forms[] = {{false, true, true, true},
+                      {false, false, true, false},
+                      {false, true, false, true},
+                      {true, false, true, true},
+                      {true, false, false, true}};
 #define NORM_FWD_FORMS COUNT(norm_fwd_forms)
 
 static void build_rownorm_fwd(struct tape *t, uint32_t v, struct op_call *call)
@@ -495,7 +503,8 @@ static void check_norm_row(const struct op_rownorm_fwd *o, const struct op_rowno
     for (uint32_t i = 0; o->y && i < o->n; i++) {
         double w = (double)o->w[i], b = o->b ? (double)o->b[i] : 0, hat = ((double)x[i] - s.mean) * s.rstd;
         assert_near(got->y[r * o->n + i], hat * w + b,
-                    fabs(w) * (s.mean_off * s.rstd + (off + 4 * (double)EPS) * fabs(hat)) + 2 * (double)EPS * fabs(b));
+                    fabs(w) * (s.mean_off * s.rstd + (off + 4 * (double)EPS) * fabs(hat)) +
+                        2 * (double)EPS * fabs(b));
     }
 }
 
@@ -505,13 +514,15 @@ static void check_rownorm_fwd(const struct op_call *in, const struct op_call *ou
         check_norm_row(&in->rownorm_fwd, &out->rownorm_fwd, r);
 }
 
-const struct op_test rownorm_fwd_test = {NORM_FWD_FORMS * N_MATRICES, build_rownorm_fwd, check_rownorm_fwd, UINT64_C(0x797fd17412be1f89)};
+const struct op_test rownorm_fwd_test = {NORM_FWD_FORMS * N_MATRICES, build_rownorm_fwd, check_rownorm_fwd,
+                                         UINT64_C(0x797fd17412be1f89)};
 
 static const struct norm_bwd_form {
     bool rms, db, accumulate;
     enum { DX_OWN, DX_IN_PLACE, DX_NONE } dx;
-} norm_bwd_forms[] = {{false, true, false, DX_OWN},  {false, true, true, DX_IN_PLACE}, {false, true, false, DX_NONE},
-                      {false, false, true, DX_OWN},  {true, false, true, DX_OWN},      {true, false, false, DX_IN_PLACE},
+} norm_bwd_forms[] = {{false, true, false, DX_OWN},  {false, true, true, DX_IN_PLACE},
+                      {false, true, false, DX_NONE}, {false, false, true, DX_OWN},
+                      {true, false, true, DX_OWN},   {true, false, false, DX_IN_PLACE},
                       {true, false, true, DX_NONE}};
 #define NORM_BWD_FORMS COUNT(norm_bwd_forms)
 
@@ -610,7 +621,8 @@ static void check_rownorm_bwd(const struct op_call *in, const struct op_call *ou
         check_norm_sums(o, got, i);
 }
 
-const struct op_test rownorm_bwd_test = {NORM_BWD_FORMS * N_MATRICES, build_rownorm_bwd, check_rownorm_bwd, UINT64_C(0x34f1d26bcd0b1f4a)};
+const struct op_test rownorm_bwd_test = {NORM_BWD_FORMS * N_MATRICES, build_rownorm_bwd, check_rownorm_bwd,
+                                         UINT64_C(0x34f1d26bcd0b1f4a)};
 
 /* ---- swiglu ---- */
 
@@ -629,14 +641,16 @@ static void check_swiglu_fwd(const struct op_call *in, const struct op_call *out
 
     for (size_t r = 0; r < o->rows; r++)
         for (size_t i = 0; i < o->n; i++) {
-            float gate = o->x[2 * r * o->n + i], x = o->x[(2 * r + 1) * o->n + i], y = out->swiglu_fwd.y[r * o->n + i];
+            float gate = o->x[2 * r * o->n + i], x = o->x[(2 * r + 1) * o->n + i],
+                  y = out->swiglu_fwd.y[r * o->n + i];
             double want = ref_act(ACT_SILU, (double)gate) * (double)x;
             assert_near(y, want, 1e-6 * fabs(want));
             assert_bits(y, vmath_silu(gate) * x);
         }
 }
 
-const struct op_test swiglu_fwd_test = {N_MATRICES, build_swiglu_fwd, check_swiglu_fwd, UINT64_C(0x92183abde70177fb)};
+const struct op_test swiglu_fwd_test = {N_MATRICES, build_swiglu_fwd, check_swiglu_fwd,
+                                        UINT64_C(0x92183abde70177fb)};
 
 static void build_swiglu_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -663,14 +677,16 @@ static void check_swiglu_bwd(const struct op_call *in, const struct op_call *out
             float gate = o->x[gate_at], x = o->x[x_at], dy = o->dy[r * o->n + i];
             double size = fabs((double)dy * (double)x), want = (double)dy * ref_act(ACT_SILU, (double)gate);
             double slope = ref_act_slope(ACT_SILU, (double)gate);
-            assert_near(out->swiglu_bwd.dx[gate_at], (double)dy * (double)x * slope, 5e-7 * (1 + fabs(slope)) * size);
+            assert_near(out->swiglu_bwd.dx[gate_at], (double)dy * (double)x * slope,
+                        5e-7 * (1 + fabs(slope)) * size);
             assert_bits(out->swiglu_bwd.dx[gate_at], (dy * x) * vmath_silu_slope(gate));
             assert_near(out->swiglu_bwd.dx[x_at], want, 1e-6 * fabs(want));
             assert_bits(out->swiglu_bwd.dx[x_at], dy * vmath_silu(gate));
         }
 }
 
-const struct op_test swiglu_bwd_test = {2 * N_MATRICES, build_swiglu_bwd, check_swiglu_bwd, UINT64_C(0xff92d48935675b21)};
+const struct op_test swiglu_bwd_test = {2 * N_MATRICES, build_swiglu_bwd, check_swiglu_bwd,
+                                        UINT64_C(0xff92d48935675b21)};
 
 /* ---- zero ---- */
 
