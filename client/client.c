@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/get.h"
 
 static int print_error; /* -errno of the first write to standard output that failed */
 
@@ -104,4 +107,42 @@ const char *client_id_params(uint64_t id)
     static char text[40];
     snprintf(text, sizeof text, "{\"id\":%" PRIu64 "}", id);
     return text;
+}
+
+static bool is_id(const char *text)
+{
+    return text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
+}
+
+static char *copy(const char *text)
+{
+    char *p = strdup(text);
+    if (p == NULL)
+        abort();
+    return p;
+}
+
+int client_find_output(const struct client *c, const char *id_or_dir, char **ret)
+{
+    struct err err = {0};
+    struct wire_msg m = {0};
+    uint64_t id;
+    if (!is_id(id_or_dir)) {
+        *ret = copy(id_or_dir);
+        return CLIENT_DONE;
+    }
+    if (client_job_id(id_or_dir, &id, &err) < 0)
+        return client_fail(c, &err);
+    int exit = client_ask(c, "show", client_id_params(id), &m);
+    if (exit != CLIENT_DONE)
+        return exit;
+    const char *output = get_text(m.result, "output");
+    if (output[0] == '\0') {
+        err_set(&err, -ENODATA, "job %s has no output directory yet", id_or_dir);
+        exit = client_fail_as(c, CLIENT_FAILED, &err);
+    } else {
+        *ret = copy(output);
+    }
+    wire_msg_finish(&m);
+    return exit;
 }

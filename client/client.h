@@ -39,7 +39,7 @@ struct command {
 extern const struct command *const commands[];
 
 extern const struct command cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help, cmd_logs, cmd_ls,
-    cmd_plan, cmd_profile, cmd_run, cmd_show, cmd_submit, cmd_version, cmd_wait, cmd_watch;
+    cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait, cmd_watch;
 
 /* Help of one command, and the overview. Each returns an exit code. */
 int help_command(const struct command *command);
@@ -71,5 +71,8 @@ int client_ask(const struct client *c, const char *method, const char *params, s
 int client_job_id(const char *text, uint64_t *ret, struct err *err);
 /* {"id":N}, in memory of the callee until the next call. */
 const char *client_id_params(uint64_t id);
+/* A job's output directory by its id, or a directory as it is: what consists of digits is an id, and the daemon is asked.
+ * malloc'ed. 0 or an exit code; the failure was reported. */
+int client_find_output(const struct client *c, const char *id_or_dir, char **ret);
 
 #endif

@@ -1,44 +1,26 @@
-/* tutti export: the weights of a job in one file. The worker writes it, as this user. */
+/* tutti export: the weights of a job, in one file or as a Hugging Face folder. The worker writes it, as this user. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/client.h"
-#include "base/get.h"
 #include "client/spawn.h"
 
 static const struct opt opts[] = {
-    {"force", 'f', NULL, "write over a file that is there"},
-    {"out", 'o', "FILE", "the file to write, e.g. model.safetensors (required)"},
-    {"step", 0, "N|best", "of that checkpoint (default: the newest weights)"},
+    {"force", 'f', NULL, "write over what was exported there before"},
+    {"hf", 0, "FOLDER", "write a gpt2 or llama model as a Hugging Face folder"},
+    {"out", 'o', "FILE", "the file to write, e.g. model.safetensors"},
+    {"shard", 0, "SIZE", "with --hf: tensors of at most SIZE in a file (5GB)"},
+    {"step", 0, "N|best|last", "of that checkpoint (default: the newest weights)"},
     {0},
 };
 
-static bool is_id(const char *text)
+static int check_target(const struct args *a, struct err *err)
 {
-    return text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
-}
-
-/* The output directory of a job. malloc'ed. */
-static int find_output(const struct client *c, const char *text, char **ret)
-{
-    struct err err = {0};
-    struct wire_msg m = {0};
-    uint64_t id;
-    if (client_job_id(text, &id, &err) < 0)
-        return client_fail(c, &err);
-    int exit = client_ask(c, "show", client_id_params(id), &m);
-    if (exit != CLIENT_DONE)
-        return exit;
-    const char *output = get_text(m.result, "output");
-    if (output[0] == '\0') {
-        err_set(&err, -ENODATA, "job %s has no output directory yet", text);
-        exit = client_fail_as(c, CLIENT_FAILED, &err);
-    } else {
-        *ret = strdup(output);
-    }
-    wire_msg_finish(&m);
-    return exit;
+    if (opts_has(a, "out") && opts_has(a, "hf"))
+        return err_set(err, -EINVAL, "a file or a folder is written: keep one of --out and --hf");
+    if (!opts_has(a, "out") && !opts_has(a, "hf"))
+        return err_set_at(err, -EINVAL, "--out", "is needed, the file to write; or --hf, the folder");
+    return 0;
 }
 
 static int run(struct client *c, const struct args *a)
@@ -46,15 +28,15 @@ static int run(struct client *c, const struct args *a)
     struct err err = {0};
     struct spawn_args args = {0};
     char *dir = NULL, *worker = NULL;
-    if (!opts_has(a, "out")) {
-        err_set_at(&err, -EINVAL, "--out", "is needed: the file to write");
+    if (check_target(a, &err) < 0)
         return client_fail(c, &err);
-    }
-    int exit = is_id(a->rest[0]) ? find_output(c, a->rest[0], &dir) : CLIENT_DONE;
+    int exit = client_find_output(c, a->rest[0], &dir);
     if (exit == CLIENT_DONE) {
-        spawn_add_option(&args, "--export", dir != NULL ? dir : a->rest[0]);
-        spawn_add_option(&args, "--out", opts_get(a, "out"));
-        spawn_add_option(&args, "--step", opts_get(a, "step"));
+        spawn_add_value(&args, "--export", dir);
+        spawn_add_value(&args, "--hf", opts_get(a, "hf"));
+        spawn_add_value(&args, "--out", opts_get(a, "out"));
+        spawn_add_value(&args, "--shard", opts_get(a, "shard"));
+        spawn_add_value(&args, "--step", opts_get(a, "step"));
         spawn_add_option(&args, "--force", opts_get(a, "force"));
         spawn_add_option(&args, "--json", c->json ? "" : NULL);
         if (spawn_find(PROGRAM_WORKER, &worker, &err) == 0)
@@ -69,8 +51,8 @@ static int run(struct client *c, const struct args *a)
 
 const struct command cmd_export = {
     .name = "export",
-    .args = "ID|DIR --out FILE [options]",
-    .summary = "write the weights of a job to a file",
+    .args = "ID|DIR --out FILE | --hf FOLDER [options]",
+    .summary = "write the weights of a job to a file, or as a Hugging Face folder",
     .details = "A number is a job of the daemon; anything else is an output directory, and needs no daemon "
                "(./3 for one of\n"
                "digits).\n",

@@ -115,6 +115,14 @@ void spawn_add_option(struct spawn_args *a, const char *name, const char *value)
         spawn_add(a, value);
 }
 
+void spawn_add_value(struct spawn_args *a, const char *name, const char *value)
+{
+    if (value == NULL)
+        return;
+    spawn_add(a, name);
+    spawn_add(a, value);
+}
+
 void spawn_finish(struct spawn_args *a)
 {
     for (size_t i = 0; i < a->words.n; i++)

@@ -21,7 +21,9 @@ struct spawn_args {
 };
 void spawn_add(struct spawn_args *a, const char *word);
 void spawn_add_option(struct spawn_args *a, const char *name,
-                      const char *value); /* value NULL: nothing is added */
+                      const char *value); /* value NULL: nothing is added; "": the name alone */
+/* The same of an option that takes a value, which may be empty. */
+void spawn_add_value(struct spawn_args *a, const char *name, const char *value);
 void spawn_finish(struct spawn_args *a);
 
 /* Becomes the program. Returns only on failure. */

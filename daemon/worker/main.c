@@ -19,10 +19,13 @@ static const char usage[] =
     "time\n"
     "       tutti-worker --run JOB.json [options]     train, from the newest checkpoint where there is one\n"
     "       tutti-worker --export DIR --out FILE      write the weights of a job's output as safetensors\n"
+    "       tutti-worker --export DIR --hf FOLDER     write a gpt2 or llama model as a Hugging Face folder\n"
     "       tutti-worker --probe [--measure] [--out FILE]    what this machine has, and which backend jobs "
     "use\n"
     "       tutti-worker --rules harmony --profile FILE [options]    time a schedule of Harmony by its own "
     "rules\n"
+    "       tutti-worker --sample DIR [options]       go on with a text: a job's output, or a Hugging Face "
+    "folder\n"
     "       tutti-worker --time JOB.json [options]    time the job's layers here, for the plans of later "
     "runs\n"
     "       tutti-worker --plan-profile FILE --device-memory SIZE --batch N [options]    a plan from a "
@@ -54,10 +57,21 @@ static const char usage[] =
     "  --step N|best|last     the weights of a checkpoint, best by accuracy, then loss (default: of the "
     "finished\n"
     "                         job, else of the newest checkpoint)\n"
-    "  --force                replace FILE\n"
+    "  --force                replace FILE, or FOLDER where it is an export\n"
+    "  --shard SIZE           with --hf: tensors of at most SIZE in a file (default: 5GB)\n"
     "what to plan from a profile:\n"
     "  --batch N              samples of a step\n"
     "  --micro-batch N|auto   of these so many at once; auto: the best divisor that was measured\n"
+    "what to sample:\n"
+    "  --prompt TEXT          the text to go on with, or --prompt-ids 1,2,3: its tokens (default: a new "
+    "text)\n"
+    "  --tokens N             at most so many (default: 200)\n"
+    "  --temperature T        0: always the likeliest token; 1: by the model's probabilities (default: 0.8)\n"
+    "  --top-k K              of the K likeliest alone; 0: of all (default: 0)\n"
+    "  --seed S               the same seed, the same text (default: 0)\n"
+    "  --step N|best|last     of that checkpoint, as with --export\n"
+    "  --tokenizer DIR        where vocab.json and merges.txt are (default: the Hugging Face folder)\n"
+    "  --logits               print the logits of the next token, and sample nothing\n"
     "what to time:\n"
     "  --micro-batches LIST   sizes, e.g. 1,2,4,8 (default: powers of two up to the batch that fit)\n"
     "  --force                also what is kept from before\n"
@@ -96,10 +110,12 @@ enum option_id {
     OPT_FORCE,
     OPT_FORM,
     OPT_HELP,
+    OPT_HF,
     OPT_HOST_MEMORY,
     OPT_JOB,
     OPT_JSON,
     OPT_LINK,
+    OPT_LOGITS,
     OPT_MACHINE,
     OPT_MEASURE,
     OPT_MICRO_BATCH,
@@ -120,15 +136,24 @@ enum option_id {
     OPT_POLICY,
     OPT_PROBE,
     OPT_PROFILE,
+    OPT_PROMPT,
+    OPT_PROMPT_IDS,
     OPT_QUIET,
     OPT_RULES,
     OPT_RUN,
+    OPT_SAMPLE,
+    OPT_SEED,
     OPT_SERVE,
+    OPT_SHARD,
     OPT_STEP,
     OPT_SVG,
     OPT_TASK_OVERHEAD,
+    OPT_TEMPERATURE,
     OPT_THREADS,
     OPT_TIME,
+    OPT_TOKENIZER,
+    OPT_TOKENS,
+    OPT_TOP_K,
     OPT_TRACE,
     OPT_TRACE_STEPS,
     OPT_VERSION,
@@ -148,10 +173,12 @@ static const struct option options[] = {
     {"force", no_argument, NULL, OPT_FORCE},
     {"form", required_argument, NULL, OPT_FORM},
     {"help", no_argument, NULL, OPT_HELP},
+    {"hf", required_argument, NULL, OPT_HF},
     {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
     {"job", required_argument, NULL, OPT_JOB},
     {"json", no_argument, NULL, OPT_JSON},
     {"link", required_argument, NULL, OPT_LINK},
+    {"logits", no_argument, NULL, OPT_LOGITS},
     {"machine", required_argument, NULL, OPT_MACHINE},
     {"measure", no_argument, NULL, OPT_MEASURE},
     {"micro-batch", required_argument, NULL, OPT_MICRO_BATCH},
@@ -172,15 +199,24 @@ static const struct option options[] = {
     {"policy", required_argument, NULL, OPT_POLICY},
     {"probe", no_argument, NULL, OPT_PROBE},
     {"profile", required_argument, NULL, OPT_PROFILE},
+    {"prompt", required_argument, NULL, OPT_PROMPT},
+    {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
     {"quiet", no_argument, NULL, OPT_QUIET},
     {"rules", required_argument, NULL, OPT_RULES},
     {"run", required_argument, NULL, OPT_RUN},
+    {"sample", required_argument, NULL, OPT_SAMPLE},
+    {"seed", required_argument, NULL, OPT_SEED},
     {"serve", required_argument, NULL, OPT_SERVE},
+    {"shard", required_argument, NULL, OPT_SHARD},
     {"step", required_argument, NULL, OPT_STEP},
     {"svg", required_argument, NULL, OPT_SVG},
     {"task-overhead", required_argument, NULL, OPT_TASK_OVERHEAD},
+    {"temperature", required_argument, NULL, OPT_TEMPERATURE},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"time", required_argument, NULL, OPT_TIME},
+    {"tokenizer", required_argument, NULL, OPT_TOKENIZER},
+    {"tokens", required_argument, NULL, OPT_TOKENS},
+    {"top-k", required_argument, NULL, OPT_TOP_K},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"trace-steps", required_argument, NULL, OPT_TRACE_STEPS},
     {"update", required_argument, NULL, OPT_OPTIMIZER_ON},
@@ -193,6 +229,7 @@ struct command {
     bool trace_steps; /* were given */
     bool backend;     /* was given */
     bool micro_batch; /* was given */
+    bool sample;      /* an option of --sample was given */
     struct verb_options o;
 };
 
@@ -266,8 +303,8 @@ static int parse_list(const char *text, const char *option, uint64_t *ret, struc
 }
 
 #define VERBS                                                                                                \
-    "--check, --plan and --run, or --export, or --plan-profile, or --probe, or --rules, or --serve, or "     \
-    "--time"
+    "--check, --plan and --run, or --export, or --plan-profile, or --probe, or --rules, or --sample, or "    \
+    "--serve, or --time"
 
 static int set_verb(struct command *c, int verb, const char *path, struct err *err)
 {
@@ -282,9 +319,50 @@ static int set_verb(struct command *c, int verb, const char *path, struct err *e
         c->o.socket = path;
     else if (verb == OPT_RULES)
         c->o.rules.name = path;
+    else if (verb == OPT_SAMPLE)
+        c->o.sample.source = path;
     else if (verb != OPT_PROBE)
         c->o.job.spec_path = path;
     return 0;
+}
+
+static int parse_temperature(const char *text, double *ret, struct err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end != '\0' || !(v >= 0 && v <= 1000))
+        return err_set_at(err, -EINVAL, "--temperature", "expected a number from 0 to 1000, found \"%s\"",
+                          text);
+    *ret = v;
+    return 0;
+}
+
+/* Those of --sample. 1: it is none of them. */
+static int parse_sample_option(struct sample_options *s, int id, const char *arg, struct err *err)
+{
+    switch (id) {
+    case OPT_LOGITS:
+        s->logits = true;
+        return 0;
+    case OPT_PROMPT:
+        s->prompt = arg;
+        return 0;
+    case OPT_PROMPT_IDS:
+        s->prompt_ids = arg;
+        return 0;
+    case OPT_SEED:
+        return parse_number(arg, "--seed", 0, UINT64_MAX, &s->seed, err);
+    case OPT_TEMPERATURE:
+        return parse_temperature(arg, &s->temperature, err);
+    case OPT_TOKENIZER:
+        s->tokenizer = arg;
+        return 0;
+    case OPT_TOKENS:
+        return parse_u32(arg, "--tokens", 1, 1u << 24, &s->tokens, err);
+    case OPT_TOP_K:
+        return parse_u32(arg, "--top-k", 0, UINT32_MAX, &s->top_k, err);
+    }
+    return 1;
 }
 
 /* Those of --rules. */
@@ -353,6 +431,7 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_PROBE:
     case OPT_RULES:
     case OPT_RUN:
+    case OPT_SAMPLE:
     case OPT_SERVE:
     case OPT_TIME:
         return set_verb(c, id, arg, err);
@@ -419,6 +498,11 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
     case OPT_OUT:
         c->o.plan_path = arg;
         return 0;
+    case OPT_HF:
+        c->o.hf_dir = arg;
+        return 0;
+    case OPT_SHARD:
+        return parse_size(arg, "--shard", &c->o.shard_bytes, err);
     case OPT_SVG:
         c->o.svg_path = arg;
         return 0;
@@ -444,7 +528,9 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         c->o.force = true;
         return 0;
     }
-    return parse_rules_option(&c->o, id, arg, err);
+    r = parse_sample_option(&c->o.sample, id, arg, err);
+    c->sample |= r <= 0;
+    return r <= 0 ? r : parse_rules_option(&c->o, id, arg, err);
 }
 
 /* What getopt could not make sense of: an unknown option, or one without its value. */
@@ -513,10 +599,23 @@ static int check_options(const struct command *c, struct err *err)
         return err_set(err, -EINVAL, "--measure goes with --probe");
     if (o->only != 0 && (c->verb != OPT_PROBE || o->measure))
         return err_set(err, -EINVAL, "--only goes with --probe, without --measure");
-    if (c->verb != OPT_EXPORT && (o->export_step != NULL || (o->force && c->verb != OPT_TIME)))
-        return err_set(err, -EINVAL, "--step and --force go with --export");
-    if (c->verb == OPT_EXPORT && o->plan_path == NULL)
-        return err_set(err, -EINVAL, "--export needs --out FILE");
+    if ((o->export_step != NULL && c->verb != OPT_EXPORT && c->verb != OPT_SAMPLE) ||
+        (o->force && c->verb != OPT_EXPORT && c->verb != OPT_TIME))
+        return err_set(err, -EINVAL, "--step and --force go with --export (--step also with --sample)");
+    if (o->hf_dir != NULL && c->verb != OPT_EXPORT)
+        return err_set(err, -EINVAL, "--hf goes with --export");
+    if (o->shard_bytes > 0 && o->hf_dir == NULL)
+        return err_set(err, -EINVAL, "--shard goes with --export and --hf: one file has no shards");
+    if (c->verb == OPT_EXPORT && (o->plan_path == NULL) == (o->hf_dir == NULL))
+        return o->hf_dir == NULL
+                   ? err_set(err, -EINVAL, "--export needs --out FILE, or --hf FOLDER")
+                   : err_set(err, -EINVAL, "--export writes a file or a folder: keep one of --out and --hf");
+    if (c->verb != OPT_SAMPLE && c->sample)
+        return err_set(err, -EINVAL,
+                       "--logits, --prompt, --prompt-ids, --seed, --temperature, --tokenizer, --tokens and "
+                       "--top-k go with --sample");
+    if (o->sample.prompt != NULL && o->sample.prompt_ids != NULL)
+        return err_set(err, -EINVAL, "a text has one beginning: keep one of --prompt and --prompt-ids");
     if ((c->verb == OPT_SERVE) != (o->job_id != 0) || (c->verb == OPT_SERVE) != (o->attempt != 0))
         return err_set(err, -EINVAL, "--serve, --job and --attempt go together");
     const struct rules_options *r = &o->rules;
@@ -551,6 +650,8 @@ static int run_verb(const struct command *c)
         return verb_rules(&c->o);
     case OPT_RUN:
         return verb_run(&c->o);
+    case OPT_SAMPLE:
+        return verb_sample(&c->o);
     case OPT_SERVE:
         return verb_serve(&c->o);
     case OPT_TIME:
@@ -566,7 +667,8 @@ int main(int argc, char **argv)
 {
     struct command c = {.o.job = {.policy = -1, .update = -1},
                         .o.json = asks_for_json(argc, argv),
-                        .o.trace_steps = RUN_TRACE_STEPS};
+                        .o.trace_steps = RUN_TRACE_STEPS,
+                        .o.sample = {.tokens = 200, .temperature = 0.8}};
     struct err err = {0};
     int id;
     open_standard_descriptors();

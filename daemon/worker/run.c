@@ -1,7 +1,7 @@
 /* Trains a job in its output directory. See run.h.
  *
  * The output directory: `lock` (held while a worker is at it), `resolved.json` (what "auto" meant, once and for all),
- * `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, `result.json` (how it ended)
+ * `transformer.json` (of gpt2 and llama models: their config), `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, `result.json` (how it ended)
  * and `trace.json`. Whoever is refused, because the directory is another's, writes nothing there.
  */
 #include "daemon/worker/run.h"
@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run_trace.h"
+#include "daemon/worker/weights.h"
 
 #define RESULT_MAX    (1u << 20)
 #define LOCK_RETRY_NS 50000000ull
@@ -221,6 +222,8 @@ static void run_in_output(const struct run_options *o, struct run_result *res)
     bool ours = r == 0;
     if (r == 0)
         r = settle_resolved(&out, res->job.spec, &res->err);
+    if (r == 0 && res->job.spec->transformer != NULL)
+        r = weights_describe(&out, res->job.spec->transformer, &res->err);
     if (r == 0)
         r = train(o, &out, res);
     res->code = r;

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -468,6 +469,17 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
+/* Their places, "0", "1", ...: before the names of their parameters, so that no two are the same in a checkpoint. */
+static void name_inner(struct arena *arena, struct layer *layers, size_t n)
+{
+    char name[24];
+
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%zu", i);
+        layers[i].name = arena_strdup(arena, name);
+    }
+}
+
 /* {"residual": [...]} or {"block": [...]}: layers that become one. */
 static int read_composite(struct builder *b, const struct json *node, const char *path, const char *key)
 {
@@ -487,6 +499,7 @@ static int read_composite(struct builder *b, const struct json *node, const char
         r = fail_not_tokens(b, path, key);
     if (r == 0)
         r = read_layers(&in, list, inside);
+    name_inner(b->r->s->arena, in.layers.at, in.layers.n);
     l.out = in.width;
     l.n_inner = (uint32_t)in.layers.n;
     l.inner = r == 0 ? arena_memdup(b->r->s->arena, in.layers.at, in.layers.n * sizeof *in.layers.at) : NULL;

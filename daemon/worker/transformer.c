@@ -141,7 +141,7 @@ void transformer_build(const struct transformer *t, uint32_t context, float smoo
     struct layer *l = arena_alloc_array(arena, t->layers + 4, sizeof *l);
     uint32_t n = 0;
 
-    assert(context >= 1 && context <= t->positions);
+    assert(context >= 1 && (context <= t->positions || t->arch == ARCH_LLAMA));
     l[n++] = make_embedding(&b);
     if (t->arch == ARCH_GPT2)
         l[n++] = make_positions(&b);

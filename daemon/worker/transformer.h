@@ -36,7 +36,7 @@ struct transformer {
 
 /* Checks the shape; `path` is where it was described, for messages. */
 int transformer_check(const struct transformer *t, const char *path, struct err *err);
-/* The chain for sequences of `context` tokens, in the arena. Checked before; context <= positions. */
+/* The chain for sequences of `context` tokens, in the arena. Checked before; of gpt2, context <= positions. */
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret);
 

@@ -234,7 +234,7 @@ def check_output(out):
     """What must hold at every moment of a run, whatever happened to it: nothing is half there under its name."""
     for step in checkpoint_steps(out):
         check_checkpoint(out, step)
-    for name in ("result.json", "resolved.json", "trace.json"):
+    for name in ("result.json", "resolved.json", "trace.json", "transformer.json"):
         path = os.path.join(out, name)
         if os.path.exists(path):
             read_json(path)

@@ -19,11 +19,13 @@ import cases_plan  # noqa: F401
 import cases_profile  # noqa: F401
 import cases_replicas  # noqa: F401
 import cases_rules  # noqa: F401
+import cases_sample  # noqa: F401
 import cases_serve  # noqa: F401
 import cases_signals  # noqa: F401
 import cases_spec  # noqa: F401
 import cases_svg  # noqa: F401
 import cases_trace  # noqa: F401
+import cases_transformers  # noqa: F401
 import cases_usage  # noqa: F401
 
 if __name__ == "__main__":

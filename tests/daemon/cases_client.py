@@ -176,6 +176,11 @@ WRONG = [
     ("unknown job of logs", ["logs", "77"], 6, "77"),
     ("unknown job of watch", ["watch", "77"], 6, "77"),
     ("unknown job of export", ["export", "77", "--out", "x"], 6, "77"),
+    ("unknown job of export to a folder", ["export", "77", "--hf", "x"], 6, "77"),
+    ("unknown job of sample", ["sample", "77", "--prompt", "x"], 6, "77"),
+    ("export to nowhere", ["export", "77"], 2, "--hf"),
+    ("export to two places", ["export", "77", "--out", "x", "--hf", "y"], 2, "keep one of --out and --hf"),
+    ("sample of nothing", ["sample"], 2, "usage"),
 ]
 
 
@@ -317,6 +322,77 @@ def test_export_by_id_and_by_directory_is_the_same(t):
     t.check(a == b and len(a) > 8, "the files differ")
     run = tutti(t, "export", "out", "--out", "a.safetensors", expect=None)
     t.check(run.code != 0 and "force" in run.err, "an existing file was replaced")
+
+
+LANGUAGE = {
+    "schema": "job/v1", "name": "language", "output": "out",
+    "model": {"type": "gpt2", "layers": 1, "width": 16, "heads": 2, "context": 16, "vocab": 256},
+    "data": {"format": "bytes", "train": "text"},
+    "train": {"steps": 4, "global_batch": 2},
+    "optimizer": {"type": "adamw", "lr": 1e-3},
+    "checkpoint": {"every": {"steps": 2}, "keep": 9},
+}
+
+
+def language_job(t):
+    with open(t.path("text"), "w") as f:
+        f.write("hello, world. " * 40)
+    return write_job(t, LANGUAGE)
+
+
+@case
+def test_export_to_a_folder_by_id_and_by_directory_is_the_same(t):
+    d = Daemon(t).start()
+    tutti(t, "submit", language_job(t), d=d)
+    tutti(t, "wait", 1, d=d)
+    r = json.loads(tutti(t, "export", 1, "--hf", "a", "--json", d=d).out)
+    t.equal((r["ok"], r["folder"], r["step"], r["files"]), (True, "a", 4, 1), "the report")
+    t.contains(tutti(t, "export", "out", "--hf", "b", "--shard", "4KB").out, "files", what="the text")
+    t.equal(sorted(os.listdir(t.path("a"))), ["config.json", "model.safetensors"], "files")
+    t.equal(read_json(t.path("a", "config.json")), read_json(t.path("b", "config.json")), "config.json")
+    t.contains(tutti(t, "export", "out", "--hf", "a", expect=2).err, "--force", what="the message")
+    t.equal(json.loads(tutti(t, "export", 1, "--hf", "a", "--force", "--step", 2, "--json", d=d).out)["step"], 2, "step")
+    t.contains(tutti(t, "export", "out", "--hf", "", expect=2).err, "not the name of a folder", what="the message")
+
+
+@case
+def test_sample_by_id_by_directory_and_of_a_folder_is_the_same(t):
+    d = Daemon(t).start()
+    tutti(t, "submit", language_job(t), d=d)
+    tutti(t, "wait", 1, d=d)
+    tutti(t, "export", "out", "--hf", "folder")
+    how = ["--prompt", "hello, ", "-n", 30, "--seed", 5, "-t", 1, "-k", 40]
+    texts = [tutti(t, "sample", 1, *how, d=d).out, *(tutti(t, "sample", source, *how).out for source in ("out", "folder"))]
+    t.check(texts[0] and texts.count(texts[0]) == 3, f"texts: {texts}")
+    r = json.loads(tutti(t, "sample", 1, *how, "--step", 2, "--json", d=d).out)
+    t.equal((r["ok"], r["step"], len(r["ids"]), bytes(r["prompt_ids"])), (True, 2, 30, b"hello, "), "the report")
+    t.equal(len(json.loads(tutti(t, "sample", "out", "--prompt-ids", "1,2", "--logits", "--json").out)["logits"]), 256, "logits")
+    t.contains(tutti(t, "sample", "out", "--prompt", "", expect=2).err, "empty", what="the message")
+    t.contains(tutti(t, "sample", "out", "--temperature", "x", expect=2).err, "--temperature", what="the message")
+
+
+@case
+def test_sample_on_a_terminal_is_harmless(t):
+    """A model may say anything, also what a terminal would obey."""
+    tutti(t, "run", language_job(t))
+    parent, child = pty.openpty()
+    process = subprocess.Popen([h.TUTTI, "sample", "out", "-n", "2000", "-t", "20"], env=environment(t), cwd=t.dir,
+                               stdin=subprocess.DEVNULL, stdout=child, stderr=child)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    t.equal(process.wait(), 0, "exit code")
+    os.close(parent)
+    t.check(len(shown) > 1000, f"{len(shown)} bytes")
+    t.check(re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", shown) is None, "control characters")
+    t.check(shown.endswith(b"\n"), "no end of line")
 
 
 @case

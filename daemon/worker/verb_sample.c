@@ -1,0 +1,383 @@
+/* --sample: goes on with a text, token by token. The model is that of a run's output directory, of the finished job or of a
+ * checkpoint, or a Hugging Face folder.
+ *
+ * Text and tokens: of a model with a vocabulary of 256 each byte is a token; a folder with vocab.json and merges.txt has
+ * GPT-2's tokenizer; of any other model the ids themselves are read and printed. The text goes to standard output as it
+ * comes, and nothing else does; with --json one object at the end.
+ *
+ * A gpt2 model has so many positions and no more: a longer text is seen through a window over its last tokens.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "daemon/worker/bpe.h"
+#include "daemon/worker/decoder.h"
+#include "daemon/worker/hf.h"
+#include "daemon/worker/report.h"
+#include "daemon/worker/sampler.h"
+#include "daemon/worker/verbs.h"
+#include "daemon/worker/weights.h"
+
+#define END_OF_TEXT "<|endoftext|>" /* of GPT-2's tokenizer */
+#define BYTES       256             /* vocabulary of text as it is */
+
+struct sampling {
+    const struct verb_options *o;
+    const struct sample_options *s;
+    struct transformer t;
+    struct decoder *decoder;
+    struct outdir out; /* of a run; fd -1: none */
+    struct hf *folder; /* NULL: a run */
+    struct weights weights;
+    struct bpe *bpe;    /* NULL: none */
+    int64_t end;        /* id that ends a text; -1: none */
+    struct bpe_ids ids; /* the text: the prompt, then what was sampled */
+    size_t n_prompt;
+    uint32_t *order;
+    struct strbuf text; /* with --json: what was sampled */
+    bool terminal, c2;  /* standard output is one; its last byte was 0xC2 */
+    double seconds;
+};
+
+/* ---- where the model is ---- */
+
+static bool has_file(int dir, const char *name)
+{
+    return faccessat(dir, name, F_OK, 0) == 0;
+}
+
+static int open_run(struct sampling *g, struct err *err)
+{
+    int r = weights_transformer(&g->out, &g->t, err);
+    if (r == -ENOENT)
+        return err_set_at(err, -EINVAL, g->out.name,
+                          "the job has no gpt2 or llama model; only those can go on with a text");
+    return r < 0 ? r : weights_open(&g->out, g->o->export_step, &g->weights, err);
+}
+
+static int open_folder(struct sampling *g, struct err *err)
+{
+    if (g->o->export_step != NULL)
+        return err_set_at(err, -EINVAL, "--step",
+                          "%s is a Hugging Face folder, which has one set of weights; leave it out",
+                          g->s->source);
+    int r = hf_open(g->s->source, &g->folder, err);
+    if (r == 0)
+        g->t = *hf_transformer(g->folder);
+    return r;
+}
+
+static int open_source(struct sampling *g, struct err *err)
+{
+    int fd = open(g->s->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fs_fail(err, -errno, NULL, g->s->source, "open the directory of a job or model");
+    g->out = (struct outdir){fd, g->s->source};
+    if (has_file(fd, JOB_RESOLVED))
+        return open_run(g, err);
+    if (has_file(fd, "config.json"))
+        return open_folder(g, err);
+    return err_set_at(err, -ENOENT, g->s->source,
+                      "is neither the output of a job (there is no " JOB_RESOLVED
+                      " in it) nor a Hugging Face folder (there is no config.json)");
+}
+
+/* ---- text and tokens ---- */
+
+static int open_tokenizer(struct sampling *g, struct err *err)
+{
+    const char *dir = g->s->tokenizer;
+    if (dir != NULL && !bpe_is_there(dir))
+        return err_set_at(err, -ENOENT, dir, "there are no vocab.json and merges.txt in it");
+    if (dir == NULL && g->folder != NULL && bpe_is_there(g->s->source))
+        dir = g->s->source;
+    if (dir == NULL)
+        return 0;
+    int r = bpe_open(dir, g->t.vocab, &g->bpe, err);
+    if (r == 0)
+        g->end = bpe_find(g->bpe, END_OF_TEXT, strlen(END_OF_TEXT));
+    return r;
+}
+
+static bool has_text(const struct sampling *g)
+{
+    return g->bpe != NULL || g->t.vocab == BYTES;
+}
+
+static int read_prompt(struct sampling *g, const char *text, struct err *err)
+{
+    if (text[0] == '\0')
+        return err_set_at(err, -EINVAL, "--prompt",
+                          "is empty, and there must be something to go on from; leave it out for a new text");
+    if (!has_text(g))
+        return err_set_at(err, -EINVAL, "--prompt",
+                          "the model has a vocabulary of %" PRIu32
+                          " tokens and no tokenizer (vocab.json and merges.txt); give the tokens as "
+                          "--prompt-ids 1,2,3, or the folder with these files as --tokenizer DIR",
+                          g->t.vocab);
+    if (g->bpe != NULL)
+        return bpe_encode(g->bpe, text, strlen(text), &g->ids, err);
+    for (; *text != '\0'; text++)
+        vec_push(&g->ids.list, (unsigned char)*text);
+    return 0;
+}
+
+/* "1,2,3" */
+static int read_ids(struct sampling *g, const char *text, struct err *err)
+{
+    for (const char *at = text;; at++) {
+        char *end = NULL;
+        errno = 0;
+        unsigned long v = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+        if (end == NULL || errno != 0 || (*end != ',' && *end != '\0'))
+            return err_set_at(err, -EINVAL, "--prompt-ids",
+                              "expected numbers, separated by commas, such as 1,2,3; found \"%s\"", text);
+        if (v >= g->t.vocab)
+            return err_set_at(err, -EINVAL, "--prompt-ids",
+                              "%lu is no token: the model's vocabulary has %" PRIu32, v, g->t.vocab);
+        vec_push(&g->ids.list, (int32_t)v);
+        at = end;
+        if (*at == '\0')
+            return 0;
+    }
+}
+
+/* Without a prompt: a new line; with GPT-2's tokenizer the token that is between texts; else the first token. */
+static int32_t first_token(const struct sampling *g)
+{
+    if (g->bpe == NULL)
+        return has_text(g) ? '\n' : 0;
+    return g->end >= 0 ? (int32_t)g->end : 0;
+}
+
+static int prepare_prompt(struct sampling *g, struct err *err)
+{
+    int r = open_tokenizer(g, err);
+    if (r == 0 && g->s->prompt != NULL)
+        r = read_prompt(g, g->s->prompt, err);
+    else if (r == 0 && g->s->prompt_ids != NULL)
+        r = read_ids(g, g->s->prompt_ids, err);
+    else if (r == 0)
+        vec_push(&g->ids.list, first_token(g));
+    g->n_prompt = g->ids.list.n;
+    return r;
+}
+
+/* ---- weights ---- */
+
+static int load_run(struct sampling *g, struct err *err)
+{
+    const struct checkpoint_tensors *t = decoder_tensors(g->decoder);
+    struct safetensors *f;
+    uint64_t hash;
+    int r = weights_copy(&g->weights, -1, NULL, &hash, err);
+    if (r == 0)
+        r = safetensors_open(g->weights.fd, g->weights.path, &f, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; r == 0 && i < t->n_model; i++)
+        r = safetensors_read_tensor(f, &t->model[i], err);
+    safetensors_close(f);
+    return r;
+}
+
+static int load(struct sampling *g, struct err *err)
+{
+    uint64_t most = g->n_prompt + (g->s->logits ? 0 : g->s->tokens);
+    uint32_t threads = g->o->job.threads > 0 ? g->o->job.threads : job_allowed_cores();
+    int r = decoder_create(&g->t, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX, threads, &g->decoder, err);
+    if (r < 0)
+        return r;
+    g->order = malloc(g->t.vocab * sizeof *g->order);
+    if (g->order == NULL)
+        return err_set(err, -ENOMEM, "no memory for a vocabulary of %" PRIu32, g->t.vocab);
+    const struct checkpoint_tensors *t = decoder_tensors(g->decoder);
+    return g->folder != NULL ? hf_load(g->folder, t->model, t->n_model, err) : load_run(g, err);
+}
+
+/* ---- sampling ---- */
+
+/* The model sees the whole text, or as much of its end as it has positions for. */
+static int advance(struct sampling *g, struct err *err)
+{
+    uint32_t length = decoder_length(g->decoder), room = decoder_room(g->decoder);
+    size_t n = g->ids.list.n, more = n - length;
+    if (n > room) {
+        decoder_reset(g->decoder);
+        more = room;
+    }
+    return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
+}
+
+/* What a terminal would obey is shown as '?': a model may say anything. */
+static char harmless(struct sampling *g, char c)
+{
+    unsigned char u = (unsigned char)c;
+    bool control = (u < 0x20 && u != '\n' && u != '\t') || u == 0x7f || (g->c2 && u < 0xa0);
+    g->c2 = u == 0xc2;
+    return g->terminal && control ? '?' : c;
+}
+
+static void put_bytes(struct sampling *g, const char *p, size_t n)
+{
+    if (g->o->json) {
+        strbuf_addn(&g->text, p, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        putchar(harmless(g, p[i]));
+}
+
+/* Prints one token. Those of a vocabulary that its tokenizer has no word for, and that padding is for, have no text. */
+static int put_token(struct sampling *g, int32_t id, struct err *err)
+{
+    size_t n = 0;
+    const char *p;
+    if (g->bpe != NULL) {
+        p = bpe_bytes(g->bpe, (uint32_t)id, &n);
+        put_bytes(g, p, p != NULL ? n : 0);
+    } else if (has_text(g)) {
+        put_bytes(g, (const char[]){(char)id}, 1);
+    } else if (!g->o->json) {
+        printf("%s%" PRId32, g->ids.list.n > g->n_prompt + 1 ? " " : "", id);
+    }
+    if (!g->o->json && fflush(stdout) != 0)
+        return err_set(err, -errno, "cannot write to standard output: %s", strerror(errno));
+    return 0;
+}
+
+static int sample(struct sampling *g, struct err *err)
+{
+    const struct sampler how = {g->s->temperature, g->s->top_k, g->s->seed};
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < g->s->tokens; i++) {
+        r = advance(g, err);
+        if (r < 0)
+            return r;
+        int32_t id = (int32_t)sampler_choose(&how, decoder_logits(g->decoder), g->t.vocab, i, g->order);
+        if (id == g->end)
+            break;
+        vec_push(&g->ids.list, id);
+        r = put_token(g, id, err);
+    }
+    return r;
+}
+
+/* ---- printing ---- */
+
+static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_t n)
+{
+    strbuf_addf(b, ",\"%s\":[", key);
+    for (size_t i = 0; i < n; i++)
+        strbuf_addf(b, "%s%" PRId32, i > 0 ? "," : "", ids[i]);
+    strbuf_add(b, "]");
+}
+
+/* What is no UTF-8 becomes U+FFFD, and so does NUL; the ids are exact. */
+static void add_sampled_text(struct strbuf *b, struct sampling *g)
+{
+    strbuf_add(b, ",\"text\":");
+    for (size_t i = 0; i < g->text.n; i++)
+        if (g->text.at[i] == '\0')
+            g->text.at[i] = (char)0xff;
+    if (has_text(g))
+        strbuf_add_json(b, g->text.n > 0 ? g->text.at : "");
+    else
+        strbuf_add(b, "null");
+}
+
+static void add_logits(struct strbuf *b, const struct sampling *g, const char *before, const char *between)
+{
+    const float *logits = decoder_logits(g->decoder);
+    strbuf_add(b, before);
+    for (uint32_t i = 0; i < g->t.vocab; i++)
+        strbuf_addf(b, "%s%.9g", i > 0 ? between : "", (double)logits[i]);
+}
+
+static void add_json(struct strbuf *b, struct sampling *g)
+{
+    strbuf_addf(b, "{\"ok\":true,\"model\":\"%s\",\"source\":", transformer_arch_names[g->t.arch]);
+    strbuf_add_json(b, g->s->source);
+    if (g->folder == NULL)
+        strbuf_addf(b, ",\"step\":%" PRIu64, g->weights.step);
+    else
+        strbuf_add(b, ",\"step\":null");
+    add_ids(b, "prompt_ids", g->ids.list.at, g->n_prompt);
+    if (g->s->logits) {
+        add_logits(b, g, ",\"logits\":[", ",");
+        strbuf_add(b, "]}\n");
+        return;
+    }
+    add_ids(b, "ids", g->ids.list.at + g->n_prompt, g->ids.list.n - g->n_prompt);
+    add_sampled_text(b, g);
+    strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
+}
+
+/* Of text it has been printed already: a terminal needs an end of line. */
+static int print_sample(struct sampling *g)
+{
+    struct strbuf b = {0};
+    if (g->o->json)
+        add_json(&b, g);
+    else if (g->s->logits)
+        add_logits(&b, g, "", "\n");
+    if (!g->o->json && (g->s->logits || g->terminal || !has_text(g)))
+        strbuf_add(&b, "\n");
+    return b.n > 0 ? print_buffer(&b) : EXIT_DONE;
+}
+
+/* ---- the verb ---- */
+
+static int run(struct sampling *g, struct err *err)
+{
+    int r = open_source(g, err);
+    if (r == 0)
+        r = prepare_prompt(g, err);
+    if (r == 0)
+        r = load(g, err);
+    if (r < 0)
+        return r;
+    uint64_t begin = clock_now_ns();
+    r = g->s->logits ? advance(g, err) : sample(g, err);
+    g->seconds = (double)(clock_now_ns() - begin) * 1e-9;
+    return r;
+}
+
+static void finish(struct sampling *g)
+{
+    decoder_destroy(g->decoder);
+    hf_close(g->folder);
+    bpe_close(g->bpe);
+    weights_close(&g->weights);
+    if (g->out.fd >= 0)
+        close(g->out.fd);
+    vec_free(&g->ids.list);
+    strbuf_finish(&g->text);
+    free(g->order);
+}
+
+static int exit_of(int code)
+{
+    if (code == -ENOENT)
+        return EXIT_NOT_FOUND;
+    return code == -EINVAL || code == -EOPNOTSUPP ? EXIT_INVALID : EXIT_FAILED;
+}
+
+int verb_sample(const struct verb_options *o)
+{
+    struct err err = {0};
+    struct sampling g = {.o = o, .s = &o->sample, .out.fd = -1, .weights.fd = -1, .end = -1};
+    g.terminal = !o->json && isatty(STDOUT_FILENO);
+    int r = run(&g, &err);
+    if (r < 0 && g.ids.list.n > g.n_prompt && g.terminal)
+        putchar('\n'); /* the error begins a line */
+    int code = r < 0 ? report_failure(o, exit_of(r), r, &err, 0) : print_sample(&g);
+    finish(&g);
+    return code;
+}
