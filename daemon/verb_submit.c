@@ -169,7 +169,7 @@ void verb_submit(struct request *rq)
     const struct job *before = key != NULL ? jobs_find_key(rq->daemon->jobs, rq->uid, key) : NULL;
     if (before != NULL)
         answer_duplicate(rq, before, jobs_spec_hash(text, dir));
-    else if (spec_parse(text, strlen(text), "spec", dir, false, &spec, &err) < 0)
+    else if (spec_parse_closed(text, strlen(text), "spec", dir, &spec, &err) < 0)
         request_refuse(rq, &err);
     else
         submit(rq, text, spec, dir, key);

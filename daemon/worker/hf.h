@@ -30,6 +30,9 @@ void hf_close(struct hf *f); /* takes NULL */
 
 const struct transformer *hf_transformer(const struct hf *f);
 
+/* A checksum by which folders with other weights are told apart: of the files' sizes and of blocks spread over them. */
+int hf_fingerprint(const struct hf *f, uint32_t *ret, struct err *err);
+
 /* Fills all weights. `tensors` are all of the model of hf_transformer, in any order. F16 and BF16 become the same values
  * in F32. After a failure some are filled. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);

@@ -225,9 +225,11 @@ static int check_activations(const struct spec *s, struct err *err)
 /* What one section decides for another. */
 static int settle(struct spec *s, struct err *err)
 {
-    struct layer *loss = &s->model.layers[s->model.n_layers - 1];
     uint64_t targets;
 
+    if (s->model.n_layers == 0) /* in a folder that was not opened */
+        return 0;
+    struct layer *loss = &s->model.layers[s->model.n_layers - 1];
     loss->smoothing = (float)s->train.label_smoothing;
     if (s->mse && loss->smoothing > 0)
         return err_set_at(err, -EINVAL, "train.label_smoothing", "the loss mse has no labels; remove it");
@@ -242,11 +244,11 @@ static int settle(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
-               struct spec **ret, struct err *err)
+static int parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments, bool closed,
+                 struct spec **ret, struct err *err)
 {
     struct arena *arena;
-    struct spec_reader reader = {.base_dir = base_dir, .err = err};
+    struct spec_reader reader = {.base_dir = base_dir, .closed = closed, .err = err};
     struct json *doc;
     int r = json_parse(text, bytes, name, comments, &doc, err);
 
@@ -270,6 +272,18 @@ int spec_parse(const char *text, size_t bytes, const char *name, const char *bas
     }
     *ret = reader.s;
     return 0;
+}
+
+int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
+               struct spec **ret, struct err *err)
+{
+    return parse(text, bytes, name, base_dir, comments, false, ret, err);
+}
+
+int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
+                      struct err *err)
+{
+    return parse(text, bytes, name, base_dir, false, true, ret, err);
 }
 
 /* To the end, whatever it is: a file, a pipe. */

@@ -1,7 +1,7 @@
 /* The job spec (schema job/v1 of docs/job): JSON text becomes a validated, plain struct, const once resolved.
  *
  * Order of calls:
- *     spec_load or spec_parse      syntax, schema, cross-checks; opens no file that the spec names
+ *     spec_load or spec_parse      syntax, schema, cross-checks; opens no file that the spec names but a model's folder
  *     dataset_open (data.h)        which learns the number of samples
  *     spec_resolve                 fixes what was "auto" and changes bits, and the number of steps
  *     spec_lr, spec_due, spec_resolved_json, spec_hash, data_index
@@ -63,6 +63,7 @@ struct spec {
     bool mse;      /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
     const struct transformer *transformer; /* what the model was described as; NULL: as a chain */
     const char *from;                      /* Hugging Face folder with the initial weights; NULL: random ones */
+    uint32_t from_crc;                     /* of these */
     bool tokens;   /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
     uint32_t seq;  /* tokens per sample; 0 or 1: none */
     uint32_t vocab; /* of the tokens: each id is below; 0 without tokens */
@@ -144,6 +145,10 @@ int spec_load_in(const char *path, const char *base_dir, struct spec **ret, stru
 /* `name` stands for the text in messages. base_dir: where relative paths begin; NULL: leave them alone. */
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
                struct spec **ret, struct err *err);
+/* The same without opening any file: for those who may not, as the daemon. A model that is in a folder has no layers then, so
+ * nothing but the rest of the spec may be looked at. */
+int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
+                      struct err *err);
 void spec_destroy(struct spec *s); /* takes NULL */
 
 bool spec_has_val(const struct spec *s);

@@ -9,6 +9,7 @@
 struct spec_reader {
     struct spec *s;
     const char *base_dir; /* NULL: paths stay as they are */
+    bool closed;          /* no file may be opened: of a model in a folder nothing is known then */
     struct err *err;
 };
 

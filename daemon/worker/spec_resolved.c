@@ -125,6 +125,8 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, "{\"model\":[");
     add_layers(b, s->model.layers, s->model.n_layers);
     strbuf_addf(b, "],\"seed\":%" PRIu64, s->seed);
+    if (s->from)
+        strbuf_addf(b, ",\"from_crc32c\":\"%08" PRIx32 "\"", s->from_crc);
     add_data(b, s);
     strbuf_addf(b,
                 ",\"train\":{\"global_batch\":%" PRIu32 ",\"micro_batch\":%" PRIu32 ",\"replicas\":%" PRIu32

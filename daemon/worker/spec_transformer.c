@@ -15,16 +15,17 @@
 static const struct size {
     const char *name;
     uint32_t layers, width, heads, kv_heads, hidden; /* 0: as many as heads; the usual one */
+    bool tied;
 } gpt2_sizes[] =
     {
-        {"124M", 12, 768, 12, 0, 0},  {"355M", 24, 1024, 16, 0, 0}, {"774M", 36, 1280, 20, 0, 0},
-        {"1.5B", 48, 1600, 25, 0, 0}, {"2.7B", 32, 2560, 32, 0, 0}, {"6.7B", 32, 4096, 32, 0, 0},
-        {"10B", 48, 4096, 32, 0, 0},  {NULL, 0, 0, 0, 0, 0},
+        {"124M", 12, 768, 12, 0, 0, true},  {"355M", 24, 1024, 16, 0, 0, true}, {"774M", 36, 1280, 20, 0, 0, true},
+        {"1.5B", 48, 1600, 25, 0, 0, true}, {"2.7B", 32, 2560, 32, 0, 0, true}, {"6.7B", 32, 4096, 32, 0, 0, true},
+        {"10B", 48, 4096, 32, 0, 0, true},  {NULL, 0, 0, 0, 0, 0, false},
 },
   llama_sizes[] = {
-      {"15M", 6, 288, 6, 0, 768},       {"42M", 8, 512, 8, 0, 1376},      {"110M", 12, 768, 12, 0, 2048},
-      {"1.1B", 22, 2048, 32, 4, 5632},  {"3B", 26, 3200, 32, 0, 8640},    {"7B", 32, 4096, 32, 0, 11008},
-      {NULL, 0, 0, 0, 0, 0},
+      {"15M", 6, 288, 6, 0, 768, true},       {"42M", 8, 512, 8, 0, 1376, true},      {"110M", 12, 768, 12, 0, 2048, true},
+      {"1.1B", 22, 2048, 32, 4, 5632, false},  {"3B", 26, 3200, 32, 0, 8640, false},    {"7B", 32, 4096, 32, 0, 11008, false},
+      {NULL, 0, 0, 0, 0, 0, false},
 };
 
 #define NAMES_MAX 8
@@ -45,6 +46,7 @@ static bool take_size(struct json_obj *o, const struct size *sizes, struct trans
     t->heads = sizes[which].heads;
     t->kv_heads = sizes[which].kv_heads;
     t->hidden = sizes[which].hidden;
+    t->tied = sizes[which].tied;
     return true;
 }
 
@@ -150,16 +152,17 @@ int spec_read_transformer(const struct spec_reader *r, const struct json *node, 
     return finish(r, &t, "model", context);
 }
 
-static int read_folder(const char *dir, struct transformer *ret, struct err *err)
+static int read_folder(const struct spec_reader *r, struct transformer *ret)
 {
     struct hf *f;
-    int r = hf_open(dir, &f, err);
+    int status = hf_open(r->s->from, &f, r->err);
 
-    if (r < 0)
-        return r;
+    if (status < 0)
+        return status;
     *ret = *hf_transformer(f);
+    status = hf_fingerprint(f, &r->s->from_crc, r->err);
     hf_close(f);
-    return 0;
+    return status;
 }
 
 int spec_read_hf(const struct spec_reader *r, const struct json *node)
@@ -180,7 +183,12 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         json_fail(&o, "config", -EINVAL, "a folder has its own config.json; keep one of \"from\" and \"config\"");
     if (json_obj_end(&o) < 0)
         return o.status;
-    status = config ? hf_config_read(config, "model.config", &t, r->err) : read_folder(r->s->from, &t, r->err);
+    r->s->tokens = true;
+    if (r->s->from && r->closed) {
+        r->s->vocab = UINT32_MAX; /* whatever it is */
+        return 0;
+    }
+    status = config ? hf_config_read(config, "model.config", &t, r->err) : read_folder(r, &t);
     if (status < 0)
         return status;
     if (dropout >= 0)

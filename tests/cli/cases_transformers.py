@@ -4,6 +4,7 @@ cases_sample.py has what such models say."""
 import json
 import math
 import os
+import shutil
 import random
 import struct
 
@@ -476,6 +477,24 @@ def test_transformers_folder_that_is_none_is_refused(t):
 
 
 @case
+def test_transformers_other_weights_are_another_job(t):
+    """Not by the folder's name: by what is in it."""
+    a, b = t.path("a"), t.path("b")
+    shutil.copytree(folder("gpt2"), a)
+    out = train(t, job(BASE, {"model": {"from": a, "context": 16}, "train.steps": 2}))
+    shutil.move(a, b)
+    t.worker("--run", write_job(t, job(BASE, {"model": {"from": b, "context": 16}, "train.steps": 3})), "--output", out, "--quiet")
+    with open(os.path.join(b, "model.safetensors"), "r+b") as f:
+        f.seek(-9, os.SEEK_END)
+        byte = f.read(1)
+        f.seek(-9, os.SEEK_END)
+        f.write(bytes([byte[0] ^ 1]))
+    run = t.worker("--run", write_job(t, job(BASE, {"model": {"from": b, "context": 16}, "train.steps": 4})), "--output", out,
+                   "--quiet", expect=2)
+    t.contains(run.err, "another spec", what="the message")
+
+
+@case
 def test_transformers_llama_goes_beyond_its_positions(t):
     """They are what it was made for, not what it has weights for."""
     out = train(t, job(BASE, {"model": {"from": folder("llama"), "context": 100}, "train.steps": 1,
@@ -494,16 +513,17 @@ def test_transformers_config_and_keys_make_the_same_model(t, name):
         out = train(t, job(BASE, {"model": model, "train.steps": 1}), f"out{i}")
         resolved.append(read_json(os.path.join(out, "resolved.json")))
     t.equal(resolved[1], resolved[0], "config and keys")
+    t.check(resolved[2].pop("from_crc32c"), "which weights it begins with is part of the job")
     t.equal(resolved[2], resolved[0], "folder and keys")
 
 
-@case(each=[("gpt2 124M", 124439808), ("gpt2 1.5B", 1557611200), ("llama 15M tied", 15191712),
+@case(each=[("gpt2 124M", 124439808), ("gpt2 1.5B", 1557611200), ("llama 15M", 15191712),
             ("llama 1.1B", 1100048384), ("llama 7B", 6738415616)])
 def test_transformers_sizes_have_the_parameters_of_their_names(t, value):
     name, parameters = value
-    kind, size, *tied = name.split()
+    kind, size = name.split()
     model = {"type": kind, "size": size, "context": 16}
-    model |= {"positions": 1024} if kind == "gpt2" else {"tied": bool(tied)}
+    model |= {"positions": 1024} if kind == "gpt2" else {}
     spec = job(BASE, {"model": model, "train.global_batch": 1, "train.micro_batch": 1})
     r = t.worker("--check", write_job(t, spec), "--json", "--device-memory", "1TB", "--host-memory", "1TB", expect=None).json()
     t.equal(r.get("parameters"), parameters, f"parameters: {r}")

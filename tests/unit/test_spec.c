@@ -250,6 +250,26 @@ static void test_every_name_of_the_tables_is_accepted(void **state)
     }
 }
 
+/* The daemon reads specs of others and opens nothing that they name. */
+static void test_closed_spec_opens_no_folder(void **state)
+{
+    static const char data[] = "{\"format\":\"bytes\",\"train\":\"text\"}";
+    const char *text = job("{\"from\":\"no such folder\"}", data, NULL, NULL, NULL);
+    struct err err = {0};
+    struct spec *s = NULL;
+
+    (void)state;
+    assert_int_equal(spec_parse(text, strlen(text), "job", "/base", false, &s, &err), -ENOENT);
+    if (spec_parse_closed(text, strlen(text), "job", "/base", &s, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    assert_string_equal(s->from, "/base/no such folder");
+    assert_int_equal(s->model.n_layers, 0);
+    assert_int_equal(s->train.global_batch, 8);
+    spec_destroy(s);
+    text = job("{\"from\":\"f\",\"contxt\":3}", data, NULL, NULL, NULL);
+    assert_int_equal(spec_parse_closed(text, strlen(text), "job", "/base", &s, &err), -EINVAL);
+}
+
 /* ------------------------------------------------------------------------------------------ refused */
 
 struct wrong {
@@ -859,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_mlp_becomes_a_chain),
         cmocka_unit_test(test_chain_is_expanded),
         cmocka_unit_test(test_every_name_of_the_tables_is_accepted),
+        cmocka_unit_test(test_closed_spec_opens_no_folder),
         cmocka_unit_test(test_wrong_specs_are_refused_with_path_and_advice),
         cmocka_unit_test(test_wrong_documents_are_refused),
         cmocka_unit_test(test_truncated_and_mutated_specs_never_crash),
