@@ -3,8 +3,9 @@
  * Why this way: a run lives on its caller's stack and hangs in a list while pieces are left, so nothing is
  * allocated per run and several streams may run ops at once. Pieces are handed out one by one by an atomic
  * counter: a thread that shares its core with somebody else simply takes fewer. Who ran a piece never
- * matters, because a piece writes its own part of the output. Idle workers sleep on a condition variable; the
- * caller always works on its own run, so a run makes progress even when every worker is busy elsewhere.
+ * matters, because a piece writes its own part of the output. Idle workers look for work for some
+ * microseconds, then sleep on a condition variable; the caller always works on its own run, so a run makes
+ * progress even when every worker is busy elsewhere.
  *
  * Threads: pool_create and pool_destroy from one thread; pool_run from any, also from inside a piece.
  */
@@ -23,8 +24,8 @@ struct run {
     void *ctx;
     uint32_t n;
     _Atomic uint64_t next; /* first piece nobody has taken; passes n (64 bits: never wraps) */
-    uint32_t helpers;      /* workers inside this run; guarded by pool.mutex */
-    struct run *next_run;  /* guarded by pool.mutex */
+    _Atomic uint32_t helpers; /* workers inside this run; written under pool.mutex */
+    struct run *next_run;     /* guarded by pool.mutex */
 };
 
 struct pool {
@@ -32,6 +33,8 @@ struct pool {
     pthread_cond_t work; /* a run was added, or stop was set */
     pthread_cond_t done; /* the last helper left some run, or a worker has started */
     struct run *runs;    /* with pieces left, oldest first; guarded by mutex */
+    _Atomic uint32_t posted; /* runs ever added: who looks for work without the mutex sees it change */
+    uint32_t sleepers;       /* workers in a wait for `work`; guarded by mutex */
     uint32_t ready;      /* workers that have started; guarded by mutex */
     bool stop;           /* guarded by mutex */
     uint32_t n_workers;  /* constant once created */
@@ -57,6 +60,44 @@ static struct run *find_run(const struct pool *p)
     return r;
 }
 
+/* Work comes every few microseconds while a step computes, and a sleep takes longer than that to begin and to end. So a
+ * thread first looks for a while, short enough not to matter where cores are shared. */
+#define LOOKS 500
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void look_for_work(const struct pool *p, uint32_t seen)
+{
+    for (int i = 0; i < LOOKS && atomic_load_explicit(&p->posted, memory_order_relaxed) == seen; i++)
+        relax();
+}
+
+static void look_for_end(const struct run *r)
+{
+    for (int i = 0; i < LOOKS && atomic_load_explicit(&r->helpers, memory_order_acquire) > 0; i++)
+        relax();
+}
+
+/* Called and returns with the mutex held; there may be work afterwards. */
+static void idle(struct pool *p)
+{
+    uint32_t seen = atomic_load_explicit(&p->posted, memory_order_relaxed);
+
+    pthread_mutex_unlock(&p->mutex);
+    look_for_work(p, seen);
+    pthread_mutex_lock(&p->mutex);
+    if (p->stop || atomic_load_explicit(&p->posted, memory_order_relaxed) != seen)
+        return;
+    p->sleepers++;
+    pthread_cond_wait(&p->work, &p->mutex);
+    p->sleepers--;
+}
+
 static void *worker_main(void *arg)
 {
     struct pool *p = arg;
@@ -68,14 +109,14 @@ static void *worker_main(void *arg)
     while (!p->stop) {
         struct run *r = find_run(p);
         if (!r) {
-            pthread_cond_wait(&p->work, &p->mutex);
+            idle(p);
             continue;
         }
-        r->helpers++;
+        atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
         pthread_mutex_unlock(&p->mutex);
         take_pieces(r);
         pthread_mutex_lock(&p->mutex);
-        if (--r->helpers == 0)
+        if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
             pthread_cond_broadcast(&p->done);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -88,6 +129,7 @@ static void add_run(struct pool *p, struct run *r)
     while (*at)
         at = &(*at)->next_run;
     *at = r;
+    atomic_fetch_add_explicit(&p->posted, 1, memory_order_relaxed);
 }
 
 static void remove_run(struct pool *p, struct run *r)
@@ -109,19 +151,20 @@ void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint
     struct run r = {.fn = fn, .ctx = ctx, .n = n};
     pthread_mutex_lock(&p->mutex);
     add_run(p, &r);
+    uint32_t wake = n - 1 < p->sleepers ? n - 1 : p->sleepers;
     pthread_mutex_unlock(&p->mutex);
-    if (n - 1 >= p->n_workers)
-        pthread_cond_broadcast(&p->work);
-    else
-        for (uint32_t i = 1; i < n; i++)
-            pthread_cond_signal(&p->work);
+    for (uint32_t i = 0; i < wake; i++)
+        pthread_cond_signal(&p->work);
 
     take_pieces(&r);
 
     /* Every piece is taken; once the helpers have left, every piece is done, and nobody knows r any more. */
     pthread_mutex_lock(&p->mutex);
     remove_run(p, &r);
-    while (r.helpers > 0)
+    pthread_mutex_unlock(&p->mutex);
+    look_for_end(&r);
+    pthread_mutex_lock(&p->mutex);
+    while (atomic_load_explicit(&r.helpers, memory_order_relaxed) > 0)
         pthread_cond_wait(&p->done, &p->mutex);
     pthread_mutex_unlock(&p->mutex);
 }
