@@ -251,15 +251,13 @@ struct op_range {
  * the result is made of. An op may leave some alone, as an update that is not to be applied. Returns how many. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* Attention on a cpu (see cpu/ops_attention.c): how many lanes share the heads of a call, at most, and floats of scratch of
- * each; queries whose scores a forward lane holds at once, at most and for some seq; and the block of all scores that a
- * backward lane does. All are multiples of 8. */
-#define ATTENTION_LANES   16
-#define ATTENTION_STRIP   128
-#define ATTENTION_QUERIES 64
-#define ATTENTION_KEYS    128
-uint64_t attention_lane(uint32_t seq, uint32_t head);
-uint32_t attention_strip(uint32_t seq);
+/* Attention on a cpu (see cpu/ops_attention.c). The bits depend on the last two of these, each a power of two. */
+#define ATTENTION_LANES   16                          /* that share the heads of a call, at most */
+#define ATTENTION_STRIP   128                         /* queries whose scores a forward lane holds at once, at most */
+#define ATTENTION_QUERIES 64                          /* of a strip of the backward pass */
+#define ATTENTION_KEYS    128                         /* of a block */
+uint32_t attention_strip(uint32_t seq);               /* queries of a strip of the forward pass */
+uint64_t attention_lane(uint32_t seq, uint32_t head); /* floats of a lane's scratch */
 
 /* Floats of scratch that the attention ops of any backend need: by shape alone. */
 uint64_t attention_scratch(uint32_t rows, uint32_t seq, uint32_t heads, uint32_t kv_heads, uint32_t head);

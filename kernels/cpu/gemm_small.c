@@ -1,7 +1,7 @@
 /* Matrix products of our own: those with fewer than 16 rows or columns, as of the last layer of a classifier or of batches
  * of a few rows; and the building block of attention, a few rows of a product that lies in a cache (gemm_rows).
  *
- * Why this way: for such shapes the library changes its order of summation, and is slow. Here the narrow side
+ * Why this way: for narrow shapes the library changes its order of summation, and is slow. Here the narrow side
  * of the product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it
  * lies. Where the wide side is contiguous along k, the 16 lanes of a vector are the narrow side and the wide
  * side is broadcast ("rows" form); where it is contiguous along its own index, the lanes are the wide side

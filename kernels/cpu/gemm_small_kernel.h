@@ -2,8 +2,9 @@
  *
  * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load,
  * vec_store, vec_add, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers
- * beside operands: 4 or 24), ROWS_AT_ONCE (of the rows form), TILE_ROWS and TILE_VECS (of gemm_rows). Loops over accumulators have constant bounds after
- * inlining and are unrolled, so that the accumulators live in registers.
+ * beside operands: 4 or 24), ROWS_AT_ONCE (of the rows form), TILE_ROWS and TILE_VECS (of gemm_rows). Loops
+ * over accumulators have constant bounds after inlining and are unrolled, so that the accumulators live in
+ * registers.
  */
 
 /* `rows` of the wide side against the panel. */

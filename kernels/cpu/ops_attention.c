@@ -389,10 +389,10 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-static void fwd_task(struct task *t, float *at)
+static void take_fwd(struct task *t, float *at, uint32_t strip)
 {
     const struct attention *a = &t->run->a;
-    uint32_t strip = attention_strip(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
+    const float *begin = at;
 
     t->kt = take(&at, a->keys * a->width);
     t->v = take(&at, a->keys * a->width);
@@ -400,7 +400,16 @@ static void fwd_task(struct task *t, float *at)
     t->out = take(&at, strip * a->width);
     t->ld = a->keys + LINE; /* rows a power of two apart would share the same lines of a cache */
     t->score = take(&at, strip * t->ld);
+    assert((uint64_t)(at - begin) + LINE <= attention_lane(a->seq, a->head));
+    (void)begin;
+}
 
+static void fwd_task(struct task *t, float *scratch)
+{
+    const struct attention *a = &t->run->a;
+    uint32_t strip = attention_strip(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
+
+    take_fwd(t, scratch, strip);
     copy_in_head(t, t->v, k); /* on its way */
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -455,6 +464,7 @@ static void bwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t ro
 static void take_bwd(struct task *t, float *at, uint32_t strip)
 {
     const struct attention *a = &t->run->a;
+    const float *begin = at;
 
     t->kt = take(&at, a->keys * a->width);
     t->vt = take(&at, a->keys * a->width);
@@ -467,15 +477,17 @@ static void take_bwd(struct task *t, float *at, uint32_t strip)
     t->ld = least(a->keys, KEYS) + LINE;
     t->score = take(&at, strip * t->ld);
     t->dscore = take(&at, strip * t->ld);
+    assert((uint64_t)(at - begin) + LINE <= attention_lane(a->seq, a->head));
+    (void)begin;
 }
 
-static void bwd_task(struct task *t, float *at)
+static void bwd_task(struct task *t, float *scratch)
 {
     const struct attention *a = &t->run->a;
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
-    take_bwd(t, at, strip);
-    copy_in_head(t, t->k, v); /* on their way */
+    take_bwd(t, scratch, strip);
+    copy_in_head(t, t->k, v); /* on its way */
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);
     transpose(a, t->kt, t->k);
