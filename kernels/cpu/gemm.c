@@ -71,7 +71,7 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 static void tile_block(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1, uint32_t k0,
                        uint32_t k1)
 {
-    size_t lda = gemm_lda(g), ldb = gemm_ldb(g), ldc = gemm_ldc(g);
+    size_t lda = g->a_trans ? g->m : g->k, ldb = g->b_trans ? g->k : g->n, ldc = g->n;
     const float *a = g->a + (g->a_trans ? k0 * lda + m0 : m0 * lda + k0);
     const float *b = g->b + (g->b_trans ? n0 * ldb + k0 : k0 * ldb + n0);
     float *c = g->c + m0 * ldc + n0;
@@ -103,35 +103,17 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-static bool is_small(const struct gemm *g)
-{
-    assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
-    return g->m < GEMM_SMALL || g->n < GEMM_SMALL;
-}
-
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
     struct tiling t = {.g = g};
 
-    if (is_small(g)) {
+    assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
+    if (g->m < GEMM_SMALL || g->n < GEMM_SMALL) {
         gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
     choose_tiles(&t);
     pool_run(pool, run_tile, &t, t.rows * t.cols);
-}
-
-void gemm_run_here(const struct gemm *g)
-{
-    struct tiling t = {.g = g};
-
-    if (is_small(g)) {
-        gemm_small_run(g, gemm_small_best(), NULL);
-        return;
-    }
-    choose_tiles(&t);
-    for (uint32_t i = 0; i < t.rows * t.cols; i++)
-        run_tile(&t, i);
 }
 
 void cpu_thread_init(void)

@@ -18,42 +18,26 @@ struct pool;
 #define GEMM_K_BLOCK 384
 #define GEMM_SMALL   16 /* below this many rows or columns the library changes its order of summation */
 
-/* c[m][n] = (accumulate ? c : 0) + op(a) * op(b), row-major. a is [m][k], or [k][m] when a_trans; b is [k][n],
+/* c[m][n] = (accumulate ? c : 0) + op(a) * op(b), all dense and row-major. a is [m][k], or [k][m] when a_trans; b is [k][n],
  * or [n][k] when b_trans. m, n, k >= 1. */
 struct gemm {
     const float *a, *b;
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    size_t lda, ldb, ldc; /* from row to row, in elements; 0: dense */
     /* Called for every part of c, rows m0..m1-1 and columns n0..n1-1, when it is done and still in a cache; NULL: nothing.
      * What it does may not depend on how c was cut. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* its own */
 };
 
-static inline size_t gemm_lda(const struct gemm *g)
-{
-    return g->lda ? g->lda : g->a_trans ? g->m : g->k;
-}
-static inline size_t gemm_ldb(const struct gemm *g)
-{
-    return g->ldb ? g->ldb : g->b_trans ? g->k : g->n;
-}
-static inline size_t gemm_ldc(const struct gemm *g)
-{
-    return g->ldc ? g->ldc : g->n;
-}
-
 void gemm_run(const struct gemm *g, struct pool *pool);
-/* The same bits, all of it in the calling thread, whatever the size. */
-void gemm_run_here(const struct gemm *g);
 
 /* For m or n < GEMM_SMALL; gemm_run calls it with the best set that this processor has. The bits are the same
  * with each: a test runs them all. */
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
 enum gemm_isa gemm_small_best(void);
-void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool); /* pool NULL: in the calling thread */
+void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 /* GEMM_ROWS rows of a product whose operands lie in a cache: c[i][j] = (accumulate ? c : 0) + one chain of fused
  * multiply-adds over ascending k, from zero, of a[i * a_i + k * a_k] * b[k * ldb + j]. n is a multiple of 16. In the calling

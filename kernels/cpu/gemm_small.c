@@ -300,15 +300,15 @@ static void run_piece(void *ctx, uint32_t piece)
 static struct small from_gemm(const struct gemm *g)
 {
     struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};
-    size_t a_m = g->a_trans ? 1 : gemm_lda(g), a_k = g->a_trans ? gemm_lda(g) : 1;
-    size_t b_n = g->b_trans ? gemm_ldb(g) : 1, b_k = g->b_trans ? 1 : gemm_ldb(g);
+    size_t a_m = g->a_trans ? 1 : g->k, a_k = g->a_trans ? g->m : 1;
+    size_t b_n = g->b_trans ? g->k : 1, b_k = g->b_trans ? 1 : g->n;
 
     if (g->n < GEMM_SMALL) {
-        s.wide = g->a, s.wide_j = a_m, s.wide_k = a_k, s.n_wide = g->m, s.c_j = gemm_ldc(g);
+        s.wide = g->a, s.wide_j = a_m, s.wide_k = a_k, s.n_wide = g->m, s.c_j = g->n;
         s.narrow = g->b, s.narrow_i = b_n, s.narrow_k = b_k, s.n_narrow = g->n, s.c_i = 1;
     } else {
         s.wide = g->b, s.wide_j = b_n, s.wide_k = b_k, s.n_wide = g->n, s.c_j = 1;
-        s.narrow = g->a, s.narrow_i = a_m, s.narrow_k = a_k, s.n_narrow = g->m, s.c_i = gemm_ldc(g);
+        s.narrow = g->a, s.narrow_i = a_m, s.narrow_k = a_k, s.n_narrow = g->m, s.c_i = g->n;
     }
     return s;
 }
@@ -317,11 +317,7 @@ void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool)
 {
     struct small s = from_gemm(g);
     s.kernels = kernels_of(isa);
-    uint32_t pieces = s.n_wide / WIDE_PIECE + (s.n_wide % WIDE_PIECE != 0);
-    if (pool)
-        pool_run(pool, run_piece, &s, pieces);
-    for (uint32_t i = 0; !pool && i < pieces; i++)
-        run_piece(&s, i);
+    pool_run(pool, run_piece, &s, s.n_wide / WIDE_PIECE + (s.n_wide % WIDE_PIECE != 0));
 }
 
 void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa)
