@@ -34,11 +34,10 @@ class Attention(nn.Module):
         if self.sdpa:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            # The mask is added in the product, and there is no division of the whole: the fastest of the forms that were tried.
-            q = q * (1 / math.sqrt(q.shape[-1]))
-            shape = rows * self.heads, seq, width // self.heads
-            scores = torch.baddbmm(self.mask[:seq, :seq], q.reshape(shape), k.reshape(shape).transpose(1, 2))
-            y = torch.bmm(F.softmax(scores, dim=-1), v.reshape(shape)).view(rows, self.heads, seq, -1)
+            # q is scaled and not the scores, and the mask is added in place: faster than filling where it is set.
+            scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(2, 3)
+            scores += self.mask[:seq, :seq]
+            y = F.softmax(scores, dim=-1) @ v
         return self.proj(y.transpose(1, 2).reshape(rows, seq, width))
 
 
