@@ -99,6 +99,15 @@ static uint64_t state_bytes(const struct job *j)
     return n;
 }
 
+/* What training takes that keeps everything at once: besides the state, all inputs and all that layers save. */
+static uint64_t everything_bytes(const struct job *j)
+{
+    uint64_t n = state_bytes(j);
+    for (uint32_t l = 0; l < j->graph->n_layers; l++)
+        n += graph_micros(j->graph, l) * (j->graph->layers[l].size.x + j->graph->layers[l].size.s);
+    return n;
+}
+
 /* Without "." and what lies between it and a name: "runs/x", "./runs/x". */
 static void add_absolute(struct strbuf *b, const char *path)
 {
@@ -142,9 +151,9 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
         strbuf_add(&b, "{\"ok\":true,\"name\":");
         strbuf_add_json(&b, s->name);
         strbuf_addf(&b,
-                    ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
+                    ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"everything_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
                     ",\"train_samples\":%" PRIu64,
-                    total_params(j), state_bytes(j), s->resolved.total_steps, j->train->n_samples);
+                    total_params(j), state_bytes(j), everything_bytes(j), s->resolved.total_steps, j->train->n_samples);
         add_token_members(j, &b);
         strbuf_addf(&b,
                     ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"

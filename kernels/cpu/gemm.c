@@ -27,6 +27,8 @@
 #define TILE_N          512
 #define TILE_M_LEAST    64
 #define TILE_N_LEAST    96
+#define TILE_N_DEEP     192 /* for large k, where each tile copies many rows of a */
+#define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
 #define TILES_WANTED    6
@@ -43,13 +45,13 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 
 static void choose_tiles(struct tiling *t)
 {
-    uint32_t m = t->g->m, n = t->g->n;
+    uint32_t m = t->g->m, n = t->g->n, least_n = t->g->k >= DEEP ? TILE_N_DEEP : TILE_N_LEAST;
 
     t->rows = div_up(m, TILE_M);
     t->cols = div_up(n, TILE_N);
     while ((uint64_t)t->rows * t->cols < TILES_WANTED) {
         uint32_t tile_m = m / t->rows, tile_n = n / t->cols;
-        bool can_m = tile_m >= 2 * TILE_M_LEAST, can_n = tile_n >= 2 * TILE_N_LEAST;
+        bool can_m = tile_m >= 2 * TILE_M_LEAST, can_n = tile_n >= 2 * least_n;
         if ((uint64_t)tile_m * tile_n * t->g->k < 2 * TILE_LEAST_FMAS || (!can_m && !can_n))
             break;
         if (can_n && (tile_n >= tile_m || !can_m))

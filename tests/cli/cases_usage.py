@@ -197,6 +197,7 @@ def test_check_describes_the_job_and_writes_nothing(t):
                 "devices": 2, "device_bytes": 65536, "resolved": {"micro_batch": 8, "replicas": 1, "precision": "fp32"}}
     t.equal({k: r[k] for k in expected}, expected, "--json")
     t.equal(r["state_bytes"], 4 * 4 * 5364, "state_bytes: W, dW and two moments")
+    t.check(r["everything_bytes"] > r["state_bytes"], f"everything, {r['everything_bytes']} bytes, is more than the state")
     t.check(not os.path.exists(out), "--check made the output directory")
 
 

@@ -25,6 +25,7 @@ import cases_signals  # noqa: F401
 import cases_spec  # noqa: F401
 import cases_svg  # noqa: F401
 import cases_trace  # noqa: F401
+import cases_tokens  # noqa: F401
 import cases_transformers  # noqa: F401
 import cases_usage  # noqa: F401
 

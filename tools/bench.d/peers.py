@@ -13,8 +13,8 @@ Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] 
 Programs of a row: tutti; the distribution's PyTorch (/usr/bin/python3), tuned: OpenBLAS of the right kind for the processor, with
 OpenMP where libopenblas0-openmp is installed; the PyTorch of $TUTTI_TORCH_PYTHON, else of build/venv-torch/bin/python, where
 there is one. Both get jemalloc where it is installed, which keeps the memory of one step for the next. What is missing is left
-out. For GPTs also tutti with a quarter and an eighth of the device memory that keeping everything on the device takes, moving
-the rest from and to host memory; the job is the same but for the micro-batch, which becomes "auto" where the whole batch at
+out. For GPTs also tutti with a quarter and an eighth of the device memory that keeping everything on the device takes (weights,
+gradients, optimizer state, and all activations, at once: `everything_bytes` of `--check --json`), moving the rest from and to host memory; the job is the same but for the micro-batch, which becomes "auto" where the whole batch at
 once does not fit.
 
 Columns: seconds of the best step and of the median one, of all rounds; processor seconds that a step took, of all rounds the least
@@ -165,7 +165,7 @@ class Tutti(Program):
         if self.part == 1:
             self.about = self.check(path, "--policy", "resident")
             return path, ["--policy", "resident"]
-        memory = self.check(path, "--policy", "resident")["least_device_bytes"] // self.part // 256 * 256
+        memory = self.check(path)["everything_bytes"] // self.part // 256 * 256
         options = ["--device-memory", str(memory)]
         try:
             self.about = self.check(path, *options)
