@@ -2,8 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/spawn.h"
+#include "client/worker_opts.h"
 
 static const struct opt opts[] = {
     {"force", 'f', NULL, "write over what was exported there before"},
@@ -27,7 +26,7 @@ static int run(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct spawn_args args = {0};
-    char *dir = NULL, *worker = NULL;
+    char *dir = NULL;
     if (check_target(a, &err) < 0)
         return client_fail(c, &err);
     int exit = client_find_output(c, a->rest[0], &dir);
@@ -38,13 +37,8 @@ static int run(struct client *c, const struct args *a)
         spawn_add_value(&args, "--shard", opts_get(a, "shard"));
         spawn_add_value(&args, "--step", opts_get(a, "step"));
         spawn_add_option(&args, "--force", opts_get(a, "force"));
-        spawn_add_option(&args, "--json", c->json ? "" : NULL);
-        if (spawn_find(PROGRAM_WORKER, &worker, &err) == 0)
-            spawn_exec(worker, &args, &err);
-        exit = client_fail_as(c, CLIENT_FAILED, &err);
+        exit = worker_become(c, &args);
     }
-    spawn_finish(&args);
-    free(worker);
     free(dir);
     return exit;
 }

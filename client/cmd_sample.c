@@ -2,8 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/spawn.h"
+#include "client/worker_opts.h"
 
 static const struct opt opts[] = {
     {"logits", 0, NULL, "print the logits of the next token, and sample nothing"},
@@ -33,20 +32,14 @@ static void pass_options(const struct args *a, struct spawn_args *to)
 
 static int run(struct client *c, const struct args *a)
 {
-    struct err err = {0};
     struct spawn_args args = {0};
-    char *dir = NULL, *worker = NULL;
+    char *dir = NULL;
     int exit = client_find_output(c, a->rest[0], &dir);
     if (exit == CLIENT_DONE) {
         spawn_add_value(&args, "--sample", dir);
         pass_options(a, &args);
-        spawn_add_option(&args, "--json", c->json ? "" : NULL);
-        if (spawn_find(PROGRAM_WORKER, &worker, &err) == 0)
-            spawn_exec(worker, &args, &err);
-        exit = client_fail_as(c, CLIENT_FAILED, &err);
+        exit = worker_become(c, &args);
     }
-    spawn_finish(&args);
-    free(worker);
     free(dir);
     return exit;
 }

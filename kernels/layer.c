@@ -1,4 +1,5 @@
-/* The table of layer kinds, and the initial weights. Pure functions over constant data, any thread. */
+/* The table of layer kinds, the initial weights, and launches that several kinds have in common. Pure functions over
+ * constant data, any thread. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,31 @@ const char *const param_class_names[PARAM_CLASS_COUNT] = {
     [PARAM_NORM] = "norm",
     [PARAM_EMBEDDING] = "embedding",
 };
+
+int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+               const struct op_sink *sink)
+{
+    if (l->dropout <= 0)
+        return 0;
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
+                        .first_row = io->first_row, .p = l->dropout);
+}
+
+int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink)
+{
+    int r = 0;
+
+    if (p->db)
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = p->dy, .db = p->db, .rows = p->rows, .n = p->out,
+                         .accumulate = io->accumulate);
+    if (!r)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = p->dy, .x = p->x, .dw = p->dw, .rows = p->rows,
+                         .in = p->in, .out = p->out, .accumulate = io->accumulate);
+    if (!r && p->dx)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = p->dy, .w = p->w, .dx = p->dx, .rows = p->rows,
+                         .in = p->in, .out = p->out);
+    return r;
+}
 
 static enum param_init init_of(enum param_class class, float std)
 {

@@ -18,7 +18,7 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
     uint32_t width = layer_width(l), head = width / l->heads;
 
     return (struct shape){
-        .tokens = rows * layer_seq(l),
+        .tokens = layer_tokens(l, rows),
         .width = width,
         .head = head,
         .qkv = (l->heads + 2 * l->kv_heads) * head,
@@ -128,15 +128,6 @@ static int rotate(const struct layer *l, const struct layer_io *io, const struct
                         .heads = l->heads + l->kv_heads, .head = s->head, .theta = l->rope_theta, .inverse = inverse);
 }
 
-static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
-                const struct op_sink *sink)
-{
-    if (l->dropout <= 0)
-        return 0;
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
-                        .first_row = io->first_row, .p = l->dropout);
-}
-
 static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     struct shape s = shape_of(l, io->rows);
@@ -159,22 +150,7 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
                      .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
                      .in = s.width, .out = s.width);
-    return r ? r : drop(l, io, io->y, io->y, sink);
-}
-
-/* A linear part's gradients: of its weights, its bias, and its input. */
-static int bwd_linear(const struct layer_io *io, const struct op_sink *sink, const float *dy, const float *x,
-                      const float *w, float *dw, float *db, float *dx, uint32_t tokens, uint32_t in, uint32_t out)
-{
-    int r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dy, .x = x, .dw = dw, .rows = tokens, .in = in,
-                         .out = out, .accumulate = io->accumulate);
-    if (!r && db)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dy, .db = db, .rows = tokens, .n = out,
-                         .accumulate = io->accumulate);
-    if (!r && dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = w, .dx = dx, .rows = tokens, .in = in,
-                         .out = out);
-    return r;
+    return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
 static int attention_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -183,13 +159,22 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
     struct weights w = weights_of(l, &s);
     struct saved a = saved_of(l, &s);
     struct gradients g = gradients_of(l, &s);
-    const float *attended = layer_at(io->s, a.attended), *dy = l->dropout > 0 ? io->scratch : io->dy;
+    const float *attended = layer_at(io->s, a.attended);
     float *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
+    const struct layer_linear qkv = {
+        .dy = d_qkv, .x = io->x, .w = io->w,
+        .dw = io->dw, .db = l->bias ? layer_at(io->dw, w.qkv_b) : NULL, .dx = io->dx,
+        .rows = s.tokens, .in = s.width, .out = s.qkv,
+    };
+    const struct layer_linear proj = {
+        .dy = l->dropout > 0 ? io->scratch : io->dy, .x = attended, .w = layer_at_const(io->w, w.proj),
+        .dw = layer_at(io->dw, w.proj), .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL, .dx = d_attended,
+        .rows = s.tokens, .in = s.width, .out = s.width,
+    };
 
-    int r = drop(l, io, io->dy, io->scratch, sink);
+    int r = layer_drop(l, io, io->dy, io->scratch, sink);
     if (!r)
-        r = bwd_linear(io, sink, dy, attended, layer_at_const(io->w, w.proj), layer_at(io->dw, w.proj),
-                       l->bias ? layer_at(io->dw, w.proj_b) : NULL, d_attended, s.tokens, s.width, s.width);
+        r = layer_linear_bwd(io, &proj, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_bwd, .qkv = io->s, .y = attended, .lse = layer_at(io->s, a.lse),
                          .dy = d_attended, .dqkv = d_qkv, .scratch = layer_at(io->scratch, g.scratch),
@@ -197,10 +182,7 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
                          .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
     if (!r)
         r = rotate(l, io, &s, d_qkv, true, sink);
-    if (!r)
-        r = bwd_linear(io, sink, d_qkv, io->x, io->w, io->dw, l->bias ? layer_at(io->dw, w.qkv_b) : NULL, io->dx,
-                       s.tokens, s.width, s.qkv);
-    return r;
+    return r ? r : layer_linear_bwd(io, &qkv, sink);
 }
 
 const struct layer_type layer_attention = {

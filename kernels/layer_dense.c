@@ -17,25 +17,9 @@ static bool has_dropout(const struct layer *l)
     return l->dropout > 0.0f;
 }
 
-/* Of a token. */
-static uint32_t width_in(const struct layer *l)
-{
-    return layer_width(l);
-}
-
-static uint32_t width_out(const struct layer *l)
-{
-    return l->out / layer_seq(l);
-}
-
-static uint32_t tokens(const struct layer *l, uint32_t rows)
-{
-    return rows * layer_seq(l);
-}
-
 static uint64_t weight_count(const struct layer *l)
 {
-    return (uint64_t)width_in(l) * width_out(l);
+    return (uint64_t)layer_width(l) * layer_width_out(l);
 }
 
 static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -43,7 +27,7 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     uint64_t z = layer_bytes(rows, l->out);
 
     *ret = (struct layer_sizes){
-        .w = layer_bytes(width_out(l), width_in(l)) + (l->bias ? layer_bytes(width_out(l), 1) : 0),
+        .w = layer_bytes(layer_width_out(l), layer_width(l)) + (l->bias ? layer_bytes(layer_width_out(l), 1) : 0),
         .x = layer_bytes(rows, l->in),
         .y = z,
         .s = has_act(l) ? z : 0,
@@ -53,8 +37,9 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
 
 static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t w = layer_bytes(width_out(l), width_in(l)), x = layer_bytes(rows, l->in), z = layer_bytes(rows, l->out);
-    uint64_t product = 2 * (uint64_t)rows * l->in * width_out(l);
+    uint64_t w = layer_bytes(layer_width_out(l), layer_width(l)), x = layer_bytes(rows, l->in),
+             z = layer_bytes(rows, l->out);
+    uint64_t product = 2 * (uint64_t)rows * l->in * layer_width_out(l);
 
     *ret = (struct layer_cost){
         .fwd_flops = product,
@@ -78,9 +63,9 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_MATRIX, width_out(l), width_in(l), l->init_std, width_in(l));
+    layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->init_std, layer_width(l));
     if (l->bias)
-        layer_add_param(&p, "bias", PARAM_BIAS, width_out(l), 0, l->init_std, width_in(l));
+        layer_add_param(&p, "bias", PARAM_BIAS, layer_width_out(l), 0, l->init_std, layer_width(l));
     return p.n;
 }
 
@@ -93,26 +78,18 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     if (!y)
         return 0; /* recompute of a layer that saves nothing */
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = l->bias ? io->w + weight_count(l) : NULL,
-                     .z = saves && io->y ? io->s : NULL, .y = y, .rows = tokens(l, io->rows), .in = width_in(l),
-                     .out = width_out(l), .act = io->y ? l->act : ACT_NONE);
-    if (!r && io->y && has_dropout(l))
-        r = LAYER_LAUNCH(io, sink, dropout, .x = y, .y = y, .rows = io->rows, .n = l->out, .layer = l->key,
-                         .first_row = io->first_row, .p = l->dropout);
-    return r;
+                     .z = saves && io->y ? io->s : NULL, .y = y, .rows = layer_tokens(l, io->rows), .in = layer_width(l),
+                     .out = layer_width_out(l), .act = io->y ? l->act : ACT_NONE);
+    return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
 
 /* The gradient of z: in scratch, or dy itself. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {
-    const float *d = io->dy;
-    int r = 0;
+    const float *d = has_dropout(l) ? io->scratch : io->dy;
+    int r = layer_drop(l, io, io->dy, io->scratch, sink);
 
-    if (has_dropout(l)) {
-        r = LAYER_LAUNCH(io, sink, dropout, .x = d, .y = io->scratch, .rows = io->rows, .n = l->out,
-                         .layer = l->key, .first_row = io->first_row, .p = l->dropout);
-        d = io->scratch;
-    }
     if (!r && has_act(l)) {
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->s, .dy = d, .dx = io->scratch,
                          .n = (uint64_t)io->rows * l->out, .act = l->act);
@@ -126,17 +103,13 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
 {
     const float *dz;
     int r = bwd_to_z(l, io, sink, &dz);
+    const struct layer_linear p = {
+        .dy = dz, .x = io->x, .w = io->w,
+        .dw = io->dw, .db = l->bias ? io->dw + weight_count(l) : NULL, .dx = io->dx,
+        .rows = layer_tokens(l, io->rows), .in = layer_width(l), .out = layer_width_out(l),
+    };
 
-    if (!r && l->bias)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dz, .db = io->dw + weight_count(l), .rows = tokens(l, io->rows),
-                         .n = width_out(l), .accumulate = io->accumulate);
-    if (!r)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dz, .x = io->x, .dw = io->dw, .rows = tokens(l, io->rows),
-                         .in = width_in(l), .out = width_out(l), .accumulate = io->accumulate);
-    if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dz, .w = io->w, .dx = io->dx, .rows = tokens(l, io->rows),
-                         .in = width_in(l), .out = width_out(l));
-    return r;
+    return r ? r : layer_linear_bwd(io, &p, sink);
 }
 
 const struct layer_type layer_dense = {

@@ -3,15 +3,10 @@
  * caller's. */
 #include "kernels/layer_impl.h"
 
-static uint32_t width(const struct layer *l)
-{
-    return l->out / layer_seq(l);
-}
-
 static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .w = layer_bytes(l->vocab, width(l)),
+        .w = layer_bytes(l->vocab, layer_width_out(l)),
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
     };
@@ -25,7 +20,7 @@ static void embedding_cost(const struct layer *l, uint32_t rows, struct layer_co
         .fwd_flops = n,
         .bwd_flops = n,
         .fwd_bytes = x + 2 * y,
-        .bwd_bytes = x + 3 * y + layer_bytes(l->vocab, width(l)),
+        .bwd_bytes = x + 3 * y + layer_bytes(l->vocab, layer_width_out(l)),
     };
 }
 
@@ -33,7 +28,7 @@ static uint32_t embedding_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, width(l), l->init_std > 0 ? l->init_std : 1, 0);
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, layer_width_out(l), l->init_std > 0 ? l->init_std : 1, 0);
     return p.n;
 }
 
@@ -42,7 +37,7 @@ static int embedding_fwd(const struct layer *l, const struct layer_io *io, const
     if (!io->y)
         return 0;
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = (const int32_t *)(const void *)io->x, .table = io->w,
-                        .y = io->y, .rows = io->rows * layer_seq(l), .n = width(l), .vocab = l->vocab);
+                        .y = io->y, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l), .vocab = l->vocab);
 }
 
 static int embedding_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -50,10 +45,10 @@ static int embedding_bwd(const struct layer *l, const struct layer_io *io, const
     int r = 0;
 
     if (!io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->vocab * width(l));
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->vocab * layer_width_out(l));
     if (!r)
         r = LAYER_LAUNCH(io, sink, embedding_bwd, .ids = (const int32_t *)(const void *)io->x, .dy = io->dy,
-                         .dtable = io->dw, .rows = io->rows * layer_seq(l), .n = width(l), .vocab = l->vocab);
+                         .dtable = io->dw, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l), .vocab = l->vocab);
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .n = (uint64_t)io->rows * l->in);
     return r;

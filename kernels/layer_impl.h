@@ -40,7 +40,7 @@ static inline const float *layer_at_const(const float *block, uint64_t bytes)
     return block ? block + bytes / sizeof(float) : NULL;
 }
 
-/* Tokens per row, and how many elements of the input each has. */
+/* Tokens per row, and how many elements of the input and of the output each has. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->seq > 1 ? l->seq : 1;
@@ -49,6 +49,28 @@ static inline uint32_t layer_width(const struct layer *l)
 {
     return l->in / layer_seq(l);
 }
+static inline uint32_t layer_width_out(const struct layer *l)
+{
+    return l->out / layer_seq(l);
+}
+/* Of all rows. */
+static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
+{
+    return rows * layer_seq(l);
+}
+
+/* The dropout of a layer's result, or of its gradient; one that has none launches nothing, and leaves `to` as it is. */
+int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+               const struct op_sink *sink);
+
+/* The gradients of a linear part, y = x w^T + b: of the bias and of x where there is room for them (NULL: not wanted), of
+ * the weights always. */
+struct layer_linear {
+    const float *dy, *x, *w;
+    float *dw, *db, *dx;
+    uint32_t rows, in, out; /* rows: tokens */
+};
+int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
 
 /* params() of a layer that has none. */
 static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)

@@ -11,7 +11,7 @@ struct shape {
 static struct shape shape_of(const struct layer *l, uint32_t rows)
 {
     return (struct shape){
-        .tokens = rows * layer_seq(l),
+        .tokens = layer_tokens(l, rows),
         .width = layer_width(l),
         .fc = l->gated ? 2 * l->hidden : l->hidden,
         .hidden = l->hidden,
@@ -97,15 +97,6 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
-                const struct op_sink *sink)
-{
-    if (l->dropout <= 0)
-        return 0;
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
-                        .first_row = io->first_row, .p = l->dropout);
-}
-
 static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z, float *to,
                     const struct op_sink *sink)
 {
@@ -134,7 +125,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
         r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
                          .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
                          .in = s.hidden, .out = s.width);
-    return r ? r : drop(l, io, io->y, io->y, sink);
+    return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
 /* From the gradient of proj's output to that of fc's. */
@@ -154,18 +145,6 @@ static int bwd_inside(const struct layer *l, const struct layer_io *io, const st
                             .n = s->hidden);
 }
 
-/* The gradients of a linear part's weights and bias. */
-static int bwd_weights(const struct layer_io *io, const struct op_sink *sink, const float *dy, const float *x, float *dw,
-                       float *db, uint32_t tokens, uint32_t in, uint32_t out)
-{
-    int r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = dy, .x = x, .dw = dw, .rows = tokens, .in = in,
-                         .out = out, .accumulate = io->accumulate);
-    if (!r && db)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = dy, .db = db, .rows = tokens, .n = out,
-                         .accumulate = io->accumulate);
-    return r;
-}
-
 static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     struct shape s = shape_of(l, io->rows);
@@ -173,22 +152,25 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     struct gradients g = gradients_of(l, &s);
     float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc), *dropped = layer_at(io->scratch, g.dy);
     const float *dy = l->dropout > 0 ? dropped : io->dy;
+    const struct layer_linear fc = {
+        .dy = d_fc, .x = io->x, .w = io->w,
+        .dw = io->dw, .db = l->bias ? layer_at(io->dw, w.fc_b) : NULL, .dx = io->dx,
+        .rows = s.tokens, .in = s.width, .out = s.fc,
+    };
+    const struct layer_linear proj = { /* the gradient of its input: bwd_inside */
+        .dy = dy, .x = hidden,
+        .dw = layer_at(io->dw, w.proj), .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .rows = s.tokens, .in = s.hidden, .out = s.width,
+    };
 
-    int r = drop(l, io, io->dy, dropped, sink);
+    int r = layer_drop(l, io, io->dy, dropped, sink);
     if (!r)
         r = activate(l, io, &s, io->s, hidden, sink);
     if (!r)
-        r = bwd_weights(io, sink, dy, hidden, layer_at(io->dw, w.proj),
-                        l->bias ? layer_at(io->dw, w.proj_b) : NULL, s.tokens, s.hidden, s.width);
+        r = layer_linear_bwd(io, &proj, sink);
     if (!r)
         r = bwd_inside(l, io, &s, dy, layer_at(io->scratch, g.d_hidden), d_fc, sink);
-    if (!r)
-        r = bwd_weights(io, sink, d_fc, io->x, io->dw, l->bias ? layer_at(io->dw, w.fc_b) : NULL, s.tokens, s.width,
-                        s.fc);
-    if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = d_fc, .w = io->w, .dx = io->dx, .rows = s.tokens,
-                         .in = s.width, .out = s.fc);
-    return r;
+    return r ? r : layer_linear_bwd(io, &fc, sink);
 }
 
 const struct layer_type layer_mlp = {

@@ -2,18 +2,13 @@
  * thread is the caller's. */
 #include "kernels/layer_impl.h"
 
-static uint32_t tokens(const struct layer *l, uint32_t rows)
-{
-    return rows * layer_seq(l);
-}
-
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
         .w = layer_bytes(layer_width(l), l->bias ? 2 : 1),
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
-        .s = layer_bytes(tokens(l, rows), 2),
+        .s = layer_bytes(layer_tokens(l, rows), 2),
     };
 }
 
@@ -45,14 +40,14 @@ static int norm_fwd(const struct layer *l, const struct layer_io *io, const stru
         return 0;
     return LAYER_LAUNCH(io, sink, rownorm_fwd, .x = io->x, .w = io->w,
                         .b = l->bias ? io->w + layer_width(l) : NULL, .y = io->y, .stats = io->s,
-                        .rows = tokens(l, io->rows), .n = layer_width(l), .eps = l->eps, .rms = l->rms);
+                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .eps = l->eps, .rms = l->rms);
 }
 
 static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy, .dx = io->dx,
                         .dw = io->dw, .db = l->bias ? io->dw + layer_width(l) : NULL,
-                        .rows = tokens(l, io->rows), .n = layer_width(l), .rms = l->rms,
+                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->rms,
                         .accumulate = io->accumulate);
 }
 

@@ -34,31 +34,20 @@ static uint32_t positions_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-static int drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
-                const struct op_sink *sink)
-{
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->key,
-                        .first_row = io->first_row, .p = l->dropout);
-}
-
 static int positions_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     if (!io->y)
         return 0;
     int r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows, .n = l->in);
-    return !r && l->dropout > 0 ? drop(l, io, io->y, io->y, sink) : r;
+    return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
 static int positions_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     uint64_t rest = (uint64_t)(l->positions - layer_seq(l)) * layer_width(l);
-    const float *d = io->dy;
-    int r = 0;
+    const float *d = l->dropout > 0 ? io->scratch : io->dy;
+    int r = layer_drop(l, io, io->dy, io->scratch, sink);
 
-    if (l->dropout > 0) {
-        r = drop(l, io, d, io->scratch, sink);
-        d = io->scratch;
-    }
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx, .n = (uint64_t)io->rows * l->in);
     if (!r)
