@@ -122,7 +122,8 @@ struct op_rownorm_bwd {
 /* Causal self-attention of `rows` sequences of `seq` tokens: y = dropout(softmax(q k^T / sqrt(head) + mask)) v for each
  * of `heads` heads; head h uses key and value h / (heads / kv_heads). A token of qkv holds its queries [heads][head],
  * then its keys [kv_heads][head], then its values. lse is the logarithm of each softmax's sum: of exp(score), [rows]
- * [heads][seq]. Dropout as in op_dropout: of query q and key k in head h, element (h * seq + q) * seq + k of the row.
+ * [heads][seq]. Dropout as in op_dropout, but of RNG_SCORES: of query q and key k in head h, element
+ * (h * seq + q) * seq + k of the row.
  * Neither ever holds all scores of a head. scratch: attention_scratch floats, without meaning before and after. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */

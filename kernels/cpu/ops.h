@@ -46,7 +46,7 @@
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
-/* keep[i] = 1 where dropout (see op_dropout) keeps element first + i of the row at position q, else 0. */
+/* keep[i] = 1 where the dropout of scores (see op_attention_fwd) keeps element first + i of the row at position q, else 0. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;

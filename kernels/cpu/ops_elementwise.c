@@ -191,7 +191,7 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
     for (size_t done = 0; done < n;) {
         size_t skip = (first + done) % 4, count = n - done < SPAN - skip ? n - done : SPAN - skip;
         keep_span(keep + done, count, d->p, d->step->seed, (uint32_t)((first + done) / 4), skip, d->q,
-                  rng_word2(RNG_DROPOUT, d->layer), (uint32_t)d->step->step);
+                  rng_word2(RNG_SCORES, d->layer), (uint32_t)d->step->step);
         done += count;
     }
 }

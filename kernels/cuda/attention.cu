@@ -508,7 +508,7 @@ static void launch(const struct cuda_place *at, const struct attention *a, uint3
 /* Either op: they have these by the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head,                        \
-                 dropout_of(step, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
+                 dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
 
 static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
                                      uint32_t kv_heads, uint32_t head, struct dropout dropout, bool training)

@@ -14,14 +14,14 @@ struct dropout {
     float p;
 };
 
-static inline struct dropout dropout_of(const struct step_args *step, uint32_t layer, uint32_t first_row,
-                                        float p)
+static inline struct dropout dropout_of(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
+                                        uint32_t first_row, float p)
 {
     struct dropout d;
 
     d.seed = step->seed;
     d.first_row = first_row;
-    d.word2 = rng_word2(RNG_DROPOUT, layer);
+    d.word2 = rng_word2(purpose, layer);
     d.step = (uint32_t)step->step;
     d.p = p;
     return d;

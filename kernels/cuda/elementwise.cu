@@ -194,7 +194,7 @@ int cuda_op_dropout(const struct cuda_place *at, const struct op_call *call)
     if (!call->step->training)
         return copy_floats(at, o->y, o->x, (uint64_t)o->rows * o->n);
     dropout<<<grid_for(quads, THREADS), THREADS, 0, at->stream>>>(
-        o->x, o->y, o->rows, o->n, dropout_of(call->step, o->layer, o->first_row, o->p));
+        o->x, o->y, o->rows, o->n, dropout_of(call->step, RNG_DROPOUT, o->layer, o->first_row, o->p));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 

@@ -307,8 +307,9 @@ static void check_dropout(const struct op_call *in, const struct op_call *out)
         for (uint32_t e = 0; e < o->n; e++) {
             float x = o->x[(size_t)r * o->n + e], want = x;
             if (in->step->training)
-                want = ref_dropout_keeps(in->step, o->layer, o->first_row + r, e, o->p) ? x / (1.0f - o->p)
-                                                                                        : 0.0f;
+                want = ref_dropout_keeps(in->step, RNG_DROPOUT, o->layer, o->first_row + r, e, o->p)
+                           ? x / (1.0f - o->p)
+                           : 0.0f;
             assert_bits(out->dropout.y[(size_t)r * o->n + e], want);
         }
 }

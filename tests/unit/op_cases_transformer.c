@@ -123,7 +123,7 @@ static double kept(const struct attention *a, uint32_t r, uint32_t h, uint32_t q
     if (a->p <= 0 || !a->step->training)
         return 1;
     uint32_t element = (h * a->seq + q) * a->seq + k;
-    bool keeps = ref_dropout_keeps(a->step, a->layer, a->first_row + r, element, a->p);
+    bool keeps = ref_dropout_keeps(a->step, RNG_SCORES, a->layer, a->first_row + r, element, a->p);
     return keeps ? 1 / (1 - (double)a->p) : 0;
 }
 

@@ -104,11 +104,11 @@ double ref_act_slope(enum act act, double x)
     abort();
 }
 
-bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element,
-                       float p)
+bool ref_dropout_keeps(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
+                       uint32_t position, uint32_t element, float p)
 {
     struct rng_block b =
-        rng_philox(step->seed, element / 4, position, rng_word2(RNG_DROPOUT, layer), (uint32_t)step->step);
+        rng_philox(step->seed, element / 4, position, rng_word2(purpose, layer), (uint32_t)step->step);
     return rng_unit(b.v[element % 4]) >= p;
 }
 

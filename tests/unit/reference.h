@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/rng.h"
 #include "kernels/layer.h"
 
 /* Random floats, a function of (key, index): uniform in [-scale, scale). */
@@ -23,8 +24,9 @@ void ref_matmul(const struct ref_matmul *p, double *c, double *size);
 double ref_act(enum act act, double x);
 double ref_act_slope(enum act act, double x);
 
-bool ref_dropout_keeps(const struct step_args *step, uint32_t layer, uint32_t position, uint32_t element,
-                       float p);
+/* purpose: RNG_DROPOUT or RNG_SCORES */
+bool ref_dropout_keeps(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
+                       uint32_t position, uint32_t element, float p);
 
 /* Of one row. */
 double ref_xent(const double *x, uint32_t n, uint32_t target);

@@ -10,11 +10,11 @@ static uint32_t seq_of(const struct layer *l)
     return l->seq > 1 ? l->seq : 1;
 }
 
-static double keep(const struct ref_layer *p, float rate, uint32_t row, uint32_t element)
+static double keep(const struct ref_layer *p, enum rng_purpose purpose, float rate, uint32_t row, uint32_t element)
 {
     if (rate <= 0 || !p->step->training)
         return 1;
-    bool keeps = ref_dropout_keeps(p->step, p->l->key, p->first_row + row, element, rate);
+    bool keeps = ref_dropout_keeps(p->step, purpose, p->l->key, p->first_row + row, element, rate);
     return keeps ? 1.0 / (1.0 - (double)rate) : 0;
 }
 
@@ -22,7 +22,7 @@ static void drop(const struct ref_layer *p, double *y, uint32_t n)
 {
     for (uint32_t r = 0; r < p->rows; r++)
         for (uint32_t i = 0; i < n; i++)
-            y[(size_t)r * n + i] *= keep(p, p->l->dropout, r, i);
+            y[(size_t)r * n + i] *= keep(p, RNG_DROPOUT, p->l->dropout, r, i);
 }
 
 /* y[tokens][out] = x[tokens][in] w^T + b; moves *w behind both. */
@@ -110,7 +110,7 @@ static void attend(const struct ref_layer *p, const double *qkv, uint32_t row, u
     for (uint32_t i = 0; i < n; i++) {
         y[i] = 0;
         for (uint32_t k = 0; k <= q; k++)
-            y[i] += exp(score[k] - max) / sum * keep(p, l->score_dropout, row, (h * seq + q) * seq + k) *
+            y[i] += exp(score[k] - max) / sum * keep(p, RNG_SCORES, l->score_dropout, row, (h * seq + q) * seq + k) *
                     qkv[k * width + (l->heads + l->kv_heads + kv) * n + i];
     }
     free(score);
