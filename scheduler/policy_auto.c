@@ -525,6 +525,23 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
 
 /* Every device alone with its replicas: the best outlines. */
 #define OUTLINES 3
+
+/* As the outline says; `excess`: what it needs more than there is. */
+static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
+                       uint32_t lead_state, uint64_t *ret_excess)
+{
+    struct arena *a = arena_create();
+    struct candidate c = outline_candidate(r, o, a);
+    c.knobs.lead_state = lead_state;
+    int e = t->run(t, &c);
+    arena_destroy(a);
+    *ret_excess = 0;
+    for (uint32_t d = 0; e == 0 && d < o->shares; d++)
+        if (t->need.peak[d] > r->machine->capacity_bytes[d] + *ret_excess)
+            *ret_excess = t->need.peak[d] - r->machine->capacity_bytes[d];
+    return e;
+}
+
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t shares, bool keep)
 {
     struct outline list[OUTLINES];
@@ -534,18 +551,12 @@ static int search_outlines_of(const struct plan_request *r, struct trial *t, uin
     uint32_t n = outline_list(&q, list, OUTLINES);
     int e = 0;
     for (uint32_t i = 0; i < n && e >= 0; i++) {
-        bool more = true;
-        do {
-            struct arena *a = arena_create();
-            struct candidate c = outline_candidate(r, &list[i], a);
-            uint64_t excess = 0;
-            e = t->run(t, &c);
-            arena_destroy(a);
-            for (uint32_t d = 0; e == 0 && d < shares; d++)
-                if (t->need.peak[d] > r->machine->capacity_bytes[d] + excess)
-                    excess = t->need.peak[d] - r->machine->capacity_bytes[d];
-            more = e == 0 && excess > 0 && outline_shrink(&q, &list[i], excess);
-        } while (more);
+        uint64_t excess;
+        do
+            e = try_outline(r, t, &list[i], variants[0].lead_state, &excess);
+        while (e == 0 && excess > 0 && outline_shrink(&q, &list[i], excess));
+        if (e == 0 && excess > 0) /* cannot be smaller: then with less overlap */
+            e = try_outline(r, t, &list[i], 0, &excess);
     }
     outline_model_destroy(model);
     return e < 0 ? e : 0;

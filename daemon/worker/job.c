@@ -1,7 +1,7 @@
 /* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls.
  *
  * micro_batch "auto" is resolved here: the largest divisor of a replica's part of the global batch, up to AUTO_ROWS, with which
- * a plan fits; replicas "auto" is one. Both change bits, so --run stores them in the output (resolved.json), and from then
+ * a plan fits, or a smaller one that is faster because less is computed twice; replicas "auto" is one. Both change bits, so --run stores them in the output (resolved.json), and from then
  * on these values count.
  */
 #include "daemon/worker/job.h"
@@ -14,12 +14,16 @@
 
 #include "base/clock.h"
 #include "scheduler/bound.h"
+#include "scheduler/simulate.h"
 #include "scheduler/verify.h"
 
 #define RESOLVED_MAX    (64u << 20)
 #define AUTO_ROWS       128 /* more rows bring no more speed to a GEMM of a cpu device */
 #define AUTO_LEAST_ROWS 16  /* fewer are slow */
 #define AUTO_TASKS      (1u << 16)
+#define AUTO_TRIES      4  /* that fit */
+#define AUTO_WORTH      50 /* one part in: less is no reason for smaller ones */
+#define AUTO_RUNS       3  /* enough for the steady state to show */
 #define MAX_DIVISORS    1536
 #define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
 #define COMPARE_LAYERS  (1u << 10)
@@ -151,22 +155,67 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* The first that fits. When none does, the error is of the one that needs least. */
-static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+/* Of the plan at hand, by analytic times. */
+static uint64_t predict_ns(const struct job_options *o, const struct job *j)
 {
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), leanest = j->spec->resolved.micro_batch;
-    uint64_t least = UINT64_MAX;
-    int r = -ENOSPC;
-    for (uint32_t i = 0; i < n && r == -ENOSPC; i++) {
+    struct plan_request request = job_request(o, j);
+    struct profile *times = plan_profile(&request);
+    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, AUTO_RUNS, times, &j->machine);
+    uint64_t ns = sim->cycle_ns;
+    sim_destroy(sim);
+    profile_destroy(times);
+    return ns;
+}
+
+static bool has_rows_enough(const struct spec *s, uint32_t rows)
+{
+    return (uint64_t)rows * (s->seq > 0 ? s->seq : 1) >= AUTO_ROWS;
+}
+
+/* The first that fits, and its time; or a later one that is faster, if its products are no slower for being smaller. When none
+ * fits, *ret is the one that needs least, and the answer -ENOSPC. */
+static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, struct err *err)
+{
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), fit = 0;
+    uint64_t least = UINT64_MAX, best = UINT64_MAX;
+    bool resident = false;
+    *ret = j->spec->resolved.micro_batch;
+    for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
+        if (fit > 0 && !has_rows_enough(j->spec, rows[i]))
+            break;
         j->least_bytes = 0; /* stays so when it is host memory that lacks */
-        r = plan_with(o, j, rows[i], err);
+        int r = plan_with(o, j, rows[i], err);
+        if (r == 0) {
+            uint64_t ns = predict_ns(o, j);
+            resident = strcmp(j->plan->policy, policy_names[POLICY_resident]) == 0;
+            if (fit++ == 0 || ns < best - best / AUTO_WORTH) {
+                best = ns;
+                *ret = rows[i];
+            }
+            plan_destroy(j->plan);
+            j->plan = NULL;
+            continue;
+        }
+        if (r != -ENOSPC)
+            return r;
         uint64_t needs = j->least_bytes > 0 ? j->least_bytes : UINT64_MAX;
-        if (needs < least || (needs == least && rows[i] < leanest)) {
+        if (fit == 0 && (needs < least || (needs == least && rows[i] < *ret))) {
             least = needs;
-            leanest = rows[i];
+            *ret = rows[i];
         }
     }
-    return r == -ENOSPC ? plan_with(o, j, leanest, err) : r;
+    return fit > 0 ? 0 : -ENOSPC;
+}
+
+/* Measured times may not choose what changes bits. */
+static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+{
+    struct table *measured = j->table;
+    uint32_t rows;
+    j->table = NULL;
+    int r = choose_rows(o, j, &rows, err);
+    j->table = measured;
+    return r == 0 || r == -ENOSPC ? plan_with(o, j, rows, err) : r;
 }
 
 /* The text of resolved.json, malloc'ed; NULL when there is none. */

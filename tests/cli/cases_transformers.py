@@ -74,6 +74,26 @@ def test_transformers_train_in_micro_batches_of_any_size(t):
             t.check(abs(loss / wanted - 1) < 1e-5, f"micro-batches of {micro}, step {step}: {loss}, not {wanted}")
 
 
+@case
+def test_transformers_micro_batch_auto_saves_computing_twice(t):
+    """Where memory is short, smaller micro-batches leave room for what is saved on the host."""
+    spec = {"schema": "job/v1", "model": {"type": "gpt2", "layers": 4, "heads": 4, "width": 128, "vocab": 256, "context": 128},
+            "data": {"format": "synthetic", "samples": 16}, "train": {"steps": 1, "global_batch": 8},
+            "optimizer": {"type": "adamw", "lr": 1e-3}, "output": t.path("out")}
+    memory = t.worker("--check", write_job(t, spec), "--devices", 1, "--json").json()["everything_bytes"] // 5
+    where = ["--devices", 1, "--device-memory", memory, "--json"]
+
+    def plan_of(micro_batch):
+        return t.worker("--plan", write_job(t, {**spec, "train": {**spec["train"], "micro_batch": micro_batch}}), *where,
+                        expect=None)
+
+    auto = plan_of("auto").json()
+    found = {rows: r.json()["iteration_s"] for rows in (8, 4, 2, 1) if (r := plan_of(rows)).code == 0}
+    largest = max(found)
+    t.check(auto["micro_batch_fwd"] < largest, f"auto is {auto['micro_batch_fwd']}, the largest of {found}")
+    t.check(auto["iteration_s"] < 0.98 * found[largest], f"auto takes {auto['iteration_s']} of {found}")
+
+
 # ---- folders ----
 
 def read_tensors(path):

@@ -14,11 +14,11 @@ Programs of a row: tutti; the distribution's PyTorch (/usr/bin/python3), tuned: 
 OpenMP where libopenblas0-openmp is installed; the PyTorch of $TUTTI_TORCH_PYTHON, else of build/venv-torch/bin/python, where
 there is one. Both get jemalloc where it is installed, which keeps the memory of one step for the next. What is missing is left
 out. For GPTs also tutti with a quarter and an eighth of the device memory that keeping everything on the device takes (weights,
-gradients, optimizer state, and all activations, at once: `everything_bytes` of `--check --json`), moving the rest from and to host memory; the job is the same but for the micro-batch, which becomes "auto" where the whole batch at
-once does not fit.
+gradients, optimizer state, and all activations, at once: `everything_bytes` of `--check --json`), moving the rest from and
+to host memory; the job is the same but for the micro-batch, which becomes "auto".
 
-Columns: seconds of the best step and of the median one, of all rounds; processor seconds that a step took, of all rounds the least
-mean; steps, tokens or samples and GFLOP a second of the median step; how much faster tutti is: best by best, median by median,
+Columns: seconds of a step in the best round and in the median one; processor seconds that a step took, of all rounds the least
+mean; steps, tokens or samples and GFLOP a second in the median round; how much faster tutti is: best by best, median by median,
 processor seconds by processor seconds; for parts of the memory: their speed by that with all of it.
 GFLOP are those that the mathematics needs: products forward, and backward for weights and inputs (of an MLP's first layer the
 latter is not needed), of attention the lower half. `others`: cores that other programs used meanwhile, of all rounds the
@@ -29,9 +29,11 @@ import argparse
 import glob
 import json
 import os
+import random
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -41,7 +43,18 @@ from predict import Others, wait_for_quiet
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS, GIB = (4, 8), 1 << 30
+LATE = 2  # steps made after those that count: the last result is not read one step late as the others are
 JEMALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+
+
+def write_idx(path, shape, values):
+    """Bytes below `values`, the same at each call."""
+    count = 1
+    for n in shape:
+        count *= n
+    with open(path, "wb") as f:
+        f.write(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape))
+        f.write(bytes(b % values for b in random.Random(1).randbytes(count)))
 
 
 class Mlp:
@@ -55,9 +68,12 @@ class Mlp:
         first, rest = 784 * self.width, self.width * self.width * (self.depth - 1) + self.width * 10
         return self.batch * (4 * first + 6 * rest)
 
-    def job(self):
+    def job(self, directory):
         model = {"type": "mlp", "input": 784, "hidden": [self.width] * self.depth, "classes": 10, "activation": "relu"}
-        return model, {"format": "synthetic", "samples": self.batch, "shuffle": False}
+        images, labels = (os.path.join(directory, name) for name in ("images", "labels"))
+        write_idx(images, (self.batch, 28, 28), 256)
+        write_idx(labels, (self.batch,), 10)
+        return model, {"format": "idx", "train": {"images": images, "labels": labels}, "shuffle": False}
 
     def torch(self, steps, threads, compiled):
         """The script and its arguments; None: not offered."""
@@ -78,7 +94,7 @@ class Gpt:
         attention = layers * 2 * width * (context + 1) / 2
         return self.per_step * 6 * (matrices + attention)
 
-    def job(self):
+    def job(self, directory):
         return {"type": "gpt2", **self.shape, "dropout": 0}, {"format": "synthetic", "samples": 4 * self.batch}
 
     def torch(self, steps, threads, compiled):
@@ -99,7 +115,7 @@ ROWS = [
 
 
 class Program:
-    """Step times of all rounds, and of each round the processor seconds of a step; `why` it has none."""
+    """Of each round the seconds and the processor seconds of a step; `why` it has none."""
 
     def __init__(self, name, threads):
         self.name, self.threads, self.seconds, self.cpu, self.others, self.why, self.about = name, threads, [], [], [], "", {}
@@ -115,7 +131,7 @@ class Program:
             self.why = str(e)
             return
         self.others.append(others.cores())
-        self.seconds += seconds[row.warmup :]
+        self.seconds.append(statistics.mean(seconds[row.warmup :]))
         self.cpu.append(cpu)
 
     def figures(self):
@@ -139,9 +155,9 @@ class Tutti(Program):
         self.worker, self.directory, self.part, self.where = args.worker, args.directory, part, None
 
     def write_job(self, row, steps, micro_batch):
-        model, data = row.job()
+        model, data = row.job(self.directory)
         job = {"schema": "job/v1", "name": "peers", "model": model, "data": data,
-               "train": {"steps": steps, "global_batch": row.batch, "micro_batch": micro_batch},
+               "train": {"steps": steps + LATE, "global_batch": row.batch, "micro_batch": micro_batch},
                "optimizer": {"type": "adamw", "lr": 3e-4, "weight_decay": 0.01},
                "output": os.path.join(self.directory, "out")}
         path = os.path.join(self.directory, f"job-{self.part}.json")
@@ -167,11 +183,8 @@ class Tutti(Program):
             return path, ["--policy", "resident"]
         memory = self.check(path)["everything_bytes"] // self.part // 256 * 256
         options = ["--device-memory", str(memory)]
-        try:
-            self.about = self.check(path, *options)
-        except Unable:
-            path = self.write_job(row, steps, "auto")
-            self.about = self.check(path, *options)
+        path = self.write_job(row, steps, "auto")
+        self.about = self.check(path, *options)
         return path, options
 
     def run(self, row, steps):
