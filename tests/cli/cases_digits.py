@@ -1,4 +1,4 @@
-"""make-digits from outside: its files, its errors, and that tutti-worker learns from them."""
+"""make-digits from outside: its files, its errors, and that tutti-worker learns from them; the quick starts' jobs and options."""
 import json
 import os
 import struct
@@ -7,7 +7,8 @@ import zlib
 from harness import case
 
 WORKER = None  # set by test_digits.py
-EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "examples")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+EXAMPLES = os.path.join(ROOT, "docs", "examples")
 SPLITS = [("train", 300), ("t10k", 100)]
 NAMES = sorted(f"{split}-{kind}-ubyte" for split, _ in SPLITS for kind in ("images-idx3", "labels-idx1"))
 
@@ -149,27 +150,43 @@ def test_failed_write_leaves_nothing_behind(t):
     t.equal([name for name in os.listdir(t.path("a")) if "tmp" in name or "train" in name], [], "files")
 
 
-# ---- the example jobs ----
+# ---- the quick starts ----
 
 def run_worker(t, *options):
     """In the case's directory, where the data is as the examples have it."""
     path = t.path("build", "quickstart")
-    os.makedirs(path)
+    os.makedirs(os.path.join(path, "text"))
     t.worker(os.path.join(path, "data"), "--train", 2000, "--test", 500)
+    for name in ("train.txt", "val.txt"):
+        with open(os.path.join(path, "text", name), "w") as f:
+            f.write("You may copy and distribute this text.\n" * 20)
     run = t.command([WORKER, *options, "--json", "--quiet"], cwd=t.dir)
     t.equal(run.code, 0, "exit code")
     return json.loads(run.out)
 
 
-@case
-def test_digits_job_has_over_four_times_the_state_that_its_devices_hold(t):
-    r = run_worker(t, "--check", os.path.join(EXAMPLES, "digits.json"))
+@case(each=["digits 2", "licenses 1"])
+def test_job_has_over_four_times_the_state_that_its_devices_hold(t, which):
+    name, devices = which.split()
+    r = run_worker(t, "--check", os.path.join(EXAMPLES, f"{name}.json"))
     t.equal(r["policy"], "auto", "policy")
-    t.equal(r["devices"], 2, "devices")
-    t.check(r["state_bytes"] >= 4 * 2 * r["device_bytes"], f"the state is only {r['state_bytes']} bytes")
+    t.equal(r["devices"], int(devices), "devices")
+    t.check(r["state_bytes"] >= 4 * r["devices"] * r["device_bytes"], f"the state is only {r['state_bytes']} bytes")
 
 
 @case
 def test_linear_model_learns_something(t):
     r = run_worker(t, "--run", os.path.join(EXAMPLES, "digits-linear.json"))
     t.check(r["val_accuracy"] > 0.4, f"accuracy {r['val_accuracy']}, where chance has 0.1")
+
+
+@case
+def test_quickstart_says_its_options_and_refuses_others(t):
+    tool = os.path.join(ROOT, "tools", "quickstart")
+    run = t.command([tool, "--help"])
+    t.equal((run.code, run.err), (0, ""), "exit code and standard error of --help")
+    t.contains(run.out, "tools/quickstart --gpt", what="help")
+    for wrong in (["--bogus"], ["gpt"], ["--gpt", "--digits"]):
+        run = t.command([tool, *wrong])
+        t.equal((run.code, run.out), (2, ""), "exit code and standard output")
+        t.contains(run.err, wrong[-1], "--help", what="standard error")
