@@ -82,38 +82,50 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
     p->n++;
 }
 
-/* Word `at % 4` of the block at / 4: `at` counts the elements from the start of the layer's (or inner layer's) own
- * parameters, so a parameter's numbers do not depend on how many a call fills. */
-static float init_unit(uint64_t seed, uint32_t key, uint64_t at)
+/* Uniform numbers 2 * pair and 2 * pair + 1: words of the block pair / 2. Elements are counted from the start of the
+ * layer's (or inner layer's) own parameters, so a parameter's numbers do not depend on how many a call fills. */
+static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
 {
-    uint64_t block = at / 4;
+    uint64_t block = pair / 2;
     struct rng_block b =
         rng_philox(seed, (uint32_t)block, (uint32_t)(block >> 32), rng_word2(RNG_INIT, key), 0);
-    return rng_unit(b.v[at % 4]);
+    ret[0] = rng_unit(b.v[pair % 2 * 2]);
+    ret[1] = rng_unit(b.v[pair % 2 * 2 + 1]);
 }
 
-/* Two uniform numbers make two normal ones (Box and Muller), for elements 2i and 2i + 1. */
-static float init_normal(uint64_t seed, uint32_t key, uint64_t at)
+/* Two uniform numbers make two normal ones (Box and Muller). */
+static void make_normal(float x[2])
 {
-    uint64_t pair = at & ~UINT64_C(1);
-    double u = 1.0 - (double)init_unit(seed, key, pair), v = (double)init_unit(seed, key, pair + 1);
+    double u = 1.0 - (double)x[0], v = (double)x[1];
     double r = sqrt(-2.0 * log(u)), angle = 2.0 * 3.14159265358979323846 * v;
-    return (float)(at & 1 ? r * sin(angle) : r * cos(angle));
+    x[0] = (float)(r * cos(angle));
+    x[1] = (float)(r * sin(angle));
 }
 
-static float initial(const struct layer_param *p, uint64_t seed, uint64_t at)
+/* Elements [from, from + n) of p's layer. */
+static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
-    switch (p->init) {
-    case INIT_UNIFORM_FAN_IN:
-        return (2.0f * init_unit(seed, p->key, at) - 1.0f) * (float)(1.0 / sqrt((double)p->fan_in));
-    case INIT_NORMAL:
-        return init_normal(seed, p->key, at) * p->std;
-    case INIT_ONES:
-        return 1.0f;
-    case INIT_ZEROS:
-        break;
+    float bound = (float)(1.0 / sqrt((double)p->fan_in));
+
+    for (uint64_t at = from; at < from + n;) {
+        float x[2];
+        init_pair(seed, p->key, at / 2, x);
+        if (p->init == INIT_NORMAL)
+            make_normal(x);
+        do {
+            float one = x[at % 2];
+            *w++ = p->init == INIT_NORMAL ? one * p->std : (2.0f * one - 1.0f) * bound;
+        } while (++at % 2 != 0 && at < from + n);
     }
-    return 0.0f;
+}
+
+static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from, float *w)
+{
+    if (p->init == INIT_ONES || p->init == INIT_ZEROS)
+        for (uint64_t k = 0; k < p->count; k++)
+            w[k] = p->init == INIT_ONES ? 1.0f : 0.0f;
+    else
+        init_random(p, seed, from, p->count, w);
 }
 
 /* Random numbers are counted from the first parameter of the same key: a layer's own, or an inner layer's. */
@@ -129,8 +141,7 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
         uint64_t begin = p->offset / sizeof *w;
         if (i > 0 && p->key != params[i - 1].key)
             first = begin;
-        for (uint64_t k = begin; k < begin + p->count; k++)
-            w[k] = initial(p, seed, k - first);
+        init_param(p, seed, begin - first, w + begin);
     }
     free(params);
 }
