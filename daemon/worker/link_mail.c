@@ -41,11 +41,14 @@ static void print_progress(const struct link_progress *p, char *buf, size_t size
              number(stall, p->stall_share));
 }
 
-/* Mutex held. The oldest gives way. */
+/* Mutex held. The oldest gives way; but that the run was resumed is said once, so then the one behind it. */
 static struct event *add_event(struct link *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
+        struct event *oldest = &l->events[l->first_event];
         l->first_event = (l->first_event + 1) % MAX_EVENTS;
+        if (strcmp(oldest->method, "resumed") == 0)
+            l->events[l->first_event] = *oldest;
         l->n_events--;
     }
     struct event *e = &l->events[(l->first_event + l->n_events++) % MAX_EVENTS];

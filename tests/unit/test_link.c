@@ -600,6 +600,28 @@ static void test_daemon_that_does_not_read_costs_nothing(void **state)
     conn_close(&c);
 }
 
+/* It stands between as many others as are never all kept. */
+static void test_resumed_is_said_to_a_daemon_that_reads_late(void **state)
+{
+    enum { MANY = 20000 };
+    struct conn c;
+    struct link *l = open_running(&quiet, &c);
+
+    (void)state;
+    for (uint64_t step = 1; step <= 2 * MANY; step++) {
+        if (step == MANY)
+            link_resumed(l, 7, false);
+        link_skipped(l, step);
+    }
+    expect_later(&c, "resumed");
+    assert_int_equal(field(&c, "step"), 7);
+    do
+        expect(&c, "skipped");
+    while (field(&c, "step") < 2 * MANY);
+    link_close(l);
+    conn_close(&c);
+}
+
 static void test_only_the_last_evaluations_are_kept(void **state)
 {
     struct conn c;
@@ -767,6 +789,7 @@ int main(void)
         TEST(test_silence_is_broken_by_alive),
         TEST(test_stop_is_passed_on),
         TEST(test_daemon_that_does_not_read_costs_nothing),
+        TEST(test_resumed_is_said_to_a_daemon_that_reads_late),
         TEST(test_only_the_last_evaluations_are_kept),
         TEST(test_reconnect_tells_where_the_job_stands),
         TEST(test_daemon_that_does_not_want_the_running_worker_stops_it),
