@@ -5,7 +5,7 @@
  * and every call into the library is single-threaded. Per call K is at most GEMM_K_BLOCK or a multiple of it,
  * and no tile is narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that
  * gemm.h defines, so there even the choice of tiles does not show (tests/unit/test_ops.c checks against a
- * scalar loop).
+ * scalar loop); and there a transposed b is transposed here, tile by tile, for the library is slow at that.
  *
  * Any thread, after cpu_thread_init.
  */
@@ -19,6 +19,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/transpose.h"
 
 /* Tiles: no larger than TILE_M x TILE_N; halved until there are TILES_WANTED, but not below the least tile,
  * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
@@ -35,6 +36,7 @@
 
 struct tiling {
     const struct gemm *g;
+    bool turn;           /* transpose b for the library; where its bits are the same either way */
     uint32_t rows, cols; /* how many tiles each way */
 };
 
@@ -70,22 +72,39 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
     return (uint32_t)((uint64_t)size * i / tiles) / TILE_STEP * TILE_STEP;
 }
 
+/* b of a tile, and how it lies. */
+struct operand {
+    const float *at;
+    size_t ld;
+    bool trans;
+};
+
 static void tile_block(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1, uint32_t k0,
-                       uint32_t k1)
+                       uint32_t k1, struct operand b)
 {
-    size_t lda = g->a_trans ? g->m : g->k, ldb = g->b_trans ? g->k : g->n, ldc = g->n;
+    size_t lda = g->a_trans ? g->m : g->k, ldc = g->n;
     const float *a = g->a + (g->a_trans ? k0 * lda + m0 : m0 * lda + k0);
-    const float *b = g->b + (g->b_trans ? n0 * ldb + k0 : k0 * ldb + n0);
     float *c = g->c + m0 * ldc + n0;
     float beta = k0 > 0 || g->accumulate ? 1.0f : 0.0f;
 
     dnnl_status_t status =
-        dnnl_sgemm(g->a_trans ? 'T' : 'N', g->b_trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0, 1.0f, a,
-                   (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
+        dnnl_sgemm(g->a_trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0, 1.0f, a,
+                   (dnnl_dim_t)lda, b.at, (dnnl_dim_t)b.ld, beta, c, (dnnl_dim_t)ldc);
     if (status != dnnl_success) { /* its panels could not be allocated: small, internal */
         fprintf(stderr, "dnnl_sgemm failed with status %d\n", (int)status);
         abort();
     }
+}
+
+/* The library copies a transposed b slowly, and multiplies what is not transposed without a copy. The thread's own; rows are
+ * not a power of two apart. */
+#define TURNED_LD (TILE_N + TILE_STEP)
+static _Thread_local float turned[GEMM_K_BLOCK * TURNED_LD];
+
+static struct operand turn(const struct gemm *g, uint32_t n0, uint32_t n1, uint32_t k0, uint32_t k1)
+{
+    transpose_f32(g->b + n0 * (size_t)g->k + k0, g->k, n1 - n0, k1 - k0, turned, TURNED_LD);
+    return (struct operand){turned, TURNED_LD, false};
 }
 
 static void run_tile(void *ctx, uint32_t i)
@@ -95,19 +114,31 @@ static void run_tile(void *ctx, uint32_t i)
     uint32_t row = i / t->cols, col = i % t->cols;
     uint32_t m0 = tile_begin(g->m, t->rows, row), m1 = tile_begin(g->m, t->rows, row + 1);
     uint32_t n0 = tile_begin(g->n, t->cols, col), n1 = tile_begin(g->n, t->cols, col + 1);
-    uint32_t whole = g->k - g->k % GEMM_K_BLOCK;
+    uint32_t step = t->turn ? GEMM_K_BLOCK : g->k - g->k % GEMM_K_BLOCK;
 
-    if (whole > 0)
-        tile_block(g, m0, m1, n0, n1, 0, whole);
-    if (whole < g->k)
-        tile_block(g, m0, m1, n0, n1, whole, g->k);
+    for (uint32_t k0 = 0, k1; k0 < g->k; k0 = k1) {
+        k1 = step == 0 || g->k - k0 < step ? g->k : k0 + step;
+        struct operand b = {g->b + k0 * (size_t)g->n + n0, g->n, false};
+        if (t->turn)
+            b = turn(g, n0, n1, k0, k1);
+        else if (g->b_trans)
+            b = (struct operand){g->b + n0 * (size_t)g->k + k0, g->k, true};
+        tile_block(g, m0, m1, n0, n1, k0, k1, b);
+    }
     if (g->done)
         g->done(g, m0, m1, n0, n1);
 }
 
+/* Of the library, which can be told to use less than there is. */
+static bool has_avx512(void)
+{
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
-    struct tiling t = {.g = g};
+    struct tiling t = {.g = g, .turn = g->b_trans && has_avx512()};
 
     assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
     if (g->m < GEMM_SMALL || g->n < GEMM_SMALL) {
@@ -127,7 +158,7 @@ static const char *isa_name(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
 
-    if ((isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core)
+    if (has_avx512())
         return "avx512";
     if ((isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2)
         return "avx2";
