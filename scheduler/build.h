@@ -228,6 +228,7 @@ struct candidate {
     uint32_t unit;   /* auto: rows of the largest micro-batch */
     bool snake;      /* auto: struct passes, as the next */
     uint32_t keep;
+    bool keep_last; /* auto: in all packs */
     struct knobs knobs;
 };
 

@@ -34,8 +34,9 @@ struct outline {
     uint32_t pins;
     uint32_t groups;
     uint32_t
-        keep;    /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
-    uint64_t ns; /* of an iteration */
+        keep; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
+    bool keep_last;      /* also in the packs next to the fused layers; the estimates do not know */
+    uint64_t ns;         /* of an iteration */
     uint64_t compute_ns; /* of these, what a device computes */
     uint64_t host_bytes; /* to and from the host */
     uint64_t host_memory;

@@ -80,9 +80,12 @@ static void pass_group(struct passes *p, const struct plan_request *r, const str
                       group_device(r, c, share, c->onward ? 2 * c->packs - k : k));
 }
 
-/* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile. */
+/* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile, unless
+ * there is enough of it (`keep_last`). */
 static uint32_t keep_end(const struct plan_request *r, const struct candidate *c)
 {
+    if (c->keep_last)
+        return c->fused;
     uint32_t items = graph_micros(r->train, 0) / (c->shares > 1 ? c->shares : 1);
     uint32_t packs = c->knobs.lead_items / items + 1;
     return c->packs > packs ? pack_start(c, c->packs - packs) : 0;
@@ -129,6 +132,7 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .unit = o->rows,
                           .snake = o->keep == 0, /* what is kept comes at even distances */
                           .keep = o->keep,
+                          .keep_last = o->keep_last,
                           .knobs = variants[0]};
     c.knobs.pinned = o->pins > 0 ? pinned : NULL;
     c.knobs.lead_items = outline_lead(o);
@@ -542,6 +546,20 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     return e;
 }
 
+/* Shrunk until it fits. */
+static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
+                              struct outline *o)
+{
+    uint64_t excess;
+    int e;
+    do
+        e = try_outline(r, t, o, variants[0].lead_state, &excess);
+    while (e == 0 && excess > 0 && outline_shrink(q, o, excess));
+    if (e == 0 && excess > 0) /* cannot be smaller: then with less overlap */
+        e = try_outline(r, t, o, 0, &excess);
+    return e;
+}
+
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t shares, bool keep)
 {
     struct outline list[OUTLINES];
@@ -551,12 +569,10 @@ static int search_outlines_of(const struct plan_request *r, struct trial *t, uin
     uint32_t n = outline_list(&q, list, OUTLINES);
     int e = 0;
     for (uint32_t i = 0; i < n && e >= 0; i++) {
-        uint64_t excess;
-        do
-            e = try_outline(r, t, &list[i], variants[0].lead_state, &excess);
-        while (e == 0 && excess > 0 && outline_shrink(&q, &list[i], excess));
-        if (e == 0 && excess > 0) /* cannot be smaller: then with less overlap */
-            e = try_outline(r, t, &list[i], 0, &excess);
+        e = try_outline_shrunk(&q, r, t, &list[i]);
+        list[i].keep_last = true;
+        if (e >= 0 && keep)
+            e = try_outline_shrunk(&q, r, t, &list[i]);
     }
     outline_model_destroy(model);
     return e < 0 ? e : 0;

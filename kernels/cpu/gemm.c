@@ -32,7 +32,7 @@
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-#define TILES_WANTED    6
+#define TILES_WANTED    4
 
 struct tiling {
     const struct gemm *g;

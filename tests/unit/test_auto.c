@@ -22,8 +22,18 @@ struct outcome {
     uint64_t ns;
     struct plan_bytes bytes;
     uint64_t bound;
-    double waste; /* highest address over live bytes, of the worst device */
+    double waste;   /* highest address over live bytes, of the worst device */
+    uint32_t again; /* layers forwarded a second time in an iteration */
 };
+
+static uint32_t count_again(const struct plan *p)
+{
+    const struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cycle->n_instrs; i++)
+        n += cycle->instrs[i].kind == INSTR_REC;
+    return n;
+}
 
 static void check_waste(const struct plan *p, struct outcome *ret)
 {
@@ -66,6 +76,7 @@ static bool plan_replicas(const struct table *t, uint32_t batch, uint32_t micro,
         ret->ns = sim->cycle_ns;
         ret->bytes = sim->bytes;
         ret->bound = bound_bytes(p);
+        ret->again = count_again(p);
         check_waste(p, ret);
         sim_destroy(sim);
         profile_destroy(prof);
@@ -194,6 +205,19 @@ static void test_auto_addresses_waste_little(void **state)
     table_destroy(t);
 }
 
+/* Moving S takes a tenth of the time of a forward, and the host has room: nothing is forwarded again, whatever the memory. */
+static void test_auto_forwards_nothing_again_where_links_are_fast(void **state)
+{
+    (void)state;
+    struct table *t = even_table(9, 1 * MIB, 2 * MIB, 64 * KIB, 1 * MIB);
+    struct outcome o;
+    for (uint64_t capacity = 10; capacity <= 20; capacity += 2) {
+        assert_true(plan_it(t, 8, 1, 1, capacity * MIB, POLICY_auto, OBJECTIVE_TIME, &o));
+        assert_int_equal(o.again, 0);
+    }
+    table_destroy(t);
+}
+
 /* ---- the published profiles ---- */
 
 static void test_auto_holds_the_state_of_bert_on_four(void **state)
@@ -222,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_auto_no_slower_than_the_others),
         cmocka_unit_test(test_auto_no_slower_than_the_others_with_replicas),
         cmocka_unit_test(test_auto_addresses_waste_little),
+        cmocka_unit_test(test_auto_forwards_nothing_again_where_links_are_fast),
         cmocka_unit_test(test_auto_holds_the_state_of_bert_on_four),
     };
     return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
