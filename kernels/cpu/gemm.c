@@ -21,7 +21,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
 
-/* Tiles: no larger than TILE_M x TILE_N; halved until there are TILES_WANTED, but not below the least tile,
+/* Tiles: no larger than TILE_M x TILE_N; halved until there are as many as wanted, but not below the least tile,
  * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
  * thread does. Steps of TILE_STEP suit its kernels. Figures: tools/bench.d/gemm.c. */
 #define TILE_M          512
@@ -32,7 +32,8 @@
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-#define TILES_WANTED    4
+#define TILES_WANTED    8 /* where copies share the cores, a thread that waits for another's tile waits less */
+#define TILES_TURNED    4 /* of a transposed b, which is transposed once for every tile above another */
 
 struct tiling {
     const struct gemm *g;
@@ -47,11 +48,12 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 
 static void choose_tiles(struct tiling *t)
 {
+    uint32_t wanted = t->turn ? TILES_TURNED : TILES_WANTED;
     uint32_t m = t->g->m, n = t->g->n, least_n = t->g->k >= DEEP ? TILE_N_DEEP : TILE_N_LEAST;
 
     t->rows = div_up(m, TILE_M);
     t->cols = div_up(n, TILE_N);
-    while ((uint64_t)t->rows * t->cols < TILES_WANTED) {
+    while ((uint64_t)t->rows * t->cols < wanted) {
         uint32_t tile_m = m / t->rows, tile_n = n / t->cols;
         bool can_m = tile_m >= 2 * TILE_M_LEAST, can_n = tile_n >= 2 * least_n;
         if ((uint64_t)tile_m * tile_n * t->g->k < 2 * TILE_LEAST_FMAS || (!can_m && !can_n))
