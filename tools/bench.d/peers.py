@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tutti beside PyTorch: the same model, batch, threads and steps, everything in memory, fp32, AdamW.
-Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] [--json] [--compile]   (`tools/bench peers ...`)
+Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] [--json] [--compile] [--malloc]   (`tools/bench peers ...`)
 
     --only WORD   only rows whose name contains it ("MLP", "GPT", "124M", "1024"); may be given again: all must be there
     --steps N     measured steps of a round (default: by the size of the model); a few that do not count are made before
@@ -9,6 +9,7 @@ Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] 
     --threads N   default 2
     --json        the figures as one JSON object at the end, in place of tables
     --compile     the newest PyTorch through torch.compile too; compiling is not measured
+    --malloc      PyTorch with the C library's malloc, as most people run it, and not with jemalloc
 
 Programs of a row: tutti; the distribution's PyTorch (/usr/bin/python3), tuned: OpenBLAS of the right kind for the processor, with
 OpenMP where libopenblas0-openmp is installed; the PyTorch of $TUTTI_TORCH_PYTHON, else of build/venv-torch/bin/python, where
@@ -282,16 +283,16 @@ def joined(*parts):
     return ":".join(p for p in parts if p)
 
 
-def tuning(threads):
-    env = {"OMP_NUM_THREADS": str(threads)}
-    jemalloc = glob.glob("/usr/lib/*/libjemalloc.so.2")
+def tuning(args):
+    env = {"OMP_NUM_THREADS": str(args.threads)}
+    jemalloc = [] if args.malloc else glob.glob("/usr/lib/*/libjemalloc.so.2")
     if jemalloc:
         env.update(LD_PRELOAD=joined(jemalloc[0], os.environ.get("LD_PRELOAD")), MALLOC_CONF=JEMALLOC_CONF)
     return env
 
 
-def distribution_tuning(threads):
-    env = {**tuning(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+def distribution_tuning(args):
+    env = {**tuning(args), "OPENBLAS_NUM_THREADS": str(args.threads)}
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         if " avx512bw " in f.read():
             env["OPENBLAS_CORETYPE"] = "SkylakeX"  # newer processors are not known to it, and get AVX2
@@ -304,7 +305,7 @@ def distribution_tuning(threads):
 def find_torches(args):
     """Makers of programs."""
     found = []
-    old, new = distribution_tuning(args.threads), tuning(args.threads)
+    old, new = distribution_tuning(args), tuning(args)
     version = torch_version("/usr/bin/python3", old)
     if version:
         found.append(lambda: Torch(args, "/usr/bin/python3", version, old))
@@ -390,6 +391,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--malloc", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and not without the programs that it runs
     rows = [row for row in ROWS if all(word in row.name for word in args.only)]
