@@ -98,13 +98,14 @@ static void tile_block(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t 
     }
 }
 
-/* The library copies a transposed b slowly, and multiplies what is not transposed without a copy. The thread's own; rows are
- * not a power of two apart. */
+/* The library copies a transposed b slowly, and multiplies what is not transposed without a copy. The thread's own. A tile may
+ * have TILE_STEP - 1 columns more than TILE_N, for its begin is rounded down. */
 #define TURNED_LD (TILE_N + TILE_STEP)
 static _Thread_local float turned[GEMM_K_BLOCK * TURNED_LD];
 
 static struct operand turn(const struct gemm *g, uint32_t n0, uint32_t n1, uint32_t k0, uint32_t k1)
 {
+    assert(n1 - n0 <= TURNED_LD && k1 - k0 <= GEMM_K_BLOCK);
     transpose_f32(g->b + n0 * (size_t)g->k + k0, g->k, n1 - n0, k1 - k0, turned, TURNED_LD);
     return (struct operand){turned, TURNED_LD, false};
 }

@@ -30,6 +30,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vmath.h"
 
 #define LANES   16 /* of a vector and of a sum */
@@ -153,15 +154,6 @@ static void copy_out_head(const struct task *t, const float *from, uint32_t h)
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
-/* LANES keys; `to` has rows of ld. */
-CPU_CLONES static void transpose_group(float *restrict to, size_t ld, const float *restrict from,
-                                       size_t width, size_t n)
-{
-    for (size_t d = 0; d < n; d++)
-        for (size_t l = 0; l < LANES; l++)
-            to[d * ld + l] = from[l * width + d];
-}
-
 static uint32_t block_keys(const struct attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
@@ -170,9 +162,8 @@ static uint32_t block_keys(const struct attention *a, uint32_t first)
 static void transpose(const struct attention *a, float *to, const float *from)
 {
     for (uint32_t first = 0; first < a->keys; first += KEYS)
-        for (uint32_t i = 0; i < block_keys(a, first); i += LANES)
-            transpose_group(to + (size_t)first * a->head + i, block_keys(a, first),
-                            from + (first + i) * a->width, a->width, a->head);
+        transpose_f32(from + first * a->width, a->width, block_keys(a, first), a->head,
+                      to + (size_t)first * a->head, block_keys(a, first));
 }
 
 /* ---- products of a strip of queries and the block of keys from `first` on ---- */

@@ -354,6 +354,8 @@ static void test_gemm_on_avx512_is_fma_chain(void **state)
         SKIP_TEST("no AVX512 here: the library's order of summation is its own");
     for (uint32_t i = 0; i < N_PRODUCTS; i++)
         check_chain_all_forms(run_best, products[i][0], products[i][2], products[i][1]);
+    check_chain_all_forms(run_best, 16, 1023, 40); /* a tile of 527 columns, the widest there is */
+    check_chain_all_forms(run_best, 300, 1535, 390);
     for (uint32_t i = 0; i < 60; i++) {
         r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
         check_chain_all_forms(run_best, 16 + r.v[0] % 500, 16 + r.v[1] % 900,
