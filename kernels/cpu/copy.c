@@ -17,6 +17,8 @@
 
 #include <string.h>
 
+#include "kernels/cpu/cpu.h"
+
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define SANITIZED 1
@@ -34,6 +36,7 @@
 #define PAGE         4096
 #define PAGES        4
 #define STREAM_BYTES (256u << 10) /* from here on past the caches */
+#define PIECE_BYTES  STREAM_BYTES /* some ten microseconds */
 
 /* dst on a line's boundary. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
@@ -49,6 +52,7 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
+/* LINE bytes at least. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -71,7 +75,38 @@ void cpu_copy(void *dst, const void *src, uint64_t bytes)
         memcpy(dst, src, bytes);
 }
 
+struct pieces {
+    uint8_t *dst;
+    const uint8_t *src;
+    uint64_t bytes;
+    uint32_t n; /* the last has what is left over too */
+};
+
+static void copy_piece(void *ctx, uint32_t i)
+{
+    const struct pieces *p = ctx;
+    uint64_t at = (uint64_t)i * PIECE_BYTES;
+    copy_streaming(p->dst + at, p->src + at, i + 1 == p->n ? p->bytes - at : PIECE_BYTES);
+}
+
+void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
+{
+    struct pieces p = {dst, src, bytes, (uint32_t)(bytes / PIECE_BYTES)};
+
+    if (bytes < STREAM_BYTES || bytes / PIECE_BYTES > UINT32_MAX)
+        cpu_copy(dst, src, bytes);
+    else
+        pool_run(pool, copy_piece, &p, p.n);
+}
+
 #else
+
+/* By the stream's own thread: whoever shares a pool is ordered by its lock, and a missing wait would not be seen. */
+void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
+{
+    (void)pool;
+    memcpy(dst, src, bytes);
+}
 
 void cpu_copy(void *dst, const void *src, uint64_t bytes)
 {

@@ -18,6 +18,10 @@ void pool_destroy(struct pool *p); /* takes NULL; no pool_run may be under way *
 /* fn(ctx, i) for every i < n, each once, in any order, on any of the threads; returns when all are done.
  * Several threads may call at the same time. Sleeps when idle; allocates nothing. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
+/* The same threads for work that should not take a core from an op, as copies: the caller works only where there is a core to
+ * spare, else it sleeps while those threads that have one do the pieces (short ones, please) between theirs. A piece of such a run
+ * must not run another. Belongs to p. */
+struct pool *pool_aside(struct pool *p);
 
 /* First thing in every thread that may call an op: keeps the libraries' own threading off. */
 void cpu_thread_init(void);

@@ -2,7 +2,8 @@
  * that the tests run on.
  *
  * A device is an arena (guarded.c: capacity is enforced by guard pages) and four streams (stream.c: a thread
- * each); one more stream is the host's. All streams share one pool of threads for the work inside an op.
+ * each); one more stream is the host's. All streams share one pool of threads for the work inside an op; copies, and what
+ * the host computes, are done aside, so that no op loses a core to them in the middle of a piece (pool.c).
  * Copies are real copies, counted where they happen; a link speed is imitated by not ending a copy before its
  * time. Copies inside a device go over no link.
  *
@@ -37,7 +38,7 @@
 
 struct cpu_stream {
     struct stream *stream;
-    struct pool *pool;             /* the devset's */
+    struct pool *pool;             /* the devset's; aside but for the streams that compute */
     uint64_t bytes_per_s;          /* of copies; 0: unpaced */
     bool delayed;                  /* delay_seed was given */
     struct rng rng;                /* stream's thread only */
@@ -96,7 +97,7 @@ static void run_link_copy(struct cpu_stream *s, void *dst, const void *src, uint
 {
     uint64_t start = s->bytes_per_s ? clock_now_ns() : 0;
 
-    cpu_copy(dst, src, bytes);
+    cpu_copy_pieces(dst, src, bytes, s->pool);
     add(&s->copied_bytes, bytes);
     if (s->bytes_per_s) {
         uint64_t least = link_ns(bytes, s->bytes_per_s), took = clock_now_ns() - start;
@@ -130,7 +131,7 @@ static void run(void *ctx, const struct command *c)
     switch (c->kind) {
     case COMMAND_COPY:
         if (c->copy.stays)
-            cpu_copy(c->copy.dst, c->copy.src, c->copy.bytes);
+            cpu_copy_pieces(c->copy.dst, c->copy.src, c->copy.bytes, s->pool);
         else
             run_link_copy(s, c->copy.dst, c->copy.src, c->copy.bytes);
         break;
@@ -174,12 +175,13 @@ static int open_stream(struct cpu_devset *ds, uint32_t stream, const struct devs
 {
     struct cpu_stream *s = &ds->streams[stream];
     enum lane lane = backend_lane(&ds->base, stream);
+    bool host = stream == LANE_COUNT * ds->base.n_devices;
     char name[16] = "host"; /* the kernel keeps 15 characters */
     int r;
 
-    if (stream < LANE_COUNT * ds->base.n_devices)
+    if (!host)
         snprintf(name, sizeof name, "d%u.%s", stream / LANE_COUNT % 100, lane_names[lane]);
-    s->pool = ds->pool;
+    s->pool = lane == LANE_COMPUTE && !host ? ds->pool : pool_aside(ds->pool);
     s->bytes_per_s = lane == LANE_PEER ? config->peer_bytes_per_s : config->link_bytes_per_s;
     s->delayed = config->delay_seed != 0;
     s->rng = (struct rng){.seed = config->delay_seed + stream * UINT64_C(0x9E3779B97F4A7C15)};

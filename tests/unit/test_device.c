@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "kernels/cpu/copy.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/device.h"
 
@@ -1108,22 +1109,30 @@ static void test_copy_any_size_and_alignment(void **state)
         0, 1, 15, 64, 1000, 65536, 262143, 262144, 262145, 300001, 16384 * 20 + 63, 1 << 20};
     const uint64_t room = (1 << 20) + 256;
     uint8_t *src = malloc(room), *dst = malloc(room);
+    struct pool *pool;
 
     (void)state;
     assert_true(src && dst);
+    assert_int_equal(pool_create(2, &pool), 0);
     for (uint64_t i = 0; i < room; i++)
         src[i] = (uint8_t)(i * 2654435761u >> 13);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (unsigned at = 0; at < 130; at += 13) {
             unsigned from = at * 7 % 128;
-            memset(dst, 0xEE, room);
-            cpu_copy(dst + at, src + from, sizes[i]);
-            assert_memory_equal(dst + at, src + from, sizes[i]);
-            for (unsigned k = 0; k < at; k++)
-                assert_int_equal(dst[k], 0xEE);
-            assert_int_equal(dst[at + sizes[i]], 0xEE);
+            for (int pieces = 0; pieces < 2; pieces++) {
+                memset(dst, 0xEE, room);
+                if (pieces)
+                    cpu_copy_pieces(dst + at, src + from, sizes[i], pool);
+                else
+                    cpu_copy(dst + at, src + from, sizes[i]);
+                assert_memory_equal(dst + at, src + from, sizes[i]);
+                for (unsigned k = 0; k < at; k++)
+                    assert_int_equal(dst[k], 0xEE);
+                assert_int_equal(dst[at + sizes[i]], 0xEE);
+            }
         }
     }
+    pool_destroy(pool);
     free(src);
     free(dst);
 }

@@ -1,12 +1,19 @@
-/* The pool: every piece once, many callers at a time, no matter how many threads. */
+/* The pool: every piece once, many callers at a time, no matter how many threads; and runs aside, which leave the cores to ops. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
+
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -34,9 +41,12 @@ static void test_every_piece_runs_once(void **state)
     for (uint32_t threads = 1; threads <= 5; threads++) {
         struct pool *p;
         assert_int_equal(pool_create(threads, &p), 0);
-        for (uint32_t n = 0; n < 40; n++)
+        for (uint32_t n = 0; n < 40; n++) {
             run_and_check(p, n);
+            run_and_check(pool_aside(p), n);
+        }
         run_and_check(p, PIECES);
+        run_and_check(pool_aside(p), PIECES);
         pool_destroy(p);
     }
 }
@@ -94,7 +104,7 @@ static void test_concurrent_callers_get_their_own_pieces(void **state)
 
     assert_int_equal(pool_create(3, &p), 0);
     for (int i = 0; i < 4; i++) {
-        callers[i] = (struct caller){.pool = p};
+        callers[i] = (struct caller){.pool = i % 2 ? pool_aside(p) : p};
         assert_int_equal(pthread_create(&callers[i].thread, NULL, caller_main, &callers[i]), 0);
     }
     for (int i = 0; i < 4; i++) {
@@ -127,6 +137,132 @@ static void test_run_inside_a_piece_finishes(void **state)
     pool_destroy(o.pool);
 }
 
+/* ---- seats ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t arrived;
+    bool open;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void wait_at_gate(void *ctx, uint32_t i)
+{
+    (void)ctx, (void)i;
+    pthread_mutex_lock(&gate.lock);
+    gate.arrived++;
+    pthread_cond_broadcast(&gate.changed);
+    while (!gate.open)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+struct aside {
+    struct pool *pool;
+    pthread_t thread;
+    _Atomic long tid; /* once it is about to run */
+    _Atomic uint32_t by_itself, by_others;
+};
+
+static void see_who(void *ctx, uint32_t i)
+{
+    struct aside *a = ctx;
+    (void)i;
+    atomic_fetch_add(pthread_equal(pthread_self(), a->thread) ? &a->by_itself : &a->by_others, 1);
+}
+
+static void *aside_main(void *arg)
+{
+    struct aside *a = arg;
+    a->thread = pthread_self();
+    a->tid = syscall(SYS_gettid);
+    pool_run(pool_aside(a->pool), see_who, a, 20);
+    return NULL;
+}
+
+static bool sleeps(long tid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%ld/stat", tid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_true(fread(text, 1, sizeof text - 1, f) > 0);
+    fclose(f);
+    return strncmp(strrchr(text, ')'), ") S", 3) == 0;
+}
+
+static void *op_main(void *arg)
+{
+    struct caller *c = arg;
+    pool_run(c->pool, wait_at_gate, NULL, (uint32_t)c->sum);
+    return NULL;
+}
+
+/* As many threads as there are cores are inside an op: a run aside waits, and is then done by those threads. */
+static void test_run_aside_leaves_the_cores_to_ops(void **state)
+{
+    cpu_set_t cores;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof cores, &cores), 0);
+    uint32_t threads = CPU_COUNT(&cores) > 2 ? (uint32_t)CPU_COUNT(&cores) : 2;
+    struct caller op = {.sum = threads};
+    assert_int_equal(pool_create(threads, &op.pool), 0);
+    assert_int_equal(pthread_create(&op.thread, NULL, op_main, &op), 0);
+    pthread_mutex_lock(&gate.lock);
+    while (gate.arrived < threads)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+
+    struct aside a = {.pool = op.pool};
+    pthread_t aside;
+    assert_int_equal(pthread_create(&aside, NULL, aside_main, &a), 0);
+    while (a.tid == 0 || !sleeps(a.tid))
+        sched_yield();
+    assert_int_equal(a.by_itself + a.by_others, 0);
+
+    pthread_mutex_lock(&gate.lock);
+    gate.open = true;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+    pthread_join(op.thread, NULL);
+    pthread_join(aside, NULL);
+    assert_int_equal(a.by_itself, 0);
+    assert_int_equal(a.by_others, 20);
+    pool_destroy(op.pool);
+}
+
+static _Atomic bool enough;
+
+static void *busy_main(void *arg)
+{
+    struct caller *c = arg;
+    while (!enough) {
+        _Atomic uint64_t sum = 0;
+        pool_run(c->pool, add_piece, &sum, 100);
+    }
+    return NULL;
+}
+
+/* Callers of ops that never pause, more of them than cores: what they do not leave to a run aside, they do. */
+static void test_run_aside_ends_beside_endless_ops(void **state)
+{
+    struct caller callers[8];
+    struct pool *p;
+    (void)state;
+
+    assert_int_equal(pool_create(2, &p), 0);
+    for (int i = 0; i < 8; i++) {
+        callers[i] = (struct caller){.pool = p};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, busy_main, &callers[i]), 0);
+    }
+    for (int i = 0; i < 50; i++)
+        run_and_check(pool_aside(p), PIECES);
+    enough = true;
+    for (int i = 0; i < 8; i++)
+        pthread_join(callers[i].thread, NULL);
+    pool_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +271,8 @@ int main(void)
         cmocka_unit_test(test_create_and_destroy_repeat),
         cmocka_unit_test(test_concurrent_callers_get_their_own_pieces),
         cmocka_unit_test(test_run_inside_a_piece_finishes),
+        cmocka_unit_test(test_run_aside_leaves_the_cores_to_ops),
+        cmocka_unit_test(test_run_aside_ends_beside_endless_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
