@@ -1,7 +1,7 @@
 /* A matrix, transposed: blocks of 16 x 16 in registers where the processor has AVX512, element by element elsewhere and at the edges.
  *
  * Why this way: rows of weights are thousands of bytes apart, so sixteen rows are walked side by side, a line of a cache of each at a
- * time, and what the next sixteen rows have there is prefetched meanwhile.
+ * time, and what the next sixteen rows have there is prefetched meanwhile: into the second level cache, for the first is too small.
  *
  * Any thread.
  */
@@ -77,7 +77,7 @@ TARGET static void blocks(const float *from, size_t ld, size_t rows, size_t colu
     for (size_t i = 0; i < rows; i += SIDE)
         for (size_t j = 0; j < columns; j += SIDE) {
             for (size_t n = 0; i + SIDE < rows && n < SIDE; n++)
-                __builtin_prefetch(from + (i + SIDE + n) * ld + j);
+                __builtin_prefetch(from + (i + SIDE + n) * ld + j, 0, 2);
             block(from + i * ld + j, ld, to + j * ld_to + i, ld_to);
         }
 }
