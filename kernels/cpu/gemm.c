@@ -5,7 +5,8 @@
  * and every call into the library is single-threaded. Per call K is at most GEMM_K_BLOCK or a multiple of it,
  * and no tile is narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that
  * gemm.h defines, so there even the choice of tiles does not show (tests/unit/test_ops.c checks against a
- * scalar loop); and there a transposed b is transposed here, tile by tile, for the library is slow at that.
+ * scalar loop); and there operands that the library is slow with are copied first, a block at a time, as it likes them: a
+ * transposed b, and rows that lie a multiple of 4 KiB apart, for these share the few places that a cache has for them.
  *
  * Any thread, after cpu_thread_init.
  */
@@ -13,6 +14,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -35,9 +37,14 @@
 #define TILES_WANTED    8 /* where copies share the cores, a thread that waits for another's tile waits less */
 #define TILES_TURNED    4 /* of a transposed b, which is transposed once for every tile above another */
 
+/* Rows that lie a multiple of this many floats apart are copied, if each is read so often. */
+#define FAR_APART    1024
+#define READS_ENOUGH 128
+
 struct tiling {
     const struct gemm *g;
-    bool turn;           /* transpose b for the library; where its bits are the same either way */
+    bool turn_a, turn_b,
+        copy_b; /* for the library: transpose, or only copy; where its bits are the same either way */
     uint32_t rows, cols; /* how many tiles each way */
 };
 
@@ -48,7 +55,7 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 
 static void choose_tiles(struct tiling *t)
 {
-    uint32_t wanted = t->turn ? TILES_TURNED : TILES_WANTED;
+    uint32_t wanted = t->turn_b ? TILES_TURNED : TILES_WANTED;
     uint32_t m = t->g->m, n = t->g->n, least_n = t->g->k >= DEEP ? TILE_N_DEEP : TILE_N_LEAST;
 
     t->rows = div_up(m, TILE_M);
@@ -74,40 +81,65 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
     return (uint32_t)((uint64_t)size * i / tiles) / TILE_STEP * TILE_STEP;
 }
 
-/* b of a tile, and how it lies. */
+/* One of a call, and how it lies. */
 struct operand {
     const float *at;
     size_t ld;
     bool trans;
 };
 
-static void tile_block(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1, uint32_t k0,
-                       uint32_t k1, struct operand b)
+/* What is copied. The thread's own. A tile may have TILE_STEP - 1 rows or columns more than TILE_M or TILE_N, for its begin is
+ * rounded down. */
+#define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
+#define COPIED_B_LD (TILE_N + TILE_STEP)
+static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
+static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
+
+static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
-    size_t lda = g->a_trans ? g->m : g->k, ldc = g->n;
-    const float *a = g->a + (g->a_trans ? k0 * lda + m0 : m0 * lda + k0);
-    float *c = g->c + m0 * ldc + n0;
+    const struct gemm *g = t->g;
+
+    if (!g->a_trans)
+        return (struct operand){g->a + m0 * (size_t)g->k + k0, g->k, false};
+    const float *a = g->a + k0 * (size_t)g->m + m0;
+    if (!t->turn_a)
+        return (struct operand){a, g->m, true};
+    assert(m1 - m0 <= TILE_M + TILE_STEP && k1 - k0 <= GEMM_K_BLOCK);
+    transpose_f32(a, g->m, k1 - k0, m1 - m0, copied_a, COPIED_A_LD);
+    return (struct operand){copied_a, COPIED_A_LD, false};
+}
+
+static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1, uint32_t k0, uint32_t k1)
+{
+    const struct gemm *g = t->g;
+    size_t ld = g->b_trans ? g->k : g->n;
+    const float *b = g->b + (g->b_trans ? n0 * ld + k0 : k0 * ld + n0);
+
+    if (!t->turn_b && !t->copy_b)
+        return (struct operand){b, ld, g->b_trans};
+    assert(n1 - n0 <= COPIED_B_LD && k1 - k0 <= GEMM_K_BLOCK);
+    if (t->turn_b)
+        transpose_f32(b, ld, n1 - n0, k1 - k0, copied_b, COPIED_B_LD);
+    else
+        for (uint32_t k = 0; k < k1 - k0; k++)
+            memcpy(copied_b + k * (size_t)COPIED_B_LD, b + k * ld, (n1 - n0) * sizeof *b);
+    return (struct operand){copied_b, COPIED_B_LD, false};
+}
+
+static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
+                       uint32_t k0, uint32_t k1)
+{
+    const struct gemm *g = t->g;
+    struct operand a = operand_a(t, m0, m1, k0, k1), b = operand_b(t, n0, n1, k0, k1);
+    float *c = g->c + m0 * (size_t)g->n + n0;
     float beta = k0 > 0 || g->accumulate ? 1.0f : 0.0f;
 
-    dnnl_status_t status =
-        dnnl_sgemm(g->a_trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0, 1.0f, a,
-                   (dnnl_dim_t)lda, b.at, (dnnl_dim_t)b.ld, beta, c, (dnnl_dim_t)ldc);
+    dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
+                                      1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
     if (status != dnnl_success) { /* its panels could not be allocated: small, internal */
         fprintf(stderr, "dnnl_sgemm failed with status %d\n", (int)status);
         abort();
     }
-}
-
-/* The library copies a transposed b slowly, and multiplies what is not transposed without a copy. The thread's own. A tile may
- * have TILE_STEP - 1 columns more than TILE_N, for its begin is rounded down. */
-#define TURNED_LD (TILE_N + TILE_STEP)
-static _Thread_local float turned[GEMM_K_BLOCK * TURNED_LD];
-
-static struct operand turn(const struct gemm *g, uint32_t n0, uint32_t n1, uint32_t k0, uint32_t k1)
-{
-    assert(n1 - n0 <= TURNED_LD && k1 - k0 <= GEMM_K_BLOCK);
-    transpose_f32(g->b + n0 * (size_t)g->k + k0, g->k, n1 - n0, k1 - k0, turned, TURNED_LD);
-    return (struct operand){turned, TURNED_LD, false};
 }
 
 static void run_tile(void *ctx, uint32_t i)
@@ -117,16 +149,12 @@ static void run_tile(void *ctx, uint32_t i)
     uint32_t row = i / t->cols, col = i % t->cols;
     uint32_t m0 = tile_begin(g->m, t->rows, row), m1 = tile_begin(g->m, t->rows, row + 1);
     uint32_t n0 = tile_begin(g->n, t->cols, col), n1 = tile_begin(g->n, t->cols, col + 1);
-    uint32_t step = t->turn ? GEMM_K_BLOCK : g->k - g->k % GEMM_K_BLOCK;
+    bool copies = t->turn_a || t->turn_b || t->copy_b;
+    uint32_t step = copies ? GEMM_K_BLOCK : g->k - g->k % GEMM_K_BLOCK;
 
     for (uint32_t k0 = 0, k1; k0 < g->k; k0 = k1) {
         k1 = step == 0 || g->k - k0 < step ? g->k : k0 + step;
-        struct operand b = {g->b + k0 * (size_t)g->n + n0, g->n, false};
-        if (t->turn)
-            b = turn(g, n0, n1, k0, k1);
-        else if (g->b_trans)
-            b = (struct operand){g->b + n0 * (size_t)g->k + k0, g->k, true};
-        tile_block(g, m0, m1, n0, n1, k0, k1, b);
+        tile_block(t, m0, m1, n0, n1, k0, k1);
     }
     if (g->done)
         g->done(g, m0, m1, n0, n1);
@@ -139,15 +167,29 @@ static bool has_avx512(void)
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
+static void choose_copies(struct tiling *t)
+{
+    const struct gemm *g = t->g;
+
+    if (!has_avx512())
+        return;
+    t->turn_b = g->b_trans;
+    if (g->k < READS_ENOUGH) /* calls for so little are short as it is */
+        return;
+    t->turn_a = g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
+    t->copy_b = !g->b_trans && g->n % FAR_APART == 0 && g->m >= READS_ENOUGH;
+}
+
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
-    struct tiling t = {.g = g, .turn = g->b_trans && has_avx512()};
+    struct tiling t = {.g = g};
 
     assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
     if (g->m < GEMM_SMALL || g->n < GEMM_SMALL) {
         gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
+    choose_copies(&t);
     choose_tiles(&t);
     pool_run(pool, run_tile, &t, t.rows * t.cols);
 }

@@ -356,6 +356,10 @@ static void test_gemm_on_avx512_is_fma_chain(void **state)
         check_chain_all_forms(run_best, products[i][0], products[i][2], products[i][1]);
     check_chain_all_forms(run_best, 16, 1023, 40); /* a tile of 527 columns, the widest there is */
     check_chain_all_forms(run_best, 300, 1535, 390);
+    check_chain_all_forms(run_best, 1024, 2048, 900); /* rows far apart: both operands are copied, in three blocks of k, */
+    check_chain_all_forms(run_best, 3072, 144, 128);  /* one of them, */
+    check_chain_all_forms(run_best, 130, 3072, 385);
+    check_chain_all_forms(run_best, 1024, 1024, 127); /* none */
     for (uint32_t i = 0; i < 60; i++) {
         r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
         check_chain_all_forms(run_best, 16 + r.v[0] % 500, 16 + r.v[1] % 900,
