@@ -43,8 +43,8 @@
 
 struct tiling {
     const struct gemm *g;
-    bool turn_a, turn_b,
-        copy_b; /* for the library: transpose, or only copy; where its bits are the same either way */
+    /* What is done for the library, where its bits are the same either way: transpose, or only copy. */
+    bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* how many tiles each way */
 };
 
