@@ -35,7 +35,7 @@
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
 #define TILES_WANTED    8 /* where copies share the cores, a thread that waits for another's tile waits less */
-#define TILES_TURNED    4 /* of a transposed b, which is transposed once for every tile above another */
+#define TILES_TURNED    4 /* where each tile transposes its part of an operand, or k is large */
 
 /* Rows that lie a multiple of this many floats apart are copied, if each is read so often. */
 #define FAR_APART    1024
@@ -55,8 +55,9 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 
 static void choose_tiles(struct tiling *t)
 {
-    uint32_t wanted = t->turn_b ? TILES_TURNED : TILES_WANTED;
-    uint32_t m = t->g->m, n = t->g->n, least_n = t->g->k >= DEEP ? TILE_N_DEEP : TILE_N_LEAST;
+    bool deep = t->g->k >= DEEP;
+    uint32_t wanted = t->turn_a || t->turn_b || deep ? TILES_TURNED : TILES_WANTED;
+    uint32_t m = t->g->m, n = t->g->n, least_n = deep ? TILE_N_DEEP : TILE_N_LEAST;
 
     t->rows = div_up(m, TILE_M);
     t->cols = div_up(n, TILE_N);
