@@ -231,6 +231,34 @@ static void test_run_aside_leaves_the_cores_to_ops(void **state)
     pool_destroy(op.pool);
 }
 
+/* Every piece waits for all of them, so it takes every thread, the caller too. A thread that is still counted as working after
+ * its run would keep the caller away, and this would hang. */
+static void meet(void *ctx, uint32_t i)
+{
+    (void)i;
+    pthread_barrier_wait(ctx);
+}
+
+static void test_run_aside_has_its_caller_where_cores_are_free(void **state)
+{
+    enum { RUNS = 5000 }; /* more than any machine has cores */
+    pthread_barrier_t all;
+    struct pool *p;
+    (void)state;
+
+    assert_int_equal(pool_create(2, &p), 0);
+    for (int i = 0; i < RUNS; i++) {
+        run_and_check(p, 3);
+        run_and_check(pool_aside(p), 3);
+    }
+    assert_int_equal(pthread_barrier_init(&all, NULL, 2), 0);
+    alarm(60);
+    pool_run(pool_aside(p), meet, &all, 2);
+    alarm(0);
+    pthread_barrier_destroy(&all);
+    pool_destroy(p);
+}
+
 static _Atomic bool enough;
 
 static void *busy_main(void *arg)
@@ -272,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_concurrent_callers_get_their_own_pieces),
         cmocka_unit_test(test_run_inside_a_piece_finishes),
         cmocka_unit_test(test_run_aside_leaves_the_cores_to_ops),
+        cmocka_unit_test(test_run_aside_has_its_caller_where_cores_are_free),
         cmocka_unit_test(test_run_aside_ends_beside_endless_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
