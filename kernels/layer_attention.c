@@ -2,15 +2,14 @@
  * query heads may share keys and values, and positions may be rotary. See op_attention_fwd for the order of a token's
  * queries, keys and values.
  *
- * S: qkv after the rotation, the attended values, and the softmaxes' log-sums; then the op's scratch. Calls only the sink:
- * the thread is the caller's.
+ * S: qkv after the rotation, the attended values, and the softmaxes' log-sums. Calls only the sink: the thread is the
+ * caller's.
  */
 #include "kernels/layer_impl.h"
 
 struct shape {
     uint32_t tokens, width; /* of all rows; elements of a token */
     uint32_t head, qkv;     /* elements of a head, and of a token of qkv */
-    uint64_t scratch;       /* bytes, of the op */
 };
 
 static struct shape shape_of(const struct layer *l, uint32_t rows)
@@ -22,7 +21,6 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
         .width = width,
         .head = head,
         .qkv = (l->heads + 2 * l->kv_heads) * head,
-        .scratch = sizeof(float) * attention_scratch(rows, layer_seq(l), l->heads, l->kv_heads, head),
     };
 }
 
@@ -44,7 +42,7 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
 
 /* S, in bytes: qkv is first. */
 struct saved {
-    uint64_t attended, lse, scratch, end;
+    uint64_t attended, lse, end;
 };
 
 static struct saved saved_of(const struct layer *l, const struct shape *s)
@@ -53,8 +51,7 @@ static struct saved saved_of(const struct layer *l, const struct shape *s)
 
     a.attended = layer_round(layer_bytes(s->tokens, s->qkv));
     a.lse = a.attended + layer_round(layer_bytes(s->tokens, s->width));
-    a.scratch = a.lse + layer_round(layer_bytes(s->tokens, l->heads));
-    a.end = a.scratch + layer_round(s->scratch);
+    a.end = a.lse + layer_round(layer_bytes(s->tokens, l->heads));
     return a;
 }
 
@@ -70,7 +67,7 @@ static struct gradients gradients_of(const struct layer *l, const struct shape *
     g.attended = l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
     g.qkv = g.attended + layer_round(layer_bytes(s->tokens, s->width));
     g.scratch = g.qkv + layer_round(layer_bytes(s->tokens, s->qkv));
-    g.end = g.scratch + layer_round(s->scratch);
+    g.end = g.scratch + layer_round(layer_bytes(s->tokens, l->heads));
     return g;
 }
 
@@ -84,7 +81,6 @@ static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_s
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
         .s = a.end,
-        .s_work = a.end - a.scratch,
         .scratch_fwd = a.end,
         .scratch_bwd = gradients_of(l, &s).end,
     };
@@ -142,8 +138,8 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
         r = rotate(l, io, &s, qkv, false, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
-                         .scratch = layer_at(qkv, a.scratch), .rows = io->rows, .seq = layer_seq(l),
-                         .heads = l->heads, .kv_heads = l->kv_heads, .head = s.head, .layer = l->key,
+                         .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
+                         .head = s.head, .layer = l->key,
                          .first_row = io->first_row, .p = l->score_dropout);
     if (r || !io->y)
         return r;

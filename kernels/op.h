@@ -124,12 +124,11 @@ struct op_rownorm_bwd {
  * then its keys [kv_heads][head], then its values. lse is the logarithm of each softmax's sum: of exp(score), [rows]
  * [heads][seq]. Dropout as in op_dropout, but of RNG_SCORES: of query q and key k in head h, element
  * (h * seq + q) * seq + k of the row.
- * Neither ever holds all scores of a head. scratch: attention_scratch floats, without meaning before and after. */
+ * Neither ever holds all scores of a head. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
     float *y;         /* [rows][seq][heads * head] */
     float *lse;
-    float *scratch;
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row; /* of dropout */
     float p;
@@ -137,7 +136,7 @@ struct op_attention_fwd {
 struct op_attention_bwd { /* dqkv, laid out as qkv */
     const float *qkv, *y, *lse, *dy;
     float *dqkv;
-    float *scratch;
+    float *scratch; /* [rows][heads][seq], without meaning before and after */
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row;
     float p;
@@ -251,17 +250,6 @@ struct op_range {
 /* All arrays of a call, each once, and no byte that is not one of them: the contents of these and `step` are what
  * the result is made of. An op may leave some alone, as an update that is not to be applied. Returns how many. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
-
-/* Attention on a cpu (see cpu/ops_attention.c). The bits depend on the last two of these, each a power of two. */
-#define ATTENTION_LANES   16                          /* that share the heads of a call, at most */
-#define ATTENTION_STRIP   128                         /* queries whose scores a forward lane holds at once, at most */
-#define ATTENTION_QUERIES 64                          /* of a strip of the backward pass */
-#define ATTENTION_KEYS    128                         /* of a block */
-uint32_t attention_strip(uint32_t seq);               /* queries of a strip of the forward pass */
-uint64_t attention_lane(uint32_t seq, uint32_t head); /* floats of a lane's scratch */
-
-/* Floats of scratch that the attention ops of any backend need: by shape alone. */
-uint64_t attention_scratch(uint32_t rows, uint32_t seq, uint32_t heads, uint32_t kv_heads, uint32_t head);
 
 /* Where a layer sends its launches: a stream of a device, or a test that runs them at once. */
 struct op_sink {

@@ -136,7 +136,6 @@ static void ranges_attention_fwd(const struct op_attention_fwd *o, struct list *
     reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
     writes(l, o->y, floats(tokens, (uint64_t)o->heads * o->head));
     writes(l, o->lse, floats(tokens, o->heads));
-    writes(l, o->scratch, floats(1, attention_scratch(o->rows, o->seq, o->heads, o->kv_heads, o->head)));
 }
 
 static void ranges_attention_bwd(const struct op_attention_bwd *o, struct list *l)
@@ -147,7 +146,7 @@ static void ranges_attention_bwd(const struct op_attention_bwd *o, struct list *
     reads(l, o->lse, floats(tokens, o->heads));
     reads(l, o->dy, floats(tokens, (uint64_t)o->heads * o->head));
     writes(l, o->dqkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
-    writes(l, o->scratch, floats(1, attention_scratch(o->rows, o->seq, o->heads, o->kv_heads, o->head)));
+    writes(l, o->scratch, floats(tokens, o->heads));
 }
 
 static void ranges_rope(const struct op_rope *o, struct list *l)

@@ -89,22 +89,17 @@ static const struct layer *inside(const struct model *m, uint32_t block, uint32_
     return &m->layers[block].inner[residual].inner[i];
 }
 
-/* The most that the attention, or an mlp, works in, for any text that there is room for. */
+/* What an mlp works in, for the longest text that there is room for. */
 static uint64_t scratch_bytes(const struct decoder *d)
 {
     struct arena *arena = arena_create();
     struct layer_sizes mlp;
     struct model m;
-    uint64_t most = 0;
     transformer_build(&d->t, d->room, 0, arena, &m);
     const struct layer *l = inside(&m, m.n_layers - 3, 1, 1);
     layer_type(l)->sizes(l, 1, &mlp);
-    for (uint32_t n = 1; n <= d->room; n++) {
-        uint64_t floats = attention_scratch(1, n, d->t.heads, d->t.kv_heads, d->head);
-        most = floats > most ? floats : most;
-    }
     arena_destroy(arena);
-    return most * sizeof(float) > mlp.scratch_fwd ? most * sizeof(float) : mlp.scratch_fwd;
+    return mlp.scratch_fwd;
 }
 
 /* Where the next array of so many floats is; with base NULL only how far it reaches. */
@@ -301,7 +296,7 @@ static int attend(const struct push *p, const struct layer *l, const float *w, u
     if (r == 0)
         r = turn(p, kept, seq, &qkv);
     if (r == 0)
-        r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse, .scratch = d->scratch,
+        r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse,
                    .rows = 1, .seq = seq, .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
     if (r < 0)
         return r;

@@ -6,6 +6,7 @@
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/op.h"
@@ -25,6 +26,10 @@ struct pool *pool_aside(struct pool *p);
 
 /* First thing in every thread that may call an op: keeps the libraries' own threading off. */
 void cpu_thread_init(void);
+
+/* Of at least so many bytes, at a line of a cache, without meaning; the calling thread's until it asks again. No device's memory: it
+ * is to cores what registers and shared memory are to a GPU. Aborts where there is none. */
+void *cpu_thread_memory(size_t bytes);
 
 typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];

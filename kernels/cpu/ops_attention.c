@@ -1,7 +1,7 @@
 /* Attention, forward and backward.
  *
  * A task is a sample and one of its key heads, with the query heads that use it: no sum crosses tasks, so it does not
- * matter who runs one. At most ATTENTION_LANES lanes take tasks one by one; the scratch is the lane's.
+ * matter who runs one. What it works in is the thread's.
  *
  * Why this way: once its operands are copied into padded rows, each product (two forward, five backward) is a few
  * calls of one small kernel, gemm_rows. The copies of a task stay in the second level cache, what the causal mask
@@ -11,21 +11,20 @@
  *   score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
  *   forward:  e = exp(score - max) (vmath.h); sum = of e, in 16 lanes folded in halves
  *             lse = max + log(sum), in double, then rounded
- *             y = (sum over blocks of ATTENTION_KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
+ *             y = (sum over blocks of KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
  *   backward: P = exp(score - lse), dy' = dy * keep_scale, D = sum of dy * y, in 16 lanes
  *             dS = P * (keep * (dy' . v) - D)
  *             dq = (sum over blocks of keys, each a chain, of dS * k) * scale
- *             dk = sum over strips of ATTENTION_QUERIES queries, each a chain, head after head, of dS * (q * scale)
+ *             dk = sum over strips of QUERIES queries, each a chain, head after head, of dS * (q * scale)
  *             dv likewise of keep * P * dy'
  *
- * keep is 1 or 0, keep_scale 1 / (1 - p); without dropout both are 1. A forward lane holds the scores of a strip of
- * queries and all keys, since the maximum comes first; a backward lane those of a strip and a block of keys.
+ * keep is 1 or 0, keep_scale 1 / (1 - p); without dropout both are 1. A forward task holds the scores of a strip of
+ * queries and all keys, since the maximum comes first; a backward task those of a strip and a block of keys.
  *
  * Any thread.
  */
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/gemm.h"
@@ -34,11 +33,12 @@
 #include "kernels/cpu/vmath.h"
 
 #define LANES   16 /* of a vector and of a sum */
-#define KEYS    ATTENTION_KEYS
-#define QUERIES ATTENTION_QUERIES
+#define STRIP   128 /* queries whose scores a forward task holds at once, at most */
+#define QUERIES 64  /* of a strip of the backward pass; the bits depend on these */
+#define KEYS    128 /* of a block, likewise */
 
 /* All queries of a strip see the first key of each block that one of them sees. */
-_Static_assert(KEYS % ATTENTION_STRIP == 0 && ATTENTION_STRIP % QUERIES == 0,
+_Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0,
                "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
@@ -57,14 +57,11 @@ struct attention {
     enum gemm_isa isa;
 };
 
-/* One call, shared by its lanes. */
+/* One call, shared by its tasks. */
 struct run {
     struct attention a;
     const struct op_attention_fwd *fwd; /* one of the two */
     const struct op_attention_bwd *bwd;
-    float *scratch;
-    uint32_t tasks;
-    _Atomic uint32_t next; /* first task that nobody has taken; passes tasks */
 };
 
 /* A task, and where it works. */
@@ -82,7 +79,7 @@ struct task {
 struct strip {
     uint32_t h, q0, rows;          /* queries q0.. of a head */
     const float *lse;              /* backward only */
-    float factor[ATTENTION_STRIP]; /* forward: of the outputs; backward: D */
+    float factor[STRIP]; /* forward: of the outputs; backward: D */
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -372,7 +369,7 @@ static void fwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t ro
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* A piece of the lane's scratch. All sizes are multiples of a line. */
+/* A piece of the thread's memory. All sizes are multiples of a line. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -380,27 +377,36 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-static void take_fwd(struct task *t, float *at, uint32_t strip)
+/* Queries of a strip of the forward pass: all of the sequence, or a power of two; its scores stay in a cache. */
+static uint32_t fwd_strip_rows(uint32_t seq)
+{
+    uint32_t strip = STRIP;
+
+    while (strip > GEMM_ROWS && (uint64_t)strip * seq > 131072)
+        strip /= 2;
+    return least(round_up(seq, GEMM_ROWS), strip);
+}
+
+static void take_fwd(struct task *t, uint32_t strip)
 {
     const struct attention *a = &t->run->a;
-    const float *begin = at;
+    size_t ld = a->keys + LINE; /* rows a power of two apart would share the same lines of a cache */
+    float *at = cpu_thread_memory(sizeof *at * (2 * a->keys * a->width + strip * (2 * a->width + ld)));
 
     t->kt = take(&at, a->keys * a->width);
     t->v = take(&at, a->keys * a->width);
     t->q = take(&at, strip * a->width);
     t->out = take(&at, strip * a->width);
-    t->ld = a->keys + LINE; /* rows a power of two apart would share the same lines of a cache */
-    t->score = take(&at, strip * t->ld);
-    assert((uint64_t)(at - begin) + LINE <= attention_lane(a->seq, a->head));
-    (void)begin;
+    t->ld = ld;
+    t->score = take(&at, strip * ld);
 }
 
-static void fwd_task(struct task *t, float *scratch)
+static void fwd_task(struct task *t)
 {
     const struct attention *a = &t->run->a;
-    uint32_t strip = attention_strip(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
+    uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
-    take_fwd(t, scratch, strip);
+    take_fwd(t, strip);
     copy_in_head(t, t->v, k); /* on its way */
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -452,10 +458,11 @@ static void bwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t ro
         copy_scaled(o->dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
 }
 
-static void take_bwd(struct task *t, float *at, uint32_t strip)
+static void take_bwd(struct task *t, uint32_t strip)
 {
     const struct attention *a = &t->run->a;
-    const float *begin = at;
+    size_t ld = least(a->keys, KEYS) + LINE;
+    float *at = cpu_thread_memory(sizeof *at * (5 * a->keys * a->width + strip * (3 * a->width + 2 * ld)));
 
     t->kt = take(&at, a->keys * a->width);
     t->vt = take(&at, a->keys * a->width);
@@ -465,19 +472,17 @@ static void take_bwd(struct task *t, float *at, uint32_t strip)
     t->q = take(&at, strip * a->width);
     t->dy = take(&at, strip * a->width);
     t->out = take(&at, strip * a->width);
-    t->ld = least(a->keys, KEYS) + LINE;
-    t->score = take(&at, strip * t->ld);
-    t->dscore = take(&at, strip * t->ld);
-    assert((uint64_t)(at - begin) + LINE <= attention_lane(a->seq, a->head));
-    (void)begin;
+    t->ld = ld;
+    t->score = take(&at, strip * ld);
+    t->dscore = take(&at, strip * ld);
 }
 
-static void bwd_task(struct task *t, float *scratch)
+static void bwd_task(struct task *t)
 {
     const struct attention *a = &t->run->a;
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
-    take_bwd(t, scratch, strip);
+    take_bwd(t, strip);
     copy_in_head(t, t->k, v); /* on its way */
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);
@@ -507,33 +512,21 @@ static void set_shape(struct attention *a)
     a->isa = gemm_small_best();
 }
 
-static float *align_line(float *p)
+static void run_task(void *ctx, uint32_t i)
 {
-    return p + (64 - (uintptr_t)p % 64) % 64 / sizeof *p;
+    const struct run *run = ctx;
+    struct task t = {.run = run, .r = i / run->a.kv_heads, .kv = i % run->a.kv_heads};
+
+    if (run->fwd)
+        fwd_task(&t);
+    else
+        bwd_task(&t);
 }
 
-static void run_lane(void *ctx, uint32_t lane)
-{
-    struct run *run = ctx;
-    float *scratch = align_line(run->scratch + lane * attention_lane(run->a.seq, run->a.head));
-
-    for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
-        if (i >= run->tasks)
-            return;
-        struct task t = {.run = run, .r = i / run->a.kv_heads, .kv = i % run->a.kv_heads};
-        if (run->fwd)
-            fwd_task(&t, scratch);
-        else
-            bwd_task(&t, scratch);
-    }
-}
-
-static void run_lanes(struct run *run, struct pool *pool)
+static void run_tasks(struct run *run, struct pool *pool)
 {
     set_shape(&run->a);
-    run->tasks = run->a.rows * run->a.kv_heads;
-    pool_run(pool, run_lane, run, least(run->tasks, ATTENTION_LANES));
+    pool_run(pool, run_task, run, run->a.rows * run->a.kv_heads);
 }
 
 #define ATTENTION_OF(call, o)                                                                                \
@@ -546,13 +539,13 @@ static void run_lanes(struct run *run, struct pool *pool)
 void cpu_op_attention_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_fwd *o = &call->attention_fwd;
-    struct run run = {.a = ATTENTION_OF(call, o), .fwd = o, .scratch = o->scratch};
-    run_lanes(&run, pool);
+    struct run run = {.a = ATTENTION_OF(call, o), .fwd = o};
+    run_tasks(&run, pool);
 }
 
 void cpu_op_attention_bwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_bwd *o = &call->attention_bwd;
-    struct run run = {.a = ATTENTION_OF(call, o), .bwd = o, .scratch = o->scratch};
-    run_lanes(&run, pool);
+    struct run run = {.a = ATTENTION_OF(call, o), .bwd = o};
+    run_tasks(&run, pool);
 }

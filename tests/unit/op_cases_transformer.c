@@ -145,11 +145,6 @@ static void mix_values(const struct attention *a, uint32_t r, uint32_t h, uint32
 
 #define MAX_HEAD 64
 
-static float *tape_scratch_of(struct tape *t, const struct attention_shape *s)
-{
-    return tape_scratch(t, attention_scratch(s->rows, s->seq, s->heads, s->kv_heads, s->head));
-}
-
 static float *tape_qkv(struct tape *t, const struct attention_shape *s)
 {
     return tape_floats(t, (uint64_t)s->rows * s->seq * (s->heads + 2 * s->kv_heads) * s->head, s->scale);
@@ -164,7 +159,6 @@ static void build_attention_fwd(struct tape *t, uint32_t v, struct op_call *call
         (struct op_attention_fwd){.qkv = tape_qkv(t, s),
                                   .y = tape_result(t, (uint64_t)s->rows * s->seq * s->heads * s->head),
                                   .lse = tape_result(t, (uint64_t)s->rows * s->heads * s->seq),
-                                  .scratch = tape_scratch_of(t, s),
                                   .rows = s->rows,
                                   .seq = s->seq,
                                   .heads = s->heads,
@@ -230,7 +224,7 @@ static void build_attention_bwd(struct tape *t, uint32_t v, struct op_call *call
                                                     .lse = lse,
                                                     .dy = tape_floats(t, n_y, 1),
                                                     .dqkv = tape_result(t, n_qkv),
-                                                    .scratch = tape_scratch_of(t, s),
+                                                    .scratch = tape_scratch(t, (uint64_t)s->rows * s->heads * s->seq),
                                                     .rows = s->rows,
                                                     .seq = s->seq,
                                                     .heads = s->heads,
