@@ -76,8 +76,8 @@ struct layer_sizes {
     uint64_t x; /* input; its gradient likewise */
     uint64_t y; /* output (the next layer's input); 0 for the loss */
     uint64_t s;
-    uint64_t s_work;      /* of s, at its end: room that only the forward pass works in */
-    uint64_t scratch_fwd; /* when S is not saved */
+    uint64_t room;        /* what a forward pass works in that saves S */
+    uint64_t scratch_fwd; /* what one works in that does not: S and more */
     uint64_t scratch_bwd;
     uint64_t target; /* loss layers */
     uint64_t result; /* loss layers */
@@ -121,7 +121,7 @@ struct layer_io {
     float *s;       /* fwd: NULL when nothing is saved; bwd: read */
     float *dw, *dx; /* dx NULL: not wanted (first layer) */
     const float *dy;
-    float *scratch;
+    float *scratch; /* fwd: of `room` bytes where S is saved, else of `scratch_fwd` */
     const void *target;
     struct step_result *result;
 };

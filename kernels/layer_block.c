@@ -2,9 +2,10 @@
  * plan either is one layer: one W, one S, one input, one output (DESIGN section 2).
  *
  * W: the inner layers' one behind another. S, for each inner layer i in turn: its output (not the last one's, which is y)
- * and what it saves. What an inner layer only works in (s_work) lies where later ones will save. Scratch of the backward
- * pass: two gradients that change places, and the largest scratch of the inner layers. Without S the forward pass lays out
- * its workspace in the same way. Calls only the sink: the thread is the caller's.
+ * and what it saves. What an inner layer only works in lies where later ones will save, or, where these save too little, in
+ * the room beside S. Scratch of the backward pass: the gradients between inner layers, of which two at a time are alive, and
+ * the largest scratch of the inner layers. Without S the forward pass lays out its workspace in the same way, the room
+ * behind S. Calls only the sink: the thread is the caller's.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,27 +40,64 @@ static void walk_to(struct walk *k, const struct layer *outer, uint32_t i, uint3
     k->l = &outer->inner[i];
     layer_type(k->l)->sizes(k->l, rows, &k->size);
     k->s = k->y + (i + 1 < outer->n_inner ? layer_round(k->size.y) : 0);
-    k->end = k->s + layer_round(k->size.s - k->size.s_work);
+    k->end = k->s + layer_round(k->size.s);
+}
+
+static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
+{
+    struct walk k;
+
+    walk_begin(&k);
+    for (uint32_t i = 0; i < outer->n_inner; i++)
+        walk_to(&k, outer, i, rows);
+    return k.end;
+}
+
+/* What the inner layer's forward pass works in. */
+static uint64_t needed_room(const struct walk *k)
+{
+    return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
+}
+
+/* Whether that lies in S, of `saved` bytes, where later layers will save. */
+static bool has_room_in_s(const struct walk *k, uint64_t saved)
+{
+    return needed_room(k) <= saved - k->end;
+}
+
+/* Bytes of each of the gradients between inner layers, and how many there are room for. */
+static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
+{
+    uint64_t most = 0;
+
+    for (uint32_t i = 1; i < outer->n_inner; i++)
+        most = max_u64(most, layer_round(layer_bytes(rows, outer->inner[i].in)));
+    *ret_n = outer->n_inner < 2 ? 0 : outer->n_inner == 2 ? 1 : 2;
+    return most;
 }
 
 static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t gradient = 0, scratch = 0;
+    uint64_t scratch = 0, gradient;
+    uint32_t gradients;
     struct walk k;
 
-    *ret = (struct layer_sizes){.x = layer_bytes(rows, l->in), .y = layer_bytes(rows, l->out)};
+    *ret = (struct layer_sizes){
+        .x = layer_bytes(rows, l->in),
+        .y = layer_bytes(rows, l->out),
+        .s = saved_bytes(l, rows),
+    };
     walk_begin(&k);
     for (uint32_t i = 0; i < l->n_inner; i++) {
         walk_to(&k, l, i, rows);
         ret->w += k.size.w;
-        ret->s = max_u64(ret->s, k.s + max_u64(k.size.s, k.size.scratch_fwd));
+        if (!has_room_in_s(&k, ret->s))
+            ret->room = max_u64(ret->room, needed_room(&k));
         scratch = max_u64(scratch, k.size.scratch_bwd);
-        gradient = i > 0 ? max_u64(gradient, layer_round(k.size.x)) : 0;
     }
-    ret->s = max_u64(ret->s, k.end);
-    ret->s_work = ret->s - k.end;
-    ret->scratch_fwd = ret->s;
-    ret->scratch_bwd = 2 * gradient + scratch;
+    gradient = gradient_bytes(l, rows, &gradients);
+    ret->scratch_fwd = ret->s + ret->room;
+    ret->scratch_bwd = gradients * gradient + scratch;
 }
 
 static void block_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
@@ -117,7 +155,8 @@ static uint32_t block_params(const struct layer *l, struct layer_param *ret)
 
 static int block_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    float *s = io->s ? io->s : io->scratch;
+    uint64_t saved = saved_bytes(l, io->rows);
+    float *s = io->s ? io->s : io->scratch, *room = io->s ? io->scratch : layer_at(io->scratch, saved);
     struct walk k;
     int r = 0;
 
@@ -129,7 +168,7 @@ static int block_fwd(const struct layer *l, const struct layer_io *io, const str
         in.x = i > 0 ? layer_at(s, k.x) : io->x;
         in.y = i + 1 < l->n_inner ? layer_at(s, k.y) : io->y;
         in.s = k.size.s > 0 ? layer_at(s, k.s) : NULL;
-        in.scratch = layer_at(s, k.s);
+        in.scratch = has_room_in_s(&k, saved) ? layer_at(s, k.end) : room;
         r = layer_type(k.l)->fwd(k.l, &in, sink);
     }
     return r;
@@ -147,19 +186,14 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
 /* The backward pass of inner layer i. Gradients change places: that of an odd layer's input is in the first half. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
-    struct layer_sizes own;
-    uint64_t gradient = 0, scratch = 0;
+    uint32_t gradients;
+    uint64_t gradient = gradient_bytes(l, io->rows, &gradients);
+    float *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
     struct walk k;
 
     walk_begin(&k);
     for (uint32_t j = 0; j <= i; j++)
         walk_to(&k, l, j, io->rows);
-    for (uint32_t j = 0; j < l->n_inner; j++) {
-        layer_type(&l->inner[j])->sizes(&l->inner[j], io->rows, &own);
-        scratch = max_u64(scratch, own.scratch_bwd);
-        gradient = j > 0 ? max_u64(gradient, layer_round(own.x)) : 0;
-    }
-    float *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
     struct layer_io in = *io;
     in.w = layer_at_const(io->w, k.w);
     in.dw = layer_at(io->dw, k.w);
@@ -167,7 +201,7 @@ static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t 
     in.s = k.size.s > 0 ? layer_at(io->s, k.s) : NULL;
     in.dy = i + 1 < l->n_inner ? half[i % 2] : io->dy;
     in.dx = i > 0 ? half[(i + 1) % 2] : io->dx;
-    in.scratch = layer_at(io->scratch, 2 * gradient);
+    in.scratch = layer_at(io->scratch, gradients * gradient);
     return layer_type(k.l)->bwd(k.l, &in, sink);
 }
 

@@ -1,5 +1,5 @@
 /* mlp: y = dropout(act(x fc^T + b) proj^T + b), in = out; or gated, with swiglu(x fc^T + b) in the middle, fc then giving
- * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass. Calls
+ * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass, where its gradient then takes its place. Calls
  * only the sink: the thread is the caller's. */
 #include "kernels/layer_impl.h"
 
@@ -34,10 +34,10 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
     return w;
 }
 
-/* The backward pass: the inside of proj, its gradient (gated), the gradient of fc's output, and that of proj's, where
- * dropout changes it. */
+/* The backward pass: the inside of proj is first; then, in its place, its gradient, which without a gate is that of fc's
+ * output at once; with one that gradient; and that of proj's output, where dropout changes it. */
 struct gradients {
-    uint64_t d_hidden, d_fc, dy, end;
+    uint64_t d_fc, dy, end;
 };
 
 static struct gradients gradients_of(const struct layer *l, const struct shape *s)
@@ -45,8 +45,7 @@ static struct gradients gradients_of(const struct layer *l, const struct shape *
     uint64_t hidden = layer_round(layer_bytes(s->tokens, s->hidden));
     struct gradients g;
 
-    g.d_hidden = hidden;
-    g.d_fc = g.d_hidden + (l->gated ? hidden : 0);
+    g.d_fc = l->gated ? hidden : 0;
     g.dy = g.d_fc + layer_round(layer_bytes(s->tokens, s->fc));
     g.end = g.dy + (l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0);
     return g;
@@ -61,8 +60,8 @@ static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *
         .w = weights_of(l, &s).end,
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
-        .s = z + hidden,
-        .s_work = hidden,
+        .s = layer_bytes(s.tokens, s.fc),
+        .room = hidden,
         .scratch_fwd = z + hidden,
         .scratch_bwd = gradients_of(l, &s).end,
     };
@@ -109,7 +108,8 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
 {
     struct shape s = shape_of(l, io->rows);
     struct weights w = weights_of(l, &s);
-    float *z = io->s ? io->s : io->scratch, *hidden = layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
+    float *z = io->s ? io->s : io->scratch;
+    float *hidden = io->s ? io->scratch : layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
     const float *fc_b = l->bias ? layer_at_const(io->w, w.fc_b) : NULL;
     bool fused = !l->gated && l->act != ACT_NONE && io->y;
 
@@ -169,7 +169,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     if (!r)
         r = layer_linear_bwd(io, &proj, sink);
     if (!r)
-        r = bwd_inside(l, io, &s, dy, layer_at(io->scratch, g.d_hidden), d_fc, sink);
+        r = bwd_inside(l, io, &s, dy, hidden, d_fc, sink);
     return r ? r : layer_linear_bwd(io, &fc, sink);
 }
 

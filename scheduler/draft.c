@@ -14,6 +14,8 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
         return t->save;
     case TENSOR_WORK:
         return !t->save || !op->optional;
+    case TENSOR_ROOM:
+        return t->save;
     case TENSOR_X:
         return t->output;
     default:

@@ -81,7 +81,7 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
     if (bytes == 0)
         return;
     bool per_replica = kind == TENSOR_DW;
-    bool per_micro = kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_WORK ||
+    bool per_micro = kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_WORK || kind == TENSOR_ROOM ||
                      kind == TENSOR_SCRATCH || kind == TENSOR_TARGET || kind == TENSOR_RESULT;
     uint32_t pieces = kind == TENSOR_X || kind == TENSOR_DX ? input_pieces(g, layer) : 1;
     bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B;
@@ -132,6 +132,7 @@ static void add_tensors(struct builder *b, bool decision)
         add_tensor(b, TENSOR_X, l, inputs, s->x, 1);
         add_tensor(b, TENSOR_S, l, micros, s->s, 1);
         add_tensor(b, TENSOR_WORK, l, micros, s->scratch_fwd, 1);
+        add_tensor(b, TENSOR_ROOM, l, micros, s->room, 1);
         if (has_dx(g, l))
             add_tensor(b, TENSOR_DX, l, inputs, s->x, 1);
         if (backward)
@@ -183,7 +184,7 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
 /* A workspace may be left out only by a forward that saves S in its place. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
-    bool optional = kind == TENSOR_S ||
+    bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
                     (kind == TENSOR_WORK && graph_tensor_find(b->g, TENSOR_S, layer, micro) != PLAN_NONE);
     add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, optional);
 }
@@ -222,6 +223,7 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
     }
     add_write(b, TENSOR_S, l, j);
     add_write(b, TENSOR_WORK, l, j);
+    add_write(b, TENSOR_ROOM, l, j);
 }
 
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
@@ -367,7 +369,7 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     if (ok) {
         layer_type(l)->sizes(l, rows, &s);
         ok = s.w <= GRAPH_MAX_BYTES / 4 && s.x <= GRAPH_MAX_BYTES / 4 && s.y <= GRAPH_MAX_BYTES / 4 &&
-             s.s <= GRAPH_MAX_BYTES / 4 && s.scratch_fwd <= GRAPH_MAX_BYTES / 4 &&
+             s.s <= GRAPH_MAX_BYTES / 4 && s.room <= GRAPH_MAX_BYTES / 4 && s.scratch_fwd <= GRAPH_MAX_BYTES / 4 &&
              s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
     }
     if (!ok)
@@ -381,7 +383,7 @@ static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct er
 {
     const struct graph_layer *gl = &g->layers[l];
     uint64_t per_micro =
-                 2 * gl->size.x + gl->size.s + gl->size.scratch_fwd + gl->size.scratch_bwd + gl->size.target,
+                 2 * gl->size.x + gl->size.s + gl->size.room + gl->size.scratch_fwd + gl->size.scratch_bwd + gl->size.target,
              sums, all;
     if (!checked_mul(per_micro, graph_micros(g, l), &all) || !checked_mul(gl->size.w, g->n_replicas, &sums) ||
         !checked_add(all, sums, &all) || !checked_add(all, gl->size.w + gl->k_bytes + gl->b_bytes, &all) ||

@@ -45,7 +45,8 @@ struct graph_tensor {
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    bool optional; /* a write that an instruction may leave out: S or work of a FWD, not both; any of a REC */
+    bool optional; /* a write that an instruction may leave out: S (and its room) or work of a FWD, not both; any
+                    * of a REC */
     uint32_t read_version;  /* count within the step; for READ and RW */
     uint32_t write_version; /* for WRITE and RW */
     uint64_t begin, end;    /* byte range of the tensor: a piece, or all of it */

@@ -19,7 +19,8 @@ struct scale {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* ns, sums */
     uint64_t *s, *x;     /* bytes, sums */
-    uint64_t *work;      /* bytes of each layer's forward */
+    uint64_t *work;      /* bytes that each layer's forward works in */
+    uint64_t *scratch;   /* and its backward */
 };
 
 struct outline_model {
@@ -31,6 +32,11 @@ struct outline_model {
 };
 
 /* ---- models ---- */
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 static uint64_t *new_sums(struct arena *a, uint32_t n)
 {
@@ -55,7 +61,8 @@ static struct outline_model *new_model(uint32_t n_layers, uint32_t n_scales)
                                       .bwd = new_sums(a, n_layers),
                                       .s = new_sums(a, n_layers),
                                       .x = new_sums(a, n_layers),
-                                      .work = new_sums(a, n_layers)};
+                                      .work = new_sums(a, n_layers),
+                                      .scratch = new_sums(a, n_layers)};
     return m;
 }
 
@@ -67,13 +74,14 @@ static void put_state(struct outline_model *m, uint32_t l, uint64_t w, uint64_t 
 }
 
 static void put_layer(struct scale *s, uint32_t l, uint64_t fwd, uint64_t bwd, uint64_t x, uint64_t saved,
-                      uint64_t work)
+                      uint64_t work, uint64_t scratch)
 {
     s->fwd[l + 1] = s->fwd[l] + fwd;
     s->bwd[l + 1] = s->bwd[l] + bwd;
     s->x[l + 1] = s->x[l] + x;
     s->s[l + 1] = s->s[l] + saved;
     s->work[l] = work;
+    s->scratch[l] = scratch;
 }
 
 struct outline_model *outline_model_table(const struct table *t, const struct machine *machine,
@@ -87,7 +95,7 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
         for (uint32_t i = 0; i < n_sizes; i++) {
             table_at(t, l, sizes[i], &at);
             m->scales[i].rows = sizes[i];
-            put_layer(&m->scales[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work);
+            put_layer(&m->scales[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work, 0);
         }
         uint64_t traffic = 3 * tl->w + 2 * tl->k;
         m->upd_host[l] = at.upd_host_ns > 0 ? at.upd_host_ns : rate_ns(traffic, machine->host_bytes_per_s);
@@ -105,8 +113,8 @@ struct outline_model *outline_model_graph(const struct graph *g, const struct pr
         const struct graph_layer *gl = &g->layers[l];
         const struct profile_layer *p = &prof->layers[l];
         put_state(m, l, gl->tied ? 0 : gl->size.w, gl->b_bytes, gl->k_bytes);
-        put_layer(&m->scales[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s + gl->size.scratch_bwd,
-                  gl->size.scratch_fwd);
+        put_layer(&m->scales[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s,
+                  most(gl->size.scratch_fwd, gl->size.room), gl->size.scratch_bwd);
         m->upd_host[l] = p->upd_host_ns;
         m->upd_device[l] = p->upd_device_ns;
     }
@@ -155,11 +163,6 @@ static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
     return last > first ? sums[last] - sums[first] : 0;
 }
 
-static uint64_t most(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* The first layer of the pack that ends before `end`. */
 static uint32_t pack_first(const struct outline *o, uint32_t end)
 {
@@ -195,6 +198,15 @@ static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
     return w + w / shares * (shares - 1) + updated / shares;
 }
 
+/* What layers [first, last) save, while they are gone through backward: each has its scratch, and those behind it are done. */
+static uint64_t saved_bytes(const struct scale *s, uint32_t first, uint32_t last)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = first; l < last; l++)
+        bytes = most(bytes, sum(s->s, first, l + 1) + s->scratch[l]);
+    return bytes;
+}
+
 /* At the turn of the fused layers: all of their state and of what they save, and what is on its way in and out. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
@@ -202,9 +214,9 @@ static uint64_t fused_bytes(const struct sketch *k)
     uint32_t n = k->m->n_layers, f = o->fused, h = o->head;
     const struct scale *input = o->rows > o->fused_rows && f > 0 ? k->at : f < h ? k->fused : k->head;
     uint64_t bytes = 2 * sum(k->m->w, f, n) + sum(k->m->b, f, n);
-    bytes += sum(k->fused->s, f, h) + sum(k->fused->x, f + 1, h);
+    bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
-        bytes += sum(k->head->s, h, n) + sum(k->head->x, h + 1, n);
+        bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
         bytes += f < h ? 2 * x_at(k->fused, h) : 0; /* and its gradient */
     }
     bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the gradient at the turn */
@@ -222,7 +234,7 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
     uint32_t before = pack_first(k->o, first);
     const struct scale *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
-    uint64_t inside = sum(s->s, first, last) + sum(s->x, first + 1, last);
+    uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
     if (k->o->keep > 0) /* the next comes in */
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
@@ -489,6 +501,8 @@ static void try_keeping(struct list *list, const struct outline *without)
             continue;
         while (o.fused < last_fused(q, &o) && !fits(q, &o))
             o.fused++;
+        if (!fits(q, &o))
+            o.pins = 0;
         outline_measure(q, &o);
         if (o.host_memory > host_room(q) || !fits(q, &o))
             continue;

@@ -23,6 +23,7 @@ const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
     [TENSOR_DX] = "dX",
     [TENSOR_S] = "S",
     [TENSOR_WORK] = "work",
+    [TENSOR_ROOM] = "room",
     [TENSOR_SCRATCH] = "scratch",
     [TENSOR_TARGET] = "T",
     [TENSOR_RESULT] = "R",
@@ -58,6 +59,7 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_DX:
     case TENSOR_S:
     case TENSOR_WORK:
+    case TENSOR_ROOM:
     case TENSOR_SCRATCH:
         return BYTES_STASH;
     default:

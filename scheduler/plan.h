@@ -40,6 +40,7 @@ enum tensor_kind {
     TENSOR_DX,       /* per layer and micro-batch: gradient of X */
     TENSOR_S,        /* per layer and micro-batch: what the forward saves for the backward */
     TENSOR_WORK,     /* per layer and micro-batch: workspace of a forward that saves no S */
+    TENSOR_ROOM,     /* per layer and micro-batch: workspace of a forward that saves S */
     TENSOR_SCRATCH,  /* per layer and micro-batch: workspace of the backward */
     TENSOR_TARGET,   /* per micro-batch: filled by the loader */
     TENSOR_RESULT,   /* per micro-batch: struct step_result, read by the trainer */

@@ -145,7 +145,7 @@ static bool agree_places(const struct at *a, const struct plan_operand *ops, uin
     return true;
 }
 
-/* A forward saves S or has a workspace: it needs the room of one of them. */
+/* A forward needs its workspace: room beside the S that it saves, or, where it saves none, more. */
 static void agree_operands(const struct at *a)
 {
     bool rec = a->in->kind == INSTR_REC;
@@ -155,14 +155,17 @@ static void agree_operands(const struct at *a)
         const struct graph_operand *go = &a->g->operands[a->task->operand + j];
         uint32_t count = operands_for(&a->ops[n], a->in->n_operands - n, go);
         enum tensor_kind kind = a->g->tensors[go->tensor].kind;
+        bool space = kind == TENSOR_WORK || kind == TENSOR_ROOM; /* S comes before them in every list */
+        if (space && (kind == TENSOR_ROOM) != saves)
+            continue;
         if (count > 0 || (kind == TENSOR_K && a->share != NULL)) {
             if (!agree_places(a, &a->ops[n], count) || !agree_ranges(a, &a->ops[n], count, go))
                 return;
-            writes += go->access != ACCESS_READ && kind != TENSOR_WORK;
+            writes += go->access != ACCESS_READ && !space;
             saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;
             n += count;
-        } else if (kind == TENSOR_WORK) {
-            no_room = !saves; /* S comes before it in every list */
+        } else if (space) {
+            no_room = true;
         } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
             BAD(a, "%s: operand %u should be %s, %s", here(a).s, n, name_tensor(a->v, go->tensor).s,
                 go->access == ACCESS_READ    ? "read"
@@ -176,7 +179,7 @@ static void agree_operands(const struct at *a)
     else if (rec && writes == 0)
         BAD(a, "%s: recomputes nothing", here(a).s);
     else if (no_room)
-        BAD(a, "%s: neither saves S nor has a workspace", here(a).s);
+        BAD(a, "%s: has no workspace%s", here(a).s, saves ? " beside S" : "");
 }
 
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,

@@ -96,7 +96,7 @@ static struct layer_io layer_io(const struct exec *e, const struct bound_instr *
         .dw = at[ROLE_DW],
         .dx = at[ROLE_DX],
         .dy = at[ROLE_DY],
-        .scratch = at[ROLE_SCRATCH],
+        .scratch = at[ROLE_SCRATCH] ? at[ROLE_SCRATCH] : at[ROLE_ROOM],
         .target = at[ROLE_TARGET],
         .result = at[ROLE_RESULT],
     };

@@ -44,6 +44,7 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_DX] = "gradient of the input",
     [ROLE_S] = "saved values",
     [ROLE_SCRATCH] = "scratch",
+    [ROLE_ROOM] = "room beside the saved values",
     [ROLE_DY] = "gradient of the output",
     [ROLE_TARGET] = "targets",
     [ROLE_RESULT] = "result",
@@ -113,6 +114,7 @@ static const struct rule {
     {TENSOR_S, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_S, ANYONES},
     {TENSOR_SCRATCH, OF_SAME, T(BWD), ROLE_SCRATCH, ANYONES},
     {TENSOR_WORK, OF_SAME, T(FWD) | T(REC), ROLE_SCRATCH, ANYONES},
+    {TENSOR_ROOM, OF_SAME, T(FWD) | T(REC), ROLE_ROOM, ANYONES},
     {TENSOR_TARGET, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
     {TENSOR_RESULT, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, ANYONES},
     {TENSOR_SUMSQ, OF_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
@@ -172,6 +174,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_Y] = ret[ROLE_DY] = size.y;
     ret[ROLE_S] = size.s;
     ret[ROLE_SCRATCH] = in->kind == INSTR_BWD ? size.scratch_bwd : size.scratch_fwd;
+    ret[ROLE_ROOM] = size.room;
     ret[ROLE_TARGET] = size.target;
     ret[ROLE_RESULT] = size.result;
     ret[ROLE_SUMSQ] = sizeof(double);
@@ -207,7 +210,7 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
         if (late && b->kind != PROGRAM_EVAL)
             return R(X);
         return R(W) | R(X) | R(TARGET) | R(RESULT) | (in->kind == INSTR_FWD ? R(Y) : 0) |
-               (have & R(S) ? 0 : R(SCRATCH));
+               (have & R(S) ? R(ROOM) : R(SCRATCH));
     case INSTR_BWD:
         return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) || late ? R(W) : 0) |
                (late ? R(RESULT) : 0);

@@ -99,12 +99,13 @@ static uint64_t state_bytes(const struct job *j)
     return n;
 }
 
-/* What training takes that keeps everything at once: besides the state, all inputs and all that layers save. */
+/* What training takes that keeps everything at once: besides the state, all inputs and all that forward passes write. */
 static uint64_t everything_bytes(const struct job *j)
 {
     uint64_t n = state_bytes(j);
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += graph_micros(j->graph, l) * (j->graph->layers[l].size.x + j->graph->layers[l].size.s);
+        n += graph_micros(j->graph, l) *
+             (j->graph->layers[l].size.x + j->graph->layers[l].size.s + j->graph->layers[l].size.room);
     return n;
 }
 

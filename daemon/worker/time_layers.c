@@ -36,12 +36,19 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
 }
 
+/* Of either pass. */
+static uint64_t scratch_bytes(const struct layer_sizes *s)
+{
+    uint64_t fwd = s->scratch_fwd > s->room ? s->scratch_fwd : s->room;
+    return fwd > s->scratch_bwd ? fwd : s->scratch_bwd;
+}
+
 uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
 {
     struct layer_sizes s;
     layer_type(l)->sizes(l, rows, &s);
-    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(s.scratch_fwd) +
-           aligned(s.scratch_bwd) + aligned(s.target) + aligned(s.result);
+    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(scratch_bytes(&s)) +
+           aligned(s.target) + aligned(s.result);
 }
 
 uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
@@ -226,7 +233,7 @@ static uint64_t lay_out(struct work *w, const struct layer_sizes *s, bool dx, ui
     io.dx = dx ? input_grad : NULL;
     io.y = take(&b, s->y);
     io.dy = take(&b, s->y);
-    io.scratch = take(&b, s->scratch_fwd > s->scratch_bwd ? s->scratch_fwd : s->scratch_bwd);
+    io.scratch = take(&b, scratch_bytes(s));
     uint64_t cold = layer_cold_bytes(s), behind = aligned(s->target) + aligned(s->result);
     w->copies = count_copies(cold, t->device_bytes - (uint64_t)(b.at - begin) - behind);
     for (uint32_t i = 0; i < w->copies; i++) {

@@ -142,7 +142,7 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
         io.result = mem(r, TENSOR_RESULT, PLAN_NONE, j);
     if (t->kind == INSTR_FWD) {
         io.y = mem(r, TENSOR_X, t->layer + 1, j);
-        io.scratch = mem(r, TENSOR_WORK, t->layer, j);
+        io.scratch = mem(r, io.s ? TENSOR_ROOM : TENSOR_WORK, t->layer, j);
         layer_type(l)->fwd(l, &io, sink);
         return;
     }

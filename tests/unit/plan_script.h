@@ -230,6 +230,8 @@ static inline void script_task(struct script *s, enum instr_kind kind, uint32_t 
         const struct graph_operand *o = &s->g->operands[t->operand + j];
         enum tensor_kind tensor = s->g->tensors[o->tensor].kind;
         bool share = end > 0 && (tensor == TENSOR_W || tensor == TENSOR_DW);
+        if (tensor == TENSOR_WORK && o->optional)
+            continue; /* S is saved */
         if (end > 0 && tensor == TENSOR_K)
             script_state_operands(s, &i, o->tensor, loc, begin, end);
         else

@@ -39,17 +39,27 @@ struct specimen {
     char name[96];
 };
 
-static struct subject subjects[3], by_hand[SHARE_GRAPHS];
+static struct subject subjects[4], by_hand[SHARE_GRAPHS];
 static VEC(struct specimen) specimens;
 
-static void make_subject(struct subject *s, uint32_t n_dense, uint32_t n_micro, double clip)
+/* Dense layers, the last of which may be an mlp: its forward works in room of its own. */
+static void make_subject(struct subject *s, uint32_t n, bool mlp, uint32_t n_micro, double clip)
 {
     struct layer layers[8] = {0};
-    for (uint32_t i = 0; i < n_dense; i++)
-        layers[i] = (struct layer){
-            .kind = LAYER_dense, .id = i, .in = 8 + 4 * i, .out = 12 + 4 * i, .bias = true, .act = ACT_RELU};
-    layers[n_dense] = (struct layer){.kind = LAYER_softmax_xent, .id = n_dense, .in = 8 + 4 * n_dense};
-    struct model model = {layers, n_dense + 1};
+    uint32_t width = 8;
+    for (uint32_t i = 0; i < n; i++) {
+        bool inner = mlp && i == n - 1;
+        layers[i] = (struct layer){.kind = inner ? LAYER_mlp : LAYER_dense,
+                                   .id = i,
+                                   .in = width,
+                                   .out = inner ? width : width + 4,
+                                   .hidden = 16,
+                                   .bias = true,
+                                   .act = ACT_RELU};
+        width = layers[i].out;
+    }
+    layers[n] = (struct layer){.kind = LAYER_softmax_xent, .id = n, .in = width};
+    struct model model = {layers, n + 1};
     struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip};
     struct graph_config config = {
         .model = &model, .optimizer = &optimizer, .rows = 4, .n_micro = n_micro, .training = true};
@@ -92,10 +102,11 @@ static int make_specimens(void **state)
     make_share_graphs(state);
     for (size_t i = 0; i < SHARE_PLANS; i++)
         add_by_hand(&share_plans[i]);
-    make_subject(&subjects[0], 1, 1, 0);
-    make_subject(&subjects[1], 2, 2, 1.0);
-    make_subject(&subjects[2], 3, 2, 0);
-    for (size_t s = 0; s < 3; s++)
+    make_subject(&subjects[0], 1, false, 1, 0);
+    make_subject(&subjects[1], 2, false, 2, 1.0);
+    make_subject(&subjects[2], 3, false, 2, 0);
+    make_subject(&subjects[3], 2, true, 2, 0);
+    for (size_t s = 0; s < sizeof subjects / sizeof *subjects; s++)
         for (int policy = 0; policy < POLICY_COUNT; policy++)
             for (uint32_t n_devices = 1; n_devices <= 2; n_devices++)
                 for (int tight = 0; tight < 2; tight++)
@@ -111,7 +122,7 @@ static int free_specimens(void **state)
     for (size_t i = 0; i < specimens.n; i++)
         plan_destroy(specimens.at[i].plan);
     vec_free(&specimens);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
         graph_destroy(subjects[i].train);
         graph_destroy(subjects[i].eval);
     }
