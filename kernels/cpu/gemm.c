@@ -6,7 +6,8 @@
  * and no tile is narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that
  * gemm.h defines, so there even the choice of tiles does not show (tests/unit/test_ops.c checks against a
  * scalar loop); and there operands that the library is slow with are copied first, a block at a time, as it likes them: a
- * transposed b, and rows that lie a multiple of 4 KiB apart, for these share the few places that a cache has for them.
+ * transposed b, and rows that lie a multiple of 4 KiB apart, for these share the few places that a cache has for them. Which
+ * operands these are differs between processors, so the first calls of each shape also try it the other way (ways.h).
  *
  * Any thread, after cpu_thread_init.
  */
@@ -19,9 +20,11 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/cpu/ways.h"
 
 /* Tiles: no larger than TILE_M x TILE_N; halved until there are as many as wanted, but not below the least tile,
  * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
@@ -168,20 +171,20 @@ static bool has_avx512(void)
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-static void choose_copies(struct tiling *t)
+static void choose_copies(struct tiling *t, uint32_t way)
 {
     const struct gemm *g = t->g;
+    bool enough = g->k >= READS_ENOUGH; /* calls for so little are short as it is */
 
-    if (!has_avx512())
-        return;
     t->turn_b = g->b_trans;
-    if (g->k < READS_ENOUGH) /* calls for so little are short as it is */
-        return;
-    t->turn_a = g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
-    t->copy_b = !g->b_trans && g->n % FAR_APART == 0 && g->m >= READS_ENOUGH;
+    t->turn_a = enough && g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
+    t->copy_b = enough && !g->b_trans && g->n % FAR_APART == 0 && g->m >= READS_ENOUGH;
+    bool *other = g->b_trans ? &t->turn_b : g->a_trans ? &t->turn_a : &t->copy_b;
+    if (way == 1)
+        *other = !*other;
 }
 
-void gemm_run(const struct gemm *g, struct pool *pool)
+void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
 {
     struct tiling t = {.g = g};
 
@@ -190,9 +193,32 @@ void gemm_run(const struct gemm *g, struct pool *pool)
         gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
-    choose_copies(&t);
+    if (has_avx512())
+        choose_copies(&t, way);
     choose_tiles(&t);
     pool_run(pool, run_tile, &t, t.rows * t.cols);
+}
+
+static struct ways ways;
+
+/* Of the shape; never 0. Two shapes of one key would only share their way. */
+static uint64_t key_of(const struct gemm *g)
+{
+    uint64_t key = g->m;
+    key = key * UINT64_C(1000003) + g->n;
+    key = key * UINT64_C(1000003) + g->k;
+    return (key * 2 + g->a_trans) * 4 + g->b_trans * 2u + 1;
+}
+
+void gemm_run(const struct gemm *g, struct pool *pool)
+{
+    struct ways_slot *trial = NULL;
+    uint32_t way = has_avx512() ? ways_choose(&ways, key_of(g), &trial) : 0;
+    uint64_t begin = trial ? clock_now_ns() : 0;
+
+    gemm_run_way(g, way, pool);
+    if (trial)
+        ways_note(trial, way, clock_now_ns() - begin);
 }
 
 void cpu_thread_init(void)

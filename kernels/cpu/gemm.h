@@ -32,6 +32,9 @@ struct gemm {
 };
 
 void gemm_run(const struct gemm *g, struct pool *pool);
+/* The same in one of two ways that differ in which operands are copied first: way 0, or 1. gemm_run finds out which is faster. The
+ * bits are the same with either: a test runs both. */
+void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool);
 
 /* For m or n < GEMM_SMALL; gemm_run calls it with the best set that this processor has. The bits are the same
  * with each: a test runs them all. */

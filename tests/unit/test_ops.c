@@ -224,9 +224,14 @@ static float chain_element(const struct gemm *g, uint32_t i, uint32_t j, float o
     return sum;
 }
 
-static void run_best(const struct gemm *g)
+static void run_default(const struct gemm *g)
 {
-    gemm_run(g, pools[2]);
+    gemm_run_way(g, 0, pools[2]);
+}
+
+static void run_other(const struct gemm *g)
+{
+    gemm_run_way(g, 1, pools[2]);
 }
 
 static void run_small_plain(const struct gemm *g)
@@ -293,7 +298,7 @@ static void check_small_shapes(void (*run_gemm)(const struct gemm *g))
 static void test_small_gemm_is_fma_chain_on_every_isa(void **state)
 {
     (void)state;
-    check_small_shapes(run_best);
+    check_small_shapes(run_default);
     check_small_shapes(run_small_plain);
     if (gemm_small_best() >= GEMM_AVX2)
         check_small_shapes(run_small_avx2);
@@ -345,26 +350,29 @@ static void test_gemm_rows_is_fma_chain_on_every_isa(void **state)
                 check_gemm_rows((enum gemm_isa)isa, shapes[i][0], shapes[i][1], form & 1, form & 2);
 }
 
-static void test_gemm_on_avx512_is_fma_chain(void **state)
+static void check_large_shapes(void (*run_gemm)(const struct gemm *g))
 {
-    struct rng_block r;
-    (void)state;
+    for (uint32_t i = 0; i < N_PRODUCTS; i++)
+        check_chain_all_forms(run_gemm, products[i][0], products[i][2], products[i][1]);
+    check_chain_all_forms(run_gemm, 16, 1023, 40); /* a tile of 527 columns, the widest there is */
+    check_chain_all_forms(run_gemm, 300, 1535, 390);
+    check_chain_all_forms(run_gemm, 1024, 2048, 900); /* rows far apart: both operands are copied, in three blocks of k, */
+    check_chain_all_forms(run_gemm, 3072, 144, 128);  /* one of them, */
+    check_chain_all_forms(run_gemm, 130, 3072, 385);
+    check_chain_all_forms(run_gemm, 1024, 1024, 127); /* none */
+    for (uint32_t i = 0; i < 60; i++) {
+        struct rng_block r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
+        check_chain_all_forms(run_gemm, 16 + r.v[0] % 500, 16 + r.v[1] % 900, 1 + r.v[2] % (i % 2 ? 1200 : 64));
+    }
+}
 
+static void test_gemm_on_avx512_is_fma_chain_in_both_ways(void **state)
+{
+    (void)state;
     if (strncmp(cpu_numerics(), "avx512", 6) != 0)
         SKIP_TEST("no AVX512 here: the library's order of summation is its own");
-    for (uint32_t i = 0; i < N_PRODUCTS; i++)
-        check_chain_all_forms(run_best, products[i][0], products[i][2], products[i][1]);
-    check_chain_all_forms(run_best, 16, 1023, 40); /* a tile of 527 columns, the widest there is */
-    check_chain_all_forms(run_best, 300, 1535, 390);
-    check_chain_all_forms(run_best, 1024, 2048, 900); /* rows far apart: both operands are copied, in three blocks of k, */
-    check_chain_all_forms(run_best, 3072, 144, 128);  /* one of them, */
-    check_chain_all_forms(run_best, 130, 3072, 385);
-    check_chain_all_forms(run_best, 1024, 1024, 127); /* none */
-    for (uint32_t i = 0; i < 60; i++) {
-        r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
-        check_chain_all_forms(run_best, 16 + r.v[0] % 500, 16 + r.v[1] % 900,
-                              1 + r.v[2] % (i % 2 ? 1200 : 64));
-    }
+    check_large_shapes(run_default);
+    check_large_shapes(run_other);
 }
 
 /* ---- exp and tanh, and values that are not finite ---- */
@@ -603,7 +611,7 @@ int main(void)
         cmocka_unit_test(test_concurrent_ops_have_same_bits),
         cmocka_unit_test(test_small_gemm_is_fma_chain_on_every_isa),
         cmocka_unit_test(test_gemm_rows_is_fma_chain_on_every_isa),
-        cmocka_unit_test(test_gemm_on_avx512_is_fma_chain),
+        cmocka_unit_test(test_gemm_on_avx512_is_fma_chain_in_both_ways),
         cmocka_unit_test(test_exp_is_within_1_5_ulp),
         cmocka_unit_test(test_tanh_is_within_3_ulp),
         cmocka_unit_test(test_gelu_erf_and_silu_are_within_6_ulp),
