@@ -74,7 +74,7 @@ struct backend_host {
 /* A module and a program of different versions must not meet. Raise the number with every change of what
  * crosses the boundary; the rest catches most of the times that this is forgotten. */
 #define BACKEND_ABI                                                                                          \
-    (4u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
+    (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 

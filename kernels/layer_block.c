@@ -97,6 +97,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
+    if (ret->s == 0) /* then no forward saves anything, and each has its scratch */
+        ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
 }
 

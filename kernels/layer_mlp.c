@@ -1,6 +1,6 @@
 /* mlp: y = dropout(act(x fc^T + b) proj^T + b), in = out; or gated, with swiglu(x fc^T + b) in the middle, fc then giving
- * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass, where its gradient then takes its place. Calls
- * only the sink: the thread is the caller's. */
+ * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass, where its
+ * gradient then takes its place. Calls only the sink: the thread is the caller's. */
 #include "kernels/layer_impl.h"
 
 struct shape {

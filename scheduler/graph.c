@@ -81,8 +81,9 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
     if (bytes == 0)
         return;
     bool per_replica = kind == TENSOR_DW;
-    bool per_micro = kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_WORK || kind == TENSOR_ROOM ||
-                     kind == TENSOR_SCRATCH || kind == TENSOR_TARGET || kind == TENSOR_RESULT;
+    bool per_micro = kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_WORK ||
+                     kind == TENSOR_ROOM || kind == TENSOR_SCRATCH || kind == TENSOR_TARGET ||
+                     kind == TENSOR_RESULT;
     uint32_t pieces = kind == TENSOR_X || kind == TENSOR_DX ? input_pieces(g, layer) : 1;
     bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B;
     bool external = (kind == TENSOR_X && layer == 0) || kind == TENSOR_TARGET || kind == TENSOR_RESULT ||
@@ -181,7 +182,7 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* A workspace may be left out only by a forward that saves S in its place. */
+/* A forward saves S and works in the room beside it, or leaves both out and has more to work in. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||

@@ -1,6 +1,6 @@
 /* Outlines: see outline.h. Sums over runs of layers come from prefix sums per micro-batch size, so memory and time of any
- * outline are a few additions; only the chain at the end of an iteration (the last gradients are exchanged and updated,
- * and the first layers wait for that) is walked layer by layer.
+ * outline are a few additions; only what layers work in, and the chain at the end of an iteration (the last gradients are
+ * exchanged and updated, and the first layers wait for that), are looked at layer by layer.
  */
 #include "scheduler/outline.h"
 
@@ -483,6 +483,14 @@ static uint64_t host_room(const struct outline_request *q)
     return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
 }
 
+/* With no more layers fused than fit. */
+static bool fit_by_fused(const struct outline_request *q, struct outline *o)
+{
+    while (o->fused < last_fused(q, o) && !fits(q, o))
+        o->fused++;
+    return fits(q, o);
+}
+
 /* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
  * backward pass in, and the host the memory. */
 static void try_keeping(struct list *list, const struct outline *without)
@@ -499,10 +507,11 @@ static void try_keeping(struct list *list, const struct outline *without)
         uint64_t saved = kept_bytes(&k);
         if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
             continue;
-        while (o.fused < last_fused(q, &o) && !fits(q, &o))
-            o.fused++;
-        if (!fits(q, &o))
+        if (!fit_by_fused(q, &o)) {
             o.pins = 0;
+            o.fused = without->fused;
+            fit_by_fused(q, &o);
+        }
         outline_measure(q, &o);
         if (o.host_memory > host_room(q) || !fits(q, &o))
             continue;

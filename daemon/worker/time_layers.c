@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 
 #define BUDGET_NS 300000000ull /* for the repetitions of one measurement */
+#define WARM_UP   4 /* runs that do not count: caches, and on the cpu the ways of a product that are tried first */
 #define LEAST     3
 #define MOST      25
 
@@ -210,8 +211,8 @@ static int compare_u64(const void *pa, const void *pb)
 static int time_work(struct work *w, double *ret_s, struct err *err)
 {
     uint64_t *took = w->timer->marks;
-    int r = run(w, 1);
-    uint64_t n = BUDGET_NS / (took[0] + 1);
+    int r = run(w, WARM_UP);
+    uint64_t n = BUDGET_NS / (took[WARM_UP - 1] + 1);
     n = (n < LEAST ? LEAST : n > MOST ? MOST : n) | 1;
     if (r == 0)
         r = run(w, (uint32_t)n);

@@ -184,12 +184,17 @@ static void choose_copies(struct tiling *t, uint32_t way)
         *other = !*other;
 }
 
+static bool is_small(const struct gemm *g)
+{
+    return g->m < GEMM_SMALL || g->n < GEMM_SMALL;
+}
+
 void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
 {
     struct tiling t = {.g = g};
 
     assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
-    if (g->m < GEMM_SMALL || g->n < GEMM_SMALL) {
+    if (is_small(g)) {
         gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
@@ -201,19 +206,19 @@ void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
 
 static struct ways ways;
 
-/* Of the shape; never 0. Two shapes of one key would only share their way. */
+/* Of all that a time depends on; never 0. Two of one key would only share their way. */
 static uint64_t key_of(const struct gemm *g)
 {
-    uint64_t key = g->m;
+    uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;
     key = key * UINT64_C(1000003) + g->n;
     key = key * UINT64_C(1000003) + g->k;
-    return (key * 2 + g->a_trans) * 4 + g->b_trans * 2u + 1;
+    return key << 5 | flags << 1 | 1;
 }
 
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
     struct ways_slot *trial = NULL;
-    uint32_t way = has_avx512() ? ways_choose(&ways, key_of(g), &trial) : 0;
+    uint32_t way = is_small(g) || !has_avx512() ? 0 : ways_choose(&ways, key_of(g), &trial);
     uint64_t begin = trial ? clock_now_ns() : 0;
 
     gemm_run_way(g, way, pool);

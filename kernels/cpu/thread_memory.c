@@ -2,8 +2,8 @@
  *
  * Why this way: such copies are as many as there are threads, and a device does not know how many that are; and the same
  * bytes, used again by the next piece and by the next op, stay in the thread's second level cache. One buffer a thread, which
- * grows to the most that was ever asked for and is given back when the thread ends: after the first step nothing is
- * allocated.
+ * grows to the most that was ever asked for and is given back when the thread ends: a thread that has done an op once
+ * allocates nothing for it again.
  *
  * Any thread; a buffer is only its own thread's.
  */

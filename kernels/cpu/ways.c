@@ -3,6 +3,7 @@
  * difference is no more than noise, and the default is as good.
  */
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/cpu/ways.h"
@@ -25,6 +26,14 @@ static struct ways_slot *find(struct ways *w, uint64_t key)
     return NULL;
 }
 
+/* Whether more tries could tell. */
+static bool is_open(struct ways_slot *s)
+{
+    return atomic_load_explicit(&s->wins, memory_order_relaxed) < WAYS_WINS &&
+           atomic_load_explicit(&s->losses, memory_order_relaxed) <= WAYS_PAIRS - WAYS_WINS &&
+           atomic_load_explicit(&s->tries, memory_order_relaxed) < 2 * WAYS_PAIRS;
+}
+
 uint32_t ways_choose(struct ways *w, uint64_t key, struct ways_slot **ret_slot)
 {
     struct ways_slot *s = find(w, key);
@@ -32,7 +41,7 @@ uint32_t ways_choose(struct ways *w, uint64_t key, struct ways_slot **ret_slot)
     *ret_slot = NULL;
     if (!s)
         return 0;
-    if (atomic_load_explicit(&s->tries, memory_order_relaxed) < 2 * WAYS_PAIRS) {
+    if (is_open(s)) {
         uint32_t n = atomic_fetch_add_explicit(&s->tries, 1, memory_order_relaxed);
         if (n < 2 * WAYS_PAIRS) {
             *ret_slot = s;
@@ -49,6 +58,5 @@ void ways_note(struct ways_slot *s, uint32_t way, uint64_t ns)
         return;
     }
     uint64_t before = atomic_load_explicit(&s->default_ns, memory_order_relaxed);
-    if (ns < before - before / CLEARLY)
-        atomic_fetch_add_explicit(&s->wins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(ns < before - before / CLEARLY ? &s->wins : &s->losses, 1, memory_order_relaxed);
 }

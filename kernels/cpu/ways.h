@@ -8,8 +8,8 @@
 
 #include <stdint.h>
 
-#define WAYS_PAIRS 8   /* tries of either way, in turn */
-#define WAYS_WINS  7   /* of which the other way must be clearly faster in so many, to be taken from then on */
+#define WAYS_PAIRS 8 /* tries of either way, in turn, at most */
+#define WAYS_WINS  7 /* of which the other way must be clearly faster in so many, to be taken from then on */
 #define WAYS_SLOTS 512 /* things that a table knows; of more than that, the default is taken */
 
 struct ways_slot {
@@ -17,6 +17,7 @@ struct ways_slot {
     _Atomic uint64_t default_ns; /* the last time of the default */
     _Atomic uint32_t tries;      /* handed out so far */
     _Atomic uint32_t wins;       /* of the other way */
+    _Atomic uint32_t losses;
 };
 
 struct ways {
