@@ -1,8 +1,8 @@
 /* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls.
  *
  * micro_batch "auto" is resolved here: the largest divisor of a replica's part of the global batch, up to AUTO_ROWS, with which
- * a plan fits, or a smaller one that is faster because less is computed twice; replicas "auto" is one. Both change bits, so --run stores them in the output (resolved.json), and from then
- * on these values count.
+ * a plan fits, or a smaller one that is faster because less is computed twice, or as fast with far less to move; replicas
+ * "auto" is one. Both change bits, so --run stores them in the output (resolved.json), and from then on these values count.
  */
 #include "daemon/worker/job.h"
 
@@ -23,6 +23,8 @@
 #define AUTO_TASKS      (1u << 16)
 #define AUTO_TRIES      4  /* that fit */
 #define AUTO_WORTH      50 /* one part in: less is no reason for smaller ones */
+#define AUTO_AS_FAST    200 /* one part in: no slower than that */
+#define AUTO_FEW_TOKENS 512 /* products of fewer are slower by more than moving less would bring */
 #define AUTO_RUNS       3  /* enough for the steady state to show */
 #define MAX_DIVISORS    1536
 #define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
@@ -167,29 +169,52 @@ static uint64_t predict_ns(const struct job_options *o, const struct job *j)
     return ns;
 }
 
-static bool has_rows_enough(const struct spec *s, uint32_t rows)
+static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
 {
-    return (uint64_t)rows * (s->seq > 0 ? s->seq : 1) >= AUTO_ROWS;
+    return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
 }
 
-/* The first that fits, and its time; or a later one that is faster, if its products are no slower for being smaller. When none
- * fits, *ret is the one that needs least, and the answer -ENOSPC. */
+/* A size that fits, and its plan. */
+struct choice {
+    uint32_t rows;
+    uint64_t ns, bytes; /* bytes: to and from the host in a step */
+};
+
+static struct choice choice_of(const struct job_options *o, const struct job *j, uint32_t rows)
+{
+    struct plan_bytes b;
+    plan_count_bytes(j->plan, PROGRAM_CYCLE, &b);
+    return (struct choice){rows, predict_ns(o, j), b.in + b.out};
+}
+
+/* Whether the smaller size is better: faster, or as fast with a third less to move. */
+static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
+{
+    if (a->ns < than->ns - than->ns / AUTO_WORTH)
+        return true;
+    return rows_of_products(s, a->rows) >= AUTO_FEW_TOKENS && a->ns <= than->ns + than->ns / AUTO_AS_FAST &&
+           a->bytes < than->bytes / 3 * 2;
+}
+
+/* The first that fits; or a later one that is better, if its products are no slower for being smaller. When none fits, *ret is
+ * the one that needs least, and the answer -ENOSPC. */
 static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, struct err *err)
 {
     uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), fit = 0;
-    uint64_t least = UINT64_MAX, best = UINT64_MAX;
+    uint64_t least = UINT64_MAX;
+    struct choice best = {0};
     bool resident = false;
     *ret = j->spec->resolved.micro_batch;
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
-        if (fit > 0 && !has_rows_enough(j->spec, rows[i]))
+        if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
         j->least_bytes = 0; /* stays so when it is host memory that lacks */
         int r = plan_with(o, j, rows[i], err);
         if (r == 0) {
-            uint64_t ns = predict_ns(o, j);
+            struct choice c = choice_of(o, j, rows[i]);
             resident = strcmp(j->plan->policy, policy_names[POLICY_resident]) == 0;
-            if (fit++ == 0 || ns < best - best / AUTO_WORTH) {
-                best = ns;
+            if (fit++ == 0 || is_better(j->spec, &c, &best)) {
+                best = c;
                 *ret = rows[i];
             }
             plan_destroy(j->plan);

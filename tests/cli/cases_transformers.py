@@ -94,6 +94,25 @@ def test_transformers_micro_batch_auto_saves_computing_twice(t):
     t.check(auto["iteration_s"] < 0.98 * found[largest], f"auto takes {auto['iteration_s']} of {found}")
 
 
+@case
+def test_transformers_micro_batch_auto_moves_less(t):
+    """Of sizes that are as fast, a smaller one with more than a third less to move, but not of few tokens."""
+    spec = {"schema": "job/v1", "model": {"type": "gpt2", "layers": 6, "heads": 6, "width": 384, "vocab": 256, "context": 256},
+            "data": {"format": "synthetic", "samples": 16}, "train": {"steps": 1, "global_batch": 8},
+            "optimizer": {"type": "adamw", "lr": 1e-3}, "output": t.path("out")}
+
+    def plan_of(micro_batch, part):
+        path = write_job(t, {**spec, "train": {**spec["train"], "micro_batch": micro_batch}})
+        memory = t.worker("--check", path, "--devices", 1, "--json").json()["everything_bytes"] // part
+        r = t.worker("--plan", path, "--devices", 1, "--device-memory", memory, "--json").json()
+        return r["iteration_s"], r["host_in_bytes"] + r["host_out_bytes"], r["micro_batch_fwd"]
+
+    auto, small, two, four = (plan_of(m, 4) for m in ("auto", 1, 2, 4))
+    t.check(two[0] < 1.005 * four[0] and two[1] < four[1] * 2 / 3, f"2 are as fast as 4 and move less: {two}, {four}")
+    t.check(small[0] < 1.005 * two[0] and small[1] < two[1] * 2 / 3, f"so would 1, of 256 tokens: {small}")
+    t.check(auto[2] == 2, f"auto is {auto}")
+
+
 # ---- folders ----
 
 def read_tensors(path):
