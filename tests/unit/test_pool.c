@@ -291,6 +291,41 @@ static void test_run_aside_ends_beside_endless_ops(void **state)
     pool_destroy(p);
 }
 
+/* ---- memory of threads ---- */
+
+static void *take_memory(void *arg)
+{
+    size_t sizes[] = {100, 300000, 5, 1000000, 300000};
+    uint8_t *largest = NULL;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint8_t *p = cpu_thread_memory(sizes[i]);
+        if ((uintptr_t)p % 64 != 0)
+            return NULL;
+        memset(p, *(uint8_t *)arg, sizes[i]); /* a sanitizer sees where it is less */
+        if (i == 3)
+            largest = p;
+        if (i == 4 && p != largest) /* less than there was is where that was */
+            return NULL;
+    }
+    return largest;
+}
+
+/* At a line of a cache, as much as was asked for, another for each thread, and given back with it (a sanitizer looks). */
+static void test_thread_memory_is_the_threads_own(void **state)
+{
+    uint8_t mine = 1, other = 2, *p = take_memory(&mine);
+    pthread_t thread;
+    void *theirs;
+
+    (void)state;
+    assert_non_null(p);
+    assert_int_equal(pthread_create(&thread, NULL, take_memory, &other), 0);
+    assert_int_equal(pthread_join(thread, &theirs), 0);
+    assert_non_null(theirs);
+    for (size_t i = 0; i < 300000; i++)
+        assert_int_equal(p[i], mine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_run_aside_leaves_the_cores_to_ops),
         cmocka_unit_test(test_run_aside_has_its_caller_where_cores_are_free),
         cmocka_unit_test(test_run_aside_ends_beside_endless_ops),
+        cmocka_unit_test(test_thread_memory_is_the_threads_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
