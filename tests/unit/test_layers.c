@@ -521,6 +521,36 @@ static void test_layer_reports_failed_launch(void **state)
     for_each_config(check_failure, kind_of(state));
 }
 
+/* What a transformer block saves is what its backward pass reads and nothing that its forward only works in: what is saved may be
+ * moved to the host and back. In activations of the block's width, and a few numbers a token. */
+static void test_block_saves_no_workspace(void **state)
+{
+    enum { ROWS = 2, SEQ = 8, WIDTH = 32, HEADS = 2, TOKENS = ROWS * SEQ, IN = SEQ * WIDTH };
+    const uint64_t c = TOKENS * WIDTH * sizeof(float), stats = TOKENS * 2 * sizeof(float), lse = TOKENS * HEADS * sizeof(float);
+    const struct layer attention[] = {
+        {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
+        {.kind = LAYER_attention, .in = IN, .out = IN, .seq = SEQ, .bias = true, .heads = HEADS, .kv_heads = HEADS},
+    };
+    const struct layer mlp[] = {
+        {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
+        {.kind = LAYER_mlp, .in = IN, .out = IN, .seq = SEQ, .bias = true, .hidden = 4 * WIDTH, .act = ACT_GELU},
+    };
+    const struct layer parts[] = {
+        {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = attention, .n_inner = 2},
+        {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = mlp, .n_inner = 2},
+    };
+    const struct layer whole = {.kind = LAYER_block, .in = IN, .out = IN, .seq = SEQ, .inner = parts, .n_inner = 2};
+    struct layer_sizes s;
+
+    (void)state;
+    layer_type(&whole)->sizes(&whole, ROWS, &s);
+    /* normed, qkv, attended; the first half's output; normed, fc's output */
+    assert_int_equal(s.s, (1 + 3 + 1) * c + stats + lse + c + (1 + 4) * c + stats);
+    assert_int_equal(s.room, 4 * c);
+    /* two gradients; then those of attended and of qkv, and a number for each query, which is more than the mlp needs */
+    assert_int_equal(s.scratch_bwd, 2 * c + 4 * c + lse);
+}
+
 static void test_dense_without_act_and_dropout_needs_no_scratch(void **state)
 {
     struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true};
@@ -779,6 +809,7 @@ int main(void)
         LAYER_TEST(name, blocks_agree_with_params), LAYER_TEST(name, reports_failed_launch),
 #include "kernels/layers.def"
 #undef LAYER
+        cmocka_unit_test(test_block_saves_no_workspace),
         cmocka_unit_test(test_dense_without_act_and_dropout_needs_no_scratch),
         cmocka_unit_test(test_dense_launches_in_order),
         cmocka_unit_test(test_huge_layer_does_not_wrap),
