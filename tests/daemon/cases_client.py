@@ -9,7 +9,7 @@ import subprocess
 import harness_daemon as h
 from files import outcome, read_json, write_job
 from harness import Failure, Live, case
-from harness_daemon import ENDLESS, SLOW, Daemon, reference, spec, until
+from harness_daemon import ENDLESS, SLOW, Daemon, processes, reference, spec, until
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -66,8 +66,7 @@ def plain(t, text, what):
 
 
 def no_daemon_left(t):
-    left = subprocess.run(["pgrep", "-f", re.escape(t.dir) + ".*tutti.sock"], capture_output=True, text=True).stdout
-    return left.strip() == ""
+    return not any(t.dir in word and "tutti.sock" in word for _, words in processes() for word in words)
 
 
 # ---- run ----

@@ -91,6 +91,18 @@ class RpcError(Exception):
         super().__init__(f"{self.code} {self.errno} at {self.path!r}: {self.message}")
 
 
+def processes():
+    """Every process that can be seen, as (pid, words of its command line)."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as f:
+                found.append((int(entry), f.read().decode(errors="replace").split("\0")))
+        except OSError:
+            pass  # it has ended since the listing
+    return found
+
+
 def until(condition, what, each_s=0.005):
     """Waits until condition() is true and returns what it returned."""
     deadline = time.monotonic() + TIMEOUT_S
@@ -331,17 +343,9 @@ class Daemon:
 
     def workers(self):
         found = []
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as f:
-                    words = f.read().decode(errors="replace").split("\0")
-            except OSError:
-                continue
+        for pid, words in processes():
             if "--serve" in words and self.worker_socket in words and "--job" in words:
-                found.append(Worker(int(entry), int(words[words.index("--job") + 1]),
-                                    int(words[words.index("--attempt") + 1])))
+                found.append(Worker(pid, int(words[words.index("--job") + 1]), int(words[words.index("--attempt") + 1])))
         return sorted(found)
 
     def check_clean(self, text):

@@ -506,7 +506,8 @@ static void one_step(struct brute *b, const struct ends *from, struct ends *ret)
             expand(b, s, cost); /* may move the nodes */
         }
     }
-    qsort(ret->at, ret->n, sizeof *ret->at, compare_ends);
+    if (ret->n > 0) /* qsort may not be given the null pointer of an empty list */
+        qsort(ret->at, ret->n, sizeof *ret->at, compare_ends);
 }
 
 /* Whether all costs have grown by the same. */

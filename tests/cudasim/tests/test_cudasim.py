@@ -30,7 +30,7 @@ def run(program, *args, ok=True, **settings):
         env = {**os.environ, "CUDASIM_REPORT": str(path)}
         env.update({f"CUDASIM_{k.upper()}": str(v) for k, v in settings.items()})
         done = subprocess.run([program, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=120, check=False)
+                              timeout=3600, check=False)
         assert path.exists(), f"no report; exit {done.returncode}: {done.stdout}{done.stderr}"
         result = Result(done, json.loads(path.read_text()))
         assert not ok or done.returncode == 0, f"exit {done.returncode}: {done.stdout}{done.stderr}"
