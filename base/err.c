@@ -2,7 +2,11 @@
  *
  * Why fixed buffers and no allocation: the failure being reported may be that memory ran out. The text is
  * built in locals and copied last, so a caller may quote the old message in the new one
- * (`err_set(err, r, "while reading x: %s", err->msg)`). Pure functions on the caller's struct; any thread.
+ * (`err_set(err, r, "while reading x: %s", err->msg)`).
+ *
+ * The message is for people and is scrubbed when it is set, because messages quote names and contents of
+ * files. The path is kept as it is, because programs that read --json want to open that very file; err_text
+ * scrubs it. Pure functions on the caller's struct; any thread.
  */
 #include "base/err.h"
 
@@ -14,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* Longer than the fields, so that utf8_copy sees the overflow and marks the cut. */
-    char msg[sizeof err->msg + 8], place[sizeof err->path + 8];
+    /* Longer than the field, so that utf8_scrub sees the overflow and marks the cut. */
+    char msg[sizeof err->msg + 8], place[sizeof err->path];
 
     assert(code < 0);
     if (!err)
@@ -23,11 +27,9 @@ int err_setv(struct err *err, int code, const char *path, const char *fmt, va_li
     if (vsnprintf(msg, sizeof msg, fmt, ap) < 0)
         msg[0] = '\0';
     utf8_copy(place, sizeof place, path ? path : "");
-    utf8_scrub(msg);
-    utf8_scrub(place);
     err->code = code;
-    utf8_copy(err->path, sizeof err->path, place);
-    utf8_copy(err->msg, sizeof err->msg, msg);
+    strcpy(err->path, place);
+    utf8_scrub(err->msg, sizeof err->msg, msg);
     return code;
 }
 
@@ -59,6 +61,6 @@ const char *err_text(const struct err *err, char *buf, unsigned long size)
     if (size == 0)
         return "";
     snprintf(text, sizeof text, "%s%s%s", err->path, err->path[0] ? ": " : "", msg);
-    utf8_copy(buf, size, text);
+    utf8_scrub(buf, size, text);
     return buf;
 }

@@ -9,9 +9,9 @@
 #include <stdarg.h>
 
 struct err {
-    int code;       /* negative errno, 0 when nothing failed */
-    char path[1024]; /* JSON path ("train.micro_batch") or file name; empty where neither applies */
-    char msg[768];  /* what happened and what to do about it */
+    int code;        /* negative errno, 0 when nothing failed */
+    char path[1024]; /* JSON path ("train.micro_batch") or file name, not scrubbed; empty: neither applies */
+    char msg[768];   /* what happened and what to do about it; safe to show, on one line */
 };
 
 /* Each records the failure and returns `code`, so that a caller can write `return err_set(err, -EINVAL,
@@ -21,7 +21,7 @@ int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...
     __attribute__((format(printf, 4, 5)));
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
-/* "path: msg", or "msg" without a path; valid until err changes. Never NULL. */
+/* "path: msg", or "msg" without a path, safe to show and on one line; valid until err changes. Never NULL. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

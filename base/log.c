@@ -53,11 +53,9 @@ void log_msg(enum log_level level, const char *fmt, ...)
     va_end(ap);
     for (size_t end = strlen(text); end > 0 && text[end - 1] == '\n'; end--)
         text[end - 1] = '\0';
-    utf8_scrub(text);
-
     if (priorities)
         n = (size_t)snprintf(line, sizeof line, "<%d>", (int)level);
-    utf8_copy(line + n, sizeof line - n, text);
+    utf8_scrub(line + n, sizeof line - n, text);
     n += strlen(line + n);
     line[n++] = '\n'; /* in place of the NUL */
     write_line(line, n);

@@ -5,6 +5,7 @@
  */
 #include "base/strbuf.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,29 +45,38 @@ void strbuf_add(struct strbuf *b, const char *s)
     strbuf_addn(b, s, strlen(s));
 }
 
-void strbuf_addf(struct strbuf *b, const char *fmt, ...)
+void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
 {
-    va_list ap;
+    va_list again;
     size_t room;
     int n;
 
+    va_copy(again, ap);
     reserve(b, 32); /* most pieces are short: one pass */
     room = b->cap - b->n;
-    va_start(ap, fmt);
     n = vsnprintf(b->at + b->n, room, fmt, ap);
-    va_end(ap);
     if (n < 0)
         abort(); /* a conversion that cannot be printed: a programmer's error */
     if ((size_t)n >= room) {
         reserve(b, (size_t)n);
-        va_start(ap, fmt);
-        vsnprintf(b->at + b->n, (size_t)n + 1, fmt, ap);
-        va_end(ap);
+        vsnprintf(b->at + b->n, (size_t)n + 1, fmt, again);
     }
+    va_end(again);
     b->n += (size_t)n;
 }
 
-static void add_escaped(struct strbuf *b, unsigned char c)
+void strbuf_addf(struct strbuf *b, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    strbuf_addv(b, fmt, ap);
+    va_end(ap);
+}
+
+/* ------------------------------------------------------------------------------------------------ JSON */
+
+static void add_escaped(struct strbuf *b, uint32_t c)
 {
     static const char letters[] = "btn?fr"; /* 8 to 13; 11 has no short form */
 
@@ -74,29 +84,96 @@ static void add_escaped(struct strbuf *b, unsigned char c)
         strbuf_addn(b, (const char[]){'\\', (char)c}, 2);
     else if (c >= 8 && c <= 13 && c != 11)
         strbuf_addn(b, (const char[]){'\\', letters[c - 8]}, 2);
+    else if (c <= 0xFFFF)
+        strbuf_addf(b, "\\u%04x", (unsigned)c);
     else
-        strbuf_addf(b, "\\u%04x", c);
+        strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Bytes that are no UTF-8 (a file name may hold them) become U+FFFD: the result is always valid JSON. */
-void strbuf_add_json(struct strbuf *b, const char *s)
+static bool must_be_escaped(uint32_t c)
 {
-    size_t left = strlen(s);
+    return c == '"' || c == '\\' || utf8_is_unsafe(c);
+}
 
+void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n)
+{
     strbuf_addn(b, "\"", 1);
-    while (left > 0) {
-        size_t n = utf8_char_bytes(s, left), eaten = n ? n : 1;
-        unsigned char c = (unsigned char)*s;
-        if (n == 0)
+    while (n > 0) {
+        size_t bytes = *s ? utf8_char_bytes(s, n) : 0, eaten = bytes ? bytes : 1;
+        uint32_t c = bytes ? utf8_decode(s, bytes) : 0;
+        if (bytes == 0)
             strbuf_add(b, "\xEF\xBF\xBD");
-        else if (c < 0x20 || c == '"' || c == '\\')
+        else if (must_be_escaped(c))
             add_escaped(b, c);
         else
-            strbuf_addn(b, s, n);
+            strbuf_addn(b, s, bytes);
         s += eaten;
-        left -= eaten;
+        n -= eaten;
     }
     strbuf_addn(b, "\"", 1);
+}
+
+void strbuf_add_json(struct strbuf *b, const char *s)
+{
+    strbuf_add_jsonn(b, s, strlen(s));
+}
+
+/* ----------------------------------------------------------------------------------- text for people */
+
+/* How many of the next bytes are printable ASCII: most text is, and is copied at once. */
+static size_t plain_bytes(const char *s, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && s[i] >= 0x20 && s[i] < 0x7F)
+        i++;
+    return i;
+}
+
+/* The length of the colour sequence "ESC [ 1 ; 3 1 m" at `s`, or 0 where there is none. */
+static size_t ink_bytes(const char *s, size_t n)
+{
+    size_t i = 2;
+
+    if (n < 3 || s[0] != '\033' || s[1] != '[')
+        return 0;
+    while (i < n && i < 16 && ((s[i] >= '0' && s[i] <= '9') || s[i] == ';'))
+        i++;
+    return i < n && s[i] == 'm' ? i + 1 : 0;
+}
+
+static size_t kept_bytes(const char *s, size_t n, enum strbuf_keep keep)
+{
+    size_t plain = plain_bytes(s, n);
+
+    if (plain > 0 || keep == STRBUF_ONE_LINE)
+        return plain;
+    if (*s == '\n' || *s == '\t')
+        return 1;
+    return keep == STRBUF_INKED_LINES ? ink_bytes(s, n) : 0;
+}
+
+void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_keep keep)
+{
+    char shown[UTF8_SHOWN_BYTES];
+
+    strbuf_addn(b, "", 0);
+    while (n > 0) {
+        size_t eaten = kept_bytes(s, n, keep);
+        if (eaten > 0) {
+            strbuf_addn(b, s, eaten);
+        } else {
+            eaten = utf8_show(s, n, shown);
+            strbuf_add(b, shown);
+        }
+        s += eaten;
+        n -= eaten;
+    }
+}
+
+void strbuf_add_text(struct strbuf *b, const char *s)
+{
+    strbuf_add_textn(b, s, strlen(s), STRBUF_ONE_LINE);
 }
 
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)

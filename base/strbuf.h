@@ -13,8 +13,22 @@ struct strbuf {
 void strbuf_add(struct strbuf *b, const char *s);
 void strbuf_addn(struct strbuf *b, const char *s, size_t n);
 void strbuf_addf(struct strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* JSON string literal with quotes and escapes. */
+void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+/* A JSON string literal with quotes. Every program prints JSON text through this function. Besides what JSON
+ * requires it escapes the characters of utf8_is_unsafe, so that JSON on a terminal is harmless. A byte that is
+ * not UTF-8 (a file name may hold one) and NUL become U+FFFD: the result is always valid JSON. */
 void strbuf_add_json(struct strbuf *b, const char *s);
+void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
+
+/* Foreign text for people, as utf8_show shows it: on one line. */
+void strbuf_add_text(struct strbuf *b, const char *s);
+/* What strbuf_add_textn leaves as it is besides safe characters. */
+enum strbuf_keep {
+    STRBUF_ONE_LINE,    /* nothing */
+    STRBUF_LINES,       /* newlines and tabs */
+    STRBUF_INKED_LINES, /* newlines, tabs, and sequences that only set a colour */
+};
+void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_keep keep);
 /* "1.50 GiB", "12 B": for people. */
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes);
 void strbuf_finish(struct strbuf *b);

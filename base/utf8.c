@@ -1,12 +1,16 @@
 /* Well-formed UTF-8 by the table of RFC 3629, and text made safe to show.
  *
- * Why our own: JSON must refuse what is not UTF-8, and messages quote keys and file names that a stranger
- * chose. A terminal obeys escape sequences and a log reader believes line breaks, so err and log pass
- * everything through utf8_scrub. Pure functions; any thread.
+ * JSON must refuse bytes that are not UTF-8, and messages quote keys and file names that a stranger chose. A
+ * terminal obeys escape sequences, a bidirectional override makes a line read as another line, and a log
+ * reader believes line breaks. utf8_show is the only place that decides how such a character is shown; err,
+ * log, strbuf_add_text and base/print are built on it. utf8_is_unsafe is the only list of such characters;
+ * names refuse them and JSON output escapes them.
+ *
+ * Pure functions; any thread.
  */
 #include "base/utf8.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool continues(unsigned char c)
@@ -77,30 +81,118 @@ void utf8_copy(char *dst, size_t size, const char *src)
     dst[keep + n] = '\0';
 }
 
-/* C0, DEL, and C1 (U+0080 to U+009F: among them a one-character form of ESC [). */
-static bool is_control(const unsigned char *p, size_t bytes)
+uint32_t utf8_decode(const void *s, size_t bytes)
 {
-    return p[0] < 0x20 || p[0] == 0x7F || (bytes == 2 && p[0] == 0xC2 && p[1] < 0xA0);
+    static const unsigned char lead_mask[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+    const unsigned char *p = s;
+    uint32_t c = p[0] & lead_mask[bytes];
+
+    for (size_t i = 1; i < bytes; i++)
+        c = c << 6 | (p[i] & 0x3F);
+    return c;
 }
 
-void utf8_scrub(char *s)
+size_t utf8_whole_bytes(const char *s, size_t n)
 {
-    unsigned char *from = (unsigned char *)s, *to = from;
-    size_t left = strlen(s);
+    for (size_t tail = 1; tail <= 3 && tail <= n; tail++) {
+        unsigned char c = (unsigned char)s[n - tail];
+        size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+        if (!continues(c))
+            return want > tail ? n - tail : n;
+    }
+    return n;
+}
 
-    while (left > 0) {
-        size_t n = utf8_char_bytes(from, left);
-        size_t eaten = n ? n : 1;
-        if (*from == '\n' || *from == '\r' || *from == '\t') {
-            *to++ = ' ';
-        } else if (n == 0 || is_control(from, n)) {
-            *to++ = '?';
-        } else {
-            memmove(to, from, n);
-            to += n;
+bool utf8_is_unsafe(uint32_t c)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+        {0x0000, 0x001F},   /* C0: among them ESC, BEL, backspace and line breaks */
+        {0x007F, 0x009F},   /* DEL and C1: among them CSI, a one-character form of ESC [ */
+        {0x00AD, 0x00AD},   /* soft hyphen */
+        {0x061C, 0x061C},   /* Arabic letter mark */
+        {0x180E, 0x180E},   /* Mongolian vowel separator, which is invisible */
+        {0x200B, 0x200B},   /* zero width space */
+        {0x200E, 0x200F},   /* left-to-right and right-to-left marks */
+        {0x2028, 0x202E},   /* line and paragraph separators; directional embeddings and overrides */
+        {0x2060, 0x206F},   /* word joiner, invisible operators, directional isolates, deprecated controls */
+        {0xFEFF, 0xFEFF},   /* byte order mark */
+        {0xFFF9, 0xFFFB},   /* interlinear annotations */
+        {0xFFFE, 0xFFFF},   /* no characters; XML forbids them */
+        {0xE0000, 0xE007F}, /* tags, which are invisible */
+    };
+
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (c >= ranges[i].first && c <= ranges[i].last)
+            return true;
+    return false;
+}
+
+bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES])
+{
+    for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
+        n = utf8_char_bytes(s, left);
+        if (n == 0) {
+            snprintf(ret, UTF8_NAME_BYTES, "byte 0x%02X", (unsigned char)*s);
+            return true;
         }
-        from += eaten;
+        if (utf8_is_unsafe(utf8_decode(s, n))) {
+            snprintf(ret, UTF8_NAME_BYTES, "U+%04X", (unsigned)utf8_decode(s, n));
+            return true;
+        }
+    }
+    return false;
+}
+
+void utf8_escape(uint32_t c, char ret[UTF8_SHOWN_BYTES])
+{
+    if (c == '\n' || c == '\r' || c == '\t')
+        snprintf(ret, UTF8_SHOWN_BYTES, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+    else
+        snprintf(ret, UTF8_SHOWN_BYTES, c > 0xFFFF ? "\\U%08x" : "\\u%04x", (unsigned)c);
+}
+
+size_t utf8_show(const char *s, size_t n, char ret[UTF8_SHOWN_BYTES])
+{
+    size_t bytes = utf8_char_bytes(s, n);
+
+    if (bytes == 0) {
+        snprintf(ret, UTF8_SHOWN_BYTES, "\\x%02x", (unsigned char)*s);
+        return 1;
+    }
+    if (utf8_is_unsafe(utf8_decode(s, bytes))) {
+        utf8_escape(utf8_decode(s, bytes), ret);
+        return bytes;
+    }
+    memcpy(ret, s, bytes);
+    ret[bytes] = '\0';
+    return bytes;
+}
+
+void utf8_scrub(char *dst, size_t size, const char *src)
+{
+    static const char mark[] = "...";
+    size_t left = strlen(src), n = 0, keep = 0; /* keep: the most that leaves room for the mark */
+    char shown[UTF8_SHOWN_BYTES];
+
+    if (size == 0)
+        return;
+    while (left > 0) {
+        size_t eaten = utf8_show(src, left, shown), length = strlen(shown);
+        if (n + length >= size) {
+            n = keep;
+            length = size - 1 - n < sizeof mark - 1 ? size - 1 - n : sizeof mark - 1;
+            memcpy(dst + n, mark, length);
+            n += length;
+            break;
+        }
+        memcpy(dst + n, shown, length);
+        n += length;
+        if (n + sizeof mark <= size)
+            keep = n;
+        src += eaten;
         left -= eaten;
     }
-    *to = '\0';
+    dst[n] = '\0';
 }

@@ -1,6 +1,8 @@
-/* Output and failures of the commands. Everything for standard output goes through client_print, which
- * notices when it is not taken (a closed pipe, a full disk): the program then ends with a message and not
- * with half a result. */
+/* Output and failures of the commands.
+ *
+ * Everything for standard output goes through client_print. It scrubs the text (base/print.h), and it notices
+ * when the text cannot be written (a closed pipe, a full disk): the program then ends with a message and not
+ * silently with half a result. Main thread only. */
 #include "client/client.h"
 
 #include <errno.h>
@@ -11,8 +13,9 @@
 #include <unistd.h>
 
 #include "base/get.h"
+#include "base/print.h"
 
-static int print_error; /* -errno of the first write to standard output that failed */
+static int output_error; /* -errno of the first write to standard output that failed */
 
 int client_exit_of(int code)
 {
@@ -31,7 +34,7 @@ int client_fail_as(const struct client *c, int exit, const struct err *err)
     if (!c->json) {
         char text[sizeof(struct err)];
         bool own_path = strcmp(err->path, "id") == 0; /* a parameter of the call: nobody wrote that */
-        fprintf(stderr, "tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
+        print_error("tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
         return exit;
     }
     struct strbuf b = {0}, object = {0};
@@ -49,15 +52,10 @@ int client_fail(const struct client *c, const struct err *err)
 
 int client_print(struct strbuf *b)
 {
-    for (size_t at = 0; at < b->n && print_error == 0;) {
-        ssize_t n = write(STDOUT_FILENO, b->at + at, b->n - at);
-        if (n >= 0)
-            at += (size_t)n;
-        else if (errno != EINTR)
-            print_error = -errno;
-    }
+    if (output_error == 0)
+        output_error = print_text(STDOUT_FILENO, b->at, b->n);
     strbuf_finish(b);
-    return print_error;
+    return output_error;
 }
 
 int client_print_end(struct strbuf *b)
@@ -67,14 +65,14 @@ int client_print_end(struct strbuf *b)
 
 bool client_print_failed(void)
 {
-    return print_error != 0;
+    return output_error != 0;
 }
 
 int client_end(int exit)
 {
-    if (print_error == 0)
+    if (output_error == 0)
         return exit;
-    fprintf(stderr, "tutti: cannot write to standard output: %s\n", strerror(-print_error));
+    print_error("tutti: cannot write to standard output: %s\n", strerror(-output_error));
     return exit != CLIENT_DONE ? exit : CLIENT_FAILED;
 }
 

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/follow.h"
 #include "base/get.h"
+#include "base/print.h"
+#include "client/follow.h"
 #include "client/spec.h"
 #include "client/submit.h"
 #include "client/term.h"
@@ -42,13 +43,16 @@ static int say_stopped(const struct client *c, const struct json *job, const cha
     bool from_file = strcmp(path, "-") != 0;
     uint64_t step = get_count_or(job, "step", 0);
     if (!c->quiet && !c->json) {
+        struct strbuf again = {0};
+        strbuf_add(&again, from_file ? "`tutti run " : "the same command");
+        if (from_file)
+            strbuf_add_text(&again, path);
+        strbuf_add(&again, from_file ? "`" : "");
         if (term_signals() > 1)
-            fprintf(stderr, "stopped at once; ");
+            print_error("stopped at once; %s goes on from the last checkpoint\n", again.at);
         else
-            fprintf(stderr, "stopped at step %" PRIu64 "; ", step);
-        fprintf(stderr, "%s%s%s goes on from %s\n", from_file ? "`tutti run " : "the same command",
-                from_file ? path : "", from_file ? "`" : "",
-                term_signals() > 1 ? "the last checkpoint" : "there");
+            print_error("stopped at step %" PRIu64 "; %s goes on from there\n", step, again.at);
+        strbuf_finish(&again);
     }
     return 128 + term_last_signal();
 }

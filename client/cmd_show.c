@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "client/client.h"
 #include "base/get.h"
+#include "base/print.h"
+#include "base/utf8.h"
+#include "client/client.h"
 #include "client/show.h"
 #include "client/term.h"
 
@@ -19,21 +21,25 @@ static const struct opt opts[] = {
 
 /* ---- the trace ---- */
 
+/* Exact bytes for a file or a pipe; a terminal gets them scrubbed. */
 static int copy(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
+    size_t have = 0; /* bytes of a character whose rest is yet to be read */
     for (;;) {
-        ssize_t n = read(from, chunk, sizeof chunk);
+        ssize_t n = read(from, chunk + have, sizeof chunk - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_set(err, -EIO, "the trace cannot be read: %s", strerror(errno));
+        size_t all = have + (size_t)n, whole = n > 0 ? utf8_whole_bytes(chunk, all) : all;
+        int r = isatty(to) ? print_text(to, chunk, whole) : print_bytes(to, chunk, whole);
+        if (r < 0)
+            return err_set_at(err, -EIO, name, "cannot be written: %s", strerror(-r));
         if (n == 0)
             return 0;
-        if (n < 0 && errno != EINTR)
-            return err_set(err, -EIO, "the trace cannot be read: %s", strerror(errno));
-        for (ssize_t at = 0; at < n;) {
-            ssize_t w = write(to, chunk + at, (size_t)(n - at));
-            if (w < 0 && errno != EINTR)
-                return err_set_at(err, -EIO, name, "cannot be written: %s", strerror(errno));
-            at += w > 0 ? w : 0;
-        }
+        have = all - whole;
+        memmove(chunk, chunk + whole, have);
     }
 }
 

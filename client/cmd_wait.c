@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/get.h"
+#include "base/print.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 
@@ -71,7 +72,7 @@ static int wait_for_all(struct waiter *w, struct err *err)
         if (r < 0 && (w->t == NULL || !tutti_lost(w->t)))
             return r;
         if (r < 0) {
-            fprintf(stderr, "tutti: the connection to the daemon is lost; trying again for a minute\n");
+            print_error("tutti: the connection to the daemon is lost; trying again for a minute\n");
             r = follow_reconnect(w->c, NULL, &w->t, err);
             if (r == 0)
                 r = attach(w, err);

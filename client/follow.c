@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/get.h"
+#include "base/print.h"
 #include "client/show.h"
 #include "client/term.h"
 #include "client/view.h"
@@ -79,7 +80,7 @@ static void say(struct follower *f, const char *line, bool own)
         strbuf_addf(&f->above, "%s\n", line);
         f->dirty = true;
     } else if (own) {
-        fprintf(stderr, "tutti: %s\n", line);
+        print_error("tutti: %s\n", line);
     } else if (f->display == DISPLAY_LINES) {
         strbuf_addf(&b, "%s\n", line);
         client_print(&b);
@@ -313,8 +314,8 @@ int follow(const struct client *c, struct tutti **t, const struct follow_options
     } else if (r > 0) {
         exit = 128 + term_last_signal();
         if (!c->quiet)
-            fprintf(stderr, "tutti: job %" PRIu64 " goes on; `tutti cancel %" PRIu64 "` stops it\n", o->id,
-                    o->id);
+            print_error("tutti: job %" PRIu64 " goes on; `tutti cancel %" PRIu64 "` stops it\n", o->id,
+                        o->id);
     } else {
         exit = client_print_failed() ? CLIENT_FAILED : client_fail(c, &err); /* main tells of the former */
     }

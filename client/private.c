@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/print.h"
 #include "client/spawn.h"
 
 #define DIR_NAME     "tutti-run-XXXXXX"
@@ -83,7 +83,7 @@ static void become_daemon(const char *path, char **argv, const char *log, int pi
     if (null >= 0 && out >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
         dup2(out, STDERR_FILENO) >= 0 && fcntl(pipe_end, F_SETFD, 0) == 0)
         execv(path, argv);
-    dprintf(STDERR_FILENO, "cannot run %s: %s\n", path, strerror(errno));
+    print_error("cannot run %s: %s\n", path, strerror(errno));
     _exit(127);
 }
 
@@ -134,7 +134,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     return r;
 }
 
-/* The end of the log, on one line: it goes into a message. */
+/* The end of the log, its lines separated by blanks: it goes into a message, which is one line. */
 static void log_tail(const char *log, char *ret, size_t size)
 {
     int fd = open(log, O_RDONLY | O_CLOEXEC);
@@ -147,7 +147,8 @@ static void log_tail(const char *log, char *ret, size_t size)
     while (n > 0 && ret[n - 1] == '\n')
         n--;
     ret[n > 0 ? n : 0] = '\0';
-    utf8_scrub(ret);
+    for (char *newline = ret; (newline = strchr(newline, '\n')) != NULL;)
+        *newline = ' ';
 }
 
 bool private_alive(struct private_daemon *d, struct err *err)

@@ -26,10 +26,10 @@ enum ink show_state_ink(const char *state);
 
 /* ---- text (show_text.c) ---- */
 
-/* Foreign text on one line: control characters and what is not UTF-8 become '?'; without utf8 all but
- * ASCII. */
+/* Foreign text on one line: unsafe characters and bytes that are not UTF-8 are shown as escapes
+ * (base/utf8.h); without utf8 all but ASCII. */
 void show_text(struct strbuf *b, const struct style *s, const char *text);
-/* A log: the same, but it keeps its lines and tabs. */
+/* A log: the same, but it keeps its lines and tabs. A CR before a line's end is left out. */
 void show_log_text(struct strbuf *b, const char *text);
 /* Columns that UTF-8 text takes, escape sequences not counted. */
 int show_columns(const char *text);

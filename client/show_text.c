@@ -1,5 +1,8 @@
-/* Text and numbers for people. Widths are counted by wcwidth of the locale's UTF-8; where the locale is
- * another one, everything shown is ASCII and a byte is a column. */
+/* Text and numbers for people.
+ *
+ * Foreign text is scrubbed by base/utf8.h before its width is measured, so escapes count with the columns
+ * they take. Widths are counted by wcwidth of the locale's UTF-8; where the locale is another one, everything
+ * shown is ASCII and a byte is a column. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -40,55 +43,36 @@ enum ink show_state_ink(const char *state)
 
 /* ---- foreign text ---- */
 
-/* Marks that turn the direction of what follows: a name could make a line read as another one. */
-static bool turns_direction(const unsigned char *p, size_t n)
+/* Every character beyond ASCII as its escape. */
+static void add_ascii(struct strbuf *b, const char *text)
 {
-    return n == 3 && p[0] == 0xE2 &&
-           ((p[1] == 0x80 && (p[2] == 0x8E || p[2] == 0x8F || (p[2] >= 0xA8 && p[2] <= 0xAE))) ||
-            (p[1] == 0x81 && p[2] >= 0xA6 && p[2] <= 0xA9));
-}
-
-/* Appends scrubbed text, character by character. */
-static void add_scrubbed(struct strbuf *b, const char *clean, bool utf8)
-{
-    for (size_t left = strlen(clean), n; left > 0; clean += n, left -= n) {
-        n = utf8_char_bytes(clean, left);
-        if ((n > 1 && !utf8) || turns_direction((const unsigned char *)clean, n))
-            strbuf_add(b, "?");
-        else
-            strbuf_addn(b, clean, n);
+    char shown[UTF8_SHOWN_BYTES];
+    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
+        size_t bytes = utf8_char_bytes(text, left);
+        n = utf8_show(text, left, shown);
+        if (bytes > 1)
+            utf8_escape(utf8_decode(text, bytes), shown);
+        strbuf_add(b, shown);
     }
 }
 
 void show_text(struct strbuf *b, const struct style *s, const char *text)
 {
-    char *copy = strdup(text);
-    if (copy == NULL)
-        abort();
-    utf8_scrub(copy);
-    add_scrubbed(b, copy, s->utf8);
-    free(copy);
+    if (s->utf8)
+        strbuf_add_text(b, text);
+    else
+        add_ascii(b, text);
 }
 
 void show_log_text(struct strbuf *b, const char *text)
 {
-    char *copy = strdup(text), *line = copy;
-    if (copy == NULL)
-        abort();
-    while (*line != '\0') {
-        size_t n = strcspn(line, "\n\t");
-        char end = line[n];
-        line[n] = '\0';
-        if (n > 0 && line[n - 1] == '\r' && end == '\n')
-            line[n - 1] = '\0';
-        utf8_scrub(line);
-        add_scrubbed(b, line, true);
-        if (end == '\0')
-            break;
-        strbuf_addn(b, &end, 1);
-        line += n + 1;
+    while (*text != '\0') {
+        size_t n = strcspn(text, "\n"), end = text[n] == '\n';
+        bool crlf = end && n > 0 && text[n - 1] == '\r';
+        strbuf_add_textn(b, text, n - crlf, STRBUF_LINES);
+        strbuf_addn(b, "\n", end);
+        text += n + end;
     }
-    free(copy);
 }
 
 /* The next character: its bytes, and columns in *ret. Sequences of colour take none. */

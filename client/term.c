@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/print.h"
 #include "base/vec.h"
 
 #define SHOW_CURSOR "\033[?25h"
@@ -86,30 +87,19 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Each line with the rest of its row erased. Notes their columns when `note`. */
+/* Adds each line, scrubbed, with the rest of its row erased. Notes their columns when `note`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
         size_t n = strcspn(lines, "\n");
         struct strbuf line = {0};
-        strbuf_addn(&line, lines, n);
+        strbuf_add_textn(&line, lines, n, STRBUF_INKED_LINES);
         if (note)
             vec_push(&drawn, show_columns(line.at));
         strbuf_addf(b, "%s\033[K\r\n", line.at);
         strbuf_finish(&line);
         lines += n + (lines[n] == '\n');
     }
-}
-
-static int write_all(int fd, const struct strbuf *b)
-{
-    for (size_t at = 0; at < b->n;) {
-        ssize_t n = write(fd, b->at + at, b->n - at);
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        at += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
 }
 
 int term_frame(const char *above, const char *lines)
@@ -126,7 +116,7 @@ int term_frame(const char *above, const char *lines)
     add_lines(&b, above, false);
     add_lines(&b, lines, true);
     strbuf_add(&b, "\033[J");
-    int r = write_all(region_fd, &b);
+    int r = print_bytes(region_fd, b.at, b.n);
     strbuf_finish(&b);
     return r;
 }

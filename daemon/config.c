@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/print.h"
 #include "kernels/device.h"
 
 #define DEFAULT_CONNECTIONS 1000
@@ -330,7 +331,8 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
     opterr = 0;
     while (r == 0 && (id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (id == OPT_HELP || id == OPT_VERSION) {
-            fputs(id == OPT_HELP ? usage : "tuttid " TUTTI_VERSION "\n", stdout);
+            const char *text = id == OPT_HELP ? usage : "tuttid " TUTTI_VERSION "\n";
+            print_text(STDOUT_FILENO, text, strlen(text));
             return 1;
         }
         r = id == '?' || id == ':' ? refuse(id, argv, err) : parse_option(id, optarg, &w, ret, err);

@@ -28,8 +28,7 @@ void health_error(struct health *h, uint64_t job, const char *reason, uint64_t n
         h->since_ms = wall_ms;
     h->errors++;
     h->job = job;
-    utf8_copy(h->reason, sizeof h->reason, reason[0] != '\0' ? reason : "it failed");
-    utf8_scrub(h->reason);
+    utf8_scrub(h->reason, sizeof h->reason, reason[0] != '\0' ? reason : "it failed");
     h->rest_until_ms =
         now_ms + rest_ms * (h->errors < HEALTH_MOST_ERRORS ? 1u << (h->errors - 1) : HEALTH_RETRY_RESTS);
 }

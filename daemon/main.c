@@ -17,6 +17,7 @@
 
 #include "base/dirs.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
@@ -237,7 +238,7 @@ int main(int argc, char **argv)
     int r = config_parse(argc, argv, &d->config, &err);
     if (r != 0) {
         if (r < 0)
-            fprintf(stderr, "tuttid: %s\n", err_text(&err, text, sizeof text));
+            print_error("tuttid: %s\n", err_text(&err, text, sizeof text));
         return r < 0 ? 2 : 0;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -20,7 +20,7 @@ struct log_read {
     uint64_t offset, limit;
     bool ended; /* the job, before the file was read */
     ssize_t n;  /* bytes, or a negative errno */
-    char bytes[LOGS_MOST + 1];
+    char bytes[LOGS_MOST];
 };
 
 static void read_log(uv_work_t *work)
@@ -36,32 +36,6 @@ static void read_log(uv_work_t *work)
         l->n = 0; /* no worker yet */
 }
 
-/* A character that is cut at the end comes with the next piece, unless there is no next. */
-static size_t whole_characters(const char *s, size_t n)
-{
-    size_t cut = 0;
-    while (cut < 3 && cut < n && ((unsigned char)s[n - 1 - cut] & 0xc0) == 0x80)
-        cut++;
-    if (cut == n || n == 0)
-        return n;
-    unsigned char lead = (unsigned char)s[n - 1 - cut];
-    size_t want = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
-    return want > cut + 1 ? n - 1 - cut : n;
-}
-
-/* As JSON text: what is no UTF-8, and NUL, become '?'. */
-static void add_safe(struct strbuf *b, char *s, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        size_t c = s[i] != '\0' ? utf8_char_bytes(s + i, n - i) : 0;
-        if (c == 0)
-            s[i] = '?';
-        i += c > 0 ? c : 1;
-    }
-    s[n] = '\0';
-    strbuf_add_json(b, s);
-}
-
 static void reply_log(uv_work_t *work, int status)
 {
     struct log_read *l = work->data;
@@ -73,11 +47,12 @@ static void reply_log(uv_work_t *work, int status)
         request_fail(l->rq, WIRE_INTERNAL, &err);
     } else {
         bool last = (uint64_t)l->n < l->limit;
-        size_t n = l->ended && last ? (size_t)l->n : whole_characters(l->bytes, (size_t)l->n);
+        /* A character that is cut at the end comes with the next piece, unless there is none. */
+        size_t n = l->ended && last ? (size_t)l->n : utf8_whole_bytes(l->bytes, (size_t)l->n);
         if (n == 0 && l->n > 0 && !last)
             n = (size_t)l->n; /* limit is smaller than a character */
         strbuf_add(&b, "{\"text\":");
-        add_safe(&b, l->bytes, n);
+        strbuf_add_jsonn(&b, l->bytes, n);
         strbuf_addf(&b, ",\"offset\":%" PRIu64 ",\"end\":%s}", l->offset + n,
                     l->ended && last ? "true" : "false");
         request_reply(l->rq, &b);

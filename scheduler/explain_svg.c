@@ -86,27 +86,22 @@ struct picture {
 
 /* ---- text and numbers ---- */
 
-/* XML has no place for control characters, nor for two that Unicode has left out; what is no UTF-8 goes with them. */
+/* Adds foreign text as XML. Control characters, which XML forbids, and other unsafe characters are shown as
+ * escapes, as everywhere else (base/utf8.h). */
 static void add_text(struct strbuf *out, const char *s)
 {
-    size_t left = strlen(s);
+    char shown[UTF8_SHOWN_BYTES];
 
-    while (left > 0) {
-        size_t n = utf8_char_bytes(s, left);
-        bool fits = n > 0 && (unsigned char)*s >= 0x20 && strncmp(s, "\xEF\xBF\xBE", 3) != 0 &&
-                    strncmp(s, "\xEF\xBF\xBF", 3) != 0;
-        if (!fits)
-            strbuf_add(out, "\xEF\xBF\xBD");
-        else if (*s == '&')
+    for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
+        n = utf8_show(s, left, shown);
+        if (*s == '&')
             strbuf_add(out, "&amp;");
         else if (*s == '<')
             strbuf_add(out, "&lt;");
         else if (*s == '>')
             strbuf_add(out, "&gt;");
         else
-            strbuf_addn(out, s, n);
-        s += n ? n : 1;
-        left -= n ? n : 1;
+            strbuf_add(out, shown);
     }
 }
 

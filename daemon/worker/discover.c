@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
+
 #define MACHINE_MAX (4u << 20)
 
 const char *const backend_choice_names[CHOICE_COUNT + 1] = {
@@ -104,12 +106,24 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
+/* A driver chose these names. Topology files refuse unsafe ones, and the daemon reads this as such a file. */
+static void scrub_names(struct topology *t)
+{
+    for (uint32_t i = 0; i < t->n_devices; i++) {
+        char name[sizeof t->devices[i].name];
+        utf8_scrub(name, sizeof name, t->devices[i].name);
+        strcpy(t->devices[i].name, name);
+    }
+}
+
 static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, struct err *err)
 {
     *ret = (struct topology){.backend = backend, .host_memory_bytes = discover_host_bytes()};
     int r = devset_probe(backend_names[backend], asked, ret->devices, DEVICE_MAX, &ret->n_devices, err);
     if (r == 0)
         take_peers(ret);
+    if (r == 0)
+        scrub_names(ret);
     return r;
 }
 

@@ -148,7 +148,9 @@ static int write_index(const struct export *x, int fd, const char *dir, struct e
     strbuf_addf(&b, "{\n  \"metadata\": {\"total_size\": %" PRIu64 "},\n  \"weight_map\": {", x->bytes);
     for (size_t i = 0; i < x->n; i++) {
         shard_name(name, sizeof name, x->shards[i], x->n_shards);
-        strbuf_addf(&b, "%s\n    \"%s\": \"%s\"", i > 0 ? "," : "", x->tensors[i].name, name);
+        strbuf_add(&b, i > 0 ? ",\n    " : "\n    ");
+        strbuf_add_json(&b, x->tensors[i].name);
+        strbuf_addf(&b, ": \"%s\"", name);
     }
     strbuf_add(&b, "\n  }\n}\n");
     r = write_text(fd, dir, INDEX, &b, err);

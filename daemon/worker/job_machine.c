@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/strbuf.h"
+#include "base/utf8.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/time_cache.h"
 
@@ -219,7 +220,7 @@ static int choose(const struct job_options *o, const struct discovery *d, struct
     struct machine *m = &j->machine;
     topology_machine(t, m);
     j->backend = backend_names[t->backend];
-    snprintf(j->backend_reason, sizeof j->backend_reason, "%s", d->reason);
+    utf8_scrub(j->backend_reason, sizeof j->backend_reason, d->reason);
     j->elsewhere = d->from_file;
     if (t->n_devices == 0 && !j->elsewhere)
         time_cache_cpu(j->device_kind, sizeof j->device_kind);

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/time_cache.h"
 #include "scheduler/table.h"
@@ -58,7 +59,7 @@ static int check_file(const struct job *j, const char *path, struct err *err)
 static void say(struct job *j, enum job_profile which, const char *reason)
 {
     j->profile = which;
-    snprintf(j->profile_reason, sizeof j->profile_reason, "%s", reason);
+    utf8_scrub(j->profile_reason, sizeof j->profile_reason, reason);
 }
 
 static int use_file(struct job *j, const char *path, struct err *err)

@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/print.h"
+#include "base/strbuf.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 #include "scheduler/policy.h"
@@ -659,8 +661,15 @@ static int run_verb(const struct command *c)
     }
     if (c->o.json)
         return fail(c, err_set(&err, -EINVAL, "one of " VERBS " is needed; see --help"), &err);
-    fputs(usage, stderr);
+    print_error("%s", usage);
     return EXIT_INVALID;
+}
+
+static int print_words(const char *text)
+{
+    struct strbuf b = {0};
+    strbuf_add(&b, text);
+    return print_buffer(&b);
 }
 
 int main(int argc, char **argv)
@@ -676,12 +685,10 @@ int main(int argc, char **argv)
     opterr = 0;
     while ((id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (id == OPT_HELP) {
-            fputs(usage, stdout);
-            return EXIT_DONE;
+            return print_words(usage);
         }
         if (id == OPT_VERSION) {
-            puts("tutti-worker " TUTTI_VERSION);
-            return EXIT_DONE;
+            return print_words("tutti-worker " TUTTI_VERSION "\n");
         }
         int r = id == '?' || id == ':' ? refuse_option(id, argv, &err) : parse_option(&c, id, optarg, &err);
         if (r < 0)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/print.h"
 #include "base/strbuf.h"
 #include "scheduler/bound.h"
 #include "scheduler/simulate.h"
@@ -19,11 +20,11 @@
 
 int print_buffer(struct strbuf *b)
 {
-    bool ok = fputs(b->at != NULL ? b->at : "", stdout) >= 0 && fflush(stdout) == 0;
+    int r = print_text(STDOUT_FILENO, b->at, b->n);
     strbuf_finish(b);
-    if (ok)
+    if (r == 0)
         return EXIT_DONE;
-    fprintf(stderr, "tutti-worker: cannot write the result to standard output: %s\n", strerror(errno));
+    print_error("tutti-worker: cannot write the result to standard output: %s\n", strerror(-r));
     return EXIT_FAILED;
 }
 
@@ -52,7 +53,7 @@ int report_failure(const struct verb_options *o, int exit, int code, const struc
 {
     if (!o->json) {
         char text[sizeof(struct err)];
-        fprintf(stderr, "tutti-worker: %s\n", err_text(err, text, sizeof text));
+        print_error("tutti-worker: %s\n", err_text(err, text, sizeof text));
         return exit;
     }
     struct strbuf b = {0};
@@ -241,13 +242,6 @@ void report_planned(const struct job *j, struct strbuf *b)
 
 /* ---- progress ---- */
 
-static void end_line(struct progress *p)
-{
-    if (p->open_line)
-        fputc('\n', stderr);
-    p->open_line = false;
-}
-
 static void print_step(struct progress *p, const struct train_progress *e)
 {
     uint64_t now = clock_now_ns();
@@ -263,17 +257,25 @@ static void print_step(struct progress *p, const struct train_progress *e)
         p->first_step = e->step;
     }
     p->shown_ns = now;
-    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.6f  lr %.3g  %.0f samples/s  %.0f s left%s",
-            p->terminal ? "\r\033[K" : "", e->step, e->total_steps, e->loss, e->lr, e->samples_per_s, eta,
-            p->terminal ? "" : "\n");
-    p->open_line = p->terminal;
-    fflush(stderr);
+    print_status("step %" PRIu64 "/%" PRIu64 "  loss %.6f  lr %.3g  %.0f samples/s  %.0f s left", e->step,
+                 e->total_steps, e->loss, e->lr, e->samples_per_s, eta);
+}
+
+static void print_eval(const struct train_progress *e)
+{
+    struct strbuf b = {0};
+    strbuf_addf(&b, "step %" PRIu64 "  val loss %.6f  accuracy %.2f %%", e->step, e->val_loss,
+                100 * e->val_accuracy);
+    if (!isnan(e->val_perplexity))
+        strbuf_addf(&b, "  perplexity %.4g", e->val_perplexity);
+    print_error("%s\n", b.at);
+    strbuf_finish(&b);
 }
 
 void progress_init(struct progress *p)
 {
     bool terminal = isatty(STDERR_FILENO);
-    *p = (struct progress){.terminal = terminal, .every_ns = terminal ? PROGRESS_EVERY_NS : LOG_EVERY_NS};
+    *p = (struct progress){.every_ns = terminal ? PROGRESS_EVERY_NS : LOG_EVERY_NS};
 }
 
 void progress_event(void *ctx, const struct train_progress *e)
@@ -281,34 +283,31 @@ void progress_event(void *ctx, const struct train_progress *e)
     struct progress *p = ctx;
     switch (e->event) {
     case PROGRESS_RESUME:
-        fprintf(stderr, "resumed from the checkpoint of step %" PRIu64 "%s\n", e->step,
-                e->numerics_changed ? ", which was written with other numerics: the bits may differ" : "");
+        print_error("resumed from the checkpoint of step %" PRIu64 "%s\n", e->step,
+                    e->numerics_changed ? ", which was written with other numerics: the bits may differ"
+                                        : "");
         break;
     case PROGRESS_STEP:
         if (e->skipped) {
-            end_line(p);
-            fprintf(stderr, "step %" PRIu64 "  skipped: its gradient is not finite\n", e->step);
+            print_status_end(PRINT_KEEP);
+            print_error("step %" PRIu64 "  skipped: its gradient is not finite\n", e->step);
         }
         print_step(p, e);
         break;
     case PROGRESS_EVAL:
-        end_line(p);
-        fprintf(stderr, "step %" PRIu64 "  val loss %.6f  accuracy %.2f %%", e->step, e->val_loss,
-                100 * e->val_accuracy);
-        if (!isnan(e->val_perplexity))
-            fprintf(stderr, "  perplexity %.4g", e->val_perplexity);
-        fputc('\n', stderr);
+        print_status_end(PRINT_KEEP);
+        print_eval(e);
         break;
     case PROGRESS_CHECKPOINT:
-        end_line(p);
-        fprintf(stderr, "step %" PRIu64 "  checkpoint written\n", e->step);
+        print_status_end(PRINT_KEEP);
+        print_error("step %" PRIu64 "  checkpoint written\n", e->step);
         break;
     }
 }
 
-void progress_end(struct progress *p)
+void progress_end(void)
 {
-    end_line(p);
+    print_status_end(PRINT_KEEP);
 }
 
 /* ---- the final report ---- */

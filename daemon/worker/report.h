@@ -26,13 +26,12 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json);
 
 /* Progress on stderr: one line that renews itself on a terminal, a line now and then elsewhere. */
 struct progress {
-    bool terminal, open_line;
     uint64_t every_ns; /* between two lines about steps */
     uint64_t first_ns, first_step, shown_ns;
 };
 void progress_init(struct progress *p);
 void progress_event(void *ctx, const struct train_progress *e); /* ctx: a struct progress */
-void progress_end(struct progress *p);
+void progress_end(void);                                        /* ends the line about steps */
 
 void report_text(const struct job *j, const struct train_report *r, struct strbuf *b);
 /* What a client shows while the job runs: parameters, resolved, plan, output. An object, no newline. */

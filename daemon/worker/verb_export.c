@@ -149,8 +149,9 @@ static int print_export(const struct verb_options *o, const struct weights *w, c
         add_json(&b, o, w, e);
         return print_buffer(&b);
     }
-    strbuf_addf(&b, "%s: the weights after step %" PRIu64 ", %zu tensors, %" PRIu64 " parameters, ",
-                o->hf_dir != NULL ? o->hf_dir : o->plan_path, w->step, e->tensors, e->parameters);
+    strbuf_add_text(&b, o->hf_dir != NULL ? o->hf_dir : o->plan_path);
+    strbuf_addf(&b, ": the weights after step %" PRIu64 ", %zu tensors, %" PRIu64 " parameters, ", w->step,
+                e->tensors, e->parameters);
     strbuf_add_bytes(&b, e->bytes);
     if (o->hf_dir != NULL)
         strbuf_addf(&b, " in %zu file%s", e->files, e->files == 1 ? "" : "s");

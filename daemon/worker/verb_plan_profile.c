@@ -360,7 +360,8 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
 {
     const struct table *t = s->table;
     const struct machine *m = &s->machine;
-    strbuf_addf(head, "profile file: %s", s->o->profile_path);
+    strbuf_add(head, "profile file: ");
+    strbuf_add_text(head, s->o->profile_path);
     if (t->model[0] != '\0' || t->device[0] != '\0')
         strbuf_addf(head, " (%s%s%s)", t->model, t->model[0] != '\0' && t->device[0] != '\0' ? ", " : "",
                     t->device);

@@ -101,6 +101,13 @@ static void add_links(struct strbuf *b, const struct probe *p)
                                       : "\n");
 }
 
+static void add_cache(struct strbuf *b, const char *path)
+{
+    strbuf_add(b, "  cache     ");
+    strbuf_add_text(b, path);
+    strbuf_add(b, "\n");
+}
+
 static void add_text(struct strbuf *b, const struct probe *p)
 {
     const struct discovery *d = &p->found;
@@ -123,7 +130,7 @@ static void add_text(struct strbuf *b, const struct probe *p)
     strbuf_add(b, " of memory for jobs\n");
     add_links(b, p);
     if (p->measured_now && p->cache[0] != '\0')
-        strbuf_addf(b, "  cache     %s\n", p->cache);
+        add_cache(b, p->cache);
 }
 
 /* ---- the verb ---- */

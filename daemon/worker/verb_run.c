@@ -35,7 +35,7 @@ int verb_run(const struct verb_options *o)
         .ctx = &progress,
     };
     int r = run_job(&run, &res);
-    progress_end(&progress);
+    progress_end();
     int code = r < 0 ? report_error(o, r, &res.err, res.job.least_bytes, res.early) : print_result(o, &res);
     run_finish(&res);
     return code;

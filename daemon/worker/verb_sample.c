@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/print.h"
+#include "base/utf8.h"
 #include "daemon/worker/bpe.h"
 #include "daemon/worker/decoder.h"
 #include "daemon/worker/hf.h"
@@ -40,8 +42,8 @@ struct sampling {
     struct bpe_ids ids; /* the text: the prompt, then what was sampled */
     size_t n_prompt;
     uint32_t *order;
-    struct strbuf text; /* with --json: what was sampled */
-    bool terminal, c2;  /* standard output is one; its last byte was 0xC2 */
+    struct strbuf text; /* what was sampled: with --json all of it, else what is not printed yet */
+    bool terminal;      /* standard output is one */
     double seconds;
 };
 
@@ -215,23 +217,21 @@ static int advance(struct sampling *g, struct err *err)
     return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
 }
 
-/* What a terminal would obey is shown as '?': a model may say anything. */
-static char harmless(struct sampling *g, char c)
+/* Prints the text that has come so far. A file or a pipe gets the exact bytes. A terminal gets them scrubbed,
+ * because a model may say anything; a character whose last bytes are yet to come waits for them, unless this
+ * is the `end`. */
+static int flush_text(struct sampling *g, bool end, struct err *err)
 {
-    unsigned char u = (unsigned char)c;
-    bool control = (u < 0x20 && u != '\n' && u != '\t') || u == 0x7f || (g->c2 && u < 0xa0);
-    g->c2 = u == 0xc2;
-    return g->terminal && control ? '?' : c;
-}
-
-static void put_bytes(struct sampling *g, const char *p, size_t n)
-{
-    if (g->o->json) {
-        strbuf_addn(&g->text, p, n);
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        putchar(harmless(g, p[i]));
+    size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
+    int r =
+        g->terminal ? print_text(STDOUT_FILENO, g->text.at, n) : print_bytes(STDOUT_FILENO, g->text.at, n);
+    if (r < 0)
+        return err_set(err, r, "cannot write to standard output: %s", strerror(-r));
+    struct strbuf rest = {0};
+    strbuf_addn(&rest, n < g->text.n ? g->text.at + n : "", g->text.n - n);
+    strbuf_finish(&g->text);
+    g->text = rest;
+    return 0;
 }
 
 /* Prints one token. Those of a vocabulary that its tokenizer has no word for, and that padding is for, have no text. */
@@ -241,15 +241,13 @@ static int put_token(struct sampling *g, int32_t id, struct err *err)
     const char *p;
     if (g->bpe != NULL) {
         p = bpe_bytes(g->bpe, (uint32_t)id, &n);
-        put_bytes(g, p, p != NULL ? n : 0);
+        strbuf_addn(&g->text, p, p != NULL ? n : 0);
     } else if (has_text(g)) {
-        put_bytes(g, (const char[]){(char)id}, 1);
+        strbuf_addn(&g->text, (const char[]){(char)id}, 1);
     } else if (!g->o->json) {
-        printf("%s%" PRId32, g->ids.list.n > g->n_prompt + 1 ? " " : "", id);
+        strbuf_addf(&g->text, "%s%" PRId32, g->ids.list.n > g->n_prompt + 1 ? " " : "", id);
     }
-    if (!g->o->json && fflush(stdout) != 0)
-        return err_set(err, -errno, "cannot write to standard output: %s", strerror(errno));
-    return 0;
+    return g->o->json || g->text.n == 0 ? 0 : flush_text(g, false, err);
 }
 
 static int sample(struct sampling *g, struct err *err)
@@ -266,7 +264,7 @@ static int sample(struct sampling *g, struct err *err)
         vec_push(&g->ids.list, id);
         r = put_token(g, id, err);
     }
-    return r;
+    return r == 0 && !g->o->json && g->text.n > 0 ? flush_text(g, true, err) : r;
 }
 
 /* ---- printing ---- */
@@ -279,15 +277,12 @@ static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_
     strbuf_add(b, "]");
 }
 
-/* What is no UTF-8 becomes U+FFFD, and so does NUL; the ids are exact. */
-static void add_sampled_text(struct strbuf *b, struct sampling *g)
+/* Bytes that are not UTF-8 become U+FFFD, and so does NUL; the ids are exact. */
+static void add_sampled_text(struct strbuf *b, const struct sampling *g)
 {
     strbuf_add(b, ",\"text\":");
-    for (size_t i = 0; i < g->text.n; i++)
-        if (g->text.at[i] == '\0')
-            g->text.at[i] = (char)0xff;
     if (has_text(g))
-        strbuf_add_json(b, g->text.n > 0 ? g->text.at : "");
+        strbuf_add_jsonn(b, g->text.n > 0 ? g->text.at : "", g->text.n);
     else
         strbuf_add(b, "null");
 }
@@ -376,7 +371,7 @@ int verb_sample(const struct verb_options *o)
     g.terminal = !o->json && isatty(STDOUT_FILENO);
     int r = run(&g, &err);
     if (r < 0 && g.ids.list.n > g.n_prompt && g.terminal)
-        putchar('\n'); /* the error begins a line */
+        print_bytes(STDOUT_FILENO, "\n", 1); /* the error begins a line */
     int code = r < 0 ? report_failure(o, exit_of(r), r, &err, 0) : print_sample(&g);
     finish(&g);
     return code;

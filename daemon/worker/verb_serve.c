@@ -275,7 +275,7 @@ static int serve(const struct verb_options *o, struct link *link, const struct l
     progress_init(&s.log);
     s.log.every_ns = LOG_EVERY_NS;
     run_job(&run, &res);
-    progress_end(&s.log);
+    progress_end();
     print_outcome(&plain, &res);
     int code = hand_over(link, &res);
     run_finish(&res);

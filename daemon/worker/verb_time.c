@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/print.h"
+#include "base/utf8.h"
 #include "daemon/worker/discover.h"
 #include "daemon/worker/measure.h"
 #include "daemon/worker/report.h"
@@ -40,7 +42,6 @@ struct timing {
     uint32_t sizes[VERB_MAX_SIZES], n_sizes;
     uint32_t todo, done; /* measurements */
     uint32_t kept;       /* that were there already */
-    bool terminal;
     bool began;          /* to measure: what fails now is not the caller's mistake */
     char path[PATH_MAX]; /* of the cache; "": it could not be written */
     struct table *table;
@@ -173,18 +174,10 @@ static void show_progress(struct timing *t, const char *what, uint32_t rows)
     t->done++;
     if (t->o->quiet || t->o->json)
         return;
-    fprintf(stderr, "%smeasuring %u of %u: %s", t->terminal ? "\r\033[K" : "", t->done, t->todo, what);
     if (rows > 0)
-        fprintf(stderr, ", micro-batch %u", rows);
-    if (!t->terminal)
-        fputc('\n', stderr);
-    fflush(stderr);
-}
-
-static void end_progress(const struct timing *t)
-{
-    if (t->terminal && t->done > 0 && !t->o->quiet && !t->o->json)
-        fputs("\r\033[K", stderr);
+        print_status("measuring %u of %u: %s, micro-batch %u", t->done, t->todo, what, rows);
+    else
+        print_status("measuring %u of %u: %s", t->done, t->todo, what);
 }
 
 static int measure_kind(struct timing *t, struct timer *timer, const struct kind *k, uint32_t rows,
@@ -288,7 +281,7 @@ static int measure_all(struct timing *t, struct err *err)
     if (r == 0)
         r = measure_kinds(t, timer, err);
     timer_close(timer);
-    end_progress(t);
+    print_status_end(PRINT_CLEAR);
     return r;
 }
 
@@ -368,8 +361,11 @@ static void add_text(struct strbuf *b, const struct timing *t)
     strbuf_add(b, "/s, within the host ");
     strbuf_add_bytes(b, t->cache.host_copy_bytes_per_s);
     strbuf_add(b, "/s\n");
-    if (t->path[0] != '\0')
-        strbuf_addf(b, "plans of jobs with such layers use these times (%s)\n", t->path);
+    if (t->path[0] != '\0') {
+        strbuf_add(b, "plans of jobs with such layers use these times (");
+        strbuf_add_text(b, t->path);
+        strbuf_add(b, ")\n");
+    }
 }
 
 static void add_json(struct strbuf *b, const struct timing *t)
@@ -441,7 +437,7 @@ static void make_table(struct timing *t)
             time_cache_put(&asked, e);
     }
     t->table = time_cache_table(&asked, &t->job.spec->model, &t->job.spec->optimizer, &t->at_s);
-    snprintf(t->table->model, sizeof t->table->model, "%.63s", t->job.spec->name);
+    utf8_copy(t->table->model, sizeof t->table->model, t->job.spec->name);
     time_cache_finish(&asked);
 }
 
@@ -457,7 +453,7 @@ static int print(const struct timing *t)
 
 int verb_time(const struct verb_options *o)
 {
-    struct timing t = {.o = o, .terminal = isatty(STDERR_FILENO)};
+    struct timing t = {.o = o};
     struct err err = {0};
     int r = look(&t, &err), code;
     if (r == 0)

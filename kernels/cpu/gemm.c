@@ -21,6 +21,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
@@ -141,7 +142,7 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
     if (status != dnnl_success) { /* its panels could not be allocated: small, internal */
-        fprintf(stderr, "dnnl_sgemm failed with status %d\n", (int)status);
+        log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
     }
 }

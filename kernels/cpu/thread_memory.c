@@ -8,9 +8,9 @@
  * Any thread; a buffer is only its own thread's.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
 #define STEP ((size_t)1 << 16) /* buffers grow in these; a multiple of a line of a cache */
@@ -34,7 +34,7 @@ static void grow(size_t bytes)
     buffer_bytes = (bytes + STEP - 1) / STEP * STEP;
     buffer = aligned_alloc(64, buffer_bytes);
     if (!buffer || pthread_setspecific(at_exit, buffer) != 0) {
-        fprintf(stderr, "a thread cannot have the %zu bytes that an op works in\n", buffer_bytes);
+        log_error("a thread cannot have the %zu bytes that an op works in", buffer_bytes);
         abort();
     }
 }

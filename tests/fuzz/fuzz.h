@@ -22,13 +22,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
         }                                                                                                    \
     } while (0)
 
-/* Text that may be shown to a person: UTF-8, no control characters. */
+/* Text that may be shown to a person: UTF-8, with no character that acts on a terminal or hides. */
 static inline void check_shown(const char *s)
 {
     for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
         n = utf8_char_bytes(s, left);
         HOLDS(n > 0);
-        HOLDS((unsigned char)s[0] >= 0x20 && s[0] != 0x7f);
+        HOLDS(!utf8_is_unsafe(utf8_decode(s, n)));
     }
 }
 
@@ -36,8 +36,9 @@ static inline void check_failure(int r, const struct err *err)
 {
     HOLDS(r < 0 && err->code == r);
     HOLDS(err->msg[0] != '\0');
+    char text[sizeof *err];
     check_shown(err->msg);
-    check_shown(err->path);
+    check_shown(err_text(err, text, sizeof text));
 }
 
 /* What is printed reads back as what was printed. */

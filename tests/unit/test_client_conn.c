@@ -137,7 +137,7 @@ static void test_errors_are_the_servers(void **state)
         assert_int_equal(tutti_call(t, "submit", "{}", &m, &err), cases[i].code);
         assert_int_equal(client_exit_of(err.code), cases[i].exit);
         assert_string_equal(err.path, "train.x");
-        assert_string_equal(err.msg, "no?; do y");
+        assert_string_equal(err.msg, "no\\u001b; do y");
         assert_false(tutti_lost(t));
     }
     tutti_close(t);

@@ -81,11 +81,11 @@ static void test_foreign_text_cannot_steer_the_terminal(void **state)
     show_text(&b, &ascii,
               "a\033[2Jb\nc\xff\xe2\x80\xae"
               "d\xc3\xa9");
-    check(&b, "a?[2Jb c??d\xc3\xa9");
+    check(&b, "a\\u001b[2Jb\\nc\\xff\\u202ed\xc3\xa9");
     show_text(&b, &plain, "d\xc3\xa9");
-    check(&b, "d?");
+    check(&b, "d\\u00e9");
     show_log_text(&b, "one\r\ntwo\t\033]0;x\007\nthree");
-    check(&b, "one\ntwo\t?]0;x?\nthree");
+    check(&b, "one\ntwo\t\\u001b]0;x\\u0007\nthree");
 }
 
 static void test_cell_is_cut_and_padded_to_its_columns(void **state)
@@ -454,7 +454,7 @@ static void test_events_are_told(void **state)
          "step 100  val loss 0.2500  accuracy 93.12 %"},
         {"{\"event\":\"checkpoint\",\"step\":100}", "step 100  checkpoint written"},
         {"{\"event\":\"restarting\",\"why\":\"signal\\u0007 9\",\"failures\":1,\"in_s\":2}",
-         "the worker failed (signal? 9), failure 1; it starts again in 2.0 s"},
+         "the worker failed (signal\\u0007 9), failure 1; it starts again in 2.0 s"},
         {"{\"event\":\"gap\"}", "(some events were missed)"},
     };
     (void)state;

@@ -381,9 +381,10 @@ static void test_names_are_escaped(void **state)
 {
     static const char *const names[][2] = {
         {"a<b>&\"c'", "policy a&lt;b&gt;&amp;\"c' on"},
-        {"\x01\x1f\ttab", "policy \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDtab on"},
-        {"\xff\xc3", "policy \xEF\xBF\xBD\xEF\xBF\xBD on"},
-        {"\xEF\xBF\xBE\xEF\xBF\xBF", "policy \xEF\xBF\xBD\xEF\xBF\xBD on"},
+        {"\x01\x1f\ttab", "policy \\u0001\\u001f\\ttab on"},
+        {"\xff\xc3", "policy \\xff\\xc3 on"},
+        {"\xEF\xBF\xBE\xEF\xBF\xBF", "policy \\ufffe\\uffff on"},
+        {"\x7f\xC2\x9B\xE2\x80\xAE", "policy \\u007f\\u009b\\u202e on"},
         {"]]></text>", "policy ]]&gt;&lt;/text&gt; on"},
         {"\xC3\xBC\xE2\x82\xAC", "policy \xC3\xBC\xE2\x82\xAC on"},
     };

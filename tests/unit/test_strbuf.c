@@ -87,7 +87,7 @@ static void test_strbuf_json_escapes_what_json_forbids(void **state)
     check_json("a/b", "\"a/b\"");
     check_json("say \"hi\" \\", "\"say \\\"hi\\\" \\\\\"");
     check_json("\b\t\n\v\f\r", "\"\\b\\t\\n\\u000b\\f\\r\"");
-    check_json("\x01\x1f\x7f", "\"\\u0001\\u001f\x7f\"");
+    check_json("\x01\x1f\x7f", "\"\\u0001\\u001f\\u007f\"");
     check_json("\xC3\xA9\xF0\x9F\x8E\xB5", "\"\xC3\xA9\xF0\x9F\x8E\xB5\"");
 }
 
