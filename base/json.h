@@ -80,6 +80,8 @@ int json_obj_end(struct json_obj *o); /* the first failure, or -EINVAL for a key
 /* True when the key is present (and no failure so far). */
 bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret);
 bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret);
+/* A string that people will see as a name: refuses the characters of utf8_is_unsafe, naming the first. */
+bool json_take_name(struct json_obj *o, const char *key, enum json_need need, const char **ret);
 bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 bool json_take_double(struct json_obj *o, const char *key, enum json_need need, double *ret);
 bool json_take_bool(struct json_obj *o, const char *key, enum json_need need, bool *ret);

@@ -311,6 +311,21 @@ bool json_take_string(struct json_obj *o, const char *key, enum json_need need, 
     return take_at(o, key, need, &item, path) && settle(o, json_string(item, path, ret, o->err));
 }
 
+bool json_take_name(struct json_obj *o, const char *key, enum json_need need, const char **ret)
+{
+    char found[UTF8_NAME_BYTES];
+    const char *name;
+
+    if (!json_take_string(o, key, need, &name))
+        return false;
+    if (utf8_find_unsafe(name, found)) {
+        json_fail(o, key, -EINVAL, "contains %s, a control or invisible character; remove it", found);
+        return false;
+    }
+    *ret = name;
+    return true;
+}
+
 bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret)
 {
     const struct json *item;

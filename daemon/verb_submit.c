@@ -149,7 +149,7 @@ static int take_params(struct request *rq, const struct json **ret_spec, const c
         else if (strlen(*ret_dir) >= PATH_MAX)
             json_fail(&o, "dir", -EINVAL, "is too long: at most %d bytes", PATH_MAX - 1);
     }
-    if (json_take_string(&o, "key", JSON_OPTIONAL, ret_key) &&
+    if (json_take_name(&o, "key", JSON_OPTIONAL, ret_key) &&
         ((*ret_key)[0] == '\0' || strlen(*ret_key) > KEY_MOST))
         json_fail(&o, "key", -EINVAL, "must have 1 to %d characters", KEY_MOST);
     return json_obj_end(&o);

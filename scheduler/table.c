@@ -168,7 +168,7 @@ static int read_link(struct table *t, const struct json *node, struct err *err)
 static void take_chars(struct json_obj *o, const char *key, char *ret, size_t size)
 {
     const char *text;
-    if (!json_take_string(o, key, JSON_OPTIONAL, &text))
+    if (!json_take_name(o, key, JSON_OPTIONAL, &text))
         return;
     if (strlen(text) >= size)
         json_fail(o, key, -EINVAL, "is too long: at most %zu bytes", size - 1);

@@ -32,9 +32,14 @@ static bool is_plain(const char *name)
 /* The file of one tensor. */
 static int read_file(const struct json *node, const char *file, const char **ret, struct err *err)
 {
-    char shown[96];
+    char shown[96], found[UTF8_NAME_BYTES];
 
     utf8_copy(shown, sizeof shown, json_key(node));
+    if (utf8_find_unsafe(json_key(node), found))
+        return err_set_at(err, -EINVAL, file,
+                          "weight_map: the name of a tensor contains %s, a control or invisible character: "
+                          "\"%s\"",
+                          found, shown);
     if (json_type(node) != JSON_STRING)
         return err_set_at(err, -EINVAL, file, "weight_map: the file of \"%s\" is %s, not a name", shown,
                           json_type_name(json_type(node)));

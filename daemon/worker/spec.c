@@ -116,7 +116,7 @@ static bool name_is_good(const char *name)
     if (n < 1 || n > 64 || name[0] == '.')
         return false;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] <= 0x20 || name[i] == '/' || name[i] == 0x7f)
+        if (name[i] == ' ' || name[i] == '/')
             return false;
     return true;
 }
@@ -125,7 +125,7 @@ static void read_name(const struct spec_reader *r, struct json_obj *o)
 {
     const char *name;
 
-    if (!json_take_string(o, "name", JSON_OPTIONAL, &name))
+    if (!json_take_name(o, "name", JSON_OPTIONAL, &name))
         return;
     if (name_is_good(name))
         r->s->name = arena_strdup(r->s->arena, name);

@@ -345,13 +345,16 @@ static int metadata(struct cursor *c, struct st_header *h)
 
 static int member(struct cursor *c, struct st_header *h)
 {
-    char *name;
+    char *name, found[UTF8_NAME_BYTES];
     int r;
 
     if (string(c, &name) < 0 || expect(c, ':') < 0)
         return -EBADMSG;
     if (strcmp(name, "__metadata__") == 0)
         return metadata(c, h);
+    if (utf8_find_unsafe(name, found))
+        return fail(c, "the name of a tensor contains %s, a control or invisible character: \"%s\"", found,
+                    name);
     r = add_entry(c, h, name);
     return r < 0 ? r : entry(c, &h->entries[h->n_entries - 1]);
 }

@@ -853,6 +853,7 @@ static void test_wrong_indexes_are_refused(void **state)
          "says that \"transformer.wte.weight\" is in model-00002-of-00002.safetensors, but"},
         {"transformer.wte.weight", "transformer.xte.weight", "says that \"transformer.xte.weight\""},
         {"weight_map", "weight_maps", "weight_map is missing"},
+        {"\"weight_map\": {", "\"weight_map\": {\"a\\u202e\": \"x.safetensors\", ", "contains U+202E"},
         {"\"weight_map\": {", "\"weight_map\": {}, \"x\": {", "weight_map is missing"},
     };
 

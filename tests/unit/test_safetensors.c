@@ -375,6 +375,11 @@ static const struct {
     {"{\"\\udc00\":1}", 0, "no character"},
     {"{\"\xff\":1}", 0, "not allowed"},
     {"{\"a\nb\":1}", 0, "not allowed"},
+    {"{" T("a\\u202e", "[1]", "0", "4") "}", 4, "contains U+202E"},
+    {"{" T("\xC2\x9B"
+           "2J",
+           "[1]", "0", "4") "}",
+     4, "contains U+009B"},
 };
 
 static void test_hostile_headers_are_refused(void **state)

@@ -225,6 +225,8 @@ static void test_mistakes_at_the_top_are_named(void **state)
         "device", "at most 79 bytes");
     check_bad("\"m \\u00b5\"", "\"0123456789012345678901234567890123456789012345678901234567890123\"",
               "model", "at most 63 bytes");
+    check_bad("\"device\":\"d\"", "\"device\":\"d\\u001b[2J\"", "device", "contains U+001B");
+    check_bad("\"m \\u00b5\"", "\"m\\u2066\"", "model", "contains U+2066");
     check_missing("\"layers\":", "\"layer\":", "layers");
     check_refused("{" AXES "}", -EINVAL, "layers", "required");
     check_refused("{}", -EINVAL, "micro_batch_fwd", "");

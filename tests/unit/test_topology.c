@@ -178,6 +178,15 @@ static void test_long_names_are_refused_not_cut(void **state)
     check_bad(text, "devices[0].name", "too long");
 }
 
+static void test_names_have_no_hidden_characters(void **state)
+{
+    (void)state;
+    check_bad(HEAD "[{\"memory_bytes\":512,\"name\":\"a\\u202eb\"}]}", "devices[0].name", "contains U+202E");
+    check_bad(HEAD "[{\"memory_bytes\":512,\"bus_id\":\"\\u001b[2J\"}]}", "devices[0].bus_id",
+              "contains U+001B");
+    check_bad(HEAD "[{\"memory_bytes\":512,\"uuid\":\"\\u009b\"}]}", "devices[0].uuid", "contains U+009B");
+}
+
 static void test_a_cut_or_changed_text_never_crashes(void **state)
 {
     char text[sizeof full];
@@ -297,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_the_most_devices_fit),
         cmocka_unit_test(test_mistakes_are_named_with_their_place),
         cmocka_unit_test(test_long_names_are_refused_not_cut),
+        cmocka_unit_test(test_names_have_no_hidden_characters),
         cmocka_unit_test(test_a_cut_or_changed_text_never_crashes),
         cmocka_unit_test(test_the_hash_is_of_the_devices),
         cmocka_unit_test(test_what_is_free_less_the_reserve_can_be_used),
