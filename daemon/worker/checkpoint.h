@@ -74,7 +74,12 @@ struct checkpoint_info {
     double loss; /* NaN when it was not finite */
     uint64_t skipped_steps;
     struct checkpoint_eval eval;
+    enum spec_best best; /* the job's checkpoint.best when this was written; BEST_NONE in checkpoints of older versions */
 };
+
+/* Whether evaluation `a` is better than `b` by the job's checkpoint.best. BEST_NONE, a job that names no metric: the greater
+ * accuracy is better, and of equal accuracies the smaller loss. Any number is better than NaN. False for equals. */
+bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b, enum spec_best best);
 
 /* Verifies all of it, every byte, before it returns. -EBADMSG for damage: the message says which file, what
  * was expected and found, and what to do. */

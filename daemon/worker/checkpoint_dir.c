@@ -208,13 +208,18 @@ static int look_at(int fd, const struct outdir *out, struct candidate *c)
     return r == -EBADMSG ? 0 : r;
 }
 
-/* NaN is better than nothing. The first of equals wins, so that a tie does not replace what is there. */
-static bool is_better(const struct candidate *a, const struct candidate *b, enum spec_best best)
+static bool is_above(double x, double y)
 {
-    double x = best == BEST_VAL_LOSS ? -a->eval.loss : a->eval.accuracy;
-    double y = best == BEST_VAL_LOSS ? -b->eval.loss : b->eval.accuracy;
-
     return !isnan(x) && (isnan(y) || x > y);
+}
+
+bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b, enum spec_best best)
+{
+    if (best == BEST_VAL_LOSS)
+        return is_above(-a->loss, -b->loss);
+    if (best == BEST_VAL_ACCURACY || is_above(a->accuracy, b->accuracy) || is_above(b->accuracy, a->accuracy))
+        return is_above(a->accuracy, b->accuracy);
+    return is_above(-a->loss, -b->loss);
 }
 
 static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best best)
@@ -229,8 +234,9 @@ static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best 
             keep--;
         }
     }
+    /* The first of equals wins, so that a tie does not replace what is there. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
-        if (c[i].sound && c[i].eval.valid && (!winner || is_better(&c[i], winner, best)))
+        if (c[i].sound && c[i].eval.valid && (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
             winner = &c[i];
     if (winner)
         winner->keep = true;

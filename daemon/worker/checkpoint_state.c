@@ -56,6 +56,8 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
     strbuf_add(b, ",");
     add_metric(b, "loss", data->loss);
     strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
+    if (s->checkpoint.best != BEST_NONE)
+        strbuf_addf(b, ",\"best\":\"%s\"", spec_best_names[s->checkpoint.best]);
     if (data->eval.valid) {
         strbuf_add(b, ",\"metrics\":{");
         add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
@@ -168,7 +170,7 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     const char *numerics = "";
     struct json_obj o;
     char *text;
-    int schema, r;
+    int schema, best = BEST_NONE, r;
 
     json_obj_begin(&o, doc, "", err);
     json_take_enum(&o, "schema", JSON_REQUIRED, schemas, &schema);
@@ -180,6 +182,8 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     json_take_string(&o, "numerics", JSON_REQUIRED, &numerics);
     take_metric(&o, "loss", &s->info.loss);
     json_take_u64(&o, "skipped_steps", JSON_REQUIRED, &s->info.skipped_steps);
+    json_take_enum(&o, "best", JSON_OPTIONAL, spec_best_names, &best);
+    s->info.best = (enum spec_best)best;
     json_take(&o, "metrics", JSON_OPTIONAL, &metrics);
     json_take(&o, "files", JSON_REQUIRED, &files);
     json_take(&o, "self_crc32c", JSON_REQUIRED, &crc);

@@ -56,7 +56,7 @@ static const char usage[] =
     "  --trace-steps N        with --run: measure N steps for trace.json (default: 3; 0: no trace)\n"
     "  --dir DIR              where relative paths of the spec begin (default: the current directory)\n"
     "what to export:\n"
-    "  --step N|best|last     the weights of a checkpoint, best by accuracy, then loss (default: of the "
+    "  --step N|best|last     the weights of a checkpoint, best by the job's checkpoint.best (default: of the "
     "finished\n"
     "                         job, else of the newest checkpoint)\n"
     "  --force                replace FILE, or FOLDER where it is an export\n"

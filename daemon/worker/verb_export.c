@@ -135,7 +135,10 @@ static void add_json(struct strbuf *b, const struct verb_options *o, const struc
 {
     strbuf_addf(b, "{\"ok\":true,\"%s\":", o->hf_dir != NULL ? "folder" : "file");
     strbuf_add_json(b, o->hf_dir != NULL ? o->hf_dir : o->plan_path);
-    strbuf_addf(b, ",\"step\":%" PRIu64 ",\"tensors\":%zu", w->step, e->tensors);
+    strbuf_addf(b, ",\"step\":%" PRIu64, w->step);
+    if (w->best_by != NULL)
+        strbuf_addf(b, ",\"best_by\":\"%s\"", w->best_by);
+    strbuf_addf(b, ",\"tensors\":%zu", e->tensors);
     if (o->hf_dir != NULL)
         strbuf_addf(b, ",\"files\":%zu", e->files);
     strbuf_addf(b, ",\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"weights_hash\":\"%016" PRIx64 "\"}\n",
@@ -150,8 +153,10 @@ static int print_export(const struct verb_options *o, const struct weights *w, c
         return print_buffer(&b);
     }
     strbuf_add_text(&b, o->hf_dir != NULL ? o->hf_dir : o->plan_path);
-    strbuf_addf(&b, ": the weights after step %" PRIu64 ", %zu tensors, %" PRIu64 " parameters, ", w->step,
-                e->tensors, e->parameters);
+    strbuf_addf(&b, ": the weights after step %" PRIu64, w->step);
+    if (w->best_by != NULL)
+        strbuf_addf(&b, " (best by %s)", w->best_by);
+    strbuf_addf(&b, ", %zu tensors, %" PRIu64 " parameters, ", e->tensors, e->parameters);
     strbuf_add_bytes(&b, e->bytes);
     if (o->hf_dir != NULL)
         strbuf_addf(&b, " in %zu file%s", e->files, e->files == 1 ? "" : "s");

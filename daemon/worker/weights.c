@@ -3,13 +3,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/crc32c.h"
 #include "base/get.h"
 #include "daemon/worker/checkpoint_private.h"
@@ -93,38 +93,54 @@ static int open_checkpoint(const struct outdir *out, uint64_t step, struct weigh
     return w->fd < 0 ? fs_fail(err, w->fd == -ENOENT ? -EBADMSG : w->fd, NULL, w->path, "open") : 0;
 }
 
-/* The greatest accuracy; of equals the least loss; of equals the first. */
-static bool is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b)
-{
-    double x = isnan(a->accuracy) ? -1 : a->accuracy, y = isnan(b->accuracy) ? -1 : b->accuracy;
-    return x > y || (x == y && !isnan(a->loss) && (isnan(b->loss) || a->loss < b->loss));
-}
+/* The evaluations of a run's checkpoints. */
+struct evaluated {
+    uint64_t *steps; /* ascending; malloc'ed */
+    struct checkpoint_eval *evals;
+    size_t n;
+    enum spec_best best; /* of the newest checkpoint: what the job said last */
+};
 
-static int find_best(const struct outdir *out, uint64_t *ret, struct err *err)
+/* Leaves out checkpoints that are damaged, or were removed meanwhile. */
+static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
 {
-    uint64_t *steps = NULL;
-    size_t n = 0;
-    bool found = false;
-    struct checkpoint_eval best = {0};
     char path[FS_PATH_BYTES];
-    int fd, r = list_steps(out, &steps, &n, err);
-    for (size_t i = 0; r == 0 && i < n; i++) {
+    size_t n = 0;
+    int fd, r = list_steps(out, &ret->steps, &n, err);
+    if (r < 0)
+        return r;
+    ret->evals = xcalloc(n + 1, sizeof *ret->evals);
+    for (size_t i = 0; i < n; i++) {
         struct state state = {0};
-        if (open_step(out, steps[i], &state, &fd, path, sizeof path, NULL) < 0)
-            continue; /* damaged, or removed just now */
-        const struct checkpoint_eval *e = &state.info.eval;
-        if (e->valid && (!found || is_better(e, &best))) {
-            best = *e;
-            *ret = steps[i];
-            found = true;
-        }
+        if (open_step(out, ret->steps[i], &state, &fd, path, sizeof path, NULL) < 0)
+            continue;
+        ret->steps[ret->n] = ret->steps[i];
+        ret->evals[ret->n++] = state.info.eval;
+        ret->best = state.info.best;
         close(fd);
         checkpoint_state_finish(&state);
     }
-    free(steps);
-    return r < 0 || found
-               ? r
-               : err_set_at(err, -ENOENT, out->name, "no checkpoint was evaluated, so none is the best");
+    return 0;
+}
+
+static int find_best(const struct outdir *out, uint64_t *ret, const char **ret_by, struct err *err)
+{
+    struct evaluated e = {0};
+    const struct checkpoint_eval *best = NULL;
+    int r = read_evaluations(out, &e, err);
+    for (size_t i = 0; i < e.n; i++) {
+        if (!e.evals[i].valid || (best && !checkpoint_is_better(&e.evals[i], best, e.best)))
+            continue;
+        best = &e.evals[i];
+        *ret = e.steps[i];
+    }
+    *ret_by = spec_best_names[e.best == BEST_NONE ? BEST_VAL_ACCURACY : e.best];
+    if (r == 0 && !best)
+        r = err_set_at(err, -ENOENT, out->name,
+                       "no checkpoint was evaluated, so none is the best; take --step last, or a number");
+    free(e.evals);
+    free(e.steps);
+    return r;
 }
 
 static int parse_step(const char *text, uint64_t *ret, struct err *err)
@@ -151,7 +167,7 @@ static int choose(const struct outdir *out, const char *word, struct weights *w,
     if (word == NULL || strcmp(word, "last") == 0)
         r = checkpoint_latest(out, &step, err);
     else if (strcmp(word, "best") == 0)
-        r = find_best(out, &step, err);
+        r = find_best(out, &step, &w->best_by, err);
     else
         r = parse_step(word, &step, err);
     return r < 0 ? r : open_checkpoint(out, step, w, err);

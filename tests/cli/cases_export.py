@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from files import SMALL, job, leftovers, read_json, read_safetensors, sha256, write_job
+from files import SMALL, crc32c, job, leftovers, read_json, read_safetensors, sha256, write_job
 from harness import case
 
 # ---- result.json ----
@@ -97,6 +97,46 @@ def test_export_writes_the_weights_of_a_checkpoint(t, value):
     r = t.worker("--export", out, "--out", file, "--step", word, "--json").json()
     t.equal(r["step"], step, "step")
     t.equal(sha256(file), sha256(os.path.join(out, "checkpoints", f"step-{step}", "model.safetensors")), "the file")
+
+
+def set_evaluation(out, step, loss, accuracy):
+    """Gives a checkpoint this evaluation, as if its job had found it."""
+    path = os.path.join(out, "checkpoints", f"step-{step}", "state.json")
+    state = read_json(path)
+    state.update({"metrics": {"val/loss": loss, "val/accuracy": accuracy}, "self_crc32c": "00000000"})
+    state["self_crc32c"] = state.pop("self_crc32c")  # the last one
+    raw = (json.dumps(state, separators=(",", ":")) + "\n").encode()
+    with open(path, "wb") as f:
+        f.write(raw.replace(b'00000000"}\n', crc32c(raw).encode() + b'"}\n'))
+
+
+@case(each=[("by loss", "val/loss", 4, "val/loss"), ("by accuracy", "val/accuracy", 5, "val/accuracy"),
+            ("not said", None, 5, "val/accuracy")])
+def test_export_of_the_best_goes_by_what_the_job_calls_best(t, value):
+    _, best, step, by = value
+    out, rules = t.path("out"), {"every": {"steps": 2}, "keep": 9}
+    if best is not None:
+        rules["best"] = best
+    t.worker("--run", write_job(t, job(SMALL, {"checkpoint": rules})), "--output", out, "--quiet")
+    set_evaluation(out, 2, 3.0, 0.1)
+    set_evaluation(out, 4, 0.5, 0.8)  # the smallest loss
+    set_evaluation(out, 5, 0.7, 0.9)  # the greatest accuracy
+    r = t.worker("--export", out, "--out", t.path("w"), "--step", "best", "--json").json()
+    t.equal((r["step"], r["best_by"]), (step, by), "step and metric")
+    text = t.worker("--export", out, "--out", t.path("w"), "--step", "best", "--force").out
+    t.contains(text, f"after step {step} (best by {by})", what="the text")
+
+
+@case
+def test_export_of_the_best_goes_by_what_the_job_said_last(t):
+    out, rules = t.path("out"), {"every": {"steps": 2}, "keep": 9, "best": "val/accuracy"}
+    t.worker("--run", write_job(t, job(SMALL, {"checkpoint": rules})), "--output", out, "--quiet")
+    rules["best"] = "val/loss"
+    t.worker("--run", write_job(t, job(SMALL, {"checkpoint": rules, "train.steps": 6})), "--output", out, "--quiet")
+    for step, loss, accuracy in ((2, 3.0, 0.1), (4, 0.5, 0.8), (5, 0.7, 0.9), (6, 0.6, 0.7)):
+        set_evaluation(out, step, loss, accuracy)
+    r = t.worker("--export", out, "--out", t.path("w"), "--step", "best", "--json").json()
+    t.equal((r["step"], r["best_by"]), (4, "val/loss"), "step and metric")
 
 
 @case
