@@ -1,7 +1,19 @@
 /* Counter-based random numbers (Philox4x32-10): a value is a pure function of its key and counter, so any
  * step of any job can be recomputed in any order, on any device, by any number of threads.
  *
- * Counter words: {element / 4, row position in the global batch, purpose << 24 | layer, step}.
+ * Dropout numbers the elements of a row. Four consecutive elements (a quad) share one block of random numbers:
+ *
+ *     counter word 0   low 32 bits of the quad's number, element / 4
+ *     counter word 1   position of the row in the global batch
+ *     counter word 2   purpose << 24 | layer
+ *     counter word 3   step
+ *     key              seed; the high 32 bits of the quad's number are added to its high half
+ *
+ * The other counter words have no room for the high bits of the quad's number. A job has one seed, so two different
+ * (quad, row, purpose, layer, step) of a job never share both key and counter: no two elements repeat each other's
+ * numbers by construction. Other purposes lay out the words where they draw their numbers.
+ *
+ * Pure functions; any thread.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
@@ -37,6 +49,18 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
+}
+
+/* The key for a quad of elements. Rows of fewer than 2^34 elements have the seed itself. */
+RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
+{
+    return seed + (quad >> 32 << 32);
+}
+
+/* The random numbers of elements 4 * quad to 4 * quad + 3 of a row. */
+RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2, uint32_t step)
+{
+    return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }
 
 /* Uniform in [0, 1) with 24 bits: exact in float. */

@@ -79,8 +79,8 @@ struct op_act_bwd { /* dx = dy * act'(x), x the input of the forward; dx may be 
 };
 struct op_dropout { /* y = keep ? x / (1 - p) : 0, forward and backward alike; y may be x. Identity when the
                      * step does not train. Element e of the row at position q of the global batch is kept iff
-                     * rng_unit(word e % 4 of rng_philox(step->seed, e / 4, q,
-                     *          rng_word2(RNG_DROPOUT, layer), (uint32_t)step->step)) >= p. */
+                     * rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
+                     *          (uint32_t)step->step)) >= p. */
     const float *x;
     float *y;
     uint32_t rows, n;
@@ -122,15 +122,16 @@ struct op_rownorm_bwd {
 /* Causal self-attention of `rows` sequences of `seq` tokens: y = dropout(softmax(q k^T / sqrt(head) + mask)) v for each
  * of `heads` heads; head h uses key and value h / (heads / kv_heads). A token of qkv holds its queries [heads][head],
  * then its keys [kv_heads][head], then its values. lse is the logarithm of each softmax's sum: of exp(score), [rows]
- * [heads][seq]. Dropout as in op_dropout, but of RNG_SCORES: of query q and key k in head h, element
- * (h * seq + q) * seq + k of the row.
+ * [heads][seq]. Scores are dropped as op_dropout does, with RNG_SCORES: the score of query q and key k in head h is
+ * element ((first_head + h) * seq + q) * seq + k of the row, a number of 64 bits. first_head is the number of head 0 among
+ * the heads of the layer; an op on some of the heads then drops what an op on all of them would drop.
  * Neither ever holds all scores of a head. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
     float *y;         /* [rows][seq][heads * head] */
     float *lse;
     uint32_t rows, seq, heads, kv_heads, head;
-    uint32_t layer, first_row; /* of dropout */
+    uint32_t layer, first_row, first_head; /* of dropout */
     float p;
 };
 struct op_attention_bwd { /* dqkv, laid out as qkv */
@@ -138,7 +139,7 @@ struct op_attention_bwd { /* dqkv, laid out as qkv */
     float *dqkv;
     float *scratch; /* [rows][heads][seq], without meaning before and after */
     uint32_t rows, seq, heads, kv_heads, head;
-    uint32_t layer, first_row;
+    uint32_t layer, first_row, first_head; /* of dropout */
     float p;
 };
 /* Rotates, in place, the first `heads` heads of every token of x[rows][seq][n] by its position t: the pair (i, i + head/2)

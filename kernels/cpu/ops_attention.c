@@ -47,7 +47,7 @@ struct attention {
     const struct step_args *step;
     const float *qkv;
     uint32_t rows, seq, heads, kv_heads, head;
-    uint32_t layer, first_row;
+    uint32_t layer, first_row, first_head;
     float p; /* 0: nothing is dropped */
     float scale, keep_scale;
     uint32_t group; /* query heads to a key head */
@@ -320,7 +320,8 @@ static void keep_keys(const struct task *t, const struct strip *s, uint32_t i, u
 {
     const struct attention *a = &t->run->a;
     const struct cpu_dropout d = {a->step, a->layer, a->first_row + t->r, a->p};
-    cpu_dropout_keep(&d, ((uint64_t)s->h * a->seq + s->q0 + i) * a->seq + first, keep, n);
+    uint64_t row = ((uint64_t)a->first_head + s->h) * a->seq + s->q0 + i; /* of the scores */
+    cpu_dropout_keep(&d, row * a->seq + first, keep, n);
 }
 
 static void drop_row(const struct task *t, const struct strip *s, uint32_t i, float *row, uint32_t n)
@@ -533,7 +534,7 @@ static void run_tasks(struct run *run, struct pool *pool)
     {                                                                                                        \
         .step = (call)->step, .qkv = (o)->qkv, .rows = (o)->rows, .seq = (o)->seq, .heads = (o)->heads,      \
         .kv_heads = (o)->kv_heads, .head = (o)->head, .layer = (o)->layer, .first_row = (o)->first_row,      \
-        .p = (o)->p                                                                                          \
+        .first_head = (o)->first_head, .p = (o)->p                                                           \
     }
 
 void cpu_op_attention_fwd(const struct op_call *call, struct pool *pool)

@@ -173,13 +173,13 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Of one span, from element `skip` of it on. */
-CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint32_t block, size_t skip, uint32_t q,
-                                 uint32_t c2, uint32_t c3)
+/* Fills keep[n] for the elements of one span, from its element `skip` on. The span begins with quad `quad`. */
+CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad, size_t skip,
+                                 uint32_t q, uint32_t c2, uint32_t c3)
 {
     uint32_t bits[SPAN];
 
-    philox_span(seed, block, q, c2, c3, bits);
+    philox_span(rng_quad_key(seed, quad), (uint32_t)quad, q, c2, c3, bits);
     for (size_t i = 0; i < n; i++) {
         float u = (float)(int32_t)(bits[skip + i] >> 8) * 0x1p-24f; /* rng_unit */
         keep[i] = u >= p ? 1.0f : 0.0f;
@@ -189,9 +189,11 @@ CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n)
 {
     for (size_t done = 0; done < n;) {
-        size_t skip = (first + done) % 4, count = n - done < SPAN - skip ? n - done : SPAN - skip;
-        keep_span(keep + done, count, d->p, d->step->seed, (uint32_t)((first + done) / 4), skip, d->q,
-                  rng_word2(RNG_SCORES, d->layer), (uint32_t)d->step->step);
+        uint64_t quad = (first + done) / 4, same_key = (UINT64_C(1) << 32) - (uint32_t)quad; /* quads, from this one */
+        size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
+        size_t count = n - done < span - skip ? n - done : span - skip;
+        keep_span(keep + done, count, d->p, d->step->seed, quad, skip, d->q, rng_word2(RNG_SCORES, d->layer),
+                  (uint32_t)d->step->step);
         done += count;
     }
 }

@@ -48,7 +48,7 @@ struct attention {
     float *lse;
     float *delta; /* [rows][heads][seq], backward */
     float *out;   /* y or dqkv */
-    uint32_t rows, seq, heads, kv_heads, head;
+    uint32_t rows, seq, heads, kv_heads, head, first_head;
     uint32_t tiles; /* of a sequence */
     float scale;
     float keep; /* 1 / (1 - p); 0: no dropout */
@@ -273,10 +273,10 @@ static __device__ __forceinline__ unsigned kept_part(const struct attention *a, 
         return 0xffffu;
 #pragma unroll 1
     for (uint32_t n = 0; n < PART; n++) {
-        const uint64_t e = ((uint64_t)h * a->seq + q + n) * a->seq + k, quad = e / 4;
-        unsigned kept = dropout_kept(&a->dropout, row, (uint32_t)quad);
+        const uint64_t e = (((uint64_t)a->first_head + h) * a->seq + q + n) * a->seq + k, quad = e / 4;
+        unsigned kept = dropout_kept(&a->dropout, row, quad);
         if (e % 4 > 0)
-            kept |= dropout_kept(&a->dropout, row, (uint32_t)(quad + 1)) << 4;
+            kept |= dropout_kept(&a->dropout, row, quad + 1) << 4;
         all |= (kept >> e % 4 & 0xfu) << 4 * n;
     }
     return all;
@@ -507,11 +507,12 @@ static void launch(const struct cuda_place *at, const struct attention *a, uint3
 
 /* Either op: they have these by the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
-    attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head,                        \
+    attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
 
 static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
-                                     uint32_t kv_heads, uint32_t head, struct dropout dropout, bool training)
+                                     uint32_t kv_heads, uint32_t head, uint32_t first_head,
+                                     struct dropout dropout, bool training)
 {
     struct attention a = {0};
 
@@ -521,6 +522,7 @@ static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t s
     a.heads = heads;
     a.kv_heads = kv_heads;
     a.head = head;
+    a.first_head = first_head;
     a.tiles = seq / TILE + (seq % TILE != 0);
     a.scale = (float)(1.0 / sqrt((double)head));
     a.keep = training && dropout.p > 0.0f ? 1.0f / (1.0f - dropout.p) : 0.0f;

@@ -28,9 +28,9 @@ static inline struct dropout dropout_of(const struct step_args *step, enum rng_p
 }
 
 /* Bit w: whether element 4 * quad + w of a row is kept. */
-static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint32_t quad)
+static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint64_t quad)
 {
-    const struct rng_block random = rng_philox(d->seed, quad, d->first_row + row, d->word2, d->step);
+    const struct rng_block random = rng_quad(d->seed, quad, d->first_row + row, d->word2, d->step);
     unsigned kept = 0;
 
     for (unsigned w = 0; w < 4; w++)

@@ -26,30 +26,37 @@ static const struct attention_shape {
     {1, 193, 2, 1, 8, 1},  {1, 384, 1, 1, 16, 1}, {1, 401, 2, 2, 8, 8}, {1, 700, 1, 1, 2, 1},
     {2, 209, 4, 2, 16, 1},
 };
-/* Forms: without dropout; with it; with it in a step that does not train. */
-#define ATTENTION_FORMS 3
+/* Forms: without dropout; with dropout; with dropout in a step that does not train; with dropout of heads whose scores
+ * have numbers around 2^34, where the number of a quad passes 32 bits. */
+#define ATTENTION_FORMS 4
 #define ATTENTION_P     0.2f
+
+/* The head in which the number of a score passes 2^34. A sequence of one or two tokens would need too many heads. */
+static uint32_t attention_first_head(uint32_t seq, uint32_t form)
+{
+    return form == 3 && seq > 2 ? (uint32_t)((UINT64_C(1) << 34) / seq / seq) : 0;
+}
 
 /* What forward and backward have in common. */
 struct attention {
     const struct step_args *step;
     const float *qkv;
-    uint32_t rows, seq, heads, kv_heads, head, layer, first_row;
+    uint32_t rows, seq, heads, kv_heads, head, layer, first_row, first_head;
     float p;
 };
 
 static struct attention of_fwd(const struct op_call *call)
 {
     const struct op_attention_fwd *o = &call->attention_fwd;
-    return (struct attention){call->step,  o->qkv,  o->rows,  o->seq,       o->heads,
-                              o->kv_heads, o->head, o->layer, o->first_row, o->p};
+    return (struct attention){call->step, o->qkv,   o->rows,      o->seq,        o->heads, o->kv_heads,
+                              o->head,    o->layer, o->first_row, o->first_head, o->p};
 }
 
 static struct attention of_bwd(const struct op_call *call)
 {
     const struct op_attention_bwd *o = &call->attention_bwd;
-    return (struct attention){call->step,  o->qkv,  o->rows,  o->seq,       o->heads,
-                              o->kv_heads, o->head, o->layer, o->first_row, o->p};
+    return (struct attention){call->step, o->qkv,   o->rows,      o->seq,        o->heads, o->kv_heads,
+                              o->head,    o->layer, o->first_row, o->first_head, o->p};
 }
 
 static size_t qkv_width(const struct attention *a)
@@ -122,7 +129,7 @@ static double kept(const struct attention *a, uint32_t r, uint32_t h, uint32_t q
 {
     if (a->p <= 0 || !a->step->training)
         return 1;
-    uint32_t element = (h * a->seq + q) * a->seq + k;
+    uint64_t element = (((uint64_t)a->first_head + h) * a->seq + q) * a->seq + k;
     bool keeps = ref_dropout_keeps(a->step, RNG_SCORES, a->layer, a->first_row + r, element, a->p);
     return keeps ? 1 / (1 - (double)a->p) : 0;
 }
@@ -166,6 +173,7 @@ static void build_attention_fwd(struct tape *t, uint32_t v, struct op_call *call
                                   .head = s->head,
                                   .layer = 5,
                                   .first_row = 1000,
+                                  .first_head = attention_first_head(s->seq, v % ATTENTION_FORMS),
                                   .p = v % ATTENTION_FORMS ? ATTENTION_P : 0};
 }
 
@@ -232,6 +240,7 @@ static void build_attention_bwd(struct tape *t, uint32_t v, struct op_call *call
                                                     .head = s->head,
                                                     .layer = 5,
                                                     .first_row = 1000,
+                                                    .first_head = attention_first_head(s->seq, v % ATTENTION_FORMS),
                                                     .p = v % ATTENTION_FORMS ? ATTENTION_P : 0};
     struct attention a = of_bwd(call);
     fill_forward(&a, y, lse);

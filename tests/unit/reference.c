@@ -105,10 +105,11 @@ double ref_act_slope(enum act act, double x)
 }
 
 bool ref_dropout_keeps(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
-                       uint32_t position, uint32_t element, float p)
+                       uint32_t position, uint64_t element, float p)
 {
+    uint64_t quad = element / 4, key = step->seed + (quad & 0xffffffff00000000u);
     struct rng_block b =
-        rng_philox(step->seed, element / 4, position, rng_word2(purpose, layer), (uint32_t)step->step);
+        rng_philox(key, (uint32_t)quad, position, rng_word2(purpose, layer), (uint32_t)step->step);
     return rng_unit(b.v[element % 4]) >= p;
 }
 

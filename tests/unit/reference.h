@@ -26,7 +26,7 @@ double ref_act_slope(enum act act, double x);
 
 /* purpose: RNG_DROPOUT or RNG_SCORES */
 bool ref_dropout_keeps(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
-                       uint32_t position, uint32_t element, float p);
+                       uint32_t position, uint64_t element, float p);
 
 /* Of one row. */
 double ref_xent(const double *x, uint32_t n, uint32_t target);

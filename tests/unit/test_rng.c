@@ -167,9 +167,45 @@ static void test_below_covers_the_range(void **state)
     assert_int_equal(rng_below(&r, 1), 0);
 }
 
+/* Rows of fewer than 2^34 elements draw what they always drew. */
+static void test_quad_below_2_to_32_is_counter_word_0(void **state)
+{
+    static const uint32_t quads[] = {0, 1, 12345, UINT32_MAX};
+    const uint64_t seed = UINT64_C(0x0012345689abcdef);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof quads / sizeof *quads; i++) {
+        struct rng_block got = rng_quad(seed, quads[i], 7, rng_word2(RNG_SCORES, 3), 11);
+        struct rng_block want = rng_philox(seed, quads[i], 7, rng_word2(RNG_SCORES, 3), 11);
+        assert_memory_equal(got.v, want.v, sizeof got.v);
+    }
+}
+
+/* Key and counter are different together for different quads, however far apart. */
+static void test_quad_beyond_2_to_32_does_not_repeat(void **state)
+{
+    enum { N = 4 * 64 };
+    struct rng_block seen[N];
+    int n = 0;
+
+    (void)state;
+    for (uint64_t high = 0; high < 4; high++)
+        for (uint64_t i = 0; i < 64; i++) {
+            uint64_t quad = (high << 32) + i * 0x3ffffff;
+            seen[n] = rng_quad(UINT64_MAX - 5, quad, 7, rng_word2(RNG_SCORES, 3), 11);
+            for (int k = 0; k < n; k++)
+                assert_memory_not_equal(seen[k].v, seen[n].v, sizeof seen[n].v);
+            n++;
+        }
+    assert_int_equal(rng_quad_key(5, UINT64_C(0x300000000)), UINT64_C(0x300000005));
+    assert_int_equal(rng_quad_key(5, UINT64_C(0xffffffff)), 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quad_below_2_to_32_is_counter_word_0),
+        cmocka_unit_test(test_quad_beyond_2_to_32_does_not_repeat),
         cmocka_unit_test(test_philox_matches_published_vectors),
         cmocka_unit_test(test_rng_unit_stays_below_one),
         cmocka_unit_test(test_permute_is_bijective_for_every_small_n),
