@@ -9,14 +9,16 @@
  * 9007199254740991 into 9007199254740990 and 0.30000000000000004 into 0.3. Here what is printed reads back as
  * the same bits. (No program here sets LC_NUMERIC: the decimal point is a point.)
  *
- * What a user sizes (the tree) gives -ENOMEM. A document belongs to one thread at a time; once parsed, any
- * number of threads may read it.
+ * A user sizes the tree, so cJSON allocates through base/mem, and running out of memory gives -ENOMEM. cJSON's hooks are
+ * global to the process; they are set once, before the first document. A document belongs to one thread at a time; once
+ * parsed, any number of threads may read it.
  */
 #include "base/json.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,7 @@
 
 #include "base/json_private.h"
 #include "base/json_scan.h"
+#include "base/mem.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
 
@@ -83,7 +86,7 @@ static int check_keys(const cJSON *object, const struct place *place, const char
     char path[sizeof err->path], shown[64];
 
     if (n > 32) {
-        keys = malloc(n * sizeof *keys);
+        keys = mem_calloc(n, sizeof *keys);
         if (!keys)
             return err_set_at(err, -ENOMEM, name, "out of memory for an object of %zu keys", n);
     }
@@ -122,13 +125,21 @@ static int check_tree(const cJSON *node, const struct place *place, const char *
 
 /* ---------------------------------------------------------------------------------------------- parsing */
 
+static void set_hooks(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = mem_alloc, .free_fn = free});
+}
+
 /* `text` passed the scanner. */
 static int build_tree(const char *text, size_t bytes, const char *name, struct json **ret, struct err *err)
 {
+    static pthread_once_t hooks = PTHREAD_ONCE_INIT;
     struct place root = {0};
-    cJSON *tree = cJSON_ParseWithLengthOpts(text, bytes, NULL, 0);
+    cJSON *tree;
     int r;
 
+    pthread_once(&hooks, set_hooks);
+    tree = cJSON_ParseWithLengthOpts(text, bytes, NULL, 0);
     if (!tree)
         return err_set_at(err, -ENOMEM, name, "out of memory while reading a document of %zu bytes", bytes);
     r = check_tree(tree, &root, name, err);
@@ -143,23 +154,31 @@ static int build_tree(const char *text, size_t bytes, const char *name, struct j
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err)
 {
+    return json_parse_with(text, bytes, name, &(struct json_options){.comments = comments}, ret, err);
+}
+
+int json_parse_with(const char *text, size_t bytes, const char *name, const struct json_options *options,
+                    struct json **ret, struct err *err)
+{
     char *copy = NULL;
     int r;
 
     if (!name)
         name = "JSON";
+    if (options->found)
+        *options->found = (struct json_span){0};
     if (bytes > JSON_MAX_BYTES)
         return err_set_at(err, -E2BIG, name, "the document has %zu bytes; at most %u are accepted", bytes,
                           JSON_MAX_BYTES);
-    if (comments && bytes > 0) {
-        copy = malloc(bytes);
+    if (options->comments && bytes > 0) {
+        copy = mem_alloc(bytes);
         if (!copy)
             return err_set_at(err, -ENOMEM, name, "out of memory for a document of %zu bytes", bytes);
         memcpy(copy, text, bytes);
         json_blank_comments(copy, bytes);
         text = copy;
     }
-    r = json_scan(text, bytes, name, comments, err);
+    r = json_scan(text, bytes, name, options, err);
     if (r == 0)
         r = build_tree(text, bytes, name, ret, err);
     free(copy);
@@ -324,11 +343,16 @@ static void print_node(struct strbuf *b, const cJSON *node)
     }
 }
 
+void json_add(struct strbuf *b, const struct json *node)
+{
+    print_node(b, in(node));
+}
+
 char *json_print(const struct json *node)
 {
     struct strbuf b = {0};
 
-    print_node(&b, in(node));
+    json_add(&b, node);
     return b.at;
 }
 

@@ -23,9 +23,11 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/strbuf.h"
 
-#define JSON_MAX_DEPTH 32
-#define JSON_MAX_BYTES (64u << 20)
+#define JSON_MAX_DEPTH   32
+#define JSON_MAX_BYTES   (64u << 20)
+#define JSON_MAX_INTEGER ((UINT64_C(1) << 53) - 1)
 
 struct json; /* a document or a node of it */
 
@@ -34,13 +36,33 @@ struct json; /* a document or a node of it */
  * wire). */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
+
+/* Bytes [begin, end) of a text; end is 0 when there is nothing. */
+struct json_span {
+    size_t begin, end;
+};
+
+/* What json_parse_with may be told. All zero: no comments, any number of values, nothing to find. */
+struct json_options {
+    bool comments;
+    /* The most values (objects, arrays, strings, numbers and words, each counted once); 0: any number. The scanner counts
+     * them before the tree is built, because a tree takes 64 bytes a value, 32 times the two bytes of a "0,". */
+    size_t max_nodes;
+    /* A key of the outermost object. *found is the source text of its value, as soon as the scanner has read it: it is
+     * valid after a failure too, so that an answer can name a request that was refused. */
+    const char *find;
+    struct json_span *found;
+};
+int json_parse_with(const char *text, size_t bytes, const char *name, const struct json_options *options,
+                    struct json **ret, struct err *err);
 void json_free(struct json *doc);
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* "a number", "an object" ... */
 
-/* Values of one node, with the path for messages. Integers are exact up to 2^53. */
+/* Values of one node, with the path for messages. Integers go up to JSON_MAX_INTEGER. From 2^53 on two integers may read as
+ * the same double, so they are refused rather than rounded. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
@@ -101,7 +123,9 @@ void json_path_index(char *buf, size_t size, const char *base, size_t i);
 /* The nearest of `names` to `word` by edit distance, or NULL when none is near. */
 const char *json_did_you_mean(const char *word, const char *const *names, int n);
 
-/* Writing back: the node as compact JSON text (keys in document order), malloc'ed. */
+/* Writing back: the node as compact JSON text, keys in document order. json_add takes what a user sizes when `b` may fail;
+ * json_print returns malloc'ed text, and aborts when memory runs out. */
+void json_add(struct strbuf *b, const struct json *node);
 char *json_print(const struct json *node);
 
 #endif

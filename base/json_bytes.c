@@ -13,7 +13,7 @@
 #include "base/utf8.h"
 
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
-#define MAX_BYTES (UINT64_C(1) << 53)
+#define MAX_BYTES JSON_MAX_INTEGER
 
 enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 }; /* 19 digits fit 64 bits, times 2^40 fits 128 */
 
@@ -106,7 +106,7 @@ static bool find_unit(const char *s, uint64_t *ret)
     return false;
 }
 
-/* -EDOM: no whole number. -ERANGE: over 2^53. Both loops are short: each turn changes v tenfold. */
+/* -EDOM: no whole number. -ERANGE: over MAX_BYTES. Both loops are short: each turn changes v tenfold. */
 static int scale(const struct decimal *d, uint64_t unit, uint64_t *ret)
 {
     unsigned __int128 v = (unsigned __int128)d->mantissa * unit;
@@ -149,6 +149,6 @@ int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct e
     case -EDOM:
         return err_set_at(err, -EINVAL, path, "\"%s\" is not a whole number of bytes; " EXAMPLES, shown);
     default:
-        return err_set_at(err, -EINVAL, path, "\"%s\" is more than 2^53 bytes (8 PiB); " EXAMPLES, shown);
+        return err_set_at(err, -EINVAL, path, "\"%s\" is 2^53 bytes (8 PiB) or more; " EXAMPLES, shown);
     }
 }

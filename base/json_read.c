@@ -21,8 +21,6 @@
 #include "base/json_private.h"
 #include "base/utf8.h"
 
-#define MAX_EXACT 0x1p53
-
 /* ---------------------------------------------------------------------------------------------- values */
 
 /* "a string \"abc\"", "the number 3.5", "true", "an array". */
@@ -91,18 +89,22 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* 2^53 itself is let in, although 2^53 + 1 reads as the same double: the limit is the one people know. */
+/* 2^53 is not exact: 2^53 + 1 reads as the same double, and nobody could tell which of them was written. */
 static bool is_exact(double v)
 {
-    return v >= 0 && v <= MAX_EXACT && v == floor(v);
+    return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
 }
 
 static int fail_inexact(double v, const char *path, const char *advice, struct err *err)
 {
     char text[40];
 
-    json_format_number(v, text, sizeof text);
-    return err_set_at(err, -EINVAL, path, "must be a whole number from 0 to 2^53, found %s%s", text, advice);
+    if (v > (double)JSON_MAX_INTEGER) /* the digits that were written may have been rounded */
+        snprintf(text, sizeof text, "about %.4g", v);
+    else
+        json_format_number(v, text, sizeof text);
+    return err_set_at(err, -EINVAL, path, "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found %s%s",
+                      text, advice);
 }
 
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err)

@@ -5,6 +5,8 @@
  * only ever sees documents that passed. Also refused are three things that JSON allows and that cJSON or a C
  * string cannot carry: \u0000, nesting over JSON_MAX_DEPTH, numbers over 63 characters (cJSON's buffer).
  *
+ * The scanner also counts values and finds the source text of one member, for callers that ask (struct json_options).
+ *
  * DESIGN: `expect` is what may come next, `open` the stack of open brackets: no recursion, so hostile nesting
  * costs nothing. Line and column are counted only when something failed. Pure functions; any thread.
  */
@@ -36,21 +38,22 @@ struct scan {
     const unsigned char *text;
     size_t bytes, at;
     const char *name;
-    bool comments;
+    const struct json_options *options;
     struct err *err;
     enum expect expect;
     char open[JSON_MAX_DEPTH]; /* '{' or '[' */
     int depth;
+    size_t nodes;     /* values that began */
+    bool wanted;      /* the member that is being read is options->find, of the outermost object */
+    size_t value;     /* where its value begins */
 };
 
 /* ------------------------------------------------------------------------------------------ messages */
 
-static int __attribute__((format(printf, 3, 4)))
-fail_at(const struct scan *s, size_t at, const char *fmt, ...)
+static void place(const struct scan *s, size_t at, char *path, size_t size)
 {
-    char name[sizeof s->err->path - 48], path[sizeof s->err->path];
+    char name[sizeof s->err->path - 48];
     size_t line = 1, column = 1;
-    va_list ap;
 
     for (size_t i = 0; i < at; i++) {
         if (s->text[i] == '\n') {
@@ -61,7 +64,16 @@ fail_at(const struct scan *s, size_t at, const char *fmt, ...)
         }
     }
     utf8_copy(name, sizeof name, s->name);
-    snprintf(path, sizeof path, "%s:%zu:%zu", name, line, column);
+    snprintf(path, size, "%s:%zu:%zu", name, line, column);
+}
+
+static int __attribute__((format(printf, 3, 4)))
+fail_at(const struct scan *s, size_t at, const char *fmt, ...)
+{
+    char path[sizeof s->err->path];
+    va_list ap;
+
+    place(s, at, path, sizeof path);
     va_start(ap, fmt);
     err_setv(s->err, -EINVAL, path, fmt, ap);
     va_end(ap);
@@ -97,7 +109,7 @@ static void copy_word(const struct scan *s, char *buf, size_t size)
 
 static int fail_comment(const struct scan *s)
 {
-    if (s->comments)
+    if (s->options->comments)
         return fail_at(s, s->at, "expected a value or punctuation, found '/'; comments begin with //");
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
@@ -311,8 +323,26 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
+static int begin_value(struct scan *s)
+{
+    char path[sizeof s->err->path];
+
+    if (s->depth == 1 && s->wanted)
+        s->value = s->at;
+    s->nodes++;
+    if (s->options->max_nodes == 0 || s->nodes <= s->options->max_nodes)
+        return 0;
+    place(s, s->at, path, sizeof path);
+    return err_set_at(s->err, -E2BIG, path, "the document has more than %zu values; send a smaller one",
+                      s->options->max_nodes);
+}
+
 static void after_value(struct scan *s)
 {
+    if (s->depth == 1 && s->wanted) {
+        *s->options->found = (struct json_span){s->value, s->at};
+        s->wanted = false;
+    }
     s->expect = s->depth > 0 ? EXPECT_COMMA_OR_END : EXPECT_NOTHING;
 }
 
@@ -341,6 +371,9 @@ static int step_value(struct scan *s)
         close_bracket(s);
         return 0;
     }
+    r = begin_value(s);
+    if (r < 0)
+        return r;
     if (c == '{' || c == '[')
         return open_bracket(s, c);
     if (c == '"')
@@ -356,8 +389,17 @@ static int step_value(struct scan *s)
     return r;
 }
 
+/* Whether the key in [begin, end) is the one to find. Only a key that is written without escapes is recognized. */
+static bool is_wanted(const struct scan *s, size_t begin, size_t end)
+{
+    const char *find = s->options->find;
+
+    return find && end - begin == strlen(find) && memcmp(s->text + begin, find, end - begin) == 0;
+}
+
 static int step_key(struct scan *s)
 {
+    size_t start = s->at;
     int c = peek(s), r;
 
     if (c == '}' && s->expect == EXPECT_KEY_OR_END) {
@@ -372,6 +414,8 @@ static int step_key(struct scan *s)
         return fail_unexpected(s, s->expect == EXPECT_KEY ? "a key in double quotes"
                                                           : "a key in double quotes or '}'");
     r = scan_string(s);
+    if (s->depth == 1)
+        s->wanted = r == 0 && is_wanted(s, start + 1, s->at - 1);
     s->expect = EXPECT_COLON;
     return r;
 }
@@ -420,12 +464,12 @@ static int step(struct scan *s)
     return fail_unexpected(s, "the end of the document");
 }
 
-int json_scan(const char *text, size_t bytes, const char *name, bool comments, struct err *err)
+int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options, struct err *err)
 {
     struct scan s = {.text = (const unsigned char *)text,
                      .bytes = bytes,
                      .name = name,
-                     .comments = comments,
+                     .options = options,
                      .err = err,
                      .expect = EXPECT_VALUE};
     int r = 0;

@@ -1,10 +1,11 @@
-/* A growing string.
+/* A growing string. See strbuf.h for the three modes.
  *
- * It doubles, so that adding is O(1) on average, and aborts when memory runs out: it holds dumps and reports,
- * whose size follows from data that is in memory already. A strbuf belongs to one thread at a time.
+ * The capacity doubles, so that adding is O(1) on average. Every addition goes through `reserve`, which is the only
+ * place that allocates and the only place that fails. A strbuf belongs to one thread at a time.
  */
 #include "base/strbuf.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,28 +13,61 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/mem.h"
 #include "base/utf8.h"
 
-/* Room for n more bytes and the NUL. */
-static void reserve(struct strbuf *b, size_t n)
+struct strbuf strbuf_fixed(char *room, size_t size)
+{
+    room[0] = '\0';
+    return (struct strbuf){.at = room, .cap = size, .mode = STRBUF_FIXED};
+}
+
+int strbuf_status(const struct strbuf *b)
+{
+    return b->failed ? -ENOMEM : 0;
+}
+
+static bool fail(struct strbuf *b)
+{
+    b->failed = true;
+    return false;
+}
+
+static bool grow(struct strbuf *b, size_t cap)
+{
+    char *at = b->mode == STRBUF_ABORTS ? xrealloc(b->at, cap)
+               : b->mode == STRBUF_FAILS ? mem_realloc(b->at, cap)
+                                         : NULL;
+
+    if (!at)
+        return fail(b);
+    b->at = at;
+    b->cap = cap;
+    return true;
+}
+
+/* Makes room for n more bytes and the NUL. False: there is none, and the strbuf has failed. */
+static bool reserve(struct strbuf *b, size_t n)
 {
     size_t want, cap;
 
+    if (b->failed)
+        return false;
     if (__builtin_add_overflow(b->n, n, &want) || want > SIZE_MAX / 4)
         abort();
     want++;
     if (want <= b->cap)
-        return;
+        return true;
     cap = b->cap ? b->cap : 64;
     while (cap < want)
         cap *= 2;
-    b->at = xrealloc(b->at, cap);
-    b->cap = cap;
+    return grow(b, cap);
 }
 
 void strbuf_addn(struct strbuf *b, const char *s, size_t n)
 {
-    reserve(b, n);
+    if (!reserve(b, n))
+        return;
     if (n)
         memcpy(b->at + b->n, s, n);
     b->n += n;
@@ -51,14 +85,21 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t room;
     int n;
 
+    if (b->mode != STRBUF_FIXED && !reserve(b, 32)) /* most pieces are short: one pass */
+        return;
+    if (!reserve(b, 0))
+        return;
     va_copy(again, ap);
-    reserve(b, 32); /* most pieces are short: one pass */
     room = b->cap - b->n;
     n = vsnprintf(b->at + b->n, room, fmt, ap);
     if (n < 0)
         abort(); /* a conversion that cannot be printed: a programmer's error */
     if ((size_t)n >= room) {
-        reserve(b, (size_t)n);
+        b->at[b->n] = '\0'; /* takes back the part that fitted, should there be no room for all of it */
+        if (!reserve(b, (size_t)n)) {
+            va_end(again);
+            return;
+        }
         vsnprintf(b->at + b->n, (size_t)n + 1, fmt, again);
     }
     va_end(again);
@@ -198,6 +239,7 @@ void strbuf_finish(struct strbuf *b)
 {
     if (!b)
         return;
-    free(b->at);
-    *b = (struct strbuf){0};
+    if (b->mode != STRBUF_FIXED)
+        free(b->at);
+    *b = (struct strbuf){.mode = b->mode == STRBUF_FAILS ? STRBUF_FAILS : STRBUF_ABORTS};
 }

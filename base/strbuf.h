@@ -1,14 +1,31 @@
-/* A growing string, for dumps and reports. Zero-initialize; strbuf_finish frees. Aborts without memory. */
+/* A growing string. Zero-initialize it, or choose a mode; strbuf_finish frees it.
+ *
+ *     struct strbuf b = {0};                    // dumps and reports: aborts when memory runs out
+ *     struct strbuf b = {.mode = STRBUF_FAILS}; // what a user sizes: remembers the failure; later additions do nothing
+ *     char room[512];
+ *     struct strbuf b = strbuf_fixed(room, sizeof room); // allocates nothing; fails when `room` is full
+ *
+ * A writer that was given a strbuf need not look at the mode. The owner asks strbuf_status before it uses the text.
+ */
 #ifndef BASE_STRBUF_H
 #define BASE_STRBUF_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
+
+enum strbuf_mode { STRBUF_ABORTS, STRBUF_FAILS, STRBUF_FIXED };
 
 struct strbuf {
     char *at; /* always NUL-terminated once something was added; NULL before */
     size_t n, cap;
+    enum strbuf_mode mode;
+    bool failed; /* an addition found no room; what was added before it is still there */
 };
+
+struct strbuf strbuf_fixed(char *room, size_t size);
+/* 0, or -ENOMEM when an addition found no room. */
+int strbuf_status(const struct strbuf *b);
 
 void strbuf_add(struct strbuf *b, const char *s);
 void strbuf_addn(struct strbuf *b, const char *s, size_t n);

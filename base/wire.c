@@ -1,4 +1,8 @@
-/* Lines and JSON-RPC messages. Pure: no sockets here; each side brings its own reading and writing. */
+/* Lines and JSON-RPC messages. Pure: no sockets here; each side brings its own reading and writing.
+ *
+ * The other side decides how long a line is and how many values it holds, so every allocation here may fail: reading
+ * then has no room (wire_in_space), and wire_parse returns -ENOMEM.
+ */
 #include "base/wire.h"
 
 #include <errno.h>
@@ -6,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/get.h"
+#include "base/mem.h"
 
 #define FIRST_CAP 4096
 
@@ -35,11 +39,14 @@ void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n)
         in->begin = 0;
     }
     if (in->end == in->cap && in->cap < in->max) {
-        size_t want = in->cap == 0 ? FIRST_CAP : 2 * in->cap;
-        in->cap = want < in->max ? want : in->max;
-        in->at = xrealloc(in->at, in->cap);
+        size_t want = in->cap == 0 ? FIRST_CAP : 2 * in->cap, cap = want < in->max ? want : in->max;
+        char *more = mem_realloc(in->at, cap);
+        if (more != NULL) {
+            in->at = more;
+            in->cap = cap;
+        }
     }
-    *ret = in->at + in->end;
+    *ret = in->at != NULL ? in->at + in->end : NULL;
     *ret_n = in->cap - in->end;
 }
 
@@ -78,7 +85,7 @@ static int bad_request(enum wire_code *ret_code, struct err *err, const char *wh
 static int take_call(struct wire_msg *m, enum wire_code *ret_code, struct err *err)
 {
     const struct json *method = json_get(m->doc, "method");
-    m->kind = m->id != NULL ? WIRE_REQUEST : WIRE_NOTIFICATION;
+    m->kind = m->id[0] != '\0' ? WIRE_REQUEST : WIRE_NOTIFICATION;
     if (json_type(method) != JSON_STRING)
         return bad_request(ret_code, err, "\"method\" must be a string");
     json_string(method, "method", &m->method, NULL);
@@ -99,25 +106,52 @@ static int take_answer(struct wire_msg *m, enum wire_code *ret_code, struct err 
     return 0;
 }
 
-int wire_parse(const char *line, size_t bytes, struct wire_msg *ret, enum wire_code *ret_code,
+static int take_id(struct wire_msg *m, const char *line, const struct json_span *span, enum wire_code *ret_code,
+                   struct err *err)
+{
+    const struct json *id = json_get(m->doc, "id");
+    size_t n = span->end - span->begin;
+    if (id == NULL || json_type(id) == JSON_NULL)
+        return 0;
+    if (json_type(id) != JSON_NUMBER && json_type(id) != JSON_STRING)
+        return bad_request(ret_code, err, "\"id\" must be a number or a string");
+    if (n == 0)
+        return bad_request(ret_code, err, "the key \"id\" must be written without escapes");
+    if (n > WIRE_ID_MAX)
+        return bad_request(ret_code, err, "\"id\" is too long; it may have 1024 bytes");
+    memcpy(m->id, line + span->begin, n);
+    return 0;
+}
+
+/* The line is JSON, but has too many values, or there is no memory for its tree. The answer can still name the request. */
+static int refuse_whole(struct wire_msg *m, const char *line, const struct json_span *id, int r,
+                        enum wire_code *ret_code)
+{
+    size_t n = id->end - id->begin;
+    *ret_code = r == -ENOMEM ? WIRE_INTERNAL : WIRE_PARSE_ERROR;
+    if ((r == -ENOMEM || r == -E2BIG) && n > 0 && n <= WIRE_ID_MAX && strchr("\"-0123456789", line[id->begin]) != NULL)
+        memcpy(m->id, line + id->begin, n);
+    return r;
+}
+
+int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret, enum wire_code *ret_code,
                struct err *err)
 {
     const char *version = NULL;
+    struct json_span id;
+    struct json_options options = {.max_nodes = max_nodes, .find = "id", .found = &id};
     *ret = (struct wire_msg){0};
-    *ret_code = WIRE_PARSE_ERROR;
-    int r = json_parse(line, bytes, "line", false, &ret->doc, err);
+    int r = json_parse_with(line, bytes, "line", &options, &ret->doc, err);
     if (r < 0)
-        return r;
+        return refuse_whole(ret, line, &id, r, ret_code);
     if (json_type(ret->doc) == JSON_ARRAY)
         return bad_request(ret_code, err, "batches are not supported; send one object per line");
     if (json_type(ret->doc) != JSON_OBJECT)
         return bad_request(ret_code, err, "a message is a JSON object");
-    const struct json *id = json_get(ret->doc, "id"), *v = json_get(ret->doc, "jsonrpc");
-    if (id != NULL && json_type(id) != JSON_NULL) {
-        if (json_type(id) != JSON_NUMBER && json_type(id) != JSON_STRING)
-            return bad_request(ret_code, err, "\"id\" must be a number or a string");
-        ret->id = id;
-    }
+    r = take_id(ret, line, &id, ret_code, err);
+    if (r < 0)
+        return r;
+    const struct json *v = json_get(ret->doc, "jsonrpc");
     if (v != NULL && json_type(v) == JSON_STRING)
         json_string(v, "jsonrpc", &version, NULL);
     if (version == NULL || strcmp(version, "2.0") != 0)
@@ -135,7 +169,8 @@ void wire_msg_finish(struct wire_msg *m)
 
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret)
 {
-    return m->id != NULL && json_type(m->id) == JSON_NUMBER && json_u64(m->id, "id", ret, NULL) == 0;
+    const struct json *id = m->id[0] != '\0' && m->doc != NULL ? json_get(m->doc, "id") : NULL;
+    return id != NULL && json_type(id) == JSON_NUMBER && json_u64(id, "id", ret, NULL) == 0;
 }
 
 int wire_msg_error(const struct wire_msg *m, struct err *ret)
@@ -169,15 +204,13 @@ void wire_begin_notification(struct strbuf *b, const char *method)
     begin_call(b, method);
 }
 
-static void add_id(struct strbuf *b, const struct json *id)
+static void add_id(struct strbuf *b, const char *id)
 {
-    char *text = id != NULL ? json_print(id) : NULL;
     strbuf_add(b, "{\"jsonrpc\":\"2.0\",\"id\":");
-    strbuf_add(b, text != NULL ? text : "null");
-    free(text);
+    strbuf_add(b, id != NULL && id[0] != '\0' ? id : "null");
 }
 
-void wire_begin_result(struct strbuf *b, const struct json *id)
+void wire_begin_result(struct strbuf *b, const char *id)
 {
     add_id(b, id);
     strbuf_add(b, ",\"result\":");
@@ -194,7 +227,7 @@ static void add_errno(struct strbuf *b, int code)
     strbuf_add_json(b, name != NULL ? name : "EIO");
 }
 
-void wire_add_error(struct strbuf *b, const struct json *id, enum wire_code code, const struct err *err,
+void wire_add_error(struct strbuf *b, const char *id, enum wire_code code, const struct err *err,
                     const char *hint)
 {
     add_id(b, id);

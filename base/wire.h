@@ -32,7 +32,8 @@ struct wire_in {
 
 void wire_in_init(struct wire_in *in, size_t max_line);
 void wire_in_finish(struct wire_in *in);
-/* Room for the next read, at least one byte unless a line is too long (then n is 0). */
+/* Room for the next read: at least one byte. *ret_n is 0 when a line is too long or memory ran out (wire_in_line tells a
+ * line that is too long before). */
 void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n);
 void wire_in_added(struct wire_in *in, size_t n);
 /* 1: a line, without its newline, NUL-terminated, valid until the next call of any wire_in function; 0: none yet;
@@ -43,15 +44,21 @@ bool wire_in_partial(const struct wire_in *in);
 
 enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 
-/* One message, parsed. Nodes belong to `doc`. */
+#define WIRE_NODES_MAX 100000 /* values in a line that a client sends to the daemon */
+#define WIRE_ID_MAX    1024   /* bytes of an id as it is written, quotes included */
+
+/* One message, parsed. Nodes belong to `doc`.
+ *
+ * The id is kept as the sender wrote it, and an answer repeats these bytes. So an integer of any size comes back exactly,
+ * and an answer needs no memory for it. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;
     const char *method;        /* requests and notifications */
-    const struct json *id;     /* a number or a string; NULL where there is none, or null */
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* WIRE_RESULT */
     const struct json *error;  /* WIRE_ERROR: an object */
+    char id[WIRE_ID_MAX + 1];  /* a number or a string as JSON text; "" where there is none, or null */
 };
 
 enum wire_code {
@@ -63,12 +70,12 @@ enum wire_code {
     WIRE_FAILED = -32000,
 };
 
-/* On failure *ret_code is the JSON-RPC code; ret->id is set where the message had one (then doc is set and
- * wire_msg_finish is due; it always may be called). */
-int wire_parse(const char *line, size_t bytes, struct wire_msg *ret, enum wire_code *ret_code,
+/* `max_nodes`: the most JSON values in the line; 0: any number. On failure *ret_code is the JSON-RPC code, and ret->id is
+ * set where the message had one, unless the line is not JSON. wire_msg_finish is due after a failure too. */
+int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret, enum wire_code *ret_code,
                struct err *err);
 void wire_msg_finish(struct wire_msg *m); /* takes a zeroed one */
-/* The id as a number; false when it is something else. */
+/* The id as a number; false when it is something else, or beyond JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
 /* What the other side said of a WIRE_ERROR: message, path, and the errno by name (-EIO when unknown). */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
@@ -77,10 +84,12 @@ int wire_msg_error(const struct wire_msg *m, struct err *ret);
  *     wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
 void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
-void wire_begin_result(struct strbuf *b, const struct json *id);
+void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* A whole error line. `id` may be NULL (null). The errno name, exit code and path come from err. */
-void wire_add_error(struct strbuf *b, const struct json *id, enum wire_code code, const struct err *err,
+/* The most bytes that wire_add_error writes without a hint: an id, path and message with every byte escaped, the rest. */
+#define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
+/* A whole error line. `id` may be NULL or "" (null). The errno name, exit code and path come from err. */
+void wire_add_error(struct strbuf *b, const char *id, enum wire_code code, const struct err *err,
                     const char *hint);
 /* {"errno":...,"path":...,"message":...} */
 void wire_add_err_object(struct strbuf *b, const struct err *err);

@@ -75,7 +75,7 @@ static int read_some(struct tutti *t, struct err *err)
     size_t room;
     wire_in_space(&t->in, &at, &room);
     if (room == 0)
-        return 0;
+        return t->in.cap < t->in.max ? lose(t, err, -ENOMEM, "out of memory for the daemon's answer") : 0;
     ssize_t n = recv(t->fd, at, room, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
@@ -126,7 +126,7 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
         return lose(t, err, -EPROTO, "the daemon sent a line of more than 1 MiB");
     if (r == 0)
         return 0;
-    if (wire_parse(line, bytes, ret, &code, &why) == 0)
+    if (wire_parse(line, bytes, 0, ret, &code, &why) == 0)
         return 1;
     wire_msg_finish(ret);
     t->lost = true;
@@ -336,7 +336,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     if (m->kind == WIRE_NOTIFICATION ||
         m->kind == WIRE_REQUEST) /* a server sends no requests: dropped there */
         return keep_event(t, m, err);
-    if (m->kind == WIRE_ERROR && m->id == NULL)
+    if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
     if (!wire_msg_id(m, &id) || id != t->last_id) { /* of a call that was given up */
         wire_msg_finish(m);
@@ -356,7 +356,7 @@ static int last_words(struct tutti *t, int code, struct err *err)
     struct wire_msg m = {0};
     read_some(t, NULL);
     while (take_line(t, &m, NULL) > 0) {
-        if (m.kind == WIRE_ERROR && m.id == NULL)
+        if (m.kind == WIRE_ERROR && m.id[0] == '\0')
             return connection_error(t, &m, err);
         keep_event(t, &m, NULL);
     }
@@ -412,7 +412,7 @@ int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err
             return 0;
         if (r <= 0)
             return r;
-        if (m.kind == WIRE_ERROR && m.id == NULL)
+        if (m.kind == WIRE_ERROR && m.id[0] == '\0')
             return connection_error(t, &m, err);
         if (m.kind == WIRE_NOTIFICATION)
             r = keep_event(t, &m, err);

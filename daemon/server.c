@@ -76,7 +76,7 @@ static void send_buf(struct conn *c, struct strbuf *b)
 }
 
 /* An id that is nearly a line of its own has no room in the answer: then it comes without. */
-static void send_error(struct conn *c, const struct json *id, enum wire_code code, const struct err *err)
+static void send_error(struct conn *c, const char *id, enum wire_code code, const struct err *err)
 {
     struct strbuf b = {0};
     wire_add_error(&b, id, code, err, NULL);
@@ -111,7 +111,7 @@ static void answered(struct request *rq)
 void request_reply(struct request *rq, const struct strbuf *result)
 {
     struct strbuf b = {0};
-    if (rq->msg.id != NULL) {
+    if (rq->msg.id[0] != '\0') {
         wire_begin_result(&b, rq->msg.id);
         strbuf_addn(&b, result->at, result->n);
         wire_end(&b);
@@ -129,7 +129,7 @@ void request_reply(struct request *rq, const struct strbuf *result)
 
 void request_fail(struct request *rq, enum wire_code code, const struct err *err)
 {
-    if (rq->msg.id != NULL)
+    if (rq->msg.id[0] != '\0')
         send_error(rq->conn, rq->msg.id, code, err);
     answered(rq);
 }
@@ -179,7 +179,7 @@ static void no_such_method(struct conn *c, const struct wire_msg *m)
     const char *near = json_did_you_mean(m->method, names, N_VERBS);
     err_set_at(&err, -EOPNOTSUPP, "method", "no such method%s%s%s", near != NULL ? "; did you mean \"" : "",
                near != NULL ? near : "", near != NULL ? "\"?" : "");
-    if (m->id != NULL)
+    if (m->id[0] != '\0')
         send_error(c, m->id, WIRE_NO_METHOD, &err);
 }
 
@@ -216,7 +216,7 @@ static void on_line(struct peer *p, char *line, size_t bytes)
     link_newest(c);
     if (bytes == 0 || (bytes == 1 && line[0] == '\r'))
         return;
-    int r = wire_parse(line, bytes, &m, &code, &err);
+    int r = wire_parse(line, bytes, WIRE_NODES_MAX, &m, &code, &err);
     if (r == 0 && m.kind != WIRE_REQUEST && m.kind != WIRE_NOTIFICATION) {
         code = WIRE_INVALID_REQUEST;
         r = err_set(&err, -EINVAL, "a request needs a \"method\"");

@@ -37,7 +37,7 @@ static void send_buf(struct wconn *c, struct strbuf *b)
     strbuf_finish(b);
 }
 
-static void answer_error(struct wconn *c, const struct json *id, int code, const char *why)
+static void answer_error(struct wconn *c, const char *id, int code, const char *why)
 {
     struct strbuf b = {0};
     struct err err = {0};
@@ -423,7 +423,7 @@ static void on_line(struct peer *p, char *line, size_t bytes)
     struct wire_msg m;
     enum wire_code code;
     struct err err = {0};
-    if (wire_parse(line, bytes, &m, &code, &err) < 0) {
+    if (wire_parse(line, bytes, 0, &m, &code, &err) < 0) {
         log_warning("a worker's message is malformed: %s", err.msg);
         peer_close(p);
     } else if (m.kind == WIRE_REQUEST && strcmp(m.method, "hello") == 0 && c->worker == NULL) {

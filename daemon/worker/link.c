@@ -250,7 +250,7 @@ static int take_line(struct link *l, const char *line, size_t bytes)
     uint64_t id = 0;
     if (bytes == 0)
         return 0;
-    int r = wire_parse(line, bytes, &m, &code, NULL);
+    int r = wire_parse(line, bytes, 0, &m, &code, NULL);
     if (r == 0 && m.kind == WIRE_NOTIFICATION) {
         r = take_notification(l, &m);
     } else if (r == 0 && m.kind != WIRE_REQUEST) {

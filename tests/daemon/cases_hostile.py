@@ -20,6 +20,8 @@ from strace import sanitized
 
 MANY_BYTES = 64 << 20  # of growth
 WORKER_LINE = 2 << 20
+ID_MOST = 1024  # bytes of a request's id, quotes included
+VALUES_MOST = 100000  # JSON values in a client's line
 
 
 def heavy():
@@ -120,13 +122,13 @@ def test_lines_without_end_cost_nothing(t):
 
 
 @case
-def test_an_answer_never_exceeds_a_line_whatever_the_id(t):
+def test_an_id_has_a_limit_and_every_answer_carries_it(t):
     d = idle_daemon(t)
     job = d.submit(spec("x"))["id"]
     for method, params in (("ping", {}), ("nothing", {}), ("list", {"limit": "x"}), ("show", {"id": job}),
                            ("devices", {}),
                            ("show", {"id": 99}), ("watch", {})):
-        for length in (LINE - 3000, LINE - 150):
+        for length in (ID_MOST - 2, ID_MOST - 1, 100000, LINE - 3000, LINE - 150):
             with d.connect() as c:
                 line = request("i" * length, method, **params)
                 line = line if len(line) <= LINE else request("i" * (length - len(line) + LINE), method, **params)
@@ -134,7 +136,10 @@ def test_an_answer_never_exceeds_a_line_whatever_the_id(t):
                 raw = c.read_raw_line()
                 t.check(raw is not None and len(raw) < LINE, f"{method}: an answer of {raw and len(raw)} bytes")
                 answer = json.loads(raw)
-                t.check(answer["id"] is None or len(answer["id"]) > LINE - 5000, "another id")
+                t.equal(answer["id"], "i" * length if length <= ID_MOST - 2 else None, f"the id of {length} characters")
+                if length > ID_MOST - 2:
+                    t.equal(answer["error"]["code"], -32600, f"the code for an id of {length} characters")
+                    t.contains(answer["error"]["message"], "too long")
                 t.equal(c.call("ping"), {}, "the answer afterwards")
     finish(t, d)
 
@@ -165,7 +170,8 @@ def test_numbers_of_any_size(t):
         for text, code in (("1e308", -32602), ("-1e308", -32602), ("1e309", -32700), ("-1e400", -32700),
                            ("1e-400", None),
                            ("9" * 63, -32602), ("9" * 64, -32700), ("9" * 100000, -32700), ("1" + "0" * 400, -32700),
-                           ("9007199254740992", None), ("9007199254740993", None), ("18446744073709551616", -32602),
+                           ("9007199254740991", None), ("9007199254740992", -32602), ("9007199254740993", -32602),
+                           ("18446744073709551616", -32602),
                            ("0.5", -32602), ("-0", None), ("-1", -32602), ("1E2", None), ("4294967296", None)):
             c.send_raw(b'{"jsonrpc":"2.0","id":1,"method":"list","params":{"after":' + text.encode() + b"}}\n")
             answer = c.read_line()
@@ -177,8 +183,10 @@ def test_numbers_of_any_size(t):
 def test_lines_full_of_small_things(t):
     d = idle_daemon(t)
     n = 60000
+    most = VALUES_MOST - 7  # beside the request, its four members, x and the last 1
     bodies = [
-        (b'{"x":[' + b"[]," * n + b"1]}", -32602), (b'{"x":[' + b"1," * 2 * n + b"1]}", -32602),
+        (b'{"x":[' + b"[]," * n + b"1]}", -32602), (b'{"x":[' + b"1," * most + b"1]}", -32602),
+        (b'{"x":[' + b"1," * (most + 1) + b"1]}", -32700), (b'{"x":[' + b"1," * 400000 + b"1]}", -32700),
         (b"{" + b",".join(b'"%x":1' % i for i in range(n)) + b"}", -32602),
         (b"{" + b",".join(b'"%x":1' % (i % 40000) for i in range(n)) + b"}", -32700),
         (b'{"id":' + b" " * 500000 + b"1}", None), (b'{"id":"' + b"\\u0041" * 100000 + b'"}', -32602),
@@ -190,7 +198,12 @@ def test_lines_full_of_small_things(t):
         for body, code in bodies:
             c.send_raw(b'{"jsonrpc":"2.0","id":7,"method":"show","params":' + body + b"}\n")
             raw = c.read_raw_line()
-            t.equal(json.loads(raw).get("error", {}).get("code"), code, f"code for {body[:30]}")
+            answer = json.loads(raw)
+            t.equal((answer["id"], answer.get("error", {}).get("code")), (None if b'"1":1,' in body and code == -32700 else 7, code),
+                    f"id and code for {body[:30]}")
+            if code == -32700 and answer["id"] == 7:
+                t.equal(answer["error"]["data"]["errno"], "E2BIG", "the errno for too many values")
+                t.contains(answer["error"]["message"], f"more than {VALUES_MOST} values")
             t.check(len(raw) < 8192, f"an answer of {len(raw)} bytes")
     finish(t, d)
 

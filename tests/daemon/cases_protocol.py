@@ -182,7 +182,7 @@ except ConnectionResetError:
     d.stop()
 
 
-IDS = [0, 1, -1, 1.5, 1e300, 2**53, "", "x", "7", "é🎵", 'a "quoted" \\ one\n', "y" * 10000]
+IDS = [0, 1, -1, 1.5, 1e300, 2**53, 2**53 + 1, -2**64 - 1, 10**60 + 7, "", "x", "7", "é🎵", 'a "quoted" \\ one\n', "y" * 1000]
 
 
 @case
@@ -199,6 +199,9 @@ def test_ids_come_back_as_they_were(t):
             c.send_raw(request(i, "ping"))
             line = c.read_line()
             t.equal((line["id"], line["error"]["code"]), (None, -32600), f"the answer to id {i!r}")
+        for text in ("1.0", "1E+2", "-0", '"\\u0041\\/"', "9007199254740993.0"):  # byte for byte, not only the same value
+            c.send_raw(b'{"jsonrpc":"2.0","id": ' + text.encode() + b' ,"method":"ping"}\n')
+            t.equal(c.read_raw_line(), b'{"jsonrpc":"2.0","id":' + text.encode() + b',"result":{}}', f"the answer to id {text}")
     d.stop()
 
 

@@ -139,7 +139,7 @@ static void spy_send(struct watcher *w, const char *line, size_t bytes)
     const char *name;
     assert_int_equal(s->gone, 0);
     assert_int_equal(line[bytes - 1], '\n');
-    if (wire_parse(line, bytes - 1, &m, &code, &err) < 0)
+    if (wire_parse(line, bytes - 1, 0, &m, &code, &err) < 0)
         fail_msg("%s: %.200s", err.msg, line);
     assert_int_equal(m.kind, WIRE_NOTIFICATION);
     assert_string_equal(m.method, "event");

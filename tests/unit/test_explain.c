@@ -340,7 +340,7 @@ static void test_json_round_trip(void **state)
     assert_round_trip(p);
     strcpy(p->policy, "quote\" \\ and 31 bytes of policy");
     assert_int_equal(strlen(p->policy), 31);
-    p->host_bytes = 1ull << 53;
+    p->host_bytes = (1ull << 53) - 1;
     p->n_boundary = 0;
     for (int k = 0; k < PROGRAM_COUNT; k++)
         p->programs[k].n_instrs = 0;

@@ -182,7 +182,7 @@ static void test_a_new_job_survives(void **state)
 static void test_the_greatest_numbers_survive(void **state)
 {
     struct job j = full(JOB_RUNNING);
-    uint64_t most = 1ull << 53;
+    uint64_t most = (1ull << 53) - 1;
     (void)state;
     j.uid = UINT32_MAX;
     j.ask = (struct job_ask){UINT32_MAX, UINT32_MAX, most, most, most};

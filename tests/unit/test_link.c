@@ -98,7 +98,7 @@ static bool next(struct conn *c)
             return false;
         wire_in_added(&c->in, (size_t)got);
     }
-    assert_int_equal(wire_parse(line, n, &c->m, &code, NULL), 0);
+    assert_int_equal(wire_parse(line, n, 0, &c->m, &code, NULL), 0);
     return true;
 }
 

@@ -5,9 +5,12 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 
 static void test_strbuf_starts_empty_and_grows(void **state)
@@ -120,9 +123,54 @@ static void test_strbuf_bytes_are_readable(void **state)
     check_bytes(~0ull, "16.00 EiB");
 }
 
+/* Every addition after the failure does nothing, and what was there before stays. */
+static void test_strbuf_that_may_fail_remembers_it(void **state)
+{
+    struct strbuf b = {.mode = STRBUF_FAILS};
+
+    (void)state;
+    strbuf_add(&b, "kept");
+    mem_fail_nth(1);
+    strbuf_addf(&b, "%200d", 7);
+    assert_true(mem_has_failed());
+    strbuf_add(&b, "x");
+    strbuf_addf(&b, "%d", 7);
+    strbuf_add_json(&b, "y");
+    assert_int_equal(strbuf_status(&b), -ENOMEM);
+    assert_string_equal(b.at, "kept");
+    assert_int_equal(b.n, 4);
+    strbuf_finish(&b);
+    assert_int_equal(strbuf_status(&b), 0);
+    mem_fail_nth(1);
+    strbuf_add(&b, "z");
+    assert_int_equal(strbuf_status(&b), -ENOMEM); /* the mode stays */
+    strbuf_finish(&b);
+}
+
+static void test_strbuf_fixed_never_allocates_and_ends_where_its_room_ends(void **state)
+{
+    char room[8];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
+
+    (void)state;
+    mem_fail_nth(1);
+    strbuf_add(&b, "abc");
+    strbuf_addf(&b, "%d", 4567);
+    assert_int_equal(strbuf_status(&b), 0);
+    assert_string_equal(room, "abc4567");
+    strbuf_addf(&b, "%d", 8);
+    assert_int_equal(strbuf_status(&b), -ENOMEM);
+    assert_string_equal(room, "abc4567");
+    assert_false(mem_has_failed());
+    mem_fail_nth(0);
+    strbuf_finish(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strbuf_that_may_fail_remembers_it),
+        cmocka_unit_test(test_strbuf_fixed_never_allocates_and_ends_where_its_room_ends),
         cmocka_unit_test(test_strbuf_starts_empty_and_grows),
         cmocka_unit_test(test_strbuf_addn_takes_part_of_a_string),
         cmocka_unit_test(test_strbuf_addf_longer_than_any_guess),

@@ -14,6 +14,7 @@
 
 #include "base/rng.h"
 #include "base/vec.h"
+#include "base/mem.h"
 #include "base/wire.h"
 
 /* ---------------------------------------------------------------------------------------------- lines */
@@ -280,23 +281,17 @@ static void check_refused_n(const char *text, size_t n, enum wire_code want, con
     struct wire_msg m;
     enum wire_code code;
     struct err err = {0};
-    int r = wire_parse(text, n, &m, &code, &err);
+    int r = wire_parse(text, n, 0, &m, &code, &err);
 
     if (r >= 0)
         fail_msg("accepted: %.80s", text);
     assert_int_equal(r, err.code);
     if (code != want || strstr(err.msg, part) == NULL)
         fail_msg("%.80s: %d %s", text, code, err.msg);
-    if (id == NULL) {
-        assert_null(m.id);
-    } else {
-        char *printed = json_print(m.id);
-        assert_string_equal(printed, id);
-        free(printed);
-    }
+    assert_string_equal(m.id, id != NULL ? id : "");
     wire_msg_finish(&m);
     wire_msg_finish(&m);
-    assert_true(wire_parse(text, n, &m, &code, NULL) < 0); /* err may be NULL */
+    assert_true(wire_parse(text, n, 0, &m, &code, NULL) < 0); /* err may be NULL */
     wire_msg_finish(&m);
 }
 
@@ -343,7 +338,7 @@ static void test_parse_errors_say_line_and_column(void **state)
     struct err err;
     (void)state;
 
-    assert_true(wire_parse("{\"id\": x}", 9, &m, &code, &err) < 0);
+    assert_true(wire_parse("{\"id\": x}", 9, 0, &m, &code, &err) < 0);
     assert_string_equal(err.path, "line:1:8");
     wire_msg_finish(&m);
 }
@@ -397,7 +392,7 @@ static struct wire_msg parse(const char *text)
     enum wire_code code;
     struct err err;
 
-    if (wire_parse(text, strlen(text), &m, &code, &err) < 0)
+    if (wire_parse(text, strlen(text), 0, &m, &code, &err) < 0)
         fail_msg("%s: refused: %s", text, err.msg);
     return m;
 }
@@ -419,7 +414,7 @@ static void test_the_four_kinds_are_told_apart(void **state)
 
     m = parse("{\"jsonrpc\":\"2.0\",\"method\":\"m\"}");
     assert_int_equal(m.kind, WIRE_NOTIFICATION);
-    assert_null(m.id);
+    assert_string_equal(m.id, "");
     assert_null(m.params);
     assert_false(wire_msg_id(&m, &id));
     wire_msg_finish(&m);
@@ -436,7 +431,7 @@ static void test_the_four_kinds_are_told_apart(void **state)
 
     m = parse("{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}");
     assert_int_equal(m.kind, WIRE_ERROR);
-    assert_null(m.id);
+    assert_string_equal(m.id, "");
     wire_msg_finish(&m);
 
     m = parse(
@@ -464,7 +459,9 @@ static void test_ids_are_numbers_only_when_whole(void **state)
     check_id("0", true, 0);
     check_id("7.0", true, 7);
     check_id("1e3", true, 1000);
-    check_id("9007199254740992", true, 1ull << 53);
+    check_id("9007199254740991", true, (1ull << 53) - 1);
+    check_id("9007199254740992", false, 0);
+    check_id("9007199254740993", false, 0); /* reads as the same double as the one before */
     check_id("-1", false, 0);
     check_id("1.5", false, 0);
     check_id("1e300", false, 0);
@@ -483,7 +480,7 @@ static void check_built(struct strbuf *b, const char *want)
     assert_string_equal(b->at, want);
     assert_int_equal(b->at[b->n - 1], '\n');
     assert_ptr_equal(memchr(b->at, '\n', b->n), b->at + b->n - 1); /* and nowhere else */
-    assert_int_equal(wire_parse(b->at, b->n - 1, &m, &code, &err), 0);
+    assert_int_equal(wire_parse(b->at, b->n - 1, 0, &m, &code, &err), 0);
     wire_msg_finish(&m);
     strbuf_finish(b);
 }
@@ -510,6 +507,11 @@ static void test_results_carry_the_id_as_it_came(void **state)
                                       "-3",
                                       "1.5",
                                       "9007199254740992",
+                                      "9007199254740993",
+                                      "-18446744073709551617",
+                                      "1.0",
+                                      "1E+2",
+                                      "\"\\u0041\"",
                                       "\"\"",
                                       "\"a \\\"quoted\\\" one\"",
                                       "\"\xc3\xa9 \xf0\x9f\x8e\xb5\"",
@@ -530,6 +532,124 @@ static void test_results_carry_the_id_as_it_came(void **state)
     }
 }
 
+/* Of the longest id every byte comes back; one byte more is refused. */
+static void test_ids_are_as_long_as_the_limit(void **state)
+{
+    char line[WIRE_ID_MAX + 100], id[WIRE_ID_MAX + 2];
+    (void)state;
+
+    memset(id, 'i', sizeof id);
+    id[0] = id[WIRE_ID_MAX - 1] = '"';
+    id[WIRE_ID_MAX] = '\0';
+    snprintf(line, sizeof line, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"method\":\"m\"}", id);
+    struct wire_msg m = parse(line);
+    assert_string_equal(m.id, id);
+    wire_msg_finish(&m);
+    id[WIRE_ID_MAX - 1] = 'i';
+    id[WIRE_ID_MAX] = '"';
+    id[WIRE_ID_MAX + 1] = '\0';
+    snprintf(line, sizeof line, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"method\":\"m\"}", id);
+    check_refused(line, WIRE_INVALID_REQUEST, "too long", NULL);
+}
+
+static void test_an_id_whose_key_is_escaped_is_refused(void **state)
+{
+    (void)state;
+    check_refused("{\"jsonrpc\":\"2.0\",\"\\u0069d\":1,\"method\":\"m\"}", WIRE_INVALID_REQUEST, "without escapes", NULL);
+}
+
+/* "params":{"id":..} and an id inside of a list are not the request's. */
+static void test_only_the_outermost_id_counts(void **state)
+{
+    struct wire_msg m = parse("{\"params\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"method\":\"m\"}");
+    (void)state;
+
+    assert_string_equal(m.id, "");
+    wire_msg_finish(&m);
+    m = parse("{\"params\":{\"id\":5},\"id\" :\t7 ,\"jsonrpc\":\"2.0\",\"method\":\"m\",\"x\":{\"id\":8}}");
+    assert_string_equal(m.id, "7");
+    wire_msg_finish(&m);
+}
+
+/* --------------------------------------------------------------------------------------------- limits */
+
+static void test_too_many_values_are_refused_with_the_id(void **state)
+{
+    static const char line[] = "{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"m\",\"params\":{\"x\":[0,0,0]}}";
+    struct wire_msg m;
+    enum wire_code code;
+    struct err err;
+    (void)state;
+
+    /* The object, three members, params, x and its three elements. */
+    assert_int_equal(wire_parse(line, sizeof line - 1, 9, &m, &code, &err), 0);
+    wire_msg_finish(&m);
+    assert_int_equal(wire_parse(line, sizeof line - 1, 8, &m, &code, &err), -E2BIG);
+    assert_int_equal(code, WIRE_PARSE_ERROR);
+    assert_string_equal(m.id, "9");
+    assert_string_equal(err.path, "line:1:57");
+    assert_non_null(strstr(err.msg, "more than 8 values"));
+    wire_msg_finish(&m);
+}
+
+static void test_without_memory_a_line_is_refused_with_its_id(void **state)
+{
+    static const char line[] = "{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{\"x\":[\"a\",1,{}]},\"id\":\"me\"}";
+    uint64_t n = 0;
+    (void)state;
+
+    for (bool failed = true; failed;) {
+        struct wire_msg m;
+        enum wire_code code;
+        struct err err = {0};
+        mem_fail_nth(++n);
+        int r = wire_parse(line, sizeof line - 1, 0, &m, &code, &err);
+        failed = mem_has_failed();
+        mem_fail_nth(0);
+        assert_int_equal(r, failed ? -ENOMEM : 0);
+        assert_string_equal(m.id, "\"me\"");
+        if (failed) {
+            assert_int_equal(code, WIRE_INTERNAL);
+            assert_non_null(strstr(err.msg, "out of memory"));
+        }
+        wire_msg_finish(&m);
+    }
+    assert_true(n > 10); /* nodes and their texts */
+}
+
+static void test_without_memory_there_is_no_room_for_a_line(void **state)
+{
+    struct wire_in in;
+    char *at;
+    size_t n;
+    (void)state;
+
+    wire_in_init(&in, WIRE_LINE_MAX);
+    mem_fail_nth(1);
+    wire_in_space(&in, &at, &n);
+    assert_int_equal(n, 0);
+    wire_in_space(&in, &at, &n);
+    assert_true(n > 0);
+    wire_in_finish(&in);
+}
+
+/* The longest error needs no more than WIRE_ERROR_MAX, so that it can be written where nothing can be allocated. */
+static void test_the_longest_error_fits_its_buffer(void **state)
+{
+    static char room[WIRE_ERROR_MAX];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
+    struct err err = {.code = -EOPNOTSUPP};
+    char id[WIRE_ID_MAX + 1];
+    (void)state;
+
+    memset(id, '7', sizeof id - 1);
+    id[WIRE_ID_MAX] = '\0';
+    memset(err.msg, 1, sizeof err.msg - 1);
+    memset(err.path, 1, sizeof err.path - 1);
+    wire_add_error(&b, id, WIRE_INVALID_PARAMS, &err, NULL);
+    assert_int_equal(strbuf_status(&b), 0);
+}
+
 /* --------------------------------------------------------------------------------------------- errors */
 
 static void check_round_trip(const struct err *err, const char *hint, int want_code, const char *want_msg)
@@ -541,9 +661,9 @@ static void check_round_trip(const struct err *err, const char *hint, int want_c
 
     wire_add_error(&b, NULL, WIRE_FAILED, err, hint);
     assert_int_equal(b.at[b.n - 1], '\n');
-    assert_int_equal(wire_parse(b.at, b.n - 1, &m, &code, NULL), 0);
+    assert_int_equal(wire_parse(b.at, b.n - 1, 0, &m, &code, NULL), 0);
     assert_int_equal(m.kind, WIRE_ERROR);
-    assert_null(m.id);
+    assert_string_equal(m.id, "");
     assert_int_equal(wire_msg_error(&m, &back), want_code);
     assert_int_equal(back.code, want_code);
     assert_string_equal(back.path, err->path);
@@ -662,6 +782,13 @@ int main(void)
         cmocka_unit_test(test_ids_are_numbers_only_when_whole),
         cmocka_unit_test(test_what_is_built_can_be_read),
         cmocka_unit_test(test_results_carry_the_id_as_it_came),
+        cmocka_unit_test(test_ids_are_as_long_as_the_limit),
+        cmocka_unit_test(test_an_id_whose_key_is_escaped_is_refused),
+        cmocka_unit_test(test_only_the_outermost_id_counts),
+        cmocka_unit_test(test_too_many_values_are_refused_with_the_id),
+        cmocka_unit_test(test_without_memory_a_line_is_refused_with_its_id),
+        cmocka_unit_test(test_without_memory_there_is_no_room_for_a_line),
+        cmocka_unit_test(test_the_longest_error_fits_its_buffer),
         cmocka_unit_test(test_every_errno_survives_the_way),
         cmocka_unit_test(test_texts_survive_the_way),
         cmocka_unit_test(test_errors_of_strangers_are_read_as_far_as_they_go),

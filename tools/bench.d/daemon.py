@@ -1,6 +1,10 @@
-"""Figures of the daemon: durable submits a second, one at a time and in flight together, and what a list of 1,000 queued
-jobs takes on the socket and through the client.   daemon.py TUTTID TUTTI"""
+"""Figures of the daemon. daemon.py TUTTID TUTTI [crowd]
+
+Without a word: durable submits a second, one at a time and in flight together, and the time of a list of 1,000 queued
+jobs on the socket and through the client. Then, or alone with `crowd`: the round trip of a ping while six clients submit
+specs of 700 kB as fast as they are answered, beside the same ping on an idle daemon."""
 import json
+import multiprocessing
 import os
 import socket
 import statistics
@@ -64,8 +68,73 @@ def fsync_ms(folder):
         return median_ms(write, 50)
 
 
+BIG = 700_000
+CLIENTS = 6
+
+
+def big_spec():
+    """A valid spec of BIG bytes: a long chain of layers, and spaces as a person's editor would put them."""
+    layers = [{"op": "linear", "out": 8, "bias": False}, {"op": "tanh"}] * 4999 + [{"op": "linear", "out": 3}]
+    text = json.dumps(dict(SPEC, model={"type": "chain", "input": 6, "layers": layers}))
+    spaces = (BIG - len(text)) // len(layers)
+    return text.replace("}, {", "}," + " " * spaces + "{")
+
+
+def crowd_client(path, folder, number, stop, counts):
+    """Submits without pause. A refusal (a quota, the length of the queue) is an answer too."""
+    line = ('{"jsonrpc":"2.0","id":1,"method":"submit","params":{"dir":%s,"spec":%s}}\n' % (json.dumps(folder), big_spec())).encode()
+    wire = Wire(path)
+    while not stop.is_set():
+        wire.file.write(line)
+        wire.file.flush()
+        answer = json.loads(wire.file.readline())
+        counts[2 * number + ("error" in answer)] += 1
+
+
+def ping_times(path, seconds):
+    wire = Wire(path)
+    taken, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        wire.send("ping")
+        wire.answer()
+        taken.append(1000 * (time.perf_counter() - begin))
+        time.sleep(0.005)
+    return sorted(taken)
+
+
+def print_pings(what, taken):
+    at = lambda share: taken[min(len(taken) - 1, int(share * len(taken)))]  # noqa: E731
+    print(f"{what:44} {at(0.5):10.2f} ms p50 {at(0.99):9.2f} ms p99 {taken[-1]:9.2f} ms worst  ({len(taken)} pings)")
+
+
+def crowd(tuttid, folder, seconds=10):
+    daemon, path = start(tuttid, folder)
+    try:
+        print_pings("ping, nobody else", ping_times(path, 2))
+        stop, counts = multiprocessing.Event(), multiprocessing.Array("q", 2 * CLIENTS)
+        clients = [multiprocessing.Process(target=crowd_client, args=(path, folder, i, stop, counts)) for i in range(CLIENTS)]
+        for c in clients:
+            c.start()
+        time.sleep(1)
+        taken = ping_times(path, seconds)
+        stop.set()
+        print_pings(f"ping, beside {CLIENTS} clients with specs of {BIG // 1000} kB", taken)
+        print(f"{'their submits meanwhile':44} {sum(counts[0::2]):10} done {sum(counts[1::2]):8} refused")
+        for c in clients:
+            c.join(20)
+            c.kill()
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
 def main():
     tuttid, tutti = sys.argv[1:3]
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
+        crowd(tuttid, folder)
+    if sys.argv[3:] == ["crowd"]:
+        return
     with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
         daemon, path = start(tuttid, folder)
         try:

@@ -1,0 +1,60 @@
+/* See mem.h. The counter is one atomic, because a request is served by the loop's thread and by the pool in turn.
+ * A production program never calls mem_fail_nth; it pays one relaxed load per allocation.
+ */
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic uint64_t until_failure; /* allocations left up to and including the one that fails; 0: none fails */
+static atomic_bool has_failed;
+
+void mem_fail_nth(uint64_t n)
+{
+    atomic_store(&has_failed, false);
+    atomic_store(&until_failure, n);
+}
+
+bool mem_has_failed(void)
+{
+    return atomic_load(&has_failed);
+}
+
+static bool must_fail(void)
+{
+    uint64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);
+
+    while (left > 0)
+        if (atomic_compare_exchange_weak(&until_failure, &left, left - 1))
+            break;
+    if (left != 1)
+        return false;
+    atomic_store(&has_failed, true);
+    return true;
+}
+
+void *mem_alloc(size_t bytes)
+{
+    return must_fail() ? NULL : malloc(bytes ? bytes : 1);
+}
+
+void *mem_calloc(size_t count, size_t size)
+{
+    if (must_fail())
+        return NULL;
+    return count && size ? calloc(count, size) : calloc(1, 1);
+}
+
+void *mem_realloc(void *p, size_t bytes)
+{
+    return must_fail() ? NULL : realloc(p, bytes ? bytes : 1);
+}
+
+char *mem_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = mem_alloc(n);
+
+    return copy ? memcpy(copy, s, n) : NULL;
+}
