@@ -123,6 +123,10 @@ void json_path_index(char *buf, size_t size, const char *base, size_t i);
 /* The nearest of `names` to `word` by edit distance, or NULL when none is near. */
 const char *json_did_you_mean(const char *word, const char *const *names, int n);
 
+/* The shortest of the usual forms that reads back as the same bits: 0.1, 1e+300. Whole numbers have no
+ * exponent where that is possible. 32 bytes are enough. */
+void json_format_number(double v, char *buf, size_t size);
+
 /* Writing back: the node as compact JSON text, keys in document order. json_add takes what a user sizes when `b` may fail;
  * json_print returns malloc'ed text, and aborts when memory runs out. */
 void json_add(struct strbuf *b, const struct json *node);

@@ -12,7 +12,4 @@ const char *json_node_text(const struct json *node);
 double json_node_number(const struct json *node);
 bool json_node_true(const struct json *node);
 
-/* The shortest of the usual forms that reads back as the same bits; whole numbers without an exponent. */
-void json_format_number(double v, char *buf, size_t size);
-
 #endif

@@ -1,7 +1,8 @@
 /* Counter-based random numbers (Philox4x32-10): a value is a pure function of its key and counter, so any
  * step of any job can be recomputed in any order, on any device, by any number of threads.
  *
- * Dropout numbers the elements of a row. Four consecutive elements (a quad) share one block of random numbers:
+ * Dropout numbers the elements of a row. Four consecutive elements (a quad) share one block of random
+ * numbers:
  *
  *     counter word 0   low 32 bits of the quad's number, element / 4
  *     counter word 1   position of the row in the global batch
@@ -9,9 +10,10 @@
  *     counter word 3   step
  *     key              seed; the high 32 bits of the quad's number are added to its high half
  *
- * The other counter words have no room for the high bits of the quad's number. A job has one seed, so two different
- * (quad, row, purpose, layer, step) of a job never share both key and counter: no two elements repeat each other's
- * numbers by construction. Other purposes lay out the words where they draw their numbers.
+ * The other counter words have no room for the high bits of the quad's number. A job has one seed, so two
+ * different (quad, row, purpose, layer, step) of a job never share both key and counter: no two elements
+ * repeat each other's numbers by construction. Other purposes lay out the words where they draw their
+ * numbers.
  *
  * Pure functions; any thread.
  */
@@ -58,7 +60,8 @@ RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 }
 
 /* The random numbers of elements 4 * quad to 4 * quad + 3 of a row. */
-RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2, uint32_t step)
+RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
+                                     uint32_t step)
 {
     return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }

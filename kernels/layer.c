@@ -53,6 +53,8 @@ static enum param_init init_of(enum param_class class, float std)
         return INIT_ONES;
     case PARAM_BIAS:
         return std > 0.0f ? INIT_ZEROS : INIT_UNIFORM_FAN_IN;
+    case PARAM_EMBEDDING:
+        return INIT_NORMAL;
     default:
         return std > 0.0f ? INIT_NORMAL : INIT_UNIFORM_FAN_IN;
     }
@@ -73,7 +75,7 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
             .class = class,
             .init = init_of(class, std),
             .fan_in = fan_in,
-            .std = std,
+            .std = class == PARAM_EMBEDDING && std <= 0.0f ? LAYER_EMBEDDING_STD : std,
             .key = p->l->key,
         };
         snprintf(to->name, sizeof to->name, "%s", name);

@@ -44,7 +44,8 @@ struct layer {
     uint32_t vocab;            /* embedding, lm_head */
     uint32_t positions;        /* positions: how many it has, at least seq */
     float smoothing;           /* losses: of labels */
-    float init_std, proj_std;  /* of weights, and of those that write to a residual; 0: uniform by fan-in */
+    float init_std;            /* initial weights are N(0, init_std^2) and biases 0; 0: see enum param_init */
+    float proj_std;            /* attention, mlp: the same for "proj", which writes to the residual */
     bool tied;                 /* lm_head: its W is that of an earlier layer, `owner`, of the same size */
     uint32_t owner;
 
@@ -88,12 +89,21 @@ struct layer_cost { /* of one micro-batch of `rows` rows */
     uint64_t fwd_bytes, bwd_bytes; /* memory read and written by the ops */
 };
 
+/* Initial values follow from the class of a parameter and from the standard deviation that its layer gives:
+ *
+ *     class       std > 0       std 0
+ *     matrix      N(0, std^2)   uniform by fan-in
+ *     bias        0             uniform by the fan-in of its matrix
+ *     embedding   N(0, std^2)   N(0, LAYER_EMBEDDING_STD^2)
+ *     norm        1             1; the bias of a norm is 0
+ */
 enum param_init {
     INIT_UNIFORM_FAN_IN, /* U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as PyTorch's Linear does */
     INIT_NORMAL,         /* N(0, std^2) */
     INIT_ONES,
     INIT_ZEROS,
 };
+#define LAYER_EMBEDDING_STD 0.02f
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 

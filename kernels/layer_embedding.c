@@ -28,7 +28,7 @@ static uint32_t embedding_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, layer_width_out(l), l->init_std > 0 ? l->init_std : 1, 0);
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, layer_width_out(l), l->init_std, 0);
     return p.n;
 }
 

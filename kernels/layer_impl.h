@@ -87,8 +87,8 @@ struct layer_params {
     uint32_t n;
     uint64_t offset;
 };
-/* [a][b], or with b = 0 [a]. Its initial values follow from its class and, for a matrix, `std` (0: uniform by fan-in; so
- * then is a bias, for which `fan_in` is given). */
+/* Adds a parameter of the shape [a][b], or [a] with b = 0. `std` and `fan_in` decide its initial values:
+ * see enum param_init. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

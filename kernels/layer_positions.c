@@ -29,8 +29,7 @@ static uint32_t positions_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions, layer_width(l), l->init_std > 0 ? l->init_std : 1,
-                    0);
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions, layer_width(l), l->init_std, 0);
     return p.n;
 }
 

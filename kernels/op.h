@@ -119,13 +119,14 @@ struct op_rownorm_bwd {
     uint32_t rows, n;
     bool rms, accumulate;
 };
-/* Causal self-attention of `rows` sequences of `seq` tokens: y = dropout(softmax(q k^T / sqrt(head) + mask)) v for each
- * of `heads` heads; head h uses key and value h / (heads / kv_heads). A token of qkv holds its queries [heads][head],
- * then its keys [kv_heads][head], then its values. lse is the logarithm of each softmax's sum: of exp(score), [rows]
- * [heads][seq]. Scores are dropped as op_dropout does, with RNG_SCORES: the score of query q and key k in head h is
- * element ((first_head + h) * seq + q) * seq + k of the row, a number of 64 bits. first_head is the number of head 0 among
- * the heads of the layer; an op on some of the heads then drops what an op on all of them would drop.
- * Neither ever holds all scores of a head. */
+/* Causal self-attention of `rows` sequences of `seq` tokens: y = dropout(softmax(q k^T / sqrt(head) +
+ * mask)) v for each of `heads` heads; head h uses key and value h / (heads / kv_heads). A token of qkv
+ * holds its queries [heads][head], then its keys [kv_heads][head], then its values. lse is the logarithm
+ * of each softmax's sum: of exp(score), [rows] [heads][seq]. Scores are dropped as op_dropout does, with
+ * RNG_SCORES: the score of query q and key k in head h is element ((first_head + h) * seq + q) * seq + k
+ * of the row, a number of 64 bits. first_head is the number of head 0 among the heads of the layer; an op
+ * on some of the heads then drops what an op on all of them would drop. Neither ever holds all scores of a
+ * head. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
     float *y;         /* [rows][seq][heads * head] */

@@ -118,7 +118,7 @@ static void take_size_or(struct reader *c, const char *key, const char *other, u
 static void take_float(struct reader *c, const char *key, double lo, double hi, float *ret)
 {
     const struct json *node = find(c, key);
-    char path[256], why[80];
+    char path[256], why[120], rounded[48] = "";
     double v = 0;
 
     if (!node)
@@ -127,7 +127,9 @@ static void take_float(struct reader *c, const char *key, double lo, double hi, 
     c->r = json_double(node, path, &v, c->err);
     if (c->r < 0)
         return;
-    snprintf(why, sizeof why, "it must be at least %g and less than %g", lo, hi);
+    if (v >= lo && v < hi && (float)v >= (float)hi)
+        snprintf(rounded, sizeof rounded, "as a float32 it is %.8g; ", (double)(float)v);
+    snprintf(why, sizeof why, "%sit must be at least %.8g and less than %.8g", rounded, lo, hi);
     if (!(v >= lo && v < hi) || (float)v >= (float)hi)
         refuse(c, key, node, -EINVAL, why);
     else

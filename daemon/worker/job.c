@@ -34,7 +34,7 @@ int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
     *ret = (struct job){0};
     int r = o->spec_text != NULL
-                ? spec_parse(o->spec_text, strlen(o->spec_text), "spec", o->dir, false, &ret->spec, err)
+                ? spec_parse_accepted(o->spec_text, strlen(o->spec_text), "spec", o->dir, &ret->spec, err)
                 : spec_load_in(o->spec_path, o->dir, &ret->spec, err);
     if (r < 0)
         return r;

@@ -19,7 +19,7 @@
 /* What the command line may set over the spec: where to run, never what to compute. */
 struct job_options {
     const char *spec_path; /* "-": standard input */
-    const char *spec_text; /* the spec itself, in place of spec_path; NULL: none */
+    const char *spec_text; /* in place of spec_path: a spec that the daemon accepted; NULL: none */
     const char *dir;       /* where its relative paths begin; NULL: the current directory */
     const char *output;    /* NULL: the spec's */
     enum backend_choice backend;

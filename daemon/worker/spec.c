@@ -1,8 +1,9 @@
 /* The job spec: the top of the reader, what crosses sections, and what is derived from a spec.
  *
  * Why the whole schema is in code and not in a table: json_take_* calls are the schema (base/json_read.c),
- * and what a section means stands where it is read. The sections are in spec_model.c, spec_data.c and
- * spec_sections.c, in the order of `sections` below: what a later check needs is read before.
+ * and what a section means stands where it is read. The sections are in spec_init.c, spec_model.c,
+ * spec_data.c and spec_sections.c. `sections` below gives the order in which they are read: a section that
+ * needs another one comes after it.
  *
  * Nothing here opens a file that a spec names, so the daemon may use it too. Pure functions; any thread.
  */
@@ -25,15 +26,6 @@
 #define MAX_FILE_BYTES (16u << 20)
 
 /* ------------------------------------------------------------------------------------------ sections */
-
-static int read_init(const struct spec_reader *r, const struct json *node)
-{
-    struct json_obj o;
-
-    json_obj_begin(&o, node, "init", r->err);
-    json_take_u64(&o, "seed", JSON_OPTIONAL, &r->s->seed);
-    return json_obj_end(&o);
-}
 
 static int read_method(const struct spec_reader *r, const struct json *node)
 {
@@ -76,8 +68,8 @@ static const struct section {
     enum json_need need;
     int (*read)(const struct spec_reader *r, const struct json *node);
 } sections[] = {
+    {"init", JSON_OPTIONAL, spec_read_init},
     {"model", JSON_REQUIRED, spec_read_model},
-    {"init", JSON_OPTIONAL, read_init},
     {"data", JSON_REQUIRED, spec_read_data},
     {"train", JSON_REQUIRED, spec_read_train},
     {"optimizer", JSON_REQUIRED, spec_read_optimizer},
@@ -104,8 +96,6 @@ static void set_defaults(struct spec *s)
     s->checkpoint.keep = 2;
     s->schedule.gamma = 0.1;
     s->resources.devices_min = 1;
-    s->queue.priority = PRIORITY_NORMAL;
-    s->queue.preemptible = true;
 }
 
 /* The name becomes part of a path (the default output) and of tables that people read. */
@@ -244,11 +234,12 @@ static int settle(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-static int parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments, bool closed,
-                 struct spec **ret, struct err *err)
+/* `how` says what kind of reader it is; the spec and err are filled in here. */
+static int parse(const char *text, size_t bytes, const char *name, bool comments,
+                 const struct spec_reader *how, struct spec **ret, struct err *err)
 {
     struct arena *arena;
-    struct spec_reader reader = {.base_dir = base_dir, .closed = closed, .err = err};
+    struct spec_reader reader = *how;
     struct json *doc;
     int r = json_parse(text, bytes, name, comments, &doc, err);
 
@@ -257,8 +248,11 @@ static int parse(const char *text, size_t bytes, const char *name, const char *b
     arena = arena_create();
     reader.s = arena_alloc(arena, sizeof *reader.s);
     reader.s->arena = arena;
+    reader.err = err;
     set_defaults(reader.s);
     r = read_top(&reader, doc);
+    if (r == 0)
+        r = spec_check_init(reader.s, err);
     if (r == 0)
         r = check_eval(reader.s, err);
     if (r == 0)
@@ -277,13 +271,21 @@ static int parse(const char *text, size_t bytes, const char *name, const char *b
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
                struct spec **ret, struct err *err)
 {
-    return parse(text, bytes, name, base_dir, comments, false, ret, err);
+    return parse(text, bytes, name, comments, &(struct spec_reader){.base_dir = base_dir}, ret, err);
 }
 
 int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
                       struct err *err)
 {
-    return parse(text, bytes, name, base_dir, false, true, ret, err);
+    return parse(text, bytes, name, false, &(struct spec_reader){.base_dir = base_dir, .closed = true}, ret,
+                 err);
+}
+
+int spec_parse_accepted(const char *text, size_t bytes, const char *name, const char *base_dir,
+                        struct spec **ret, struct err *err)
+{
+    return parse(text, bytes, name, false, &(struct spec_reader){.base_dir = base_dir, .accepted = true}, ret,
+                 err);
 }
 
 /* To the end, whatever it is: a file, a pipe. */

@@ -30,13 +30,11 @@
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
-enum spec_priority { PRIORITY_LOW, PRIORITY_NORMAL, PRIORITY_HIGH, PRIORITY_COUNT };
 
 /* NULL-terminated, in the order of the enums. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
-extern const char *const spec_priority_names[PRIORITY_COUNT + 1];
 
 struct spec_every { /* at most one is not 0; both 0: never */
     uint64_t epochs, steps;
@@ -68,6 +66,9 @@ struct spec {
     uint32_t seq;  /* tokens per sample; 0 or 1: none */
     uint32_t vocab; /* of the tokens: each id is below; 0 without tokens */
     uint64_t seed;  /* of initial weights, dropout and shuffling */
+    struct {        /* standard deviations of initial weights that the section `init` gives; 0: not given */
+        float std, proj_std, embedding_std;
+    } init;
 
     struct {
         enum data_format format;
@@ -121,10 +122,8 @@ struct spec {
         enum policy_id policy;
         enum update_place update;
     } memory;
-    struct { /* validated and kept; the daemon's business */
-        enum spec_priority priority;
+    struct {                   /* the daemon's business */
         uint64_t time_limit_s; /* 0: none */
-        bool preemptible;
     } queue;
 
     struct { /* by spec_resolve; 0 before */
@@ -149,6 +148,10 @@ int spec_parse(const char *text, size_t bytes, const char *name, const char *bas
  * nothing but the rest of the spec may be looked at. */
 int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
                       struct err *err);
+/* The same as spec_parse for a spec that the daemon accepted, perhaps an earlier version of it: keys that
+ * were accepted then and are refused now are ignored, as they were then. */
+int spec_parse_accepted(const char *text, size_t bytes, const char *name, const char *base_dir,
+                        struct spec **ret, struct err *err);
 void spec_destroy(struct spec *s); /* takes NULL */
 
 bool spec_has_val(const struct spec *s);

@@ -26,7 +26,7 @@ static int read_scale(const struct spec_reader *r, const struct json *node)
 {
     static const char path[] = "data.scale";
     double v[2];
-    char at[32];
+    char at[32], found[32];
     int status;
 
     if (json_type(node) != JSON_ARRAY || json_array_size(node) != 2)
@@ -37,12 +37,15 @@ static int read_scale(const struct spec_reader *r, const struct json *node)
         status = json_double(json_array_at(node, i), at, &v[i], r->err);
         if (status < 0)
             return status;
-        if (fabs(v[i]) > FLT_MAX / 4)
-            return err_set_at(r->err, -EINVAL, at, "%g is too large", v[i]);
+        if (fabs(v[i]) > FLT_MAX / 4) {
+            json_format_number(v[i], found, sizeof found);
+            return err_set_at(r->err, -EINVAL, at, "must be between %.8g and %.8g, found %s",
+                              -(double)FLT_MAX / 4, (double)FLT_MAX / 4, found);
+        }
     }
     if ((float)v[0] == (float)v[1])
         return err_set_at(r->err, -EINVAL, path,
-                          "the two numbers are equal, so all pixels would be; write [0,1]");
+                          "the two numbers are equal as float32, so all pixels would be; write [0,1]");
     r->s->data.scale_lo = v[0];
     r->s->data.scale_hi = v[1];
     return 0;
@@ -74,7 +77,7 @@ static int read_synthetic(const struct spec_reader *r, struct json_obj *o)
     spec_take_u64(o, "samples", JSON_REQUIRED, 1, 1ull << 40, &s->data.samples);
     spec_take_u64(o, "val_samples", JSON_OPTIONAL, 0, 1ull << 40, &s->data.val_samples);
     json_take_u64(o, "seed", JSON_OPTIONAL, &s->data.seed);
-    spec_take_float(o, "noise", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &s->data.noise);
+    spec_take_float(o, "noise", JSON_OPTIONAL, SPEC_NOT_NEGATIVE, &s->data.noise);
     return json_obj_end(o);
 }
 

@@ -224,7 +224,7 @@ static int add_hidden(struct builder *b, const struct json *node, const struct l
 
 static int read_mlp(struct builder *b, const struct json *node)
 {
-    struct layer hidden = {.kind = LAYER_dense, .act = ACT_RELU, .bias = true};
+    struct layer hidden = {.kind = LAYER_dense, .act = ACT_RELU, .bias = true}, last;
     const struct json *input = NULL, *widths = NULL;
     const char *type;
     double dropout = 0;
@@ -238,19 +238,21 @@ static int read_mlp(struct builder *b, const struct json *node)
     json_take(&o, "hidden", JSON_REQUIRED, &widths);
     spec_take_u32(&o, "classes", JSON_REQUIRED, 1, SPEC_MAX_DIM, &classes);
     take_activation(&o, &hidden.act);
-    spec_take_float(&o, "dropout", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION, &dropout);
+    spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
     json_take_bool(&o, "bias", JSON_OPTIONAL, &hidden.bias);
     json_take_enum(&o, "loss", JSON_OPTIONAL, loss_names, &loss);
     r = json_obj_end(&o);
     if (r < 0)
         return r;
     hidden.dropout = (float)dropout;
+    spec_set_layer_init(b->r->s, &hidden);
+    last =
+        (struct layer){.kind = LAYER_dense, .out = classes, .bias = hidden.bias, .init_std = hidden.init_std};
     r = read_input(b, input);
     if (r == 0)
         r = add_hidden(b, widths, &hidden);
     if (r == 0)
-        r = add_layer(b, "model.classes",
-                      (struct layer){.kind = LAYER_dense, .out = classes, .bias = hidden.bias});
+        r = add_layer(b, "model.classes", last);
     return r < 0 ? r : add_loss(b, loss, "model.classes");
 }
 
@@ -282,14 +284,15 @@ static void take_dropout(struct json_obj *o, const char *key, enum json_need nee
 {
     double p = 0;
 
-    if (spec_take_float(o, key, need, spec_is_fraction, SPEC_FRACTION, &p))
+    if (spec_take_float(o, key, need, SPEC_FRACTION, &p))
         *ret = (float)p;
 }
 
-static void read_linear(struct json_obj *o, struct layer *l)
+static void read_linear(const struct builder *b, struct json_obj *o, struct layer *l)
 {
     l->kind = LAYER_dense;
     l->bias = true;
+    spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "out", JSON_REQUIRED, 1, SPEC_MAX_DIM, &l->out);
     json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
     take_activation(o, &l->act);
@@ -305,7 +308,7 @@ static void read_norm(struct json_obj *o, struct layer *l, bool rms)
     l->bias = !rms;
     if (!rms)
         json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
-    spec_take_float(o, "eps", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &eps);
+    spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
     l->eps = (float)eps;
 }
 
@@ -316,10 +319,11 @@ static void read_attention(const struct builder *b, struct json_obj *o, struct l
 
     l->kind = LAYER_attention;
     l->bias = true;
+    spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "heads", JSON_REQUIRED, 1, 1u << 16, &l->heads);
     l->kv_heads = l->heads;
     spec_take_u32(o, "kv_heads", JSON_OPTIONAL, 1, 1u << 16, &l->kv_heads);
-    spec_take_float(o, "rope_theta", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &theta);
+    spec_take_float(o, "rope_theta", JSON_OPTIONAL, SPEC_POSITIVE, &theta);
     l->rope_theta = (float)theta;
     json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
@@ -333,9 +337,10 @@ static void read_attention(const struct builder *b, struct json_obj *o, struct l
                   width / l->heads);
 }
 
-static void read_mlp_op(struct json_obj *o, struct layer *l, bool gated)
+static void read_mlp_op(const struct builder *b, struct json_obj *o, struct layer *l, bool gated)
 {
     l->kind = LAYER_mlp;
+    spec_take_layer_init(b->r, o, l);
     l->gated = gated;
     l->bias = !gated;
     l->act = gated ? ACT_NONE : ACT_GELU;
@@ -350,6 +355,7 @@ static void read_positions(const struct builder *b, struct json_obj *o, struct l
 {
     l->kind = LAYER_positions;
     l->positions = b->seq;
+    spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "count", JSON_OPTIONAL, b->seq, 1u << 24, &l->positions);
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
 }
@@ -358,11 +364,16 @@ static void read_positions(const struct builder *b, struct json_obj *o, struct l
 static void read_lm_head(const struct builder *b, struct json_obj *o, struct layer *l)
 {
     const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
+    const struct json *init;
 
     l->kind = LAYER_lm_head;
     l->vocab = b->r->s->vocab;
     b->r->s->classes = l->vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
+    if (!l->tied) /* else its weights are the embedding's */
+        spec_take_layer_init(b->r, o, l);
+    else if (json_take(o, "init", JSON_OPTIONAL, &init))
+        json_fail(o, "init", -EINVAL, "a tied lm_head has the weights of the embedding; move \"init\" there");
     if (b->inside)
         json_fail(o, "op", -EINVAL, "the loss is the last layer of the model, not inside another");
     else if (l->tied && (!first || first->kind != LAYER_embedding || first->out != b->width))
@@ -374,7 +385,7 @@ static void read_embedding(const struct builder *b, struct json_obj *o, struct l
 {
     l->kind = LAYER_embedding;
     l->vocab = b->vocab;
-    l->init_std = 0.02f;
+    spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "out", JSON_REQUIRED, 1, 1u << 24, &l->out);
     if (b->inside)
         json_fail(o, "op", -EINVAL, "an embedding is the first layer of the model, not inside another");
@@ -398,14 +409,14 @@ static void read_op_keys(const struct builder *b, enum chain_op op, struct json_
         read_norm(o, l, op == OP_RMSNORM);
         break;
     case OP_LINEAR:
-        read_linear(o, l);
+        read_linear(b, o, l);
         break;
     case OP_LM_HEAD:
         read_lm_head(b, o, l);
         break;
     case OP_MLP:
     case OP_SWIGLU:
-        read_mlp_op(o, l, op == OP_SWIGLU);
+        read_mlp_op(b, o, l, op == OP_SWIGLU);
         break;
     case OP_POSITIONS:
         read_positions(b, o, l);

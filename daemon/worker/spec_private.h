@@ -10,6 +10,7 @@ struct spec_reader {
     struct spec *s;
     const char *base_dir; /* NULL: paths stay as they are */
     bool closed;          /* no file may be opened: of a model in a folder nothing is known then */
+    bool accepted;        /* by a daemon, earlier: see spec_parse_accepted */
     struct err *err;
 };
 
@@ -24,17 +25,20 @@ bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uin
 bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret);
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* A number for which a float is kept. `allowed` is the test and `words` its description: "from 0 up to 1". */
-bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, bool (*allowed)(double v),
-                     const char *words, double *ret);
-bool spec_is_positive(double v);
-bool spec_is_not_negative(double v);
-bool spec_is_fraction(double v); /* 0 <= v < 1, as a float too */
-bool spec_is_ratio(double v);    /* 0 <= v <= 1 */
-#define SPEC_POSITIVE     "a number above 0"
-#define SPEC_NOT_NEGATIVE "0 or a positive number"
-#define SPEC_FRACTION     "at least 0 and below 1"
-#define SPEC_RATIO        "from 0 to 1"
+/* Which numbers a key allows. Most become float32, so the limits hold after rounding to it. */
+enum spec_range {
+    SPEC_POSITIVE,         /* above 0 */
+    SPEC_POSITIVE_OR_NULL, /* the same; the caller has dealt with null */
+    SPEC_NOT_NEGATIVE,     /* 0 or above */
+    SPEC_FRACTION,         /* 0 <= v < 1 */
+    SPEC_RATIO,            /* 0 <= v <= 1 */
+};
+/* 0, or -EINVAL at `path` with the limits, the value, and, where only rounding to float32 breaks them,
+ * that. */
+int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
+/* A number in a range. */
+bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
+                     double *ret);
 
 /* One of `names`; one of `later` is refused with "not yet". Both NULL-terminated. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
@@ -49,9 +53,20 @@ bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char 
 bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                      struct spec_paths *ret);
 
+/* ---- initial values: spec_init.c ---- */
+
+/* Sets the initial values of a layer of a chain: those of `init`, or of the layer's own key "init", which
+ * `o` is asked for. */
+void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
+/* Sets those of `init` alone, for a layer that has no keys of its own. */
+void spec_set_layer_init(const struct spec *s, struct layer *l);
+/* Refuses keys of `init` that change nothing in this model. */
+int spec_check_init(const struct spec *s, struct err *err);
+
 /* ---- sections ---- */
 
-int spec_read_model(const struct spec_reader *r, const struct json *node); /* spec_model.c */
+int spec_read_init(const struct spec_reader *r, const struct json *node);  /* spec_init.c */
+int spec_read_model(const struct spec_reader *r, const struct json *node); /* spec_model.c; init was read */
 /* spec_transformer.c: {"type":"gpt2"|"llama", ...}; {"from": dir} and {"config": {...}} */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 int spec_read_hf(const struct spec_reader *r, const struct json *node);

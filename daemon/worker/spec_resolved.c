@@ -22,6 +22,13 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
+/* Positions of a chain are N(0, 0.02^2) unless the spec says otherwise. Once they were N(0, 1), and the
+ * text has no key for either, so that a run of then can go on: its values come from its checkpoint. */
+static bool is_implied_std(const struct layer *l)
+{
+    return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
+}
+
 /* Keys that a kind of layer always had, in their order; others only where they say something. */
 void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
@@ -50,7 +57,7 @@ void spec_layer_json(const struct layer *l, struct strbuf *b)
         strbuf_addf(b, ",\"positions\":%" PRIu32, l->positions);
     if (l->smoothing > 0)
         strbuf_addf(b, ",\"label_smoothing\":%.9g", (double)l->smoothing);
-    if (l->init_std > 0)
+    if ((l->init_std > 0 || l->proj_std > 0) && !is_implied_std(l))
         strbuf_addf(b, ",\"init_std\":%.9g,\"proj_std\":%.9g", (double)l->init_std, (double)l->proj_std);
     if (l->tied)
         strbuf_addf(b, ",\"tied_to\":%" PRIu32, l->owner);
@@ -158,7 +165,7 @@ static int read_size(const struct json *doc, const char *key, uint32_t *ret, str
     snprintf(path, sizeof path, "resolved.train.%s", key);
     int r = json_u64(json_get(json_get(doc, "train"), key), path, &v, err);
     if (r == 0 && (v < 1 || v > SPEC_MAX_DIM))
-        r = err_set_at(err, -EINVAL, path, "out of range");
+        r = err_set_at(err, -EINVAL, path, "is %" PRIu64 ", but must be from 1 to %u", v, SPEC_MAX_DIM);
     if (r == 0)
         *ret = (uint32_t)v;
     return r;

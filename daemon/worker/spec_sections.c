@@ -75,8 +75,7 @@ static void read_grad_clip(const struct spec_reader *r, struct json_obj *o)
     const struct json *node;
 
     if (json_take(o, "grad_clip", JSON_OPTIONAL, &node) && json_type(node) != JSON_NULL)
-        spec_take_float(o, "grad_clip", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE " or null",
-                        &r->s->optimizer.clip);
+        spec_take_float(o, "grad_clip", JSON_OPTIONAL, SPEC_POSITIVE_OR_NULL, &r->s->optimizer.clip);
 }
 
 int spec_read_train(const struct spec_reader *r, const struct json *node)
@@ -94,8 +93,7 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     spec_take_auto_u32(&o, "micro_batch", 1, SPEC_MAX_DIM, &s->train.micro_batch);
     spec_take_auto_u32(&o, "replicas", 1, SPEC_MAX_DIM, &s->train.replicas);
     read_grad_clip(r, &o);
-    spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION,
-                    &s->train.label_smoothing);
+    spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, SPEC_FRACTION, &s->train.label_smoothing);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
     check_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
@@ -113,7 +111,8 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
 
 static void read_betas(struct json_obj *o, struct optimizer *ret)
 {
-    const struct json *node, *item;
+    const struct json *node;
+    char path[sizeof o->path + 8], key[16];
     double v;
 
     if (!json_take(o, "betas", JSON_OPTIONAL, &node))
@@ -123,10 +122,13 @@ static void read_betas(struct json_obj *o, struct optimizer *ret)
         return;
     }
     for (int i = 0; i < 2; i++) {
-        item = json_array_at(node, (size_t)i);
-        if (json_double(item, "", &v, NULL) < 0 || !spec_is_fraction(v)) {
-            json_fail(o, i == 0 ? "betas[0]" : "betas[1]", -EINVAL,
-                      "must be a number that is " SPEC_FRACTION);
+        snprintf(key, sizeof key, "betas[%d]", i);
+        json_path_key(path, sizeof path, o->path, key);
+        int r = json_double(json_array_at(node, (size_t)i), path, &v, o->err);
+        if (r == 0)
+            r = spec_check_float(v, SPEC_FRACTION, path, o->err);
+        if (r < 0) {
+            o->status = r;
             return;
         }
         *(i == 0 ? &ret->beta1 : &ret->beta2) = (float)v;
@@ -141,7 +143,7 @@ static void read_adamw(struct json_obj *o, struct optimizer *ret)
     ret->beta2 = 0.999f;
     ret->weight_decay = 0.01f;
     read_betas(o, ret);
-    spec_take_float(o, "eps", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &eps);
+    spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
     ret->eps = (float)eps;
 }
 
@@ -149,7 +151,7 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
 {
     double momentum = 0;
 
-    spec_take_float(o, "momentum", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION, &momentum);
+    spec_take_float(o, "momentum", JSON_OPTIONAL, SPEC_FRACTION, &momentum);
     ret->momentum = (float)momentum;
 }
 
@@ -195,12 +197,12 @@ int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
     if (!spec_take_choice(&o, "type", JSON_REQUIRED, names, nothing_later, &kind))
         return json_obj_end(&o);
     ret->kind = (enum optimizer_kind)kind;
-    spec_take_float(&o, "lr", JSON_REQUIRED, spec_is_positive, SPEC_POSITIVE, &r->s->lr);
+    spec_take_float(&o, "lr", JSON_REQUIRED, SPEC_POSITIVE, &r->s->lr);
     if (kind == OPTIMIZER_ADAMW)
         read_adamw(&o, ret);
     else
         read_sgd(&o, ret);
-    if (spec_take_float(&o, "weight_decay", JSON_OPTIONAL, spec_is_not_negative, SPEC_NOT_NEGATIVE, &decay))
+    if (spec_take_float(&o, "weight_decay", JSON_OPTIONAL, SPEC_NOT_NEGATIVE, &decay))
         ret->weight_decay = (float)decay;
     read_no_decay(&o, r->s);
     return json_obj_end(&o);
@@ -218,15 +220,14 @@ int spec_read_schedule(const struct spec_reader *r, const struct json *node)
     spec_take_choice(&o, "type", JSON_REQUIRED, spec_schedule_names, nothing_later, &type);
     s->schedule.type = (enum spec_schedule)type;
     spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &s->schedule.warmup_steps);
-    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, spec_is_ratio, SPEC_RATIO,
-                        &s->schedule.min_lr_ratio) &&
+    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &s->schedule.min_lr_ratio) &&
         type == SCHEDULE_CONSTANT)
         json_fail(&o, "min_lr_ratio", -EINVAL,
                   "a constant schedule does not go down; remove it, or write "
                   "\"type\": \"cosine\" or \"linear\"");
     if (type == SCHEDULE_STEP) {
         spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->schedule.every_steps);
-        spec_take_float(&o, "gamma", JSON_OPTIONAL, spec_is_ratio, SPEC_RATIO, &s->schedule.gamma);
+        spec_take_float(&o, "gamma", JSON_OPTIONAL, SPEC_RATIO, &s->schedule.gamma);
     }
     return json_obj_end(&o);
 }
@@ -336,8 +337,6 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ queue */
 
-const char *const spec_priority_names[PRIORITY_COUNT + 1] = {"low", "normal", "high", NULL};
-
 /* "2d", "1d12h", "90m": at most ten years, so that nothing overflows. */
 static bool parse_duration(const char *text, uint64_t *ret_s)
 {
@@ -378,16 +377,24 @@ static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
             "must be seconds or a time of at most ten years such as \"2d\", \"12h\", \"90m\", \"1d12h\"");
 }
 
+/* Earlier versions accepted these keys and ignored them. */
+static void refuse_later(const struct spec_reader *r, struct json_obj *o, const char *key, const char *words)
+{
+    const struct json *ignored;
+
+    if (r->accepted)
+        json_take(o, key, JSON_OPTIONAL, &ignored);
+    else
+        spec_refuse_key(o, key, words);
+}
+
 int spec_read_queue(const struct spec_reader *r, const struct json *node)
 {
-    struct spec *s = r->s;
     struct json_obj o;
-    int priority = PRIORITY_NORMAL;
 
     json_obj_begin(&o, node, "queue", r->err);
-    spec_take_choice(&o, "priority", JSON_OPTIONAL, spec_priority_names, nothing_later, &priority);
-    s->queue.priority = (enum spec_priority)priority;
-    read_time_limit(&o, &s->queue.time_limit_s);
-    json_take_bool(&o, "preemptible", JSON_OPTIONAL, &s->queue.preemptible);
+    read_time_limit(&o, &r->s->queue.time_limit_s);
+    refuse_later(r, &o, "priority", "the queue is first come, first served; remove it");
+    refuse_later(r, &o, "preemptible", "a running job is never stopped for another; remove it");
     return json_obj_end(&o);
 }

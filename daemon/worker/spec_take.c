@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,35 +79,65 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     return true;
 }
 
-bool spec_is_positive(double v)
+/* Indexed by enum spec_range. `low` and `high` are the smallest and the largest float32 that are allowed. */
+static const struct range {
+    const char *words;
+    double low, high;
+} ranges[] = {
+    [SPEC_POSITIVE] = {"above 0", 0x1p-149, FLT_MAX},
+    [SPEC_POSITIVE_OR_NULL] = {"null or above 0", 0x1p-149, FLT_MAX},
+    [SPEC_NOT_NEGATIVE] = {"0 or above", 0, FLT_MAX},
+    [SPEC_FRACTION] = {"at least 0 and below 1", 0, 0x1.fffffep-1},
+    [SPEC_RATIO] = {"from 0 to 1", 0, 1},
+};
+
+/* Whether the number itself is allowed, before it is rounded. */
+static bool is_in_words(double v, enum spec_range range)
 {
-    return (float)v > 0;
+    switch (range) {
+    case SPEC_POSITIVE:
+    case SPEC_POSITIVE_OR_NULL:
+        return v > 0;
+    case SPEC_NOT_NEGATIVE:
+        return v >= 0;
+    case SPEC_FRACTION:
+        return v >= 0 && v < 1;
+    default:
+        return v >= 0 && v <= 1;
+    }
 }
 
-bool spec_is_not_negative(double v)
+int spec_check_float(double v, enum spec_range range, const char *path, struct err *err)
 {
-    return v >= 0;
+    const struct range *g = &ranges[range];
+    char found[32], limit[32];
+
+    json_format_number(v, found, sizeof found);
+    if (!is_in_words(v, range))
+        return err_set_at(err, -EINVAL, path, "must be %s, found %s", g->words, found);
+    if (v > FLT_MAX)
+        return err_set_at(err, -EINVAL, path, "must be %s and at most %.8g, the largest float32; found %s",
+                          g->words, (double)FLT_MAX, found);
+    if ((double)(float)v >= g->low && (double)(float)v <= g->high)
+        return 0;
+    snprintf(limit, sizeof limit, "%.8g", (float)v < (float)g->low ? g->low : g->high);
+    return err_set_at(err, -EINVAL, path, "must be %s, and %s becomes %.8g as a float32; write at %s %s",
+                      g->words, found, (double)(float)v, (float)v < (float)g->low ? "least" : "most", limit);
 }
 
-bool spec_is_fraction(double v)
+bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
+                     double *ret)
 {
-    return v >= 0 && (float)v < 1;
-}
-
-bool spec_is_ratio(double v)
-{
-    return v >= 0 && v <= 1;
-}
-
-bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, bool (*allowed)(double v),
-                     const char *words, double *ret)
-{
+    char path[sizeof o->path];
     double v;
+    int r;
 
     if (!json_take_double(o, key, need, &v))
         return false;
-    if (fabs(v) > FLT_MAX || !allowed(v)) {
-        json_fail(o, key, -EINVAL, "must be %s, found %g", words, v);
+    json_path_key(path, sizeof path, o->path, key);
+    r = spec_check_float(v, range, path, o->err);
+    if (r < 0) {
+        o->status = r;
         return false;
     }
     *ret = v;

@@ -76,21 +76,23 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-static void take_numbers(struct json_obj *o, struct transformer *t)
+/* init_std: of the section `init`; 0: not given. */
+static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
     const char *names[ACT_COUNT + 1] = {NULL};
     static const char *const nothing_later[] = {NULL};
     int act;
 
-    spec_take_float(o, "dropout", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION, &dropout);
+    spec_take_float(o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
     t->embd_dropout = t->attn_dropout = t->resid_dropout = (float)dropout;
-    spec_take_float(o, "eps", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &eps);
+    spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
     t->eps = (float)eps;
-    spec_take_float(o, "init_std", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &std);
+    if (spec_take_float(o, "init_std", JSON_OPTIONAL, SPEC_POSITIVE, &std) && init_std > 0)
+        json_fail(o, "init_std", -EINVAL, "init.std gives it too; keep one of them");
     t->init_std = (float)std;
     if (t->arch == ARCH_LLAMA) {
-        spec_take_float(o, "rope_theta", JSON_OPTIONAL, spec_is_positive, SPEC_POSITIVE, &theta);
+        spec_take_float(o, "rope_theta", JSON_OPTIONAL, SPEC_POSITIVE, &theta);
         t->rope_theta = (float)theta;
         return;
     }
@@ -99,8 +101,17 @@ static void take_numbers(struct json_obj *o, struct transformer *t)
         t->act = (enum act)act;
 }
 
+/* What `init` says is said for every model. */
+static void apply_init(const struct spec *s, struct transformer *t)
+{
+    if (s->init.std > 0)
+        t->init_std = s->init.std;
+    t->proj_std = s->init.proj_std;
+    t->embedding_std = s->init.embedding_std;
+}
+
 /* Makes the chain. context 0: not given. */
-static int finish(const struct spec_reader *r, const struct transformer *t, const char *path, uint32_t context)
+static int finish(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;
     uint64_t row;
@@ -108,6 +119,7 @@ static int finish(const struct spec_reader *r, const struct transformer *t, cons
 
     if (status < 0)
         return status;
+    apply_init(s, t);
     if (context == 0)
         context = t->positions;
     if (context > t->positions && t->arch == ARCH_GPT2)
@@ -145,7 +157,7 @@ int spec_read_transformer(const struct spec_reader *r, const struct json *node, 
     t.positions = context ? context : arch == ARCH_GPT2 ? 1024 : 2048;
     if (take_size(&o, arch == ARCH_GPT2 ? gpt2_sizes : llama_sizes, &t)) {
         take_shape(&o, &t);
-        take_numbers(&o, &t);
+        take_numbers(&o, r->s->init.std, &t);
     }
     if (json_obj_end(&o) < 0)
         return o.status;
@@ -178,7 +190,7 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
     json_take(&o, "config", JSON_OPTIONAL, &config);
     spec_take_path(r, &o, "from", JSON_OPTIONAL, &r->s->from);
     spec_take_u32(&o, "context", JSON_OPTIONAL, 1, 1u << 24, &context);
-    spec_take_float(&o, "dropout", JSON_OPTIONAL, spec_is_fraction, SPEC_FRACTION, &dropout);
+    spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
     if (config && r->s->from)
         json_fail(&o, "config", -EINVAL, "a folder has its own config.json; keep one of \"from\" and \"config\"");
     if (json_obj_end(&o) < 0)

@@ -35,7 +35,7 @@ struct builder {
     const struct transformer *t;
     struct arena *arena;
     uint32_t seq;
-    float proj_std;
+    float proj_std, embedding_std;
 };
 
 /* Fields that every layer over [seq][width] has. */
@@ -105,6 +105,7 @@ static struct layer make_block(const struct builder *b)
 static struct layer make_embedding(const struct builder *b)
 {
     struct layer l = layer_over(b, LAYER_embedding);
+    l.init_std = b->embedding_std;
     l.in = b->seq;
     l.vocab = b->t->vocab;
     return l;
@@ -113,6 +114,7 @@ static struct layer make_embedding(const struct builder *b)
 static struct layer make_positions(const struct builder *b)
 {
     struct layer l = layer_over(b, LAYER_positions);
+    l.init_std = b->embedding_std;
     l.positions = b->t->positions;
     l.dropout = b->t->embd_dropout;
     return l;
@@ -129,6 +131,14 @@ static struct layer make_head(const struct builder *b, float smoothing)
     return l;
 }
 
+/* GPT-2 divides by the square root of the number of residual layers, two a block. */
+static float proj_std(const struct transformer *t)
+{
+    if (t->proj_std > 0)
+        return t->proj_std;
+    return t->arch == ARCH_GPT2 ? t->init_std / sqrtf(2.0f * (float)t->layers) : t->init_std;
+}
+
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret)
 {
@@ -136,7 +146,8 @@ void transformer_build(const struct transformer *t, uint32_t context, float smoo
         .t = t,
         .arena = arena,
         .seq = context,
-        .proj_std = t->arch == ARCH_GPT2 ? t->init_std / sqrtf(2.0f * (float)t->layers) : t->init_std,
+        .proj_std = proj_std(t),
+        .embedding_std = t->embedding_std > 0 ? t->embedding_std : t->init_std,
     };
     struct layer *l = arena_alloc_array(arena, t->layers + 4, sizeof *l);
     uint32_t n = 0;

@@ -31,7 +31,9 @@ struct transformer {
     float eps;          /* of the norms */
     float rope_theta;   /* llama */
     float embd_dropout, attn_dropout, resid_dropout;
-    float init_std;
+    float init_std;      /* of initial weights */
+    float proj_std;      /* of weights that write to the residual; 0: see proj_std() in transformer.c */
+    float embedding_std; /* of embeddings and positions; 0: init_std */
 };
 
 /* Checks the shape; `path` is where it was described, for messages. */

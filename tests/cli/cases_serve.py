@@ -157,6 +157,14 @@ def test_serve_trains_to_the_same_bits_as_run(t):
 
 
 @case
+def test_serve_trains_a_job_that_was_accepted_with_keys_that_are_refused_now(t):
+    d = Daemon(t, job(SMALL, {"queue": {"priority": "high", "preemptible": False, "time_limit": "1d"}}))
+    o, _ = d.serve()
+    t.equal((o["state"], o["step"]), ("done", 5), "outcome")
+    same_outcome(t, t.path("runs", "small"), plain(t, SMALL), "served")
+
+
+@case
 def test_serve_reports_plan_progress_and_events(t):
     d = Daemon(t, SMALL)
     o, _ = d.serve()

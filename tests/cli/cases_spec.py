@@ -79,6 +79,11 @@ WRONG = [
     ("dropout of one", {"model.dropout": 1}, "model.dropout", ["below 1"]),
     ("one class", {"model.classes": 1}, "model.classes", ["at least 2"]),
     ("rate of zero", {"optimizer.lr": 0}, "optimizer.lr", ["above 0"]),
+    ("rate beyond float32", {"optimizer.lr": 1e308}, "optimizer.lr", ["at most 3.4028235e+38", "found 1e+308"]),
+    ("dropout that rounds to one", {"model.dropout": 0.999999999}, "model.dropout",
+     ["below 1", "0.999999999 becomes 1 as a float32", "at most 0.99999994"]),
+    ("queue of a later version", {"queue": {"priority": "normal"}}, "queue.priority", ["not supported yet"]),
+    ("preemption of a later version", {"queue": {"preemptible": False}}, "queue.preemptible", ["not supported yet"]),
     ("negative rate", {"optimizer.lr": -1e-3}, "optimizer.lr", ["above 0"]),
     ("betas of one", {"optimizer.betas": [0.9, 1]}, "optimizer.betas[1]", ["below 1"]),
     ("negative clip", {"train.grad_clip": -1}, "train.grad_clip", ["above 0"]),
@@ -306,7 +311,7 @@ def test_output_of_the_same_bits_is_accepted(t):
     for changes in ({"name": "other", "checkpoint.keep": 3, "resources": {"devices": 2}},
                     {"train.on_nonfinite": "skip", "memory": {"policy": "stream"}, "checkpoint": DELETE},
                     {"train.replicas": 1},
-                    {"train.steps": 7, "queue": {"priority": "low"}}):
+                    {"train.steps": 7, "queue": {"time_limit": "2d"}}):
         t.worker("--run", write_job(t, job(TINY, changes)), "--quiet", "--output", out)
     t.worker("--run", write_job(t, job(TINY, {"train.steps": 7})), "--quiet", "--output", plain)
     t.equal(outcome(out)["weights_hash"], outcome(plain)["weights_hash"], "weights after 3 and 4 more steps")

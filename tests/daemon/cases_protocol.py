@@ -440,6 +440,8 @@ def test_there_is_no_such_job(t):
 
 BAD_SPECS = [  # changes, errno, path, part of the message
     ({"train.micro_bach": 2}, "EINVAL", "train.micro_bach", 'did you mean "micro_batch"?'),
+    ({"queue": {"priority": "normal"}}, "EOPNOTSUPP", "queue.priority", "not supported yet"),
+    ({"queue": {"preemptible": True}}, "EOPNOTSUPP", "queue.preemptible", "not supported yet"),
     ({"train.micro_batch": 3}, "EINVAL", "train.micro_batch", ""),
     ({"train.replicas": 3}, "EINVAL", "train.replicas", "2 and 4"),
     ({"train.global_batch": 0}, "EINVAL", "train.global_batch", ""),

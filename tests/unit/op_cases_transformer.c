@@ -26,12 +26,13 @@ static const struct attention_shape {
     {1, 193, 2, 1, 8, 1},  {1, 384, 1, 1, 16, 1}, {1, 401, 2, 2, 8, 8}, {1, 700, 1, 1, 2, 1},
     {2, 209, 4, 2, 16, 1},
 };
-/* Forms: without dropout; with dropout; with dropout in a step that does not train; with dropout of heads whose scores
- * have numbers around 2^34, where the number of a quad passes 32 bits. */
+/* Forms: without dropout; with dropout; with dropout in a step that does not train; with dropout of heads
+ * whose scores have numbers around 2^34, where the number of a quad passes 32 bits. */
 #define ATTENTION_FORMS 4
 #define ATTENTION_P     0.2f
 
-/* The head in which the number of a score passes 2^34. A sequence of one or two tokens would need too many heads. */
+/* The head in which the number of a score passes 2^34. A sequence of one or two tokens would need too many
+ * heads. */
 static uint32_t attention_first_head(uint32_t seq, uint32_t form)
 {
     return form == 3 && seq > 2 ? (uint32_t)((UINT64_C(1) << 34) / seq / seq) : 0;
@@ -227,21 +228,22 @@ static void build_attention_bwd(struct tape *t, uint32_t v, struct op_call *call
     uint64_t n_qkv = (uint64_t)s->rows * s->seq * (s->heads + 2 * s->kv_heads) * s->head;
 
     t->step.training = v % ATTENTION_FORMS != 2;
-    call->attention_bwd = (struct op_attention_bwd){.qkv = tape_qkv(t, s),
-                                                    .y = y,
-                                                    .lse = lse,
-                                                    .dy = tape_floats(t, n_y, 1),
-                                                    .dqkv = tape_result(t, n_qkv),
-                                                    .scratch = tape_scratch(t, (uint64_t)s->rows * s->heads * s->seq),
-                                                    .rows = s->rows,
-                                                    .seq = s->seq,
-                                                    .heads = s->heads,
-                                                    .kv_heads = s->kv_heads,
-                                                    .head = s->head,
-                                                    .layer = 5,
-                                                    .first_row = 1000,
-                                                    .first_head = attention_first_head(s->seq, v % ATTENTION_FORMS),
-                                                    .p = v % ATTENTION_FORMS ? ATTENTION_P : 0};
+    call->attention_bwd =
+        (struct op_attention_bwd){.qkv = tape_qkv(t, s),
+                                  .y = y,
+                                  .lse = lse,
+                                  .dy = tape_floats(t, n_y, 1),
+                                  .dqkv = tape_result(t, n_qkv),
+                                  .scratch = tape_scratch(t, (uint64_t)s->rows * s->heads * s->seq),
+                                  .rows = s->rows,
+                                  .seq = s->seq,
+                                  .heads = s->heads,
+                                  .kv_heads = s->kv_heads,
+                                  .head = s->head,
+                                  .layer = 5,
+                                  .first_row = 1000,
+                                  .first_head = attention_first_head(s->seq, v % ATTENTION_FORMS),
+                                  .p = v % ATTENTION_FORMS ? ATTENTION_P : 0};
     struct attention a = of_bwd(call);
     fill_forward(&a, y, lse);
 }

@@ -10,7 +10,8 @@ static uint32_t seq_of(const struct layer *l)
     return l->seq > 1 ? l->seq : 1;
 }
 
-static double keep(const struct ref_layer *p, enum rng_purpose purpose, float rate, uint32_t row, uint64_t element)
+static double keep(const struct ref_layer *p, enum rng_purpose purpose, float rate, uint32_t row,
+                   uint64_t element)
 {
     if (rate <= 0 || !p->step->training)
         return 1;
@@ -110,7 +111,8 @@ static void attend(const struct ref_layer *p, const double *qkv, uint32_t row, u
     for (uint32_t i = 0; i < n; i++) {
         y[i] = 0;
         for (uint32_t k = 0; k <= q; k++)
-            y[i] += exp(score[k] - max) / sum * keep(p, RNG_SCORES, l->score_dropout, row, ((uint64_t)h * seq + q) * seq + k) *
+            y[i] += exp(score[k] - max) / sum *
+                    keep(p, RNG_SCORES, l->score_dropout, row, ((uint64_t)h * seq + q) * seq + k) *
                     qkv[k * width + (l->heads + l->kv_heads + kv) * n + i];
     }
     free(score);

@@ -123,7 +123,7 @@ static void test_example_of_the_formats_page_is_read(void **state)
         "  \"resources\": {\"devices\": {\"min\": 1, \"max\": 4}, \"device_memory\": \"9GB\","
         " \"host_memory\": \"auto\"},\n"
         "  \"memory\": {\"policy\": \"harmony-pp\", \"optimizer_on\": \"host\", \"recompute\": \"auto\"},\n"
-        "  \"queue\": {\"priority\": \"high\", \"time_limit\": \"1d12h\", \"preemptible\": false},\n"
+        "  \"queue\": {\"time_limit\": \"1d12h\"},\n"
         "  \"output\": \"runs/x\" }";
     struct spec *s = NULL;
     struct err err;
@@ -152,9 +152,7 @@ static void test_example_of_the_formats_page_is_read(void **state)
     assert_int_equal(s->resources.host_bytes, 0);
     assert_int_equal(s->memory.policy, POLICY_harmony_pp);
     assert_int_equal(s->memory.update, UPDATE_HOST);
-    assert_int_equal(s->queue.priority, PRIORITY_HIGH);
     assert_int_equal(s->queue.time_limit_s, 36 * 3600);
-    assert_false(s->queue.preemptible);
     spec_destroy(s);
 }
 
@@ -426,11 +424,27 @@ static const struct wrong wrongs[] = {
     {.optimizer = "{\"type\":\"adamw\",\"lr\":1e39}",
      .code = -EINVAL,
      .path = "optimizer.lr",
-     .part = "1e+39"},
+     .part = "at most 3.4028235e+38, the largest float32; found 1e+39"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1e308}",
+     .code = -EINVAL,
+     .path = "optimizer.lr",
+     .part = "found 1e+308"},
     {.optimizer = "{\"type\":\"adamw\",\"lr\":1e-60}",
      .code = -EINVAL,
      .path = "optimizer.lr",
-     .part = "above 0"},
+     .part = "above 0, and 1e-60 becomes 0 as a float32; write at least 1.4012985e-45"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1,\"betas\":[0.9,0.999999999]}",
+     .code = -EINVAL,
+     .path = "optimizer.betas[1]",
+     .part = "below 1, and 0.999999999 becomes 1 as a float32; write at most 0.99999994"},
+    {.optimizer = "{\"type\":\"adamw\",\"lr\":1,\"betas\":[\"x\",0.9]}",
+     .code = -EINVAL,
+     .path = "optimizer.betas[0]",
+     .part = "expected a number"},
+    {.optimizer = "{\"type\":\"sgd\",\"lr\":1,\"weight_decay\":1e300}",
+     .code = -EINVAL,
+     .path = "optimizer.weight_decay",
+     .part = "largest float32; found 1e+300"},
     {.optimizer = "{\"type\":\"sgd\",\"lr\":1,\"momentum\":1}",
      .code = -EINVAL,
      .path = "optimizer.momentum",
@@ -442,7 +456,7 @@ static const struct wrong wrongs[] = {
     {.model = CHAIN("{\"op\":\"linear\",\"out\":3},{\"op\":\"dropout\",\"p\":0.9999999999}"),
      .code = -EINVAL,
      .path = "model.layers[1].p",
-     .part = "below 1"},
+     .part = "0.9999999999 becomes 1 as a float32; write at most 0.99999994"},
     {.train = "{\"epochs\":1,\"global_batch\":8,\"grad_clip\":0}",
      .code = -EINVAL,
      .path = "train.grad_clip",
@@ -450,7 +464,11 @@ static const struct wrong wrongs[] = {
     {.rest = ",\"schedule\":{\"type\":\"cosine\",\"min_lr_ratio\":2}",
      .code = -EINVAL,
      .path = "schedule.min_lr_ratio",
-     .part = "from 0 to 1"},
+     .part = "from 0 to 1, found 2"},
+    {.rest = ",\"schedule\":{\"type\":\"cosine\",\"min_lr_ratio\":1.0000000000000002}",
+     .code = -EINVAL,
+     .path = "schedule.min_lr_ratio",
+     .part = "from 0 to 1, found 1.0000000000000002"},
     {.rest = ",\"schedule\":{\"type\":\"constant\",\"min_lr_ratio\":0.5}",
      .code = -EINVAL,
      .path = "schedule.min_lr_ratio",
@@ -459,6 +477,10 @@ static const struct wrong wrongs[] = {
      .code = -EINVAL,
      .path = "data.scale",
      .part = "equal"},
+    {.data = "{\"format\":\"idx\",\"train\":{\"images\":\"a\",\"labels\":\"b\"},\"scale\":[0,1e38]}",
+     .code = -EINVAL,
+     .path = "data.scale[1]",
+     .part = "between -8.5070587e+37 and 8.5070587e+37, found 1e+38"},
 
     /* cross-checks */
     {.train = "{\"epochs\":1,\"global_batch\":256,\"micro_batch\":48}",
@@ -549,10 +571,6 @@ static const struct wrong wrongs[] = {
      .code = -EINVAL,
      .path = "queue.time_limit",
      .part = "2d"},
-    {.rest = ",\"queue\":{\"priority\":\"urgent\"}",
-     .code = -EINVAL,
-     .path = "queue.priority",
-     .part = "normal"},
     {.data = "{\"format\":\"idx\"}", .code = -EINVAL, .path = "data.train", .part = "missing"},
     {.data = "{\"format\":\"idx\",\"train\":{\"images\":\"a\"}}",
      .code = -EINVAL,
@@ -587,6 +605,14 @@ static const struct wrong wrongs[] = {
      .code = -EOPNOTSUPP,
      .path = "memory.file_tier",
      .part = "not supported yet"},
+    {.rest = ",\"queue\":{\"priority\":\"normal\"}",
+     .code = -EOPNOTSUPP,
+     .path = "queue.priority",
+     .part = "not supported yet"},
+    {.rest = ",\"queue\":{\"time_limit\":\"1d\",\"preemptible\":true}",
+     .code = -EOPNOTSUPP,
+     .path = "queue.preemptible",
+     .part = "not supported yet"},
     {.rest = ",\"method\":{\"type\":\"local\"}",
      .code = -EOPNOTSUPP,
      .path = "method.type",
@@ -604,6 +630,23 @@ static void test_wrong_specs_are_refused_with_path_and_advice(void **state)
         const struct wrong *w = &wrongs[i];
         check_refused(job(w->model, w->data, w->train, w->optimizer, w->rest), w->code, w->path, w->part);
     }
+}
+
+/* A daemon of an earlier version accepted these keys; its jobs still run. */
+static void test_accepted_spec_may_have_keys_that_are_refused_now(void **state)
+{
+    const char *text = job(NULL, NULL, NULL, NULL,
+                           ",\"queue\":{\"priority\":\"high\",\"time_limit\":\"2s\",\"preemptible\":false}");
+    struct spec *s = NULL;
+
+    (void)state;
+    check_refused(text, -EOPNOTSUPP, "queue.priority", "not supported yet");
+    assert_int_equal(spec_parse_closed(text, strlen(text), "job.json", "/base", &s, NULL), -EOPNOTSUPP);
+    assert_int_equal(spec_parse_accepted(text, strlen(text), "job.json", "/base", &s, NULL), 0);
+    assert_int_equal(s->queue.time_limit_s, 2);
+    spec_destroy(s);
+    text = job(NULL, NULL, NULL, NULL, ",\"queue\":{\"prioriti\":\"high\"}");
+    assert_int_equal(spec_parse_accepted(text, strlen(text), "job.json", "/base", &s, NULL), -EINVAL);
 }
 
 static void test_wrong_documents_are_refused(void **state)
@@ -894,6 +937,7 @@ int main(void)
         cmocka_unit_test(test_every_name_of_the_tables_is_accepted),
         cmocka_unit_test(test_closed_spec_opens_no_folder),
         cmocka_unit_test(test_wrong_specs_are_refused_with_path_and_advice),
+        cmocka_unit_test(test_accepted_spec_may_have_keys_that_are_refused_now),
         cmocka_unit_test(test_wrong_documents_are_refused),
         cmocka_unit_test(test_truncated_and_mutated_specs_never_crash),
         cmocka_unit_test(test_load_reads_comments_and_names_the_file),
