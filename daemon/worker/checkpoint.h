@@ -60,6 +60,10 @@ int checkpoint_clean(const struct outdir *out, struct err *err);
  * damaged one is replaced. */
 int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data, struct err *err);
 
+/* What the newest sound checkpoint says the job was resolved to: the text of spec_resolved_json,
+ * malloc'ed, and its hash. -ENOENT: there is none. */
+int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret_hash);
+
 /* The newest step that has a directory; -ENOENT when there is none. Says nothing about its soundness. */
 int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *err);
 
@@ -74,12 +78,14 @@ struct checkpoint_info {
     double loss; /* NaN when it was not finite */
     uint64_t skipped_steps;
     struct checkpoint_eval eval;
-    enum spec_best best; /* the job's checkpoint.best when this was written; BEST_NONE in checkpoints of older versions */
+    enum spec_best best; /* the job's checkpoint.best at that time; BEST_NONE in checkpoints of older versions */
 };
 
-/* Whether evaluation `a` is better than `b` by the job's checkpoint.best. BEST_NONE, a job that names no metric: the greater
- * accuracy is better, and of equal accuracies the smaller loss. Any number is better than NaN. False for equals. */
-bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b, enum spec_best best);
+/* Whether evaluation `a` is better than `b` by the job's checkpoint.best. BEST_NONE, a job that names no
+ * metric: the greater accuracy is better, and of equal accuracies the smaller loss. Any number is better
+ * than NaN. False for equals. */
+bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
+                          enum spec_best best);
 
 /* Verifies all of it, every byte, before it returns. -EBADMSG for damage: the message says which file, what
  * was expected and found, and what to do. */

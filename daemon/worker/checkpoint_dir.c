@@ -138,6 +138,42 @@ int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *
     return n > 0 ? 0 : err_set_at(err, -ENOENT, out->name, "there is no checkpoint");
 }
 
+static int load_step(const struct outdir *out, int fd, uint64_t step, struct state *ret)
+{
+    char name[STEP_NAME_BYTES];
+    int dir, r;
+
+    step_name(name, step, "");
+    dir = fs_open_dir(fd, name);
+    if (dir < 0)
+        return dir;
+    r = checkpoint_state_load(dir, out->name, ret, NULL);
+    close(dir);
+    return r;
+}
+
+int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret_hash)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    struct state s;
+    int r = list_steps(out, &steps, &n, NULL), fd = r < 0 ? r : fs_open_dir(out->fd, CHECKPOINTS);
+
+    r = -ENOENT;
+    while (fd >= 0 && r < 0 && n-- > 0)
+        r = load_step(out, fd, steps[n], &s);
+    if (r == 0) {
+        *ret_text = xmalloc(strlen(s.info.resolved) + 1);
+        strcpy(*ret_text, s.info.resolved);
+        *ret_hash = s.info.spec_hash;
+        checkpoint_state_finish(&s);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(steps);
+    return r < 0 ? -ENOENT : 0;
+}
+
 /* ------------------------------------------------------------------------------------------ clean */
 
 struct leftovers {
@@ -190,16 +226,9 @@ struct candidate {
 
 static int look_at(int fd, const struct outdir *out, struct candidate *c)
 {
-    char name[STEP_NAME_BYTES];
     struct state s;
-    int dir, r;
+    int r = load_step(out, fd, c->step, &s);
 
-    step_name(name, c->step, "");
-    dir = fs_open_dir(fd, name);
-    if (dir < 0)
-        return dir;
-    r = checkpoint_state_load(dir, out->name, &s, NULL);
-    close(dir);
     if (r == 0) {
         c->sound = true;
         c->eval = s.info.eval;
@@ -213,7 +242,8 @@ static bool is_above(double x, double y)
     return !isnan(x) && (isnan(y) || x > y);
 }
 
-bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b, enum spec_best best)
+bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
+                          enum spec_best best)
 {
     if (best == BEST_VAL_LOSS)
         return is_above(-a->loss, -b->loss);
@@ -236,7 +266,8 @@ static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best 
     }
     /* The first of equals wins, so that a tie does not replace what is there. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
-        if (c[i].sound && c[i].eval.valid && (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
+        if (c[i].sound && c[i].eval.valid &&
+            (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
             winner = &c[i];
     if (winner)
         winner->keep = true;

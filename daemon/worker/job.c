@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/worker/checkpoint.h"
 #include "scheduler/bound.h"
 #include "scheduler/simulate.h"
 #include "scheduler/verify.h"
@@ -243,33 +244,69 @@ static int plan_auto(const struct job_options *o, struct job *j, struct err *err
     return r == 0 || r == -ENOSPC ? plan_with(o, j, rows, err) : r;
 }
 
-/* The text of resolved.json, malloc'ed; NULL when there is none. */
-static int read_resolved(const struct outdir *out, char **ret, size_t *ret_bytes, struct err *err)
+static int fail_damaged(const struct outdir *out, const char *why, struct err *err)
 {
+    char path[FS_PATH_BYTES];
+    fs_path(path, sizeof path, out->name, JOB_RESOLVED);
+    return err_set_at(
+        err, -EBADMSG, path,
+        "damaged: %s; remove this file and run the job again: it is written anew, and the checkpoints know "
+        "what it said",
+        why);
+}
+
+/* The text of resolved.json, malloc'ed, and the sizes in it; NULL and zeros when there is none. */
+static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
+{
+    struct err why = {0};
+    size_t bytes;
     *ret = NULL;
-    int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, ret_bytes);
+    *ret_sizes = (struct spec_sizes){0};
+    int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, &bytes);
     if (r == -ENOENT)
         return 0;
-    return r < 0 ? fs_fail(err, r, out->name, JOB_RESOLVED, "read") : 0;
+    if (r < 0)
+        return fs_fail(err, r, out->name, JOB_RESOLVED, "read");
+    r = spec_resolved_sizes(*ret, bytes, ret_sizes, &why);
+    if (r < 0) {
+        char text[sizeof why.path + sizeof why.msg];
+        r = fail_damaged(out, err_text(&why, text, sizeof text), err);
+        free(*ret);
+        *ret = NULL;
+    }
+    return r;
+}
+
+/* resolved.json has another text than this spec. When a checkpoint of this very spec lies beside it, the
+ * file is damaged. */
+static int fail_other_spec(const struct outdir *out, const struct spec *s, struct err *err)
+{
+    char *text = NULL;
+    uint64_t hash = 0;
+    bool ours = checkpoint_resolved(out, &text, &hash) == 0 && hash == spec_hash(s);
+    free(text);
+    if (ours)
+        return fail_damaged(out, "it differs from what the newest checkpoint has", err);
+    return err_set_at(
+        err, -EEXIST, out->name,
+        "the output belongs to a job with another spec (see %s there); choose another output, or remove "
+        "that directory to start afresh",
+        JOB_RESOLVED);
 }
 
 int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err)
 {
     struct strbuf b = {0};
+    struct spec_sizes sizes;
     char *before;
-    size_t bytes;
-    int r = read_resolved(out, &before, &bytes, err);
+    int r = read_resolved(out, &before, &sizes, err);
     if (r < 0)
         return r;
     spec_resolved_json(s, &b);
     strbuf_add(&b, "\n");
     *ret_there = before != NULL;
     if (before != NULL && strcmp(before, b.at) != 0)
-        r = err_set_at(
-            err, -EEXIST, out->name,
-            "the output belongs to a job with another spec (see %s there); choose another output, or remove "
-            "that directory to start afresh",
-            JOB_RESOLVED);
+        r = fail_other_spec(out, s, err);
     strbuf_finish(&b);
     free(before);
     return r;
@@ -282,18 +319,19 @@ static int open_existing(const struct job *j, struct outdir *ret)
     return ret->fd;
 }
 
-/* What "auto" meant when the job was first run; zeros when it never was. */
+/* What "auto" meant when the job was first run; zeros when it never was. Where resolved.json was removed,
+ * the newest checkpoint knows. */
 static int earlier_sizes(const struct job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
     char *text;
-    size_t bytes;
+    uint64_t hash;
     *ret = (struct spec_sizes){0};
     if (open_existing(j, &out) < 0)
         return 0;
-    int r = read_resolved(&out, &text, &bytes, err);
-    if (r == 0 && text != NULL)
-        r = spec_resolved_sizes(text, bytes, ret, err);
+    int r = read_resolved(&out, &text, ret, err);
+    if (r == 0 && text == NULL && checkpoint_resolved(&out, &text, &hash) == 0)
+        r = spec_resolved_sizes(text, strlen(text), ret, err);
     free(text);
     close(out.fd);
     return r;

@@ -7,28 +7,22 @@
 #include "daemon/worker/run.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/dirs.h"
 #include "base/get.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "daemon/worker/output.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run_trace.h"
 #include "daemon/worker/weights.h"
 
-#define RESULT_MAX    (1u << 20)
-#define LOCK_RETRY_NS 50000000ull
+#define RESULT_MAX (1u << 20)
 
 /* ---- signals ---- */
 
@@ -62,43 +56,6 @@ int run_signal(void)
 }
 
 /* ---- the output directory ---- */
-
-/* Another worker may be about to end: an earlier attempt at the same job. */
-static int lock_output(int lock, uint64_t wait_ns)
-{
-    uint64_t until = clock_now_ns() + wait_ns;
-    while (flock(lock, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK || clock_now_ns() >= until)
-            return -errno;
-        clock_sleep_ns(LOCK_RETRY_NS);
-    }
-    return 0;
-}
-
-static int open_output(const char *path, uint64_t lock_wait_ns, struct outdir *ret, int *ret_lock,
-                       struct err *err)
-{
-    int r = path[0] == '\0' ? err_set_at(err, -EINVAL, "output", "must not be empty")
-                            : dirs_make(path, 0777, "the output directory", err);
-    if (r < 0)
-        return r;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set_at(err, -errno, path, "cannot open the output directory: %s", strerror(errno));
-    int lock = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    r = lock < 0 ? -errno : lock_output(lock, lock_wait_ns);
-    if (r == 0) {
-        *ret = (struct outdir){fd, path};
-        *ret_lock = lock;
-        return 0;
-    }
-    if (lock >= 0)
-        close(lock);
-    close(fd);
-    return r == -EWOULDBLOCK ? err_set_at(err, -EBUSY, path,
-                                          "another worker is writing to this output; wait for it or stop it")
-                             : err_set_at(err, r, path, "cannot lock the output directory: %s", strerror(-r));
-}
 
 /* The resolved spec is written once; a later run must resolve to the same. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
@@ -218,7 +175,7 @@ static void run_in_output(const struct run_options *o, struct run_result *res)
 {
     struct outdir out;
     int lock = -1;
-    int r = open_output(res->job.output, o->lock_wait_ns, &out, &lock, &res->err);
+    int r = output_open(res->job.output, o->lock_wait_ns, &out, &lock, &res->err);
     bool ours = r == 0;
     if (r == 0)
         r = settle_resolved(&out, res->job.spec, &res->err);
@@ -241,6 +198,8 @@ int run_job(const struct run_options *o, struct run_result *ret)
 {
     *ret = (struct run_result){.early = true};
     int r = job_load_spec(o->job, &ret->job, &ret->err);
+    if (r == 0 && o->check_output)
+        r = output_check(ret->job.output, &ret->err);
     if (r == 0)
         r = job_prepare(o->job, &ret->job, &ret->err);
     if (r == 0)

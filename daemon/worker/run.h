@@ -14,6 +14,7 @@ struct run_options {
     const struct job_options *job;
     uint32_t trace_steps;  /* measured for trace.json; 0: none is written */
     uint64_t lock_wait_ns; /* how long to wait for another worker to leave the output; 0: not at all */
+    bool check_output;     /* before planning: an output that cannot be used is then the spec's fault */
     /* Called when the plan is there and the output is locked; may be NULL. */
     void (*planned)(void *ctx, const struct job *j, const struct outdir *out);
     void (*progress)(void *ctx, const struct train_progress *p); /* as in train.h; may be NULL */

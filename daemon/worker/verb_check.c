@@ -1,8 +1,27 @@
-/* --check: everything that can be known before running: the spec, its files, shapes, labels, and whether it
- * fits. */
+/* --check: everything that can be known before running: the spec, its output, its files, shapes, labels,
+ * and whether it fits. */
+#include <errno.h>
+
 #include "base/err.h"
+#include "base/log.h"
+#include "daemon/worker/output.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
+
+/* An output in use is no mistake of the spec: the job may run later, and a submit that is repeated finds
+ * its own job there. */
+static int check_output(const struct verb_options *o, const struct job *j, struct err *err)
+{
+    char text[sizeof err->path + sizeof err->msg];
+    int r = output_check(j->output, err);
+
+    if (r != -EBUSY)
+        return r;
+    if (!o->json)
+        log_warning("%s", err_text(err, text, sizeof text));
+    *err = (struct err){0};
+    return 0;
+}
 
 int verb_check(const struct verb_options *o)
 {
@@ -10,6 +29,8 @@ int verb_check(const struct verb_options *o)
     struct err err = {0};
     uint64_t least = 0;
     int r = job_load_spec(&o->job, &j, &err), code = EXIT_DONE;
+    if (r == 0)
+        r = check_output(o, &j, &err);
     if (r == 0)
         r = job_prepare(&o->job, &j, &err);
     if (r == 0)

@@ -4,6 +4,9 @@
 #include "daemon/worker/run.h"
 #include "daemon/worker/verbs.h"
 
+/* A --check of the same job looks at the lock for a moment. */
+#define LOCK_WAIT_NS 200000000ull
+
 static int print_result(const struct verb_options *o, const struct run_result *res)
 {
     const struct train_report *rep = &res->report;
@@ -31,6 +34,8 @@ int verb_run(const struct verb_options *o)
     struct run_options run = {
         .job = &o->job,
         .trace_steps = o->trace_steps,
+        .lock_wait_ns = LOCK_WAIT_NS,
+        .check_output = true,
         .progress = o->quiet ? NULL : progress_event,
         .ctx = &progress,
     };

@@ -34,9 +34,9 @@ struct weights {
     char want_hash[17];
 };
 
-/* Chooses weights by `step`: a number; "last", the newest checkpoint; "best", the checkpoint with the best evaluation by the
- * job's checkpoint.best (checkpoint_is_better), as its newest checkpoint has it; NULL, the finished model, else the newest
- * checkpoint. -ENOENT: there is none; -EINVAL: no such word. */
+/* Chooses weights by `step`: a number; "last", the newest checkpoint; "best", the checkpoint with the best
+ * evaluation by the job's checkpoint.best (checkpoint_is_better), as its newest checkpoint has it; NULL,
+ * the finished model, else the newest checkpoint. -ENOENT: there is none; -EINVAL: no such word. */
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
 void weights_close(struct weights *w); /* takes one that could not be opened */
 

@@ -380,7 +380,7 @@ def test_symbolic_links_in_the_output_are_not_followed(t):
             ("zeros", "\0\0\0")])
 def test_damaged_resolved_spec_is_refused(t, value):
     _, text = value
-    start, _ = finished(t)
+    start, expected = finished(t)
     out = t.path("out")
     shutil.copytree(start, out)
     with open(os.path.join(out, "resolved.json"), "w") as f:
@@ -389,3 +389,22 @@ def test_damaged_resolved_spec_is_refused(t, value):
         spec = job(WHOLE, {"train.micro_batch": micro_batch})
         run = t.worker("--run", write_job(t, spec), "--quiet", "--output", out, expect=2)
         t.equal(len(run.err.splitlines()), 1, "lines on standard error")
+        t.contains(run.err, os.path.join(out, "resolved.json") + ": damaged: ", "remove this file and run the job again",
+                   what="standard error")
+    os.remove(os.path.join(out, "resolved.json"))
+    t.worker("--run", write_job(t, job(WHOLE, {"train.micro_batch": "auto"})), "--quiet", "--output", out)
+    result = read_json(os.path.join(out, "result.json"))
+    t.equal((result["resumed_from"], result["weights_hash"]), (4, expected), "the step from which it went on, and weights")
+
+
+@case
+def test_resolved_spec_with_a_changed_byte_is_called_damaged(t):
+    start, _ = finished(t)
+    out = t.path("out")
+    shutil.copytree(start, out)
+    with open(os.path.join(out, "resolved.json")) as f:
+        text = f.read()
+    with open(os.path.join(out, "resolved.json"), "w") as f:
+        f.write(text.replace('"lr":0.00', '"lr":0.01'))
+    run = t.worker("--run", write_job(t, WHOLE), "--quiet", "--output", out, expect=2)
+    t.contains(run.err, os.path.join(out, "resolved.json") + ": damaged: ", "newest checkpoint", what="standard error")

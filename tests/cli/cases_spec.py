@@ -1,6 +1,7 @@
 """Wrong jobs: each is refused before anything runs, with one line that says where, what and what to do."""
 import json
 import os
+import socket
 
 from files import DELETE, SMALL, TINY, job, outcome, read_json, steps_in_metrics, write_job
 from harness import case
@@ -252,27 +253,110 @@ def test_misfit_advice_is_a_sentence(t):
 
 # ---- outputs that cannot be used ----
 
-@case
-def test_output_that_is_a_file_is_refused(t):
-    path = write_job(t, TINY)
-    for out in (path, path + "/below"):
-        refused(t, path, out, ["Not a directory"], code=None, verb="--run", options=["--output", out])
+def make_socket(path):
+    s = socket.socket(socket.AF_UNIX)
+    s.bind(path)
+    s.close()
 
 
-@case
-def test_output_that_may_not_be_written_is_refused(t):
-    os.mkdir(t.path("mine"), 0o555)
-    anyone = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # root may write everywhere
+# name, what makes it at a path, what lies below it, words of the message
+UNUSABLE = [
+    ("a file", lambda path: open(path, "w").close(), "", ["is a file", "Not a directory"]),
+    ("below a file", lambda path: open(path, "w").close(), "below/it", ["is a file", "Not a directory"]),
+    ("a FIFO", os.mkfifo, "", ["is a FIFO", "Not a directory"]),
+    ("below a FIFO", os.mkfifo, "below", ["is a FIFO"]),
+    ("a socket", make_socket, "", ["is a socket"]),
+    ("a link to nothing", lambda path: os.symlink("nowhere", path), "", ["symbolic link", '"nowhere"', "does not exist"]),
+    ("below a link to nothing", lambda path: os.symlink("nowhere", path), "below", ["symbolic link", '"nowhere"']),
+    ("a link in a circle", lambda path: os.symlink(os.path.basename(path), path), "", ["symbolic links"]),
+    ("a device", lambda path: os.symlink("/dev/null", path), "", ["is a device", "Not a directory"]),
+]
+
+
+@case(each=[(f"{name} {verb}", make, below, says, verb) for name, make, below, says in UNUSABLE
+            for verb in ("--check", "--run")])
+def test_output_that_cannot_be_a_directory_is_refused(t, value):
+    _, make, below, says, verb = value
+    make(t.path("made"))
+    out = os.path.join(t.path("made"), below) if below else t.path("made")
+    refused(t, write_job(t, TINY), out, [*says, "choose another output"], verb=verb, options=["--output", out])
+
+
+def anyone(t):
+    """Options to run the program as a user who may not write everywhere, as root may."""
+    other = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
     try:
-        t.worker("--version", **anyone)
+        t.worker("--version", **other)
     except OSError as e:
         t.skip(f"another user may not run the program: {e}")
-    for out in (t.path("mine", "out"), t.path("mine")):
-        run = t.worker("--run", write_job(t, TINY), "--output", out, expect=None, **anyone)
-        t.check(run.code in (1, 2), f"exit code {run.code}")
+    return other
+
+
+@case(each=["--check", "--run"])
+def test_output_that_may_not_be_written_is_refused(t, verb):
+    os.mkdir(t.path("mine"), 0o555)
+    os.makedirs(t.path("hidden", "inside"))
+    os.chmod(t.path("hidden"), 0o700 if os.getuid() == 0 else 0o000)
+    t.undo.append(lambda: os.chmod(t.path("hidden"), 0o700))
+    other = anyone(t)
+    for out in (t.path("mine", "out"), t.path("mine"), t.path("mine", "a", "b"), t.path("hidden", "inside")):
+        run = t.worker(verb, write_job(t, TINY), "--output", out, expect=2, **other)
         t.check(run.err.startswith(f"tutti-worker: {out}: "), "the directory is not named")
-        t.contains(run.err, "Permission denied", what="standard error")
+        t.contains(run.err, "Permission denied", "choose another output", what="standard error")
         t.equal(run.out, "", "standard output")
+
+
+@case(each=["--check", "--run"])
+def test_output_of_another_user_is_refused(t, verb):
+    """The directory may be written, but its lock is not ours."""
+    other = anyone(t)
+    if not other:
+        t.skip("only root can make files of another user")
+    os.mkdir(t.path("out"))
+    os.chmod(t.path("out"), 0o777)
+    os.close(os.open(t.path("out", "lock"), os.O_CREAT | os.O_RDWR, 0o600))
+    run = t.worker(verb, write_job(t, TINY), "--output", t.path("out"), expect=2, **other)
+    t.contains(run.err, t.path("out"), "lock", "Permission denied", what="standard error")
+
+
+@case(each=["--check", "--run"])
+def test_output_on_a_read_only_file_system_is_refused(t, verb):
+    """For root too."""
+    os.mkdir(t.path("mount"))
+    path = write_job(t, TINY)
+    inside = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"', "sh", t.path("mount")]
+    if os.getuid() != 0 or t.command([*inside, "true"]).code != 0:
+        t.skip("file systems cannot be mounted here")
+    for out in (t.path("mount"), t.path("mount", "out")):
+        run = t.command([*inside, t.program, verb, path, "--output", out])
+        t.equal(run.code, 2, "exit code")
+        t.contains(run.err, out, "Read-only file system", what="standard error")
+
+
+@case
+def test_output_in_use_is_refused_by_run_and_told_by_check(t):
+    path, out = write_job(t, job(TINY, {"train.steps": 1_000_000, "checkpoint": DELETE})), t.path("out")
+    live = t.start("--run", path, "--output", out, "--quiet")
+    live.until(lambda: steps_in_metrics(out) >= 1, "a step")
+    refused(t, path, out, ["another worker"], verb="--run", options=["--output", out])
+    t.contains(t.worker("--check", path, "--output", out).err, out, "another worker", what="standard error")
+    t.equal(t.worker("--check", path, "--output", out, "--json").json()["ok"], True, "check: a job may run later")
+    t.check(live.alive(), "the first worker ended")
+    live.kill()
+    t.equal(t.worker("--check", path, "--output", out).err, "", "standard error")
+
+
+@case
+def test_check_of_an_output_changes_nothing(t):
+    path, out = write_job(t, TINY), t.path("a", "b", "out")
+    t.worker("--check", path, "--output", out)
+    t.check(not os.path.exists(t.path("a")), "--check made a directory")
+    t.worker("--run", path, "--output", out, "--quiet")
+    before = sorted(os.listdir(out))
+    t.worker("--check", path, "--output", out)
+    t.equal(sorted(os.listdir(out)), before, "files of the output")
+    os.symlink("b", t.path("a", "link"))
+    t.worker("--run", path, "--output", t.path("a", "link", "out"), "--quiet")
 
 
 @case
