@@ -11,6 +11,7 @@ import harness
 import cases_bits  # noqa: F401
 import cases_crash  # noqa: F401
 import cases_data  # noqa: F401
+import cases_docs  # noqa: F401
 import cases_checkpoint  # noqa: F401
 import cases_export  # noqa: F401
 import cases_failures  # noqa: F401

@@ -1,0 +1,242 @@
+"""Every example of the documentation learns.
+
+The examples are taken out of README.md, docs/*.md (blocks of ```json), docs/examples/*.json and the man page of job files, so
+that a new one is covered on arrival. Each is trained as it is written, but for its size: small data of the same form lie where it
+says, wide layers become narrower, long runs shorter. Where it is only a model, or a section of a job, the rest is BASE.
+
+What it must reach is between what a model knows that has seen no input (the frequencies of classes or tokens) and what the data
+allow. Both are known exactly, because the data are made here.
+"""
+import copy
+import glob
+import json
+import math
+import os
+import random
+import re
+import struct
+
+from files import idx_bytes, read_json, separable, write_bytes, write_job
+from harness import case
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODELS = ("mlp", "chain", "gpt2", "llama")
+
+# ---- finding them ----
+
+
+def without_comments(text):
+    """JSON without // comments; strings may contain //."""
+    return re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda m: m[1] or "", text)
+
+
+def documents(text):
+    """The JSON values of a block: one, or one on each line; a line may be a member, "data": {...}."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        lines = [line for line in text.splitlines() if line.strip()]
+        return [json.loads("{" + line + "}" if line.startswith('"') else line) for line in lines]
+
+
+def is_example(value):
+    """Of a job file: a whole one, a model, or some sections. Other documents of this project have a schema or a method."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("schema", "job/v1") != "job/v1":
+        return False
+    return "schema" in value or value.get("type") in MODELS or bool({"model", "data", "init", "from", "config"} & set(value))
+
+
+def blocks(path, text):
+    if path.endswith(".json"):
+        return [without_comments(text)]
+    if path.endswith(".5"):
+        return [b.replace("\\-", "-").replace("\\e", "\\") for b in re.findall(r"^\.nf\n(.*?)^\.fi", text, re.M | re.S)]
+    return re.findall(r"^```json\n(.*?)^```", text, re.M | re.S)
+
+
+def find_examples():
+    """(label, value) of each, and the files of which every block must be one."""
+    paths = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))),
+             *sorted(glob.glob(os.path.join(ROOT, "docs", "examples", "*.json"))),
+             os.path.join(ROOT, "docs", "man", "tutti-job.5")]
+    found = []
+    for path in paths:
+        name, n = os.path.relpath(path, ROOT), 0
+        with open(path, encoding="utf-8") as f:
+            texts = blocks(path, f.read())
+        for text in texts:
+            try:
+                values = documents(text)
+            except ValueError:
+                if name in ("README.md", "docs/job.md", "docs/huggingface.md", "docs/man/tutti-job.5"):
+                    raise
+                continue  # protocol.md leaves parts out
+            for value in values:
+                if is_example(value):
+                    n += 1
+                    found.append((f"{name} {n}", value))
+    return found
+
+
+EXAMPLES = find_examples()
+
+# ---- cutting them to size ----
+
+STEPS = 240
+VOCAB = 256  # of language models
+BASE = {
+    "schema": "job/v1",
+    "model": {"type": "gpt2", "layers": 2, "width": 64, "heads": 4, "vocab": VOCAB, "context": 32},
+    "data": {"format": "bytes", "train": "text.txt"},
+    "train": {"steps": STEPS, "global_batch": 8},
+    "optimizer": {"type": "adamw", "lr": 1e-3},
+}
+
+
+def whole_job(value):
+    """The example as a job."""
+    if "schema" in value:
+        return copy.deepcopy(value)
+    sections = value if {"model", "data", "init"} & set(value) else {"model": value}
+    j = {**copy.deepcopy(BASE), **copy.deepcopy(sections)}
+    return j
+
+
+def cut(node, key, most):
+    if node.get(key, 0) > most:
+        node[key] = most
+
+
+def cut_transformer(m):
+    m.setdefault("layers", 99)
+    m.setdefault("width", 99)
+    m.setdefault("heads", 99)
+    m.pop("size", None)
+    m.setdefault("vocab", VOCAB)
+    for key, most in (("layers", 2), ("width", 64), ("heads", 4), ("kv_heads", 2), ("hidden", 192), ("context", 32),
+                      ("positions", 64), ("vocab", VOCAB)):
+        cut(m, key, most)
+    if m["width"] % m["heads"]:
+        m["heads"] = 4
+
+
+def cut_model(m):
+    if m.get("type") in ("gpt2", "llama"):
+        cut_transformer(m)
+    elif m.get("type") == "mlp":
+        m["hidden"] = [min(width, 192) for width in m["hidden"]]
+    elif m.get("type") == "chain" and isinstance(m["input"], dict):
+        cut(m["input"], "tokens", 32)
+
+
+def cut_job(j):
+    """Changes sizes and lengths only."""
+    train, batch = j["train"], 64 if j["data"]["format"] in ("idx", "synthetic") else 8
+    cut_model(j["model"])
+    train.pop("epochs", None)
+    train["steps"] = STEPS
+    cut(train, "global_batch", batch)
+    if isinstance(train.get("micro_batch"), int):
+        train["micro_batch"] = min(train["micro_batch"], train["global_batch"] // 2)
+    cut(j.get("schedule", {}), "warmup_steps", STEPS // 20)
+    for section in ("eval", "checkpoint"):
+        if "every" in j.get(section, {}):
+            j[section]["every"] = {"steps": STEPS // 2}
+    cut(j["data"], "samples", 1024)
+    cut(j["data"], "ignore", VOCAB - 1)
+    return j
+
+
+# ---- data ----
+
+SYMBOLS, FOLLOWERS = 16, 2
+
+
+def make_text(n, first, seed):
+    """Symbols that follow one another by a rule with a choice of two: n of them, and the entropy per symbol of the frequencies
+    alone and of the rule. `first` is the number of the first symbol."""
+    rule, rng = random.Random(1), random.Random(seed)
+    after = [rule.sample(range(SYMBOLS), FOLLOWERS) for _ in range(SYMBOLS)]
+    text, at = [], 0
+    for _ in range(n):
+        at = rng.choice(after[at])
+        text.append(at)
+    alone = -sum(text.count(s) / n * math.log(text.count(s) / n) for s in set(text))
+    return [first + s for s in text], alone, math.log(FOLLOWERS)
+
+
+def prepare(t, path):
+    path = os.path.join(t.dir, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
+
+
+def write_text(t, path, form, seed):
+    text, alone, rule = make_text(20000, 0 if form == "tokens" else ord("A"), seed)
+    write_bytes(prepare(t, path), struct.pack(f"<{len(text)}H", *text) if form == "tokens" else bytes(text))
+    return alone, rule
+
+
+def write_images(t, files, n, seed):
+    images, labels = separable(n, 10, 28, random.Random(seed))
+    write_bytes(prepare(t, files["images"]), idx_bytes([n, 28, 28], images))
+    write_bytes(prepare(t, files["labels"]), idx_bytes([n], labels))
+
+
+def write_data(t, j):
+    """Puts data where the job says. Returns what a model reaches that sees no input, and what the data allow."""
+    data = j["data"]
+    if data["format"] == "synthetic":
+        return math.log(j["model"]["classes"]), 0
+    for split, n, seed in (("train", 640, 1), ("val", 128, 2)):
+        if split in data and data["format"] == "idx":
+            write_images(t, data[split], n, seed)
+        elif split in data:
+            for i, path in enumerate([data[split]] if isinstance(data[split], str) else data[split]):
+                limits = write_text(t, path, data["format"], 10 * seed + i)
+    return (math.log(10), 0) if data["format"] == "idx" else limits
+
+
+def write_folder(t, path):
+    """A Hugging Face folder with random weights, where the example says."""
+    start = write_job(t, {**BASE, "train": {"steps": 1, "global_batch": 1}}, "start.json")
+    t.worker("--run", start, "--output", t.path("start"), "--quiet", cwd=t.dir)
+    t.worker("--export", t.path("start"), "--hf", os.path.join(prepare(t, path)))
+
+
+# ---- the cases ----
+
+def losses(out):
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        return [line["loss"] for line in map(json.loads, f) if "loss" in line]
+
+
+@case
+def test_examples_of_every_page_are_found(t):
+    """What is not found is not trained."""
+    labels = [label for label, _ in EXAMPLES]
+    for page, least in (("README.md", 2), ("docs/job.md", 8), ("docs/huggingface.md", 2), ("docs/man/tutti-job.5", 1)):
+        t.check(sum(label.startswith(page + " ") for label in labels) >= least, f"{page}: fewer than {least} examples")
+    jobs = [p for p in os.listdir(os.path.join(ROOT, "docs", "examples")) if not p.startswith("profile")]
+    t.check(all(f"docs/examples/{p} 1" in labels for p in jobs), f"of {jobs} only {labels} were found")
+
+
+@case(each=EXAMPLES)
+def test_documented_example_learns(t, value):
+    _, example = value
+    j = cut_job(whole_job(example))
+    if "from" in j["model"]:
+        write_data(t, BASE)
+        write_folder(t, j["model"]["from"])
+    blind, best = write_data(t, j)
+    out = t.path("out")
+    t.worker("--run", write_job(t, j), "--output", out, "--quiet", "--trace-steps", 0, cwd=t.dir)
+    curve = losses(out)
+    first, last = curve[0], sum(curve[-20:]) / 20
+    t.notes.append(f"loss {first:.3f} to {last:.3f}; without input {blind:.3f}, at best {best:.3f}")
+    t.equal(read_json(os.path.join(out, "result.json"))["ok"], True, "result.json: ok")
+    t.check(last < first - 0.3, f"the loss went from {first:.3f} to {last:.3f}")
+    t.check(last < (blind + best) / 2, f"the loss is {last:.3f}, and {blind:.3f} without looking at the input; the data allow "
+            f"{best:.3f}")
