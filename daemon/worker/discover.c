@@ -71,7 +71,7 @@ static int read_machine(const char *machine, struct topology *ret, struct err *e
         strncmp(err->path, machine, strlen(machine)) != 0) { /* a path inside: say of which file */
         char at[sizeof err->path];
         snprintf(at, sizeof at, "%s", err->path);
-        err_set_at(err, r, machine, "%s: %s", at, err->msg);
+        err_set_at(err, r, machine, "%s%s%s", at, at[0] != '\0' ? ": " : "", err->msg);
     }
     return r;
 }

@@ -809,7 +809,7 @@ def test_a_real_job_from_submit_to_report(t):
 # ---- logs ----
 
 def shown(data):
-    """What `logs` makes of bytes: a question mark for each that is no UTF-8, and for NUL."""
+    """What `logs` makes of bytes: U+FFFD for each that is not UTF-8, and for NUL."""
     out, i = [], 0
     while i < len(data):
         for n in (1, 2, 3, 4):
@@ -822,7 +822,7 @@ def shown(data):
                 i += n
                 break
         else:
-            out.append("?")
+            out.append("\ufffd")
             i += 1
     return "".join(out)
 
@@ -853,13 +853,13 @@ def test_logs_are_whole_however_they_are_cut(t):
             t.equal(read_log(t, c, job, limit), (text, len(data), False), f"{limit} bytes at a time")
         for limit in (1, 2, 3):
             found, offset, _ = read_log(t, c, job, limit)
-            t.equal((offset, found.replace("?", "")), (len(data), "".join(x for x in text if len(x.encode()) <= limit)),
+            t.equal((offset, found.replace("\ufffd", "")), (len(data), "".join(x for x in text if len(x.encode()) <= limit)),
                     f"{limit} bytes at a time, less than a character")
         for offset in range(len(data) + 1):
             r = c.call("logs", id=job, offset=offset)
             t.equal((r["text"], r["offset"], r["end"]), (shown(data[offset:]), len(data), False), f"from {offset}")
         t.equal(c.call("logs", id=job, offset=10**6), {"text": "", "offset": 10**6, "end": False}, "beyond the end")
-        t.equal(c.call("logs", id=job, offset=2**53)["text"], "", "far beyond the end")
+        t.equal(c.call("logs", id=job, offset=2**53 - 1)["text"], "", "far beyond the end")
         p.outcome()
         until(lambda: c.call("logs", id=job)["end"], "end")
         for limit in (4, 7, len(data), len(data) + 1, 65536):
@@ -885,7 +885,7 @@ def test_logs_wait_for_the_rest_of_a_character(t):
         p.outcome()
         until(lambda: c.call("show", id=job)["state"] == "done", "end")
         r = until(lambda: (lambda r: r["end"] and r)(c.call("logs", id=job, offset=offset)), "end of the log")
-        t.equal(r["text"], "???", "what never became a character")
+        t.equal(r["text"], "\ufffd" * 3, "what never became a character")
     d.stop()
 
 
