@@ -115,6 +115,17 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
+/* How many of the next bytes are printable ASCII and neither of the two in `but`. Most text is, and is copied at
+ * once. */
+static size_t plain_bytes(const char *s, size_t n, const char but[2])
+{
+    size_t i = 0;
+
+    while (i < n && s[i] >= 0x20 && s[i] < 0x7F && s[i] != but[0] && s[i] != but[1])
+        i++;
+    return i;
+}
+
 /* ------------------------------------------------------------------------------------------------ JSON */
 
 static void add_escaped(struct strbuf *b, uint32_t c)
@@ -131,23 +142,32 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-static bool must_be_escaped(uint32_t c)
+/* Adds the next character and returns how many bytes it has. */
+static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
-    return c == '"' || c == '\\' || utf8_is_unsafe(c);
+    size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
+    uint32_t c = bytes ? utf8_decode(s, bytes) : 0;
+
+    if (bytes == 0) {
+        strbuf_add(b, "\xEF\xBF\xBD");
+        return 1;
+    }
+    if (c == '"' || c == '\\' || utf8_is_unsafe(c))
+        add_escaped(b, c);
+    else
+        strbuf_addn(b, s, bytes);
+    return bytes;
 }
 
 void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n)
 {
     strbuf_addn(b, "\"", 1);
     while (n > 0) {
-        size_t bytes = *s ? utf8_char_bytes(s, n) : 0, eaten = bytes ? bytes : 1;
-        uint32_t c = bytes ? utf8_decode(s, bytes) : 0;
-        if (bytes == 0)
-            strbuf_add(b, "\xEF\xBF\xBD");
-        else if (must_be_escaped(c))
-            add_escaped(b, c);
+        size_t eaten = plain_bytes(s, n, "\"\\");
+        if (eaten > 0)
+            strbuf_addn(b, s, eaten);
         else
-            strbuf_addn(b, s, bytes);
+            eaten = add_json_char(b, s, n);
         s += eaten;
         n -= eaten;
     }
@@ -160,16 +180,6 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 }
 
 /* ----------------------------------------------------------------------------------- text for people */
-
-/* How many of the next bytes are printable ASCII: most text is, and is copied at once. */
-static size_t plain_bytes(const char *s, size_t n)
-{
-    size_t i = 0;
-
-    while (i < n && s[i] >= 0x20 && s[i] < 0x7F)
-        i++;
-    return i;
-}
 
 /* The length of the colour sequence "ESC [ 1 ; 3 1 m" at `s`, or 0 where there is none. */
 static size_t ink_bytes(const char *s, size_t n)
@@ -185,7 +195,7 @@ static size_t ink_bytes(const char *s, size_t n)
 
 static size_t kept_bytes(const char *s, size_t n, enum strbuf_keep keep)
 {
-    size_t plain = plain_bytes(s, n);
+    size_t plain = plain_bytes(s, n, "\n\n"); /* no exceptions: newlines are not printable */
 
     if (plain > 0 || keep == STRBUF_ONE_LINE)
         return plain;
