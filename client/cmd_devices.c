@@ -106,6 +106,23 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
+/* "cannot start workers: /usr/bin/tutti-worker: ... (since 12:01, failed tries: 4)" */
+static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
+{
+    uint64_t since;
+    if (pause == NULL)
+        return;
+    strbuf_add(b, show_ink(s, INK_RED));
+    show_text(b, s, get_text(pause, "reason"));
+    strbuf_addf(b, "%s (", show_plain(s));
+    if (get_count(pause, "since_ms", &since)) {
+        strbuf_add(b, "since ");
+        show_time(b, since);
+        strbuf_add(b, ", ");
+    }
+    strbuf_addf(b, "failed tries: %" PRIu64 ")\n", get_count_or(pause, "failures", 0));
+}
+
 static void add_page(struct strbuf *b, const struct json *machine)
 {
     struct style s = term_style(STDOUT_FILENO);
@@ -129,6 +146,7 @@ static void add_page(struct strbuf *b, const struct json *machine)
         add_rows(b, &s, devices);
         add_marks(b, &s, devices);
     }
+    add_pause(b, &s, get_object(machine, "launch_pause"));
 }
 
 static int run(struct client *c, const struct args *a)

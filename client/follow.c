@@ -158,13 +158,21 @@ static int attach(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
+/* Whether the event is of this job. Events of others come from an earlier, wider watch of this connection. An event of
+ * job 0 is about launching in general and concerns jobs that wait to be started. */
+static bool concerns(const struct follower *f, const struct json *e)
+{
+    uint64_t job = get_count_or(e, "job", f->o->id);
+    return job == f->o->id || (job == 0 && strcmp(f->view.state, "queued") == 0);
+}
+
 static int on_event(struct follower *f, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");
     struct style s = term_style(f->fd);
     struct strbuf line = {0};
     uint64_t seq;
-    if (get_count_or(e, "job", f->o->id) != f->o->id) /* of a wider watch of this connection, a moment ago */
+    if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
         if (seq <= f->seq && strcmp(name, "gap") != 0) /* that watch had brought it already */

@@ -134,6 +134,20 @@ static void queued(struct strbuf *b, const struct style *s, const struct json *e
     }
 }
 
+static void launch_paused(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    strbuf_addf(b, "%sthe daemon ", show_ink(s, INK_YELLOW));
+    show_text(b, s, get_text(e, "why"));
+    strbuf_addf(b, "; it tries again by itself%s", show_plain(s));
+}
+
+static void launch_resumed(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    (void)s;
+    (void)e;
+    strbuf_add(b, "the daemon can start workers again");
+}
+
 static void gap(struct strbuf *b, const struct style *s, const struct json *e)
 {
     (void)e;
@@ -144,9 +158,17 @@ static const struct {
     const char *name;
     void (*add)(struct strbuf *b, const struct style *s, const struct json *e);
 } kinds[] = {
-    {"checkpoint", checkpoint}, {"eval", eval},       {"gap", gap},
-    {"planned", planned},       {"queued", queued},   {"resumed", resumed},
-    {"restarting", restarting}, {"skipped", skipped}, {"started", started},
+    {"checkpoint", checkpoint},
+    {"eval", eval},
+    {"gap", gap},
+    {"launch_paused", launch_paused},
+    {"launch_resumed", launch_resumed},
+    {"planned", planned},
+    {"queued", queued},
+    {"restarting", restarting},
+    {"resumed", resumed},
+    {"skipped", skipped},
+    {"started", started},
     {"stopping", stopping},
 };
 

@@ -82,6 +82,8 @@ void view_event(struct view *v, const struct json *event)
             utf8_copy(v->state, sizeof v->state, states[i].state);
             utf8_copy(v->reason, sizeof v->reason, get_text(event, "why"));
         }
+    if (strncmp(name, "launch_", 7) == 0 && strcmp(v->state, "queued") == 0)
+        utf8_copy(v->reason, sizeof v->reason, get_text(event, "why"));
     if (strcmp(name, "progress") == 0) {
         take_progress(v, event);
         curve_add(&v->curve, v->step, get_number_or(event, "loss", NAN));

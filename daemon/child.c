@@ -13,17 +13,39 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-static pid_t start(char *const argv[], int out)
+/* In the child. Writes its errno to `failed` when the program cannot be executed; exec closes it otherwise. */
+static void become(char *const argv[], int out, int failed)
 {
-    pid_t pid = fork();
-    if (pid != 0)
-        return pid;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     signal(SIGPIPE, SIG_DFL);
-    setpgid(0, 0); /* what it starts itself is killed with it */
+    setpgid(0, 0); /* a kill of the group reaches what the program starts */
     if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
         execv(argv[0], argv);
-    _exit(127);
+    int code = errno;
+    ssize_t n = write(failed, &code, sizeof code);
+    (void)n;
+    _exit(CHILD_NOT_RUN);
+}
+
+/* 0, or a negative errno: of fork, or of the child's exec. */
+static int start(char *const argv[], int out, pid_t *ret)
+{
+    int failed[2], code = 0;
+    if (pipe2(failed, O_CLOEXEC) < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0)
+        become(argv, out, failed[1]);
+    if (pid < 0)
+        code = errno;
+    close(failed[1]);
+    while (pid > 0 && read(failed[0], &code, sizeof code) < 0 && errno == EINTR)
+        ;
+    close(failed[0]);
+    if (pid > 0 && code != 0)
+        waitpid(pid, NULL, 0);
+    *ret = pid;
+    return -code;
 }
 
 /* Until the end of the output. 0, or -ETIMEDOUT. */
@@ -51,15 +73,19 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
                   struct err *err)
 {
     int out[2], status = 0;
+    pid_t pid = -1;
+    *ret_exit = CHILD_NOT_RUN;
     if (pipe2(out, O_CLOEXEC) < 0)
         return err_set(err, -errno, "no pipe: %s", strerror(errno));
-    pid_t pid = start(argv, out[1]);
-    int failed = errno;
+    int r = start(argv, out[1], &pid);
     close(out[1]);
-    int r = pid < 0 ? -failed : read_output(out[0], clock_now_ns() + timeout_ms * 1000000, ret_output);
-    close(out[0]);
-    if (pid < 0)
+    if (r < 0) {
+        close(out[0]);
         return err_set_at(err, r, argv[0], "cannot be started: %s", strerror(-r));
+    }
+    *ret_exit = 0;
+    r = read_output(out[0], clock_now_ns() + timeout_ms * 1000000, ret_output);
+    close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
         kill(pid, SIGKILL); /* in case it is not a group yet */

@@ -2,6 +2,7 @@
  * reading logs) goes to libuv's pool and comes back by callback.
  *
  *     main.c      starts and ends it: options, locks, signals
+ *     notify.c    tells the service manager
  *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
  *     look.c      looks at the devices again, while it runs
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
@@ -12,6 +13,7 @@
  *     queue.c     who runs next on which devices (pure)
  *     devices.c   which devices are withheld and why               health.c  which can be trusted (pure)
  *     workers.c   who is started, what happens when a worker ends  launch.c  processes: start, adopt, signal, reap
+ *     launch_pause.c  when workers can be started at all (pure)
  *     worker_msgs.c  worker.sock: what workers say and are told
  */
 #ifndef DAEMON_DAEMON_H
@@ -21,6 +23,7 @@
 
 #include "daemon/config.h"
 #include "daemon/health.h"
+#include "daemon/launch_pause.h"
 #include "daemon/offer.h"
 #include "kernels/device.h"
 
@@ -42,8 +45,10 @@ struct daemon {
     struct workers *workers;
     struct look *look;               /* under way; NULL: none */
     uint64_t looked_ms;              /* when the devices were last looked at; loop clock */
+    uint32_t look_failure;           /* checksum of why the last look failed; 0: it did not */
     uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
     struct health health[DEVICE_MAX];
+    struct launch_pause pause; /* workers cannot be started at the moment */
     bool stopping; /* shutting down: nothing is admitted */
     int exit_code;
 };

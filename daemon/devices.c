@@ -166,18 +166,25 @@ static uint64_t idle_devices(const struct daemon *d)
     return devices;
 }
 
-bool devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d))
+int devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d),
+                       struct err *err)
 {
     uint64_t age = daemon_now_ms(d) - d->looked_ms, delay = d->config.restart_delay_ms;
     uint64_t idle = idle_devices(d);
     if (!devices_change(d) || d->stopping)
-        return false;
+        return 0;
     if (look_under_way(d))
-        return true;
+        return 1;
     if ((next == NULL || age < delay) && (age < LOOK_DELAYS * delay || !somebody_is_stuck(d)))
-        return false;
-    d->looked_ms = daemon_now_ms(d);
-    return idle != 0 && look_start(d, idle, looked) == 0;
+        return 0;
+    if (idle == 0) {
+        d->looked_ms = daemon_now_ms(d);
+        return 0;
+    }
+    int r = look_start(d, idle, looked, err);
+    if (r == 0)
+        d->looked_ms = daemon_now_ms(d);
+    return r < 0 ? r : 1;
 }
 
 void devices_looked(struct daemon *d)

@@ -14,10 +14,11 @@ struct queue_machine devices_at_best(const struct daemon *d);
 
 /* Whether what is free of the devices may change: they are real, and looked at. */
 bool devices_change(const struct daemon *d);
-/* Whether nobody is to be started yet: the devices are being looked at, or it is time to look before `next` (may be
- * NULL) is started, or because jobs wait for memory or for a device that failed. Starts the look; `looked` is called
- * after it. */
-bool devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d));
+/* Looks at the devices when it is time to: before `next` (may be NULL) is started, or because jobs wait for memory or
+ * for a device that failed. Returns 1 when a look is under way: no job may be started until `looked` is called. Returns
+ * 0 when no look is needed, or a negative errno when the look could not be started. */
+int devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d),
+                       struct err *err);
 
 /* The job's worker says that the device with this number of the backend's broke under it. Numbers that are not of
  * the job's lease are ignored. */

@@ -220,7 +220,7 @@ void events_pump(struct events *e, struct watcher *w)
             return;
         }
         const struct event *event = at(e, w->next++);
-        if (!event->dropped && (w->job == 0 || w->job == event->job))
+        if (!event->dropped && (w->job == 0 || event->job == 0 || w->job == event->job))
             w->send(w, event->line, event->bytes);
     }
 }

@@ -298,8 +298,11 @@ int job_from_disk(const struct state_job *disk, struct job *ret, struct err *err
 
 /* ---- for clients ---- */
 
-static const char *reason_of(const struct job *j)
+/* Why the job waits, for people. A pause of launching comes first: it holds up every job. */
+static const char *reason_of(const struct jobs *jobs, const struct job *j)
 {
+    if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&jobs->daemon->pause))
+        return jobs->daemon->pause.reason;
     if (j->state == JOB_QUEUED && j->stuck != NULL)
         return j->stuck;
     if (j->state != JOB_QUEUED || j->reason[0] != '\0')
@@ -307,7 +310,7 @@ static const char *reason_of(const struct job *j)
     return j->worker != NULL ? "starting" : "waits for devices";
 }
 
-void job_short_json(const struct job *j, struct strbuf *b)
+void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf *b)
 {
     enum job_state state = job_told(j);
     bool alive = state == JOB_RUNNING || state == JOB_STOPPING, ended = !alive && state != JOB_QUEUED;
@@ -315,7 +318,7 @@ void job_short_json(const struct job *j, struct strbuf *b)
     add_text(b, "name", j->name);
     add_text(b, "user", j->user);
     strbuf_addf(b, ",\"uid\":%u,\"state\":\"%s\"", (unsigned)j->uid, job_state_names[state]);
-    add_text(b, "reason", reason_of(j));
+    add_text(b, "reason", reason_of(jobs, j));
     add_time(b, "submitted_ms", j->submitted_ms);
     add_time(b, "started_ms", j->started_ms);
     add_time(b, "ended_ms", ended ? j->ended_ms : 0);
@@ -373,7 +376,7 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
     char path[PATH_MAX + 64];
     struct stat st;
     launch_log_path(&jobs->daemon->config, j->id, path, sizeof path);
-    job_short_json(j, b);
+    job_short_json(jobs, j, b);
     add_text(b, "dir", j->dir);
     add_text(b, "output", j->output);
     add_member(b, "parameters", planned, "parameters");

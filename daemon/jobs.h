@@ -73,7 +73,7 @@ struct job {
     char *reason;                          /* why it waits; "" when there is nothing to say */
     uint64_t started_ms, ended_ms;         /* wall clock; 0: not yet */
     uint64_t used_ms;                      /* running time of earlier attempts */
-    uint32_t attempt;                      /* workers started so far */
+    uint32_t attempt;                      /* workers that took this job so far, and the one being started */
     uint32_t failures;                     /* in a row, without a new checkpoint in between */
     uint64_t checkpoint_step, failed_step; /* of the newest checkpoint; of the one at the last failure */
     bool cancel;                           /* its user wants it gone */
@@ -131,7 +131,8 @@ void job_set_text(char **text, const char *to); /* frees the old one; `to` may b
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 
-void job_short_json(const struct job *j, struct strbuf *b); /* without the closing brace */
+/* The short form, without the closing brace. */
+void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf *b);
 /* The rest of the long form, and the brace. `disk` is the job as it was read from the state. */
 void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk,
                    struct strbuf *b);

@@ -156,7 +156,7 @@ static void make_env(const struct job *j, char *ret[N_PASS + 2], char secret[64]
     ret[n] = NULL;
 }
 
-static int open_log(const struct daemon *d, const struct job *j, struct err *err)
+int launch_open_log(const struct daemon *d, const struct job *j, struct err *err)
 {
     char path[PATH_MAX + 64];
     launch_log_path(&d->config, j->id, path, sizeof path);
@@ -164,7 +164,30 @@ static int open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-int launch_start(struct daemon *d, struct job *j, struct err *err)
+/* What an administrator can do about an errno of fork or exec. */
+static const char *remedy(int code)
+{
+    switch (code) {
+    case -EMFILE:
+    case -ENFILE:
+        return "; raise the limit of open files (ulimit -n, LimitNOFILE=)";
+    case -EAGAIN:
+        return "; raise the limit of processes (ulimit -u, TasksMax=)";
+    case -EACCES:
+    case -ENOENT:
+    case -ENOEXEC:
+    case -ENOTDIR:
+        return "; install the program again, or correct --worker";
+    }
+    return "";
+}
+
+static void on_unused_closed(uv_handle_t *h)
+{
+    free(h->data);
+}
+
+int launch_start(struct daemon *d, struct job *j, int log, struct err *err)
 {
     char id[24], attempt[16], secret[64], *env[N_PASS + 2];
     struct worker *w = xcalloc(1, sizeof *w);
@@ -179,11 +202,6 @@ int launch_start(struct daemon *d, struct job *j, struct err *err)
                     (char *)"--attempt",
                     attempt,
                     NULL};
-    int log = open_log(d, j, err);
-    if (log < 0) {
-        free(w);
-        return log;
-    }
     uv_stdio_container_t stdio[3] = {
         {.flags = UV_IGNORE},
         {.flags = UV_INHERIT_FD, .data.fd = log},
@@ -203,12 +221,13 @@ int launch_start(struct daemon *d, struct job *j, struct err *err)
         .daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d), .moved_ms = daemon_now_ms(d)};
     w->handle.process.data = w;
     int r = uv_spawn(d->loop, &w->handle.process, &o);
-    close(log);
-    j->worker = w;
+    if (r < 0) {
+        uv_close((uv_handle_t *)&w->handle.process, on_unused_closed);
+        return err_set_at(err, r, args[0], "cannot be started: %s%s", strerror(-r), remedy(r));
+    }
     w->pid = w->handle.process.pid;
-    if (r < 0)
-        end(w, "could not be started");
-    return r < 0 ? err_set_at(err, r, args[0], "cannot start the worker: %s", uv_strerror(r)) : 0;
+    j->worker = w;
+    return 0;
 }
 
 bool launch_adopt(struct daemon *d, struct job *j)
@@ -244,11 +263,11 @@ bool launch_adopt(struct daemon *d, struct job *j)
     return true;
 }
 
-/* Never once it is reaped, or if it never was: its pid may be another's by then, and pid 0 is everyone in our group. */
+/* A child that libuv has reaped gets no signal: another process may have its pid by then. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)
         syscall(SYS_pidfd_send_signal, w->pidfd, sig, NULL, 0);
-    else if (w->pid > 0 && !uv_is_closing((uv_handle_t *)&w->handle.process))
+    else if (!uv_is_closing((uv_handle_t *)&w->handle.process))
         uv_process_kill(&w->handle.process, sig);
 }

@@ -37,8 +37,11 @@ struct worker {
     const char *killed_for; /* why it was killed by us; NULL: it was not */
 };
 
-/* Spawns the worker of a job that has its lease, attempt and secret. job->worker is set. */
-int launch_start(struct daemon *d, struct job *j, struct err *err);
+/* Opens the log that takes the output of the job's workers. Returns a descriptor, or a negative errno. */
+int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
+/* Spawns the worker of a job that has its lease, attempt and secret, and sets job->worker. `log` stays the caller's.
+ * A failure says nothing about the job: every worker is started in the same way. job->worker stays NULL then. */
+int launch_start(struct daemon *d, struct job *j, int log, struct err *err);
 /* The worker that job->process names, if it is alive; job->worker is set. False: it is dead. */
 bool launch_adopt(struct daemon *d, struct job *j);
 void launch_signal(struct worker *w, int sig); /* does nothing when it is dead */

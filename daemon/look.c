@@ -1,8 +1,8 @@
 /* A probe as a child of the loop. See look.h.
  *
- * Three handles: the process, its output, and the deadline for both to end. The look is over when all three are
- * closed, and only then it is told; so a new one can be started from there. A probe that fails changes nothing: it
- * is logged, and the view stays what it was.
+ * A look has three handles: the process, its output, and the deadline for both to end. The look is over when all three
+ * are closed. Only then `looked` is called, so that it can start a new look. A probe that fails changes nothing: the
+ * daemon keeps what it knew, and logs the failure once until a probe succeeds or fails for another reason.
  */
 #include "daemon/look.h"
 
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/crc32c.h"
 #include "base/log.h"
 
 #define LOOK_MS    30000
@@ -52,6 +53,15 @@ static int take(struct look *l, struct err *err)
     return r;
 }
 
+/* "" when the look succeeded. */
+static void tell_failure(struct daemon *d, const char *why)
+{
+    uint32_t hash = crc32c(0, why, strlen(why));
+    if (why[0] != '\0' && hash != d->look_failure)
+        log_warning("the devices could not be looked at: %s", why);
+    d->look_failure = hash;
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct look *l = h->data;
@@ -61,8 +71,10 @@ static void on_closed(uv_handle_t *h)
     char text[sizeof err];
     if (--l->open > 0)
         return;
-    if (looked != NULL && take(l, &err) < 0)
-        log_warning("the devices could not be looked at: %s", err_text(&err, text, sizeof text));
+    if (looked != NULL) {
+        take(l, &err);
+        tell_failure(d, err.code < 0 ? err_text(&err, text, sizeof text) : "");
+    }
     if (d->look == l)
         d->look = NULL;
     strbuf_finish(&l->text);
@@ -153,11 +165,11 @@ static int spawn(struct look *l, const char *only)
     return uv_spawn(l->daemon->loop, &l->process, &o);
 }
 
-int look_start(struct daemon *d, uint64_t devices, void (*looked)(struct daemon *d))
+int look_start(struct daemon *d, uint64_t devices, void (*looked)(struct daemon *d), struct err *err)
 {
     struct strbuf only = {0};
     if (d->look != NULL)
-        return -EBUSY;
+        return err_set(err, -EBUSY, "a look at the devices is under way");
     struct look *l = xcalloc(1, sizeof *l);
     *l = (struct look){.daemon = d, .devices = devices, .looked = looked, .open = 3};
     l->process.data = l->output.data = l->deadline.data = l;
@@ -168,13 +180,12 @@ int look_start(struct daemon *d, uint64_t devices, void (*looked)(struct daemon 
     int r = spawn(l, only.at);
     strbuf_finish(&only);
     if (r < 0) {
-        log_warning("%s cannot be started to look at the devices: %s", d->config.worker_program,
-                    uv_strerror(r));
         l->looked = NULL;
         d->look = NULL;
         close_handle(l, &l->process);
         close_handle(l, &l->output);
-        return r;
+        return err_set_at(err, r, d->config.worker_program, "cannot be started to look at the devices: %s",
+                          strerror(-r));
     }
     uv_timer_start(&l->deadline, on_deadline, LOOK_MS, 0);
     uv_read_start((uv_stream_t *)&l->output, on_alloc, on_read);

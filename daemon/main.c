@@ -6,13 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/dirs.h"
@@ -22,6 +19,7 @@
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
 #include "daemon/look.h"
+#include "daemon/notify.h"
 #include "daemon/server.h"
 #include "daemon/state.h"
 #include "daemon/workers.h"
@@ -33,24 +31,6 @@ static uv_timer_t watchdog;
 static bool leaving; /* SIGUSR2: the workers stay */
 
 /* ---- systemd ---- */
-
-/* Tells the service manager, if there is one, a line of sd_notify(3). */
-static void notify(const char *text)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if (path == NULL || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof a.sun_path)
-        return;
-    memcpy(a.sun_path, path, strlen(path));
-    if (path[0] == '@')
-        a.sun_path[0] = '\0';
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&a,
-           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
-    close(fd);
-}
 
 static void on_watchdog(uv_timer_t *t)
 {
@@ -208,6 +188,19 @@ static void die_of_state(void *ctx, const char *why)
     daemon_die(ctx, why);
 }
 
+static void do_nothing(uv_work_t *work)
+{
+    (void)work;
+}
+
+/* Makes libuv create the threads of its pool now. It does so with the first work it gets, and aborts the process when it
+ * cannot; later, jobs depend on this daemon. */
+static void start_pool(uv_loop_t *loop)
+{
+    static uv_work_t work;
+    uv_queue_work(loop, &work, do_nothing, NULL);
+}
+
 static int start(struct daemon *d, struct err *err)
 {
     struct state_config state = {d->loop, d->config.state_dir, die_of_state, d};
@@ -244,6 +237,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     umask(0077);
     d->loop = uv_default_loop();
+    start_pool(d->loop);
     r = start(d, &err);
     if (r < 0) {
         log_error("%s", err_text(&err, text, sizeof text));

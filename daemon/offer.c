@@ -2,7 +2,9 @@
  *
  * --devices or --device-memory alone mean virtual cpu devices, on a machine with GPUs too: whoever makes up devices wants
  * those. Otherwise the probe decides. When it fails and nobody insisted on a backend, the daemon serves cpu devices and
- * says why: a broken driver is no reason not to serve.
+ * says why: a broken driver is no reason not to serve. A probe that cannot even be run is another matter: the worker
+ * program is missing, perhaps for the moments of an upgrade. The daemon does not start then. It would serve cpu
+ * devices on a machine with GPUs, and go on with that after the upgrade.
  */
 #include "daemon/offer.h"
 
@@ -86,7 +88,8 @@ void offer_probe_command(const struct config *c, const char *only, const char *r
     ret[n] = NULL;
 }
 
-static int run_probe(const struct config *c, struct offer *ret, struct err *err)
+/* *ret_ran: the probe ran, whatever became of it. */
+static int run_probe(const struct config *c, struct offer *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[OFFER_PROBE_WORDS];
     struct strbuf out = {0};
@@ -95,6 +98,7 @@ static int run_probe(const struct config *c, struct offer *ret, struct err *err)
     int r = child_collect((char *const *)argv, PROBE_MS, &out, &exit, err);
     if (r == 0)
         r = offer_parse_probe(out.at, out.n, exit, ret, err);
+    *ret_ran = exit != CHILD_NOT_RUN;
     strbuf_finish(&out);
     return r;
 }
@@ -199,14 +203,19 @@ int offer_make(struct config *c, struct offer *ret, struct err *err)
 {
     struct err why = {0};
     char text[sizeof why], reason[sizeof ret->reason];
-    bool made_up = c->devices_given || c->device_bytes > 0;
+    bool made_up = c->devices_given || c->device_bytes > 0, ran;
     *ret = (struct offer){0};
     if (c->machine[0] == '\0' && (strcmp(c->backend, "cpu") == 0 || (c->backend[0] == '\0' && made_up))) {
         offer_virtual(c, c->backend[0] == '\0' ? "virtual devices were asked for" : "it was asked for", ret);
         return 0;
     }
-    int r = run_probe(c, ret, &why);
+    int r = run_probe(c, ret, &ran, &why);
     ret->from_file = c->machine[0] != '\0';
+    if (!ran)
+        return err_set_at(err, r, c->worker_program,
+                          "%s; without the worker program no job can be started: install it, or name it with "
+                          "--worker",
+                          why.msg);
     if (r < 0 && insisted(c))
         return err_set_at(err, r, why.path, "%s", why.msg);
     if (r < 0) {

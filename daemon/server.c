@@ -164,7 +164,7 @@ struct job *request_job(struct request *rq, uint64_t id)
 void request_reply_job(struct request *rq, uint64_t id)
 {
     struct strbuf b = {0};
-    job_short_json(jobs_find(rq->daemon->jobs, id), &b);
+    job_short_json(rq->daemon->jobs, jobs_find(rq->daemon->jobs, id), &b);
     strbuf_add(&b, "}");
     request_reply(rq, &b);
     strbuf_finish(&b);

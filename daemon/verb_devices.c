@@ -45,7 +45,9 @@ void verb_devices(struct request *rq)
                 d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes);
     for (uint32_t i = 0; i < d->config.n_devices; i++)
         add_device(&b, d, i);
-    strbuf_add(&b, "]}");
+    strbuf_add(&b, "],\"launch_pause\":");
+    launch_pause_add_json(&d->pause, &b);
+    strbuf_add(&b, "}");
     request_reply(rq, &b);
     strbuf_finish(&b);
 }

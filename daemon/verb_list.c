@@ -37,7 +37,7 @@ void verb_list(struct request *rq)
             break;
         }
         strbuf_add(&b, n++ > 0 ? "," : "");
-        job_short_json(j, &b);
+        job_short_json(jobs, j, &b);
         strbuf_add(&b, "}");
     }
     strbuf_addf(&b, "],\"more\":%s}", more ? "true" : "false");

@@ -23,7 +23,7 @@ struct submission {
 static void reply(struct request *rq, const struct job *j, bool duplicate)
 {
     struct strbuf b = {0};
-    job_short_json(j, &b);
+    job_short_json(rq->daemon->jobs, j, &b);
     strbuf_addf(&b, ",\"duplicate\":%s}", duplicate ? "true" : "false");
     request_reply(rq, &b);
     strbuf_finish(&b);

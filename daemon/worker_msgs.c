@@ -124,6 +124,7 @@ static void save_start(struct worker *w, struct answer *a)
     for (uint32_t i = 0; i < j->lease.n_devices; i++)
         strbuf_addf(&b, "%s%u", i > 0 ? "," : "", j->lease.devices[i]);
     strbuf_add(&b, "]");
+    workers_took_job(w);
     jobs_save(w->daemon->jobs, j, "started", b.at, start_on_disk, a);
     strbuf_finish(&b);
 }

@@ -16,6 +16,8 @@ void workers_requeue(struct daemon *d, struct job *j, const char *why, void (*do
                      void *ctx);
 void workers_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
+/* The worker said hello for the first time: workers can be started. */
+void workers_took_job(struct worker *w);
 /* The end of a worker that was asked to stop. False: nobody asked it. */
 bool workers_stopped(struct worker *w, void (*done)(void *ctx, int status), void *ctx);
 /* Back to the queue for a while, without counting as a failure: its disk is full. */

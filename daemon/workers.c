@@ -1,7 +1,13 @@
-/* The jobs' workers: decisions. What they say is read in worker_msgs.c; processes are launch.c's. See workers.h.
+/* Decisions about the jobs' workers: whom to start, and what follows when a worker ends. worker_msgs.c reads what
+ * workers say, launch.c deals with their processes. See workers.h.
  *
- * One timer ticks while there are workers or restarts to come: it kills what hangs or does not stop in time, enforces time
- * limits, and starts jobs whose back-off is over.
+ * One timer ticks while there are workers, restarts to come, or a pause of launching. It kills workers that hang or do
+ * not stop in time, enforces time limits, and starts jobs whose back-off is over.
+ *
+ * A failed start is charged to the job only when the job can have caused it. A worker learns its job from the answer to
+ * its hello, and until then every worker does the same. So a worker that cannot be spawned, or that ends before its
+ * hello, tells of the daemon's surroundings and not of the job: launching pauses (launch_pause.h), and the job waits
+ * with all others.
  */
 #include "daemon/workers.h"
 
@@ -11,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -18,6 +25,7 @@
 #include "daemon/devices.h"
 #include "daemon/events.h"
 #include "daemon/launch.h"
+#include "daemon/notify.h"
 #include "daemon/peer.h"
 #include "daemon/worker_msgs.h"
 
@@ -180,21 +188,6 @@ static void count_time(struct job *j)
     j->process.start = 0; /* counted once */
 }
 
-void workers_gone(struct worker *w, const char *how)
-{
-    struct daemon *d = w->daemon;
-    struct job *j = w->job;
-    j->worker = NULL;
-    if (w->phase == WORKER_STARTING || w->phase == WORKER_RUNNING)
-        count_time(j);
-    give_devices_back(d, j);
-    worker_msgs_hang_up(w);
-    if (w->phase != WORKER_ENDED && !workers_stopped(w, NULL, NULL))
-        workers_failed(d, j, w->killed_for != NULL ? w->killed_for : how, NULL, NULL);
-    workers_schedule(d);
-    daemon_maybe_finished(d);
-}
-
 void workers_took_outcome(struct worker *w)
 {
     w->phase = WORKER_ENDED;
@@ -213,23 +206,120 @@ static void draw_secret(char ret[JOB_SECRET_CHARS + 1])
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
 }
 
+static void tell_pause(struct daemon *d)
+{
+    struct strbuf b = {0};
+    strbuf_add(&b, "\"why\":");
+    strbuf_add_json(&b, d->pause.reason);
+    log_error("%s; queued jobs wait, and this daemon tries again by itself", d->pause.reason);
+    notify_status(d->pause.reason);
+    events_add(d->events, 0, "launch_paused", b.at);
+    strbuf_finish(&b);
+}
+
+/* The daemon of one `tutti run` does not wait for an administrator: whoever started it sees the reason. */
+static void give_up_starting(struct daemon *d, struct job *j)
+{
+    struct strbuf b = {0};
+    struct err err = {0};
+    err_set(&err, -EAGAIN, "%s; tried %u times", d->pause.reason, d->pause.failures);
+    wire_add_err_object(&b, &err);
+    workers_end_job(d, j, JOB_FAILED, 1, b.at, NULL, NULL);
+    strbuf_finish(&b);
+}
+
+/* No worker can be started, and that is no fault of this job (NULL: the devices could not be looked at). The job
+ * stays in the queue as if it had not been tried. `what` goes on after "cannot start workers: ". */
+static void cannot_start(struct daemon *d, struct job *j, const char *what)
+{
+    struct strbuf reason = {0};
+    strbuf_addf(&reason, "cannot start workers: %s", what);
+    if (j != NULL) {
+        j->attempt--;
+        j->lease = (struct job_lease){0};
+    }
+    if (launch_pause_failed(&d->pause, j != NULL ? j->id : 0, reason.at, daemon_now_ms(d), wall_ms(),
+                            d->config.restart_delay_ms))
+        tell_pause(d);
+    strbuf_finish(&reason);
+    if (j != NULL && d->config.private_fd >= 0 && d->pause.failures > MOST_FAILURES)
+        give_up_starting(d, j);
+}
+
+void workers_took_job(struct worker *w)
+{
+    struct daemon *d = w->daemon;
+    if (!launch_pause_worked(&d->pause, w->job->id))
+        return;
+    log_info("job %" PRIu64 ": worker %ld started, attempt %u; workers can be started again", w->job->id,
+             (long)w->pid, w->job->attempt);
+    notify_status("");
+    events_add(d->events, 0, "launch_resumed", NULL);
+    workers_schedule(d);
+}
+
+/* The worker ended before it took its job. */
+static void end_unstarted(struct worker *w, const char *how)
+{
+    struct strbuf b = {0};
+    if (workers_stopped(w, NULL, NULL)) {
+        launch_pause_dropped(&w->daemon->pause, w->job->id);
+        return;
+    }
+    strbuf_addf(&b, "the worker of job %" PRIu64 " %s, before it took its job; see `tutti logs %" PRIu64 "`",
+                w->job->id, how, w->job->id);
+    cannot_start(w->daemon, w->job, b.at);
+    strbuf_finish(&b);
+}
+
+void workers_gone(struct worker *w, const char *how)
+{
+    struct daemon *d = w->daemon;
+    struct job *j = w->job;
+    const char *why = w->killed_for != NULL ? w->killed_for : how;
+    j->worker = NULL;
+    if (w->phase == WORKER_STARTING || w->phase == WORKER_RUNNING)
+        count_time(j);
+    give_devices_back(d, j);
+    worker_msgs_hang_up(w);
+    if (w->phase == WORKER_SPAWNED)
+        end_unstarted(w, why);
+    else if (w->phase != WORKER_ENDED && !workers_stopped(w, NULL, NULL))
+        workers_failed(d, j, why, NULL, NULL);
+    workers_schedule(d);
+    daemon_maybe_finished(d);
+}
+
+/* Whether a failure to open the log concerns this one job: there is something else in the place of its log. */
+static bool is_own_failure(int code)
+{
+    return code == -EISDIR || code == -ELOOP || code == -ENXIO;
+}
+
 static void launch(struct daemon *d, struct job *j)
 {
     struct err err = {0};
+    char text[sizeof err];
     j->attempt++;
     j->not_before_ms = 0;
     draw_secret(j->secret);
-    take_devices(d, j);
-    if (launch_start(d, j, &err) == 0) {
-        log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
+    launch_pause_started(&d->pause, j->id);
+    int log = launch_open_log(d, j, &err);
+    if (is_own_failure(log)) {
+        launch_pause_dropped(&d->pause, j->id);
+        workers_failed(d, j, err_text(&err, text, sizeof text), NULL, NULL);
         return;
     }
-    char text[sizeof err];
-    log_error("job %" PRIu64 ": %s", j->id, err_text(&err, text, sizeof text));
-    if (j->worker == NULL) { /* not even tried; otherwise workers_gone comes */
-        give_devices_back(d, j);
-        workers_failed(d, j, "could not be started", NULL, NULL);
+    int r = log < 0 ? log : launch_start(d, j, log, &err);
+    if (log >= 0)
+        close(log);
+    if (r < 0) {
+        cannot_start(d, j, err_text(&err, text, sizeof text));
+        return;
     }
+    take_devices(d, j);
+    if (!launch_paused(&d->pause)) /* during a pause only a success is worth a line */
+        log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
 
 static void on_tick(uv_timer_t *t);
@@ -251,7 +341,7 @@ static bool something_to_come(const struct daemon *d)
     for (size_t i = 0; i < d->jobs->all.n; i++) {
         const struct job *j = d->jobs->all.at[i];
         if (j->worker != NULL || (j->stuck != NULL && devices_change(d)) ||
-            (j->state == JOB_QUEUED && (j->not_before_ms > 0 || rests)))
+            (j->state == JOB_QUEUED && (j->not_before_ms > 0 || rests || launch_paused(&d->pause))))
             return true;
     }
     return false;
@@ -262,7 +352,7 @@ static void start_jobs(struct daemon *d)
     const struct queue_machine m = devices_machine(d);
     struct job *j;
     struct job_lease lease;
-    while (!d->stopping &&
+    while (!d->stopping && launch_pause_allows(&d->pause, daemon_now_ms(d)) &&
            (j = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease)) != NULL) {
         j->lease = lease;
         launch(d, j);
@@ -282,10 +372,18 @@ void workers_schedule(struct daemon *d)
 {
     const struct queue_machine m = devices_machine(d);
     struct job_lease lease;
+    struct err err = {0};
+    char text[sizeof err];
+    int r = 0;
     if (d->workers == NULL)
         return; /* not yet open */
-    const struct job *next = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease);
-    if (!devices_look_first(d, next, on_looked))
+    if (launch_pause_allows(&d->pause, daemon_now_ms(d))) {
+        const struct job *next = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease);
+        r = devices_look_first(d, next, on_looked, &err);
+    }
+    if (r < 0)
+        cannot_start(d, NULL, err_text(&err, text, sizeof text));
+    if (r <= 0)
         start_jobs(d);
 }
 

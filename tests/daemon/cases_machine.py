@@ -247,18 +247,6 @@ def test_probe_that_fails_later_changes_nothing(t, value):
 
 
 @case
-def test_worker_program_that_is_gone_keeps_nobody_waiting(t):
-    path = changing_worker(t, PAPER)
-    d = Daemon(t, worker=path, **LOOKS).start()
-    os.rename(path, path + ".away")
-    job = d.submit(spec("x"))["id"]
-    until(lambda: "could not be started" in d.show(job)["reason"] or d.show(job)["state"] == "failed", "failure of the job")
-    t.contains(d.log(), "cannot be started to look at the devices")
-    d.wait_job(job, "failed")
-    d.stop()
-
-
-@case
 def test_device_that_has_another_number_now_is_the_same(t):
     """The driver counts anew when a device is lost; what it is called is told by its uuid."""
     a, b = ({**x, "uuid": u} for x, u in zip(PAPER["devices"], ("GPU-a", "GPU-b")))
@@ -296,7 +284,6 @@ FAILURES = [
     ("it says why not", json.dumps({"ok": False, "exit": 2, "path": "x", "message": "no way"}), 2, "no way"),
     ("its machine is wrong", json.dumps({"ok": True, "backend": "cuda", "machine": {}}), 0, "schema"),
     ("it is killed", None, None, "signal 9"),
-    ("it is not there", None, None, "127"),
 ]
 
 

@@ -358,6 +358,9 @@ static void test_what_is_no_json_is_refused(void **state)
 
 /* ---- for clients ---- */
 
+static struct daemon idle;
+static const struct jobs no_jobs = {.daemon = &idle};
+
 static void test_the_short_form_is_json_with_all_its_keys(void **state)
 {
     static const char *const keys[] = {"id",      "name",          "user",       "uid",      "state",
@@ -369,7 +372,7 @@ static void test_the_short_form_is_json_with_all_its_keys(void **state)
         struct job j = full((enum job_state)s);
         struct strbuf b = {0};
         struct json *doc = NULL;
-        job_short_json(&j, &b);
+        job_short_json(&no_jobs, &j, &b);
         strbuf_add(&b, "}");
         assert_int_equal(json_parse(b.at, b.n, "x", false, &doc, NULL), 0);
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -394,7 +397,7 @@ static void test_what_is_not_known_is_null(void **state)
     (void)state;
     j.name = j.user = j.reason = (char *)"";
     j.exit = JOB_NO_EXIT;
-    job_short_json(&j, &b);
+    job_short_json(&no_jobs, &j, &b);
     strbuf_add(&b, "}");
     assert_int_equal(json_parse(b.at, b.n, "x", false, &doc, NULL), 0);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
