@@ -102,7 +102,7 @@ void job_status_json(const struct job *j, struct strbuf *b)
     add_u64(b, "pid", (uint64_t)j->process.pid);
     add_u64(b, "pid_start", j->process.start);
     add_text(b, "boot", j->process.boot);
-    add_text(b, "secret", j->secret);
+    add_text(b, "secret_sha256", j->secret_hash);
     add_exit(b, j->exit);
     add_json(b, "error", j->error);
     add_u64(b, "step", j->step);
@@ -224,6 +224,24 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
+/* The hash of the worker's secret. tuttid 0.1.0 wrote the secret itself; its workers may still run. */
+static void take_secret(struct json_obj *o, struct job *j)
+{
+    const char *hash = "", *plain;
+    if (json_take_string(o, "secret", JSON_OPTIONAL, &plain)) {
+        j->secret_in_clear = plain[0] != '\0';
+        if (j->secret_in_clear)
+            sha256_hex(plain, strlen(plain), j->secret_hash);
+        return;
+    }
+    json_take_string(o, "secret_sha256", JSON_REQUIRED, &hash);
+    if (hash[0] != '\0' &&
+        (strlen(hash) != SHA256_HEX_CHARS || strspn(hash, "0123456789abcdef") != SHA256_HEX_CHARS))
+        json_fail(o, "secret_sha256", -EINVAL, "is no SHA-256");
+    else
+        memcpy(j->secret_hash, hash, strlen(hash) + 1);
+}
+
 static int read_status(const struct json *doc, struct job *j, struct err *err)
 {
     static const char *const ended_only[] = {"planned", "progress", "report", "curve", "evals"};
@@ -250,7 +268,7 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
         json_fail(&o, "pid", -EINVAL, "is no process");
     json_take_u64(&o, "pid_start", JSON_REQUIRED, &j->process.start);
     take_chars(&o, "boot", j->process.boot, sizeof j->process.boot);
-    take_chars(&o, "secret", j->secret, sizeof j->secret);
+    take_secret(&o, j);
     if (take_known(&o, "exit", JSON_NUMBER, &node)) {
         if (json_u64(node, "exit", &code, NULL) < 0 || code > 255)
             json_fail(&o, "exit", -EINVAL, "must be an exit code");

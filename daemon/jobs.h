@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/json.h"
+#include "base/sha256.h"
 #include "base/strbuf.h"
 #include "base/vec.h"
 #include "daemon/daemon.h"
@@ -28,7 +29,6 @@ enum job_state {
 };
 extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminated */
 
-#define JOB_SECRET_CHARS 32
 #define JOB_NO_EXIT      (-1)
 #define EXIT_CANCELLED   130
 
@@ -79,7 +79,7 @@ struct job {
     bool cancel;                           /* its user wants it gone */
     struct job_lease lease;                /* of the worker that runs, or ran last */
     struct job_process process;
-    char secret[JOB_SECRET_CHARS + 1];
+    char secret_hash[SHA256_HEX_CHARS + 1]; /* SHA-256 of the worker's secret; "": it never had a worker */
     int exit;
     char *error; /* JSON, NULL: none */
     uint64_t step, total_steps;
@@ -87,6 +87,7 @@ struct job {
 
     /* memory only */
     bool on_disk;           /* the submit is acknowledged */
+    bool secret_in_clear;   /* the state still has the secret itself, written by an older tuttid */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
     char *stuck; /* queued, and nobody's end helps: which devices are withheld; NULL: it is not so */
     struct job_live live;

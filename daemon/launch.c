@@ -142,12 +142,13 @@ static const char *const pass[] = {"CUDA_DEVICE_ORDER",
                                    "XDG_CACHE_HOME"};
 #define N_PASS (sizeof pass / sizeof pass[0])
 
-/* A clean environment: what a worker needs, and its secret. */
-static void make_env(const struct job *j, char *ret[N_PASS + 2], char secret[64])
+#define SECRET_VARIABLE "TUTTI_SECRET="
+
+/* A clean environment: the variables of `pass`, and the one with the secret. */
+static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
-    snprintf(secret, 64, "TUTTI_SECRET=%s", j->secret);
-    ret[n++] = secret;
+    ret[n++] = secret_variable;
     for (size_t i = 0; i < N_PASS; i++) {
         const char *v = getenv(pass[i]);
         if (v != NULL)
@@ -187,13 +188,14 @@ static void on_unused_closed(uv_handle_t *h)
     free(h->data);
 }
 
-int launch_start(struct daemon *d, struct job *j, int log, struct err *err)
+int launch_start(struct daemon *d, struct job *j, const char *secret, int log, struct err *err)
 {
-    char id[24], attempt[16], secret[64], *env[N_PASS + 2];
+    char id[24], attempt[16], variable[sizeof SECRET_VARIABLE + LAUNCH_SECRET_CHARS], *env[N_PASS + 2];
     struct worker *w = xcalloc(1, sizeof *w);
     snprintf(id, sizeof id, "%" PRIu64, j->id);
     snprintf(attempt, sizeof attempt, "%u", j->attempt);
-    make_env(j, env, secret);
+    snprintf(variable, sizeof variable, SECRET_VARIABLE "%s", secret);
+    make_env(variable, env);
     char *args[] = {(char *)d->config.worker_program,
                     (char *)"--serve",
                     (char *)d->config.worker_socket,
@@ -221,6 +223,7 @@ int launch_start(struct daemon *d, struct job *j, int log, struct err *err)
         .daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d), .moved_ms = daemon_now_ms(d)};
     w->handle.process.data = w;
     int r = uv_spawn(d->loop, &w->handle.process, &o);
+    explicit_bzero(variable, sizeof variable);
     if (r < 0) {
         uv_close((uv_handle_t *)&w->handle.process, on_unused_closed);
         return err_set_at(err, r, args[0], "cannot be started: %s%s", strerror(-r), remedy(r));

@@ -39,9 +39,12 @@ struct worker {
 
 /* Opens the log that takes the output of the job's workers. Returns a descriptor, or a negative errno. */
 int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
-/* Spawns the worker of a job that has its lease, attempt and secret, and sets job->worker. `log` stays the caller's.
+#define LAUNCH_SECRET_CHARS 32
+
+/* Spawns the worker of a job that has its lease and attempt, and sets job->worker. `log` stays the caller's. `secret`
+ * is what the worker has to say in its hello.
  * A failure says nothing about the job: every worker is started in the same way. job->worker stays NULL then. */
-int launch_start(struct daemon *d, struct job *j, int log, struct err *err);
+int launch_start(struct daemon *d, struct job *j, const char *secret, int log, struct err *err);
 /* The worker that job->process names, if it is alive; job->worker is set. False: it is dead. */
 bool launch_adopt(struct daemon *d, struct job *j);
 void launch_signal(struct worker *w, int sig); /* does nothing when it is dead */

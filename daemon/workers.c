@@ -197,9 +197,10 @@ void workers_took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-static void draw_secret(char ret[JOB_SECRET_CHARS + 1])
+/* 128 random bits in hexadecimal. Nobody can guess them, so their plain SHA-256 says nothing about them. */
+static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
-    uint8_t bytes[JOB_SECRET_CHARS / 2];
+    uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
         abort(); /* not on a system that has booted */
     for (size_t i = 0; i < sizeof bytes; i++)
@@ -299,10 +300,11 @@ static bool is_own_failure(int code)
 static void launch(struct daemon *d, struct job *j)
 {
     struct err err = {0};
-    char text[sizeof err];
+    char text[sizeof err], secret[LAUNCH_SECRET_CHARS + 1];
     j->attempt++;
     j->not_before_ms = 0;
-    draw_secret(j->secret);
+    draw_secret(secret);
+    sha256_hex(secret, LAUNCH_SECRET_CHARS, j->secret_hash);
     launch_pause_started(&d->pause, j->id);
     int log = launch_open_log(d, j, &err);
     if (is_own_failure(log)) {
@@ -310,7 +312,8 @@ static void launch(struct daemon *d, struct job *j)
         workers_failed(d, j, err_text(&err, text, sizeof text), NULL, NULL);
         return;
     }
-    int r = log < 0 ? log : launch_start(d, j, log, &err);
+    int r = log < 0 ? log : launch_start(d, j, secret, log, &err);
+    explicit_bzero(secret, sizeof secret);
     if (log >= 0)
         close(log);
     if (r < 0) {
@@ -503,6 +506,8 @@ static void adopt(struct daemon *d)
         if (launch_adopt(d, j)) {
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
             take_devices(d, j);
+            if (j->secret_in_clear)
+                jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* writes its hash in place of the secret */
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 offer_count_own(&d->offer, j->lease.devices[k]);
             if (j->state == JOB_STOPPING)

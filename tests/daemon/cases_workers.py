@@ -1,4 +1,5 @@
 """Workers: they outlive the daemon, are adopted, restarted, stopped, cancelled, queued; the bits stay the same."""
+import hashlib
 import json
 import os
 import random
@@ -9,8 +10,9 @@ import sys
 import time
 
 from files import DELETE, checkpoint_steps, crc32c, read_json, read_metrics, steps_in_metrics
+from cases_protocol import Puppet, puppets
 from harness import case
-from harness_daemon import (ENDLESS, SIGKILL, SIGTERM, SIGUSR2, SLOW, Daemon, Gone, RpcError, check_done, mid_run,
+from harness_daemon import (ENDLESS, SIGKILL, SIGTERM, SIGUSR2, SLOW, Client, Daemon, Gone, RpcError, check_done, mid_run,
                             process_state, spec, until)
 from strace import sanitized
 
@@ -181,6 +183,61 @@ def test_another_process_with_the_pid_of_a_dead_worker_is_left_alone(t):
     finally:
         innocent.kill()
         innocent.wait()
+
+
+def state_bytes(d):
+    """All that the files of the state hold, free pages and the write-ahead log included."""
+    found = b""
+    for name in sorted(os.listdir(d.state)):
+        path = os.path.join(d.state, name)
+        if os.path.isfile(path):
+            with open(path, "rb") as f:
+                found += f.read()
+    return found
+
+
+@case
+def test_secret_of_a_worker_is_not_in_the_state(t):
+    """Whoever reads the state or a backup of it cannot speak for a worker."""
+    d = Daemon(t, devices=1, worker=puppets(t)).start()
+    p = Puppet(d, d.submit(spec("out"))["id"])
+    secret, hashed = p.words["secret"], hashlib.sha256(p.words["secret"].encode()).hexdigest()
+    t.equal(len(secret), 32, "characters of the secret")
+    t.check(secret.encode() not in state_bytes(d), "the state holds the secret")
+    t.check(hashed.encode() in state_bytes(d), "the state does not hold its hash")
+    for wrong in (hashed, secret[:-1], secret + "0", secret.upper(), ""):
+        with Client(d.worker_socket, greeted=False) as c:
+            refused(t, lambda: c.call("hello", **{**p.words, "secret": wrong}), "ESRCH", 1, "not wanted")
+    p.outcome()
+    d.stop()
+
+
+@case
+def test_worker_of_an_older_daemon_is_known_by_its_secret_in_clear(t):
+    """tuttid 0.1.0 wrote the secret itself. Its workers outlive an upgrade; the state forgets the secret then."""
+    d = Daemon(t, devices=1, worker=puppets(t)).start()
+    p = Puppet(d, d.submit(spec("out"))["id"])
+    secret = p.words["secret"]
+    d.kill9()
+    status = status_on_disk(d, 1)
+    del status["secret_sha256"]
+    replace_status(d, 1, json.dumps({**status, "secret": secret}))
+    d.start()
+    t.contains(d.log(), f"worker {p.pid} is alive, adopted")
+    with Client(d.worker_socket, greeted=False) as c:
+        refused(t, lambda: c.call("hello", **{**p.words, "phase": "running", "secret": "0" * 32}), "ESRCH", 1)
+    p.link = Client(d.worker_socket, greeted=False)
+    t.equal(p.link.call("hello", **{**p.words, "phase": "running"}), {}, "the answer to the worker")
+    d.kill9()
+    status = status_on_disk(d, 1)
+    t.equal((status.get("secret"), status["secret_sha256"]), (None, hashlib.sha256(secret.encode()).hexdigest()),
+            "secret and hash on disk afterwards")
+    d.start()
+    p.link = Client(d.worker_socket, greeted=False)
+    t.equal(p.link.call("hello", **{**p.words, "phase": "running"}), {}, "the answer after another restart")
+    p.outcome()
+    t.equal(d.wait_job(1, "done")["attempt"], 1, "attempt")
+    d.stop()
 
 
 def crc32c_row(row_id, *columns):

@@ -56,7 +56,7 @@ static struct job full(enum job_state state)
         .cancel = true,
         .lease = {3, {0, 7, DEVICE_MAX - 1}, 67108864, 12884901888},
         .process = {4712, 987654321, "2b5f1c1e-0c5e-4b7e-9d7e-1f2a3b4c5d6e"},
-        .secret = "0123456789abcdef0123456789abcdef",
+        .secret_hash = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f",
         .exit = 130,
         .error = "{\"errno\":\"EIO\",\"path\":\"p\",\"message\":\"m \\\"q\\\"\"}",
         .step = 119,
@@ -137,7 +137,7 @@ static void check_same(const struct job *a, const struct job *b)
     assert_int_equal(a->process.pid, b->process.pid);
     assert_int_equal(a->process.start, b->process.start);
     assert_string_equal(a->process.boot, b->process.boot);
-    assert_string_equal(a->secret, b->secret);
+    assert_string_equal(a->secret_hash, b->secret_hash);
     assert_int_equal(a->exit, b->exit);
     check_text(a->error, b->error);
     assert_int_equal(a->step, b->step);
@@ -328,10 +328,39 @@ static void test_values_out_of_range_are_refused(void **state)
     check_refused(false, "[0,7,63]", "[0,7,64]", "devices");
     check_refused(false, "[0,7,63]", "[0,\"7\"]", "devices");
     check_refused(false, "\"exit\":130", "\"exit\":-1", "exit");
-    check_refused(false, "\"secret\":\"", "\"secret\":\"0", "secret");
+    check_refused(false, "\"secret_sha256\":\"", "\"secret_sha256\":\"0", "secret_sha256");
+    check_refused(false, "\"secret_sha256\":\"9", "\"secret_sha256\":\"", "secret_sha256");
+    check_refused(false, "\"secret_sha256\":\"9", "\"secret_sha256\":\"X", "secret_sha256");
+    check_refused(false, "\"secret_sha256\":", "\"secret\":\"x\",\"secret_sha256\":", "secret_sha256");
     check_refused(false, "\"boot\":\"", "\"boot\":\"01234567", "boot");
     check_refused(true, "\"ada\"", "null", "missing");
     check_refused(false, "\"reason\":\"because\\nof this\"", "\"reason\":null", "reason");
+}
+
+/* As tuttid 0.1.0 wrote it. */
+static void test_a_secret_in_clear_is_read_and_not_written_again(void **state)
+{
+    static const char secret[] = "0123456789abcdef0123456789abcdef";
+    struct job j = full(JOB_RUNNING), back;
+    struct strbuf body = {0}, status = {0}, old = {0}, again = {0};
+    char hash[SHA256_HEX_CHARS + 1];
+    (void)state;
+    write_texts(&j, &body, &status);
+    char *at = strstr(status.at, "\"secret_sha256\":\""), *end = strstr(at, "\",");
+    strbuf_addn(&old, status.at, (size_t)(at - status.at));
+    strbuf_addf(&old, "\"secret\":\"%s%s", secret, end);
+    assert_int_equal(read_texts(body.at, old.at, &back, NULL), 0);
+    sha256_hex(secret, strlen(secret), hash);
+    assert_string_equal(back.secret_hash, hash);
+    assert_true(back.secret_in_clear);
+    job_status_json(&back, &again);
+    assert_null(strstr(again.at, secret));
+    assert_non_null(strstr(again.at, hash));
+    free_texts(&back);
+    strbuf_finish(&body);
+    strbuf_finish(&status);
+    strbuf_finish(&old);
+    strbuf_finish(&again);
 }
 
 static void test_what_is_no_json_is_refused(void **state)
@@ -378,7 +407,7 @@ static void test_the_short_form_is_json_with_all_its_keys(void **state)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
             assert_non_null(json_get(doc, keys[i]));
         assert_int_equal(json_array_size(doc), sizeof keys / sizeof keys[0]);
-        assert_null(strstr(b.at, j.secret)); /* clients never see it */
+        assert_null(strstr(b.at, j.secret_hash)); /* clients never see it */
         bool alive = s == JOB_RUNNING || s == JOB_STOPPING;
         assert_int_equal(json_type(json_get(doc, "pid")), alive ? JSON_NUMBER : JSON_NULL);
         assert_int_equal(json_type(json_get(doc, "eta_s")), alive ? JSON_NUMBER : JSON_NULL);
@@ -417,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_unknown_keys_are_refused),
         cmocka_unit_test(test_every_key_is_needed_and_has_its_type),
         cmocka_unit_test(test_values_out_of_range_are_refused),
+        cmocka_unit_test(test_a_secret_in_clear_is_read_and_not_written_again),
         cmocka_unit_test(test_what_is_no_json_is_refused),
         cmocka_unit_test(test_the_short_form_is_json_with_all_its_keys),
         cmocka_unit_test(test_what_is_not_known_is_null),
