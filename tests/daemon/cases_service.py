@@ -1,6 +1,7 @@
 """The daemon as a service: what it tells systemd, its unit, its man pages; and a job whose disk is full."""
 import os
 import re
+import shutil
 import socket
 import subprocess
 
@@ -41,6 +42,28 @@ def test_user_unit_starts_the_daemon_and_leaves_workers_alone(t):
     t.contains(unit, "Type=notify", "ExecStart=@bindir@/tuttid --user", "KillMode=process", "WatchdogSec=", "WantedBy=default.target")
     stop = int(re.search(r"TimeoutStopSec=(\d+)", unit)[1])
     t.check(stop > 90, "systemd must wait longer than --stop-timeout's default")
+
+
+@case
+def test_user_unit_starts_the_daemon_again_and_lets_workers_pin_memory(t):
+    """After every end but a stop: SIGUSR2 (an upgrade) ends with code 0, which on-failure takes for the last word."""
+    lines = read("daemon", "tuttid-user.service.in").splitlines()
+    for line in ("Restart=always", "RestartPreventExitStatus=2", "StartLimitIntervalSec=0", "LimitMEMLOCK=infinity",
+                 "NoNewPrivileges=yes"):
+        t.check(line in lines, f"the unit lacks {line}")
+
+
+@case
+def test_user_unit_is_one_that_systemd_takes(t):
+    if shutil.which("systemd-analyze") is None:
+        t.skip("systemd-analyze is not installed")
+    unit, runtime = t.path("tuttid.service"), t.path("runtime")
+    os.mkdir(runtime, 0o700)
+    with open(unit, "w", encoding="utf-8") as f:
+        f.write(read("daemon", "tuttid-user.service.in").replace("@bindir@", os.path.dirname(h.TUTTID)))
+    run = t.command(["systemd-analyze", "--user", "--man=no", "--recursive-errors=no", "verify", unit],
+                    env={**os.environ, "XDG_RUNTIME_DIR": runtime})
+    t.equal((run.code, [line for line in run.err.splitlines() if "tuttid" in line]), (0, []), "exit code, complaints")
 
 
 # ---- man pages ----
