@@ -1,7 +1,7 @@
 /* --serve: trains a job that the daemon started: gets it from worker.sock, reports to it, obeys it, hands its outcome
  * over, and ends. See docs/protocol.md, section "Workers".
  *
- * The main thread does what --run does; the link's thread talks to the daemon (link.h). What is printed goes to the
+ * The worker first gives up all privileges (confine.h). The main thread does what --run does; the link's thread talks to the daemon (link.h). What is printed goes to the
  * job's log: a line now and then, and the report. The outcome is in the output directory before the daemon gets it, so
  * that a daemon which dies meanwhile finds it there.
  */
@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/worker/confine.h"
 #include "daemon/worker/link.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
@@ -301,7 +302,7 @@ int verb_serve(const struct verb_options *o)
     struct link_job job = {0};
     struct err err = {0};
     char secret[256], text[sizeof err];
-    if (take_secret(secret, sizeof secret, &err) < 0)
+    if (confine(&err) < 0 || take_secret(secret, sizeof secret, &err) < 0)
         return report_error(o, err.code, &err, 0, true);
     const struct link_config c = {
         .socket = o->socket, .secret = secret, .job = o->job_id, .attempt = o->attempt, .stop = on_stop};

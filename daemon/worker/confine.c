@@ -1,0 +1,62 @@
+/* Confining a worker. See confine.h.
+ *
+ * The worker does this itself, first thing: the daemon starts workers with uv_spawn, which has no hook between fork and
+ * exec, and it starts no other program. A unit with NoNewPrivileges= has done part of it already, but a daemon may run
+ * outside a unit, as root, or with ambient capabilities, which would survive a change of the user and allow going
+ * back to root.
+ *
+ * A worker of root keeps its user and loses the right to pass over permissions: it uses files that root owns, or that
+ * everybody may use. It also loses CAP_IPC_LOCK, so the limit of locked memory, which counts for it from then on, is
+ * raised first as far as possible: pinned host memory counts against it.
+ *
+ * The probe of the devices is not confined: the CUDA library may have to run its setuid helper once, which makes the
+ * device files.
+ */
+#include "daemon/worker/confine.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static void raise_locked_memory(void)
+{
+    struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_MEMLOCK, &r) == 0 || getrlimit(RLIMIT_MEMLOCK, &r) < 0)
+        return;
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_MEMLOCK, &r);
+}
+
+/* Needs CAP_SETPCAP; where that is missing nothing changes, which does not matter with PR_SET_NO_NEW_PRIVS. */
+static void drop_bounding_set(void)
+{
+    for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
+        prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
+}
+
+static int clear_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    return syscall(SYS_capset, &header, none) < 0 ? -errno : 0;
+}
+
+int confine(struct err *err)
+{
+    raise_locked_memory();
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+        (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL))
+        return err_set(err, -errno, "cannot give up privileges: %s", strerror(errno));
+    drop_bounding_set();
+    int r = clear_capabilities();
+    if (r < 0)
+        return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
+    /* The daemon's own descriptors close at exec. These are what whoever started the daemon left open in it. A kernel
+     * before 5.9 does not know the call, and nothing that matters is lost there. */
+    close_range(STDERR_FILENO + 1, ~0u, 0);
+    return 0;
+}
