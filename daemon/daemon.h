@@ -5,6 +5,7 @@
  *     notify.c    tells the service manager
  *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
  *     look.c      looks at the devices again, while it runs
+ *     sockets.c   listens, also after somebody removed a socket      lock.c    one daemon a directory
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
  *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
@@ -31,6 +32,7 @@ struct events;
 struct jobs;
 struct look;
 struct server;
+struct sockets;
 struct state;
 struct workers;
 
@@ -41,6 +43,7 @@ struct daemon {
     struct state *state;
     struct jobs *jobs;
     struct events *events;
+    struct sockets *sockets;
     struct server *server;
     struct workers *workers;
     struct look *look;               /* under way; NULL: none */

@@ -3,8 +3,6 @@
  * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then what there is to hand out
  * (offer.c), the state, the jobs in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +16,11 @@
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
+#include "daemon/lock.h"
 #include "daemon/look.h"
 #include "daemon/notify.h"
 #include "daemon/server.h"
+#include "daemon/sockets.h"
 #include "daemon/state.h"
 #include "daemon/workers.h"
 
@@ -137,46 +137,18 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-static int make_parent(const char *path, struct err *err)
+/* Both locks come before anything is touched that another daemon could be using. */
+static int take_locks(struct daemon *d, struct err *err)
 {
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", path);
-    *strrchr(dir, '/') = '\0';
-    return dir[0] != '\0' ? dirs_make(dir, 0700, "the directory", err) : 0;
-}
-
-/* Held until the process ends. The file stays: removing it would let two daemons lock two files of one name. A lock of
- * fcntl, not of flock: a worker that is being started inherits the descriptor, and would hold that one over our death. */
-static int lock(const char *path, const char *what, struct err *err)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return err_set_at(err, -errno, path, "cannot open the lock: %s", strerror(errno));
-    if (fcntl(fd, F_SETLK, &whole) < 0) {
-        int r = errno == EAGAIN || errno == EACCES
-                    ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
-                    : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
-        close(fd);
-        return r;
-    }
-    return 0;
-}
-
-static int take_locks(const struct config *c, struct err *err)
-{
+    static struct lock state = {.fd = -1};
+    const struct config *c = &d->config;
     char path[PATH_MAX + 8];
     int r = dirs_make(c->state_dir, 0700, "the directory", err);
-    if (r < 0)
-        return r;
     snprintf(path, sizeof path, "%s/lock", c->state_dir);
-    r = lock(path, "state", err);
     if (r == 0)
-        r = make_parent(c->socket, err);
-    snprintf(path, sizeof path, "%s.lock",
-             c->worker_socket); /* one for both sockets: they lie side by side */
+        r = lock_take(path, "state", &state, err);
     if (r == 0)
-        r = lock(path, "directory of sockets", err);
+        r = sockets_create(d, &d->sockets, err);
     snprintf(path, sizeof path, "%s/logs", c->state_dir);
     if (r == 0)
         r = dirs_make(path, 0700, "the directory", err);
@@ -204,7 +176,7 @@ static void start_pool(uv_loop_t *loop)
 static int start(struct daemon *d, struct err *err)
 {
     struct state_config state = {d->loop, d->config.state_dir, die_of_state, d};
-    int r = take_locks(&d->config, err);
+    int r = take_locks(d, err);
     if (r == 0)
         r = offer_make(&d->config, &d->offer, err);
     if (r == 0)
@@ -250,8 +222,7 @@ int main(int argc, char **argv)
     notify("READY=1");
     uv_run(d->loop, UV_RUN_DEFAULT);
     look_abandon(d);
-    unlink(d->config.socket);
-    unlink(d->config.worker_socket);
+    sockets_remove(d->sockets);
     state_close(d->state);
     log_info("stopped");
     return 0;

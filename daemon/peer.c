@@ -5,15 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/arena.h"
 #include "base/wire.h"
 
 #define FINISH_MS    5000
-#define BACKLOG      512
 #define LINES_A_TURN 16 /* of one peer; then it is the others' turn */
 
 struct peer {
@@ -286,24 +283,4 @@ int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid)
     *ret_pid = c.pid;
     *ret_uid = c.uid;
     return 0;
-}
-
-int peer_listen(uv_loop_t *loop, const char *path, uv_pipe_t *pipe, uv_connection_cb on_connection,
-                struct err *err)
-{
-    struct sockaddr_un limit;
-    if (strlen(path) >= sizeof limit.sun_path)
-        return err_set_at(err, -ENAMETOOLONG, path,
-                          "a socket's path has at most %zu characters; choose a shorter one "
-                          "with --socket",
-                          sizeof limit.sun_path - 1);
-    if (unlink(path) < 0 && errno != ENOENT)
-        return err_set_at(err, -errno, path, "cannot remove the old socket: %s", strerror(errno));
-    mode_t before = umask(0177);
-    uv_pipe_init(loop, pipe, 0);
-    int r = uv_pipe_bind(pipe, path);
-    umask(before);
-    if (r == 0)
-        r = uv_listen((uv_stream_t *)pipe, BACKLOG, on_connection);
-    return r < 0 ? err_set_at(err, r, path, "cannot listen: %s", uv_strerror(r)) : 0;
 }

@@ -43,8 +43,4 @@ void peer_close(struct peer *p);             /* at once */
 void peer_finish(struct peer *p);            /* when what waits has gone out, or after a while */
 uint64_t peer_last_ms(const struct peer *p); /* loop clock: when it last sent something */
 
-/* A listening Unix socket, mode 0600. A stale file in its place is replaced; the caller holds the lock that says so. */
-int peer_listen(uv_loop_t *loop, const char *path, uv_pipe_t *pipe, uv_connection_cb on_connection,
-                struct err *err);
-
 #endif

@@ -13,6 +13,7 @@
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/peer.h"
+#include "daemon/sockets.h"
 
 #define MAX_UNDER_WAY 16
 
@@ -29,7 +30,6 @@ struct conn {
 
 struct server {
     struct daemon *daemon;
-    uv_pipe_t pipe;
     struct conn conns; /* head of a ring */
     uint64_t n_conns;
     struct json *no_params;
@@ -385,9 +385,8 @@ int server_open(struct daemon *d, struct server **ret, struct err *err)
     struct server *s = xcalloc(1, sizeof *s);
     s->daemon = d;
     s->conns.prev = s->conns.next = &s->conns;
-    s->pipe.data = s;
     json_parse("{}", 2, "", false, &s->no_params, NULL);
-    int r = peer_listen(d->loop, d->config.socket, &s->pipe, on_connection, err);
+    int r = sockets_listen(d->sockets, d->config.socket, on_connection, s, err);
     *ret = s;
     return r;
 }
@@ -398,8 +397,6 @@ void server_close(struct server *s)
         return;
     for (struct conn *c = s->conns.next; c != &s->conns; c = c->next)
         peer_close(c->peer);
-    if (s->pipe.loop != NULL && !uv_is_closing((uv_handle_t *)&s->pipe))
-        uv_close((uv_handle_t *)&s->pipe, NULL);
 }
 
 void server_free(struct server *s)

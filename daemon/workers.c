@@ -26,7 +26,7 @@
 #include "daemon/events.h"
 #include "daemon/launch.h"
 #include "daemon/notify.h"
-#include "daemon/peer.h"
+#include "daemon/sockets.h"
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS        200
@@ -39,7 +39,6 @@
 
 struct workers {
     struct daemon *daemon;
-    uv_pipe_t pipe; /* worker.sock */
     uv_timer_t tick;
     uint64_t tick_ms; /* when it last ticked, or began to */
 };
@@ -530,23 +529,14 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err)
 {
     struct workers *w = xcalloc(1, sizeof *w);
     w->daemon = d;
-    w->pipe.data = w->tick.data = w;
+    w->tick.data = w;
     uv_timer_init(d->loop, &w->tick);
     *ret = w;
-    int r = peer_listen(d->loop, d->config.worker_socket, &w->pipe, on_connection, err);
+    int r = sockets_listen(d->sockets, d->config.worker_socket, on_connection, w, err);
     if (r < 0)
         return r;
     d->looked_ms = daemon_now_ms(d); /* by the probe at the start */
     adopt(d);
     workers_schedule(d);
     return 0;
-}
-
-void workers_close(struct workers *w)
-{
-    if (w == NULL || uv_is_closing((uv_handle_t *)&w->tick))
-        return;
-    uv_close((uv_handle_t *)&w->tick, NULL);
-    if (w->pipe.loop != NULL)
-        uv_close((uv_handle_t *)&w->pipe, NULL);
 }

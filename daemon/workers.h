@@ -10,7 +10,6 @@
 #include "daemon/jobs.h"
 
 int workers_open(struct daemon *d, struct workers **ret, struct err *err); /* listens, adopts, starts */
-void workers_close(struct workers *w);                                     /* no longer listens; takes NULL */
 
 void workers_schedule(struct daemon *d);                        /* starts what can be started */
 void workers_cancel(struct daemon *d, struct job *j, bool now); /* a job with a worker; job->cancel is set */
