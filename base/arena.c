@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bounded.h"
 #include "base/log.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -52,35 +53,59 @@ struct arena {
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
+    bounded_no_memory(); /* returns when no scope is open */
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
 void *xmalloc(size_t bytes)
 {
+    bounded_charge(NULL, bytes);
     void *p = malloc(bytes ? bytes : 1);
 
     if (!p)
         out_of_memory(bytes);
+    bounded_remember(p, bytes);
     return p;
 }
 
 void *xcalloc(size_t count, size_t size)
 {
-    void *p = count && size ? calloc(count, size) : calloc(1, 1);
+    size_t bytes;
+
+    if (__builtin_mul_overflow(count, size, &bytes))
+        out_of_memory(SIZE_MAX);
+    bounded_charge(NULL, bytes);
+    void *p = calloc(bytes ? bytes : 1, 1);
 
     if (!p)
-        out_of_memory(size && count > SIZE_MAX / size ? SIZE_MAX : count * size);
+        out_of_memory(bytes);
+    bounded_remember(p, bytes);
     return p;
 }
 
 void *xrealloc(void *p, size_t bytes)
 {
+    size_t before = 0;
+
+    bounded_charge(p, bytes);
+    bool known = bounded_forget(p, &before);
     void *q = realloc(p, bytes ? bytes : 1);
 
+    if (!q && known)
+        bounded_remember(p, before); /* so that the end of the scope frees it */
     if (!q)
         out_of_memory(bytes);
+    bounded_remember(q, bytes);
     return q;
+}
+
+void xfree(void *p)
+{
+    size_t bytes;
+
+    bounded_forget(p, &bytes);
+    free(p);
 }
 
 struct arena *arena_create(void)
@@ -98,9 +123,9 @@ void arena_destroy(struct arena *a)
     for (struct chunk *c = a->chunks, *next; c; c = next) {
         next = c->next;
         unpoison(c->data, c->size);
-        free(c);
+        xfree(c);
     }
-    free(a);
+    xfree(a);
 }
 
 static struct chunk *chunk_create(size_t size)

@@ -250,6 +250,6 @@ void strbuf_finish(struct strbuf *b)
     if (!b)
         return;
     if (b->mode != STRBUF_FIXED)
-        free(b->at);
+        xfree(b->at);
     *b = (struct strbuf){.mode = b->mode == STRBUF_FAILS ? STRBUF_FAILS : STRBUF_ABORTS};
 }

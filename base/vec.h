@@ -20,6 +20,6 @@
 
 #define vec_push(v, ...) (vec_reserve(v, (v)->n + 1), (v)->at[(v)->n++] = (__VA_ARGS__))
 
-#define vec_free(v) (free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
+#define vec_free(v) (xfree((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 
 #endif
