@@ -42,6 +42,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "scheduler/explain_parts.h"
 
 #define UNIT     5040 /* rent is counted in parts of a byte */
@@ -74,6 +75,7 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 /* Moved at least, by the rents p and q. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
+    bounded_poll_steps(s->n_states);
     parts sum = (parts)s->stash * least(2 * UNIT, p) - (parts)s->turn_room * p - (parts)s->end_room * q;
     for (uint32_t i = 0; i < s->n_states; i++)
         sum += state_parts(&s->states[i], p, q);
@@ -182,8 +184,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
             }
         }
     }
-    free(written);
-    free(settled);
+    xfree(written);
+    xfree(settled);
     return bytes;
 }
 
@@ -265,7 +267,7 @@ static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_s
         s->states[i].passed = layer->passed;
         s->n_states += i == s->n_states;
     }
-    free(layers);
+    xfree(layers);
 }
 
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret)
@@ -280,13 +282,13 @@ bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_size
     ret->stash = stash_across(p, turn, across);
     ret->turn_room = excess(memory_of(p), working_set(p, turn, across));
     ret->end_room = excess(memory_of(p), working_set(p, end, NULL));
-    free(across);
+    xfree(across);
     return true;
 }
 
 void bound_sizes_finish(struct bound_sizes *s)
 {
-    free(s->states);
+    xfree(s->states);
     s->states = NULL;
 }
 
@@ -302,7 +304,7 @@ uint32_t bound_turn_layer(const struct plan *p)
         }
         behind += layers[l].w;
     }
-    free(layers);
+    xfree(layers);
     return best;
 }
 

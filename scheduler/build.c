@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/build.h"
 
 /* ---- host memory ---- */
@@ -66,8 +68,10 @@ static void fill_program(struct plan *p, enum program_kind k, const struct draft
     prog->instrs = arena_memdup(p->arena, d->instrs.at, d->instrs.n * sizeof *d->instrs.at);
     prog->waits = arena_memdup(p->arena, d->waits.at, d->waits.n * sizeof *d->waits.at);
     prog->operands = arena_alloc_array(p->arena, d->operands.n, sizeof *prog->operands);
-    for (size_t i = 0; i < d->operands.n; i++)
+    for (size_t i = 0; i < d->operands.n; i++) {
+        bounded_poll();
         fill_operand(p, d, &d->operands.at[i], &prog->operands[i]);
+    }
 }
 
 static int compare_boundary(const void *pa, const void *pb)
@@ -113,7 +117,7 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
         if (cycle->segments.at[i].boundary)
             vec_push(&kept, &cycle->segments.at[i]);
     if (kept.n > 0)
-        qsort(kept.at, kept.n, sizeof *kept.at, compare_boundary);
+        sort_array(kept.at, kept.n, sizeof *kept.at, compare_boundary);
     p->boundary = arena_alloc_array(p->arena, kept.n, sizeof *p->boundary);
     p->n_boundary = (uint32_t)kept.n;
     for (size_t i = 0; i < kept.n; i++) {
@@ -270,12 +274,22 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
+/* Clocks of waits have an entry for each stream: with 16 devices they take as long as all the rest. */
+#define CLOCK_STREAMS 64
+
+static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
+{
+    uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;
+    return (cycle->instrs.n + eval->instrs.n) * (CLOCK_STREAMS + streams) / CLOCK_STREAMS;
+}
+
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err)
 {
     struct draft dc, de;
-    *ret = NULL;
+    if (ret != NULL)
+        *ret = NULL;
     int r = order_merge(cycle, prof, err);
     if (r < 0)
         return r;
@@ -290,10 +304,11 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
     mark_host_use(&dc, used);
     mark_host_use(&de, used);
     *ret_need = (struct plan_need){.host_bytes = assign_host(tensors, g, used)};
-    if (fits(request->machine, &dc, &de, ret_need))
+    ret_need->work = work_of(&dc, &de);
+    if (fits(request->machine, &dc, &de, ret_need) && ret != NULL)
         *ret = assemble(request, policy, &dc, &de, tensors, ret_need->host_bytes);
-    free(used);
-    free(tensors);
+    xfree(used);
+    xfree(tensors);
     draft_finish(&dc);
     draft_finish(&de);
     return 0;

@@ -196,14 +196,17 @@ bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 
-/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the
- * machine; when it does not, *ret is NULL and ret_need has what it would take. */
+/* What a plan takes of the machine, and of whoever plans. */
 struct plan_need {
     uint64_t device_bytes;     /* highest address over devices and programs */
     uint64_t peak[DEVICE_MAX]; /* the same by device */
     uint64_t host_bytes;
     bool devices_fit; /* if there is no plan, then for lack of host memory */
+    uint64_t
+        work; /* time that building took, in instructions of one device; one of many devices counts for more */
 };
+/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the machine. When it
+ * does not fit, *ret is NULL and ret_need has what it would take. `ret` may be NULL: only the need is wanted. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
@@ -242,6 +245,8 @@ struct trial {
     bool best;             /* the last candidate is the best so far */
     bool moves_data_only;  /* the last candidate: neither state nor stash */
     uint64_t spent;        /* tasks of all candidates so far: what the search has taken */
+    uint64_t work;         /* the same as plan_need.work: what the search has taken in time */
+    bool cut_short;        /* candidates were passed over because of that */
 };
 
 struct policy {

@@ -430,7 +430,7 @@ static void take_columns(struct json_obj *o)
     char *text = json_print(node);
     if (strcmp(text, plan_json_columns) != 0)
         json_fail(o, "columns", -EINVAL, "these are not the columns of \"" PLAN_JSON_SCHEMA "\"");
-    free(text);
+    xfree(text);
 }
 
 static int load(struct loader *l, const struct json *doc)

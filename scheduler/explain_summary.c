@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/sort.h"
 #include "scheduler/bound.h"
 #include "scheduler/explain_parts.h"
 
@@ -141,7 +142,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
             i++;
         }
     }
-    free(packs);
+    xfree(packs);
 }
 
 /* Plain ranges, packs or not. */
@@ -273,7 +274,7 @@ static void add_compute(struct strbuf *out, const struct plan *p)
         add_stream_tasks(out, p, plan_stream(d, LANE_COMPUTE), who, use);
     }
     add_stream_tasks(out, p, plan_host_stream(p), "host", use);
-    free(use);
+    xfree(use);
 }
 
 /* ------------------------------------------------------------------------------------- bytes */
@@ -432,7 +433,7 @@ static void add_memory(struct strbuf *out, const struct plan *p)
     add_memory_row(out, p->host_bytes, p->host_lease_bytes);
     strbuf_add(out, "\n");
     add_fragmentation(out, p);
-    free(use);
+    xfree(use);
 }
 
 /* -------------------------------------------------------------------------------------- time */
@@ -544,14 +545,14 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     for (uint32_t i = 0; i < n; i++)
         if (packs[i].first > packs[i].last)
             packs[i] = (struct pack){packs[i].last, packs[i].first};
-    qsort(packs, n, sizeof *packs, by_first_layer);
+    sort_array(packs, n, sizeof *packs, by_first_layer);
     strbuf_add(out, "[");
     for (uint32_t i = 0; i < n; i++)
         if (i == 0 || packs[i].first != packs[i - 1].first || packs[i].last != packs[i - 1].last)
             strbuf_addf(out, "%s[%u,%u]", i ? "," : "", packs[i].first, packs[i].last);
     strbuf_add(out, "]");
-    free(packs);
-    free(use);
+    xfree(packs);
+    xfree(use);
 }
 
 /* Rows of every layer's micro-batches, by how many there are; 0 for a layer that has none. The caller frees it. */
@@ -593,7 +594,7 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
     strbuf_addf(out, ",\"form\":\"%s\",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u,\"micro_batches\":[",
                 f.form, rows[0], rows[0]);
     add_json_sizes(out, p, rows);
-    free(rows);
+    xfree(rows);
     strbuf_add(out, "],\"packs_fwd\":");
     add_json_packs(out, p, INSTR_FWD);
     strbuf_add(out, ",\"packs_bwd\":");

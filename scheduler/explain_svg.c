@@ -508,5 +508,5 @@ void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbu
     draw(&c);
     for (uint32_t s = 0; s < plan_n_streams(p); s++)
         strbuf_finish(&c.rows[s].marks);
-    free(c.rows);
+    xfree(c.rows);
 }

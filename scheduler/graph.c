@@ -11,12 +11,12 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
 #include "base/vec.h"
 #include "scheduler/table.h"
 
 #define GRAPH_MAX_BYTES (1ull << 53)
-#define GRAPH_MAX_TASKS (1u << 20)
 
 /* Where the tensors and tasks of a kind and layer are, for the find functions. */
 struct graph_entry {
@@ -34,6 +34,8 @@ struct builder {
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
+    uint32_t
+        *next_use; /* per layer: the next layer that uses its W (or that of its owner); PLAN_NONE: none */
 };
 
 static bool has_dx(const struct graph *g, uint32_t layer)
@@ -91,6 +93,7 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
     bool no_layer = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION;
     entry_of(g, kind, layer)->tensor = (tensor_id)b->tensors.n;
     entry_of(g, kind, layer)->n_tensors = count;
+    bounded_poll_steps(count);
     for (uint32_t j = 0; j < count; j++)
         vec_push(&b->tensors,
                  (struct graph_tensor){
@@ -195,6 +198,7 @@ static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, 
 {
     struct graph *g = b->g;
     uint32_t which = micro != PLAN_NONE ? micro : replica != PLAN_NONE ? replica : 0;
+    bounded_poll();
     g->index->tasks[entry_of(g, kind, layer == PLAN_NONE ? 0 : layer)->task + which] = (uint32_t)b->tasks.n;
     vec_push(&b->tasks, (struct graph_task){
                             .kind = kind,
@@ -251,9 +255,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
-    for (uint32_t l = layer; l < g->n_layers; l++)
-        if (l == layer || (g->layers[l].tied && g->layers[l].owner == layer))
-            add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
+    for (uint32_t l = layer; l != PLAN_NONE; l = b->next_use[l])
+        add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
 /* The sums of the replicas, into that of replica 0. */
@@ -334,12 +337,18 @@ static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err
 
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, struct err *err)
 {
-    if ((uint64_t)n_layers * 2 * n_micro > GRAPH_MAX_TASKS)
-        return err_set_at(err, -EINVAL, "train",
-                          "%u layers x %u micro-batches are more tasks than a plan can hold; "
-                          "use a larger train.micro_batch",
-                          n_layers, n_micro);
-    return 0;
+    uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
+    if (tasks <= GRAPH_MAX_TASKS)
+        return 0;
+    uint32_t most = GRAPH_MAX_TASKS / 2 / n_layers; /* micro-batches */
+    if (most == 0)
+        return err_set_at(err, -EINVAL, "model", "%u layers are more than the %u that a plan can hold",
+                          n_layers, GRAPH_MAX_TASKS / 2);
+    return err_set_at(
+        err, -EINVAL, "train",
+        "%u layers x %u micro-batches are %llu tasks, more tasks than a plan can hold (at most %u); "
+        "use a larger train.micro_batch, so that a step has at most %u micro-batches",
+        n_layers, n_micro, (unsigned long long)tasks, GRAPH_MAX_TASKS, most);
 }
 
 static int check_chain(const struct graph_config *c, struct err *err)
@@ -484,10 +493,28 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
     return g;
 }
 
+/* Lists the uses of every W, each owner first and then its tied layers in ascending order. */
+static void link_uses(struct builder *b)
+{
+    const struct graph *g = b->g;
+    uint32_t *last = xmalloc(g->n_layers * sizeof *last); /* per owner: its last use so far */
+    b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        last[l] = l;
+        b->next_use[l] = PLAN_NONE;
+        if (!g->layers[l].tied)
+            continue;
+        b->next_use[last[g->layers[l].owner]] = l;
+        last[g->layers[l].owner] = l;
+    }
+    xfree(last);
+}
+
 /* Tensors and tasks of a graph whose layers are described. */
 static void fill_graph(struct graph *g, bool decision)
 {
     struct builder b = {.g = g};
+    link_uses(&b);
     new_index(g);
     add_tensors(&b, decision);
     add_tasks(&b);
@@ -500,9 +527,10 @@ static void fill_graph(struct graph *g, bool decision)
     vec_free(&b.tensors);
     vec_free(&b.tasks);
     vec_free(&b.operands);
+    xfree(b.next_use);
 }
 
-int graph_build(const struct graph_config *config, struct graph **ret, struct err *err)
+int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err)
 {
     int r = check_chain(config, err);
     if (r < 0)
@@ -515,9 +543,16 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
         graph_destroy(g);
         return r;
     }
-    fill_graph(g, decision);
     *ret = g;
     return 0;
+}
+
+int graph_build(const struct graph_config *config, struct graph **ret, struct err *err)
+{
+    int r = graph_describe(config, ret, err);
+    if (r == 0)
+        fill_graph(*ret, config->optimizer->clip > 0 || config->skip_nonfinite);
+    return r;
 }
 
 /* Sizes that divide the part of a replica, and one another from layer to layer. */
@@ -578,7 +613,7 @@ int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_mi
         rows[l] = micro_batch;
     const struct graph_sizes sizes = {.batch = (uint32_t)batch, .rows = rows};
     int r = graph_build_sizes(t, &sizes, training, ret, err);
-    free(rows);
+    xfree(rows);
     return r;
 }
 

@@ -114,9 +114,16 @@ int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bo
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
+/* Forward and backward tasks of a step, at most. Time and memory for planning grow with them: this many take some seconds and,
+ * on a few devices, about 2 GB (planning.h). */
+#define GRAPH_MAX_TASKS (1u << 18)
+
 /* Tensors have the same ids in the training and the evaluation graph of one model; the evaluation graph
- * merely has fewer tasks. -EINVAL for an empty or ill-formed chain, -EOVERFLOW for sizes beyond 2^53. */
+ * merely has fewer tasks. -EINVAL for an empty or ill-formed chain and for more than
+ * GRAPH_MAX_TASKS, -EOVERFLOW for sizes beyond 2^53. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
+/* The layers alone, without tensors and tasks: for planning_measure. The same refusals as graph_build's. */
+int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
 void graph_destroy(struct graph *g);
 
 /* Whether the layer has an UPD (and, with a decision, a NORM). */

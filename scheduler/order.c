@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "scheduler/build.h"
 #include "scheduler/rate.h"
 
@@ -35,7 +36,7 @@ void order_own(struct order *o, uint32_t n_shares)
 
 void order_finish(struct order *o)
 {
-    free(o->owners);
+    xfree(o->owners);
     vec_free(&o->todos);
 }
 
@@ -43,6 +44,7 @@ static void add_todo(struct order *o, struct todo t)
 {
     t.task = graph_task_find(o->graph, t.kind, t.layer, t.kind == INSTR_RED ? t.replica : t.micro);
     assert(t.task != PLAN_NONE);
+    bounded_poll();
     vec_push(&o->todos, t);
 }
 
@@ -253,10 +255,10 @@ void passes_end(struct passes *p)
 {
     for (uint32_t d = 0; p->o->n_shares > 1 && d < p->o->n_devices; d++) {
         settle(p, d, 0, true);
-        free(p->open[d].layers);
+        xfree(p->open[d].layers);
     }
     order_updates(p->o, p->r, p->bwd_device, p->next_span, p->next_item);
-    free(p->bwd_device);
+    xfree(p->bwd_device);
 }
 
 /* Whether this micro-batch's pass through a pack saves S. */
@@ -378,6 +380,7 @@ static bool partition_within(const struct profile *p, uint32_t forwards, uint32_
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
     uint32_t l = first;
+    bounded_poll_steps(last - first);
     for (uint32_t run = 0; run < count; run++) {
         uint64_t sum = 0;
         uint32_t reserve = count - run - 1;
@@ -513,6 +516,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         m.first[t + 1] = m.first[t] + tensor_pieces(g, o->n_shares, t);
     m.written = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.written);
     m.ready_ns = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.ready_ns);
+    bounded_poll_steps(g->n_tensors);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
@@ -534,6 +538,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
     for (size_t done = 0; done < n; done++) {
         uint32_t best = PLAN_NONE;
         uint64_t best_ns = UINT64_MAX, ns;
+        bounded_poll();
         for (uint32_t k = 0; k < n_locations; k++) {
             if (head[k] != PLAN_NONE && earliest_start(&m, &o->todos.at[head[k]], k, &ns) && ns < best_ns) {
                 best = k;
@@ -551,11 +556,11 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         head[best] = next[head[best]];
     }
     if (r == 0) {
-        free(o->todos.at);
+        xfree(o->todos.at);
         o->todos.at = merged;
         o->todos.cap = n;
     } else {
-        free(merged);
+        xfree(merged);
     }
     arena_destroy(a);
     return r;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
@@ -441,6 +442,7 @@ static bool fits(const struct outline_request *q, const struct outline *o)
 {
     struct outline copy = *o;
     struct sketch k = sketch_of(q, &copy);
+    bounded_poll();
     for (uint32_t d = 0; d < o->shares; d++)
         if (device_bytes(&k) > q->machine->capacity_bytes[d])
             return false;

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
 #include "scheduler/build.h"
 
@@ -221,6 +222,7 @@ static bool make_room(struct paging *p, struct cache *c, uint64_t bytes, uint32_
 {
     uint32_t below = NONE;
     do {
+        bounded_poll();
         *ret_below = below;
         if (fits_above(p, c, below, bytes))
             return true;
@@ -228,6 +230,7 @@ static bool make_room(struct paging *p, struct cache *c, uint64_t bytes, uint32_
     } while (below != NONE);
     for (uint32_t id = c->oldest, next; id != NONE; id = next) {
         next = block_at(p, id)->newer;
+        bounded_poll();
         if (block_at(p, id)->used == p->pos)
             continue;
         *ret_below = block_at(p, id)->below;
@@ -357,6 +360,7 @@ static bool stays(const struct graph_tensor *t)
 static void run_task(struct paging *p, const struct todo *t)
 {
     assert(t->kind != INSTR_REC);
+    bounded_poll();
     collect_uses(p, t);
     if (t->loc == PLAN_HOST)
         make_home(p);
@@ -388,6 +392,7 @@ static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
     for (size_t i = 0; i < o->todos.n; i++) {
         const struct todo *t = &o->todos.at[i];
         uint64_t bytes = 0;
+        bounded_poll();
         collect_uses(p, t);
         for (size_t k = 0; k < p->uses.n; k++) {
             p->uses_left[p->uses.at[k].tensor]++;

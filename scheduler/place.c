@@ -15,7 +15,9 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/build.h"
 
 #define FINEST       64 /* positions per block at level 0 */
@@ -82,7 +84,7 @@ static void index_finish(struct index *ix)
     for (int k = 0; k < LEVELS; k++) {
         for (uint32_t b = 0; b < ix->levels[k].n_blocks; b++)
             vec_free(&ix->levels[k].blocks[b]);
-        free(ix->levels[k].blocks);
+        xfree(ix->levels[k].blocks);
     }
 }
 
@@ -167,6 +169,7 @@ static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t b
     for (size_t i = p->heads.n / 2; i-- > 0;)
         sift_down(h, p->heads.n, i);
     while (p->heads.n > 0) {
+        bounded_poll();
         if (alive(h->at, s) && gap_before(h->at, bytes, &at))
             break;
         if (++h->at == h->end)
@@ -181,6 +184,7 @@ static void place_segment(struct placer *p, uint32_t id)
 {
     struct segment *s = &p->d->segments.at[id];
     uint64_t bytes = segment_bytes(s);
+    bounded_poll();
     touch_lists(p, s);
     s->addr = lowest_gap(p, s, bytes);
     if (s->addr + bytes > p->d->peak[s->device])
@@ -233,10 +237,10 @@ static void place_largest_first(struct draft *d, uint32_t device)
         if (s->device == device)
             ranks[n++] = (struct rank){segment_bytes(s), life_of(d, s), s->start, i};
     }
-    qsort(ranks, n, sizeof *ranks, compare_ranks);
+    sort_array(ranks, n, sizeof *ranks, compare_ranks);
     for (uint32_t i = 0; i < n; i++)
         place_segment(&p, ranks[i].id);
-    free(ranks);
+    xfree(ranks);
     index_finish(&p.index);
     vec_free(&p.heads);
 }
@@ -342,6 +346,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     uint32_t given = 0; /* positions up to here have given back what ended there */
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];
+        bounded_poll_steps(1 + w->free.n / 8);
         if (s->boundary)
             continue;
         for (; given < s->start; given++)

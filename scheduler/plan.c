@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "base/vec.h"
 #include "scheduler/explain.h"
 #include "scheduler/explain_parts.h"
@@ -231,7 +232,7 @@ static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
     }
     size_t n = 0;
     if (ret->n > 0)
-        qsort(ret->at, ret->n, sizeof *ret->at, compare_live);
+        sort_array(ret->at, ret->n, sizeof *ret->at, compare_live);
     for (size_t i = 0; i < ret->n; i++) {
         struct live_copy *last = n > 0 ? &ret->at[n - 1] : NULL;
         if (last == NULL || compare_live(last, &ret->at[i]) != 0) {
@@ -286,7 +287,7 @@ static void live_peak_of(const struct plan *p, enum program_kind k, uint64_t ret
         if (live[o->loc] > ret[o->loc])
             ret[o->loc] = live[o->loc];
     }
-    free(bytes);
+    xfree(bytes);
     vec_free(&copies);
 }
 

@@ -49,16 +49,26 @@ struct search {
     uint64_t least_host_bytes; /* of the candidates that fit the devices; UINT64_MAX: none does */
 };
 
-static int build_candidate(const struct search *s, const struct candidate *c, struct plan **ret,
-                           struct plan_need *ret_need, uint64_t *ret_spent)
+/* `ret` may be NULL: only the need is wanted. */
+static int build_candidate(struct search *s, const struct candidate *c, struct plan **ret,
+                           struct plan_need *ret_need)
 {
     struct order order;
     s->policy->order(&s->request, s->trial.profile, c, &order);
-    *ret_spent = order.todos.n;
+    s->trial.spent += order.todos.n;
     int r =
         plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, ret_need, s->err);
     order_finish(&order);
+    if (r == 0)
+        s->trial.work += ret_need->work;
     return r;
+}
+
+/* Whether the search has taken as long as it may. */
+static bool is_over(const struct search *s)
+{
+    uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
+    return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
 }
 
 /* For `auto`, times closer than this are equal: the simulator knows no better. */
@@ -73,17 +83,15 @@ static bool is_better(const struct search *s, uint64_t ns, uint64_t bytes)
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
-static int try_candidate(struct trial *t, const struct candidate *c)
+static int run_candidate(struct search *s, const struct candidate *c)
 {
-    struct search *s = (struct search *)t;
+    struct trial *t = &s->trial;
     struct plan *p;
-    uint64_t spent;
-    int r = build_candidate(s, c, &p, &t->need, &spent);
-    t->spent += spent;
-    if (r < 0)
-        return r;
     t->cost = UINT64_MAX;
     t->best = t->moves_data_only = false;
+    int r = build_candidate(s, c, &p, &t->need);
+    if (r < 0)
+        return r;
     uint64_t host = t->need.host_bytes + s->request.machine->host_taken_bytes;
     if (t->need.devices_fit && host < s->least_host_bytes)
         s->least_host_bytes = host;
@@ -107,6 +115,19 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     return 1;
 }
 
+/* A candidate that is passed over counts as one that does not fit. */
+static int try_candidate(struct trial *t, const struct candidate *c)
+{
+    struct search *s = (struct search *)t;
+    if (!is_over(s))
+        return run_candidate(s, c);
+    t->cut_short = true;
+    t->cost = UINT64_MAX;
+    t->best = t->moves_data_only = false;
+    t->need = (struct plan_need){0};
+    return 0;
+}
+
 static void use_policy(struct search *s, const struct plan_request *request, enum policy_id id)
 {
     s->policy = policies[id];
@@ -125,11 +146,8 @@ static int policy_need(struct search *s, struct plan_need *ret)
     const struct machine *m = s->request.machine;
     s->request.machine = &endless;
     struct candidate c = {0};
-    struct plan *p;
     s->policy->leanest(&s->request, &c);
-    uint64_t spent;
-    int r = build_candidate(s, &c, &p, ret, &spent);
-    plan_destroy(p);
+    int r = build_candidate(s, &c, NULL, ret);
     s->request.machine = m;
     return r;
 }
@@ -160,6 +178,21 @@ static int least_need(struct search *s, const struct plan_request *request, stru
             *ret = need;
     }
     return 0;
+}
+
+/* The leanest candidate of each policy, until one fits: the search was cut short before it came to them. */
+static int try_leanest(struct search *s, const struct plan_request *request)
+{
+    const enum policy_id *ids;
+    uint32_t n = requested(request, &ids);
+    int r = 0;
+    for (uint32_t i = 0; i < n && r >= 0 && s->best == NULL; i++) {
+        struct candidate c = {0};
+        use_policy(s, request, ids[i]);
+        s->policy->leanest(&s->request, &c);
+        r = run_candidate(s, &c);
+    }
+    return r < 0 ? r : 0;
 }
 
 static void size_text(char *buf, size_t size, uint64_t bytes)
@@ -259,6 +292,8 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
         if (s.best != NULL && ids[i] == POLICY_resident && request->train->n_replicas == 1)
             break; /* but replicas may be better off side by side */
     }
+    if (r == 0 && s.best == NULL && s.trial.cut_short)
+        r = try_leanest(&s, request);
     if (r == 0 && s.best == NULL) {
         struct plan_need need;
         r = least_need(&s, request, &need);

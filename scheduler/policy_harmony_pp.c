@@ -89,8 +89,8 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
     pass_fused(p, fused, g->n_layers, from, to, device + task++ % n);
     for (uint32_t k = c->packs_bwd - 1; k-- > 0;)
         pass_backward(p, bwd[k], bwd[k + 1], from, to, device + task++ % n);
-    free(fwd);
-    free(bwd);
+    xfree(fwd);
+    xfree(bwd);
 }
 
 static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,

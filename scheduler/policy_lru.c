@@ -52,7 +52,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
                                      .save = t->layer >= g->first_trained,
                                      .output = true});
     }
-    free(device);
+    xfree(device);
 }
 
 const struct policy policy_lru = {

@@ -76,7 +76,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
         next_item[k] = s.item;
     }
     order_updates(ret, r, bwd_device, next_span, next_item);
-    free(bwd_device);
+    xfree(bwd_device);
 }
 
 const struct policy policy_resident = {

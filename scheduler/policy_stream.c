@@ -83,7 +83,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
         }
     }
     order_updates(ret, r, bwd_device, c.next, c.next);
-    free(bwd_device);
+    xfree(bwd_device);
 }
 
 const struct policy policy_stream = {

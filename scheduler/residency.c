@@ -12,7 +12,9 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/residency_private.h"
 
 #define DIRECT_BUFFERS 2 /* a receiver holds at most this many micro-batches that it has not begun to use */
@@ -27,11 +29,14 @@ static bool by_span(enum tensor_kind k)
 /* Renumbers densely, so that "the unit before" exists also when only forward tasks of an order are left. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
-    uint32_t *first = arena_alloc_array(r->arena, r->n + 1, sizeof *first);
-    uint32_t *last = arena_alloc_array(r->arena, r->n + 1, sizeof *last);
-    uint32_t n = 0, current = PLAN_NONE;
+    uint32_t most = 0, n = 0, current = PLAN_NONE;
+    for (uint32_t p = 0; p < r->n; p++)
+        most += r->todos[p].loc == device;
+    uint32_t *first = arena_alloc_array(r->arena, most, sizeof *first);
+    uint32_t *last = arena_alloc_array(r->arena, most, sizeof *last);
     for (uint32_t p = 0; p < r->n; p++) {
         struct todo *t = &r->todos[p];
+        bounded_poll();
         if (t->loc != device)
             continue;
         uint32_t *unit = spans ? &t->span : &t->item;
@@ -103,6 +108,7 @@ static void collect_uses(struct residency *r)
         const struct todo *t = &r->todos[p];
         const struct graph_task *task = &r->g->tasks[t->task];
         r->use_first[p] = (uint32_t)r->uses.n;
+        bounded_poll();
         for (uint32_t i = 0; i < task->n_operands; i++) {
             const struct graph_operand *op = &r->g->operands[task->operand + i];
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
@@ -240,6 +246,7 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         r->direct.n = 0;
     }
     uint32_t pending = 0;
+    bounded_poll_steps(r->direct.n / 8);
     for (size_t i = 0; i < r->direct.n; i++)
         pending += r->direct.at[i].produced < v->produced && r->direct.at[i].read > v->produced;
     if (pending >= DIRECT_BUFFERS)
@@ -430,6 +437,7 @@ static void note_across(struct residency *r, const struct value *v, uint32_t use
 static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct graph_tensor *t = &r->g->tensors[tensor];
+    bounded_poll_steps(1 + n);
     if (n == 0)
         return;
     bool state = t->kind == TENSOR_W || t->kind == TENSOR_DW || t->kind == TENSOR_K || t->kind == TENSOR_B;
@@ -536,9 +544,11 @@ static void write_program(struct residency *r)
         vec_push(
             &r->entries,
             (struct entry){.slot = 3 * p + 1, .cls = ENTRY_TASK, .seq = p, .from = p, .to = SEGMENT_NONE});
-    qsort(r->entries.at, r->entries.n, sizeof *r->entries.at, compare_entries);
-    for (size_t i = 0; i < r->entries.n; i++)
+    sort_array(r->entries.at, r->entries.n, sizeof *r->entries.at, compare_entries);
+    for (size_t i = 0; i < r->entries.n; i++) {
+        bounded_poll();
         put_entry(r, &r->entries.at[i]);
+    }
     for (size_t i = 0; i < r->d->segments.n; i++) {
         struct segment *s = &r->d->segments.at[i];
         if (s->boundary && s->start == SEGMENT_UNBORN)
@@ -609,7 +619,7 @@ static void list_gaps(const struct residency *r, gap_list *ret)
                                    .gain = l->saves * bytes});
     }
     if (ret->n > 1)
-        qsort(ret->at, ret->n, sizeof *ret->at, compare_gaps);
+        sort_array(ret->at, ret->n, sizeof *ret->at, compare_gaps);
 }
 
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,

@@ -19,7 +19,9 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/build.h"
 
 #define CANCEL_WORK 40000000ull /* edges looked at: then what was found so far must do */
@@ -156,6 +158,7 @@ static void sweep(struct packing *p)
         }
     }
     for (uint32_t place = 0; place < p->n_places; place++) {
+        bounded_poll_steps(1 + active.n);
         for (size_t i = 0; i < active.n;) {
             if (active.at[i]->keep && covers(active.at[i], place)) {
                 i++;
@@ -172,6 +175,7 @@ static void sweep(struct packing *p)
         }
         while (load > p->room[place]) {
             size_t least = 0;
+            bounded_poll_steps(active.n);
             for (size_t i = 1; i < active.n; i++)
                 if (worth_less(p, active.at[i], active.at[least], place))
                     least = i;
@@ -203,9 +207,11 @@ static int compare_worth(const void *pa, const void *pb)
 /* The densest first: whatever still has room. */
 static void fill(struct packing *p, struct item **by_worth)
 {
-    for (uint32_t i = 0; i < p->n_items; i++)
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        bounded_poll();
         if (!by_worth[i]->keep && has_room(p, by_worth[i]))
             set_keep(p, by_worth[i], true);
+    }
 }
 
 /* ---- unequal blocks: pushing out ---- */
@@ -218,6 +224,7 @@ static bool push(struct packing *p, struct item *it, struct item **by_worth)
     bool fits = has_room(p, it);
     for (uint32_t i = p->n_items; i-- > 0 && lost < it->gain && !fits;) {
         struct item *o = by_worth[i];
+        bounded_poll();
         if (!o->keep || !(covers(it, o->from) || covers(o, it->from)))
             continue;
         set_keep(p, o, false);
@@ -283,6 +290,7 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
     uint32_t n = p->n_places, fell = PLAN_NONE;
+    bounded_poll_steps(p->n_items + (size_t)n);
     for (uint32_t i = 0; i < p->n_items; i++) {
         const struct item *it = &p->items[i];
         if (across(it))
@@ -398,6 +406,7 @@ static void choose_equal(struct packing *p, struct item **by_worth)
             continue;
         for (uint32_t k = 0; k < p->n_items; k++)
             keep[k] = p->items[k].keep;
+        bounded_poll_steps(p->n_items);
         if (p->items[i].keep) {
             set_keep(p, &p->items[i], false);
         } else {
@@ -413,7 +422,7 @@ static void choose_equal(struct packing *p, struct item **by_worth)
         else
             restore(p, keep);
     }
-    free(keep);
+    xfree(keep);
 }
 
 /* ---- one device ---- */
@@ -449,7 +458,7 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32
             starts[n_starts++] = gaps[i].from + 1;
         starts[n_starts++] = gaps[i].to;
     }
-    qsort(starts, n_starts, sizeof *starts, compare_u32);
+    sort_array(starts, n_starts, sizeof *starts, compare_u32);
     for (uint32_t i = 0; i < n_starts; i++)
         if (i == 0 || starts[i] != starts[n - 1])
             starts[n++] = starts[i];
@@ -480,11 +489,11 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32
         p.items[p.n_items++] = (struct item){from, to, gaps[i].bytes, gaps[i].gain, i, false};
         equal &= gaps[i].bytes == p.items[0].bytes;
     }
-    qsort(p.items, p.n_items, sizeof *p.items, compare_starts);
+    sort_array(p.items, p.n_items, sizeof *p.items, compare_starts);
     struct item **by_worth = arena_alloc_array(a, p.n_items + 1, sizeof *by_worth);
     for (uint32_t i = 0; i < p.n_items; i++)
         by_worth[i] = &p.items[i];
-    qsort(by_worth, p.n_items, sizeof *by_worth, compare_worth);
+    sort_array(by_worth, p.n_items, sizeof *by_worth, compare_worth);
     tree_build(&p);
     sweep(&p);
     fill(&p, by_worth);
@@ -504,6 +513,7 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;
     memset(ret, 0, ((size_t)n + 1) * sizeof *ret);
+    bounded_poll_steps(d->segments.n + n);
     for (size_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
         uint64_t bytes = segment_bytes(s);
@@ -525,7 +535,7 @@ uint64_t draft_live_peak(const struct draft *d, uint32_t device)
     for (size_t i = 0; i < d->instrs.n; i++)
         if (live[i] > peak)
             peak = live[i];
-    free(live);
+    xfree(live);
     return peak;
 }
 
@@ -552,7 +562,7 @@ void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gap
         for (uint32_t i = 0; i < k; i++)
             gaps->at[at[i]].keep = mine[i].keep;
     }
-    free(at);
-    free(mine);
-    free(room);
+    xfree(at);
+    xfree(mine);
+    xfree(room);
 }

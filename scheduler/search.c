@@ -46,7 +46,7 @@ static int outline_graph(const struct search *s, const struct outline *o, struct
     const struct graph_sizes sizes = {s->q->batch, o->shares, rows};
     outline_rows(o, n, rows);
     int r = graph_build_sizes(s->q->table, &sizes, true, ret, s->err);
-    free(rows);
+    xfree(rows);
     return r;
 }
 

@@ -17,6 +17,7 @@
 #include <assert.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "scheduler/rate.h"
 #include "scheduler/timeline.h"
 
@@ -203,6 +204,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
     struct timeline_op *ops = arena_alloc_array(scratch, n, sizeof *ops);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_instr *in = &s->program->instrs[i];
+        bounded_poll();
         ops[i] = (struct timeline_op){.stream = in->stream, .wait = in->wait, .n_waits = in->n_waits};
         if (instr_is_move(in->kind))
             translate_move(s, in, &ops[i]);

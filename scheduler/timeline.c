@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "scheduler/rate.h"
 
 #define NONE       UINT32_MAX
@@ -257,6 +258,7 @@ static void share(struct engine *e, uint32_t pool)
     struct pool *p = &e->pools[pool];
     uint64_t first_end = IDLE_NS;
     p->dirty = false;
+    bounded_poll_steps(p->n);
     begin_shares(e, p);
     for (uint32_t n = p->n, left; n > 0; n = left) {
         divide(e, p);
@@ -312,6 +314,7 @@ static void finish(struct engine *e, uint32_t id)
 {
     struct stream *s = &e->streams[id];
     size_t at = (size_t)s->run * e->t->n_ops + current(e, s);
+    bounded_poll();
     e->result->spans[at] = (struct plan_span){.start_ns = s->begun_ns, .end_ns = e->now};
     e->result->stream_ns[id] += e->now - s->begun_ns;
     if (s->run == 0)

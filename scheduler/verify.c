@@ -153,10 +153,10 @@ static void verify_init(struct verify *v)
 static void verify_finish(struct verify *v)
 {
     for (int k = 0; k < PROGRAM_COUNT; k++) {
-        free(v->task_of[k]);
-        free(v->reported[k]);
+        xfree(v->task_of[k]);
+        xfree(v->reported[k]);
     }
-    free(v->reported_tensor);
+    xfree(v->reported_tensor);
 }
 
 static void verify_all(struct verify *v)

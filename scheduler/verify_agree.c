@@ -4,7 +4,9 @@
  * instruction that is not what it claims to be is refused, since executing it would only repeat that in other
  * words.
  */
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/verify_internal.h"
 
 #define NOTE(v, ...) violate(v, INVARIANT_AGREES, PROGRAM_ENTRY, PLAN_NONE, __VA_ARGS__)
@@ -76,7 +78,7 @@ static void agree_host_pool(struct verify *v)
             vec_push(&slots, s);
     }
     if (slots.n > 1)
-        qsort(slots.at, slots.n, sizeof *slots.at, compare_slots);
+        sort_array(slots.at, slots.n, sizeof *slots.at, compare_slots);
     for (size_t i = 1; i < slots.n; i++)
         if (slots.at[i].offset < slots.at[i - 1].end)
             NOTE(v, "the host slots of %s and %s overlap at %llu", name_tensor(v, slots.at[i - 1].tensor).s,
@@ -225,7 +227,7 @@ static struct task_key *sort_tasks(const struct graph *g)
         const struct graph_task *gt = &g->tasks[t];
         keys[t] = (struct task_key){gt->kind, gt->layer, gt->micro, gt->replica, t};
     }
-    qsort(keys, g->n_tasks, sizeof *keys, compare_keys);
+    sort_array(keys, g->n_tasks, sizeof *keys, compare_keys);
     return keys;
 }
 
@@ -253,6 +255,7 @@ static void agree_program(struct verify *v, enum program_kind k)
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
         struct at a = {v, k, i, in, prog->operands + in->operand};
+        bounded_poll();
         if (in->kind >= INSTR_FETCH)
             agree_move(&a);
         else if (tasks_allowed)
@@ -260,7 +263,7 @@ static void agree_program(struct verify *v, enum program_kind k)
         for (uint32_t j = 0; j < in->n_operands; j++)
             agree_host_operand(&a, &a.ops[j]);
     }
-    free(keys);
+    xfree(keys);
 }
 
 void verify_agree(struct verify *v)
@@ -280,6 +283,7 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     const struct plan_program *prog = &v->plan->programs[k];
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
+        bounded_poll();
         for (uint32_t j = 0; j < in->n_operands; j++) {
             const struct plan_operand *o = &prog->operands[in->operand + j];
             if (o->loc == PLAN_HOST)

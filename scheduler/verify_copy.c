@@ -129,16 +129,16 @@ void state_finish(struct state *st)
         finish_copy(&st->home[i]);
     for (size_t i = 0; i < st->live.n; i++) {
         finish_copy(st->live.at[i]);
-        free(st->live.at[i]);
+        xfree(st->live.at[i]);
     }
     for (uint32_t d = 0; d < st->plan->n_devices; d++)
         space_finish(&st->spaces[d]);
     vec_free(&st->live);
-    free(st->clocks);
-    free(st->newest);
-    free(st->on_devices);
-    free(st->home_first);
-    free(st->home);
+    xfree(st->clocks);
+    xfree(st->newest);
+    xfree(st->on_devices);
+    xfree(st->home_first);
+    xfree(st->home);
 }
 
 struct copy *copy_home(struct state *st, tensor_id t, uint32_t step)
@@ -177,7 +177,7 @@ static void destroy_copy(struct state *st, struct copy *c)
     st->live.at[c->index] = last;
     last->index = c->index;
     finish_copy(c);
-    free(c);
+    xfree(c);
 }
 
 /* ---- order ---- */

@@ -3,6 +3,7 @@
  * the rest of the verifier may index and add without looking. They also bound the work: no list may be used
  * twice.
  */
+#include "base/bounded.h"
 #include "base/checked.h"
 #include "scheduler/verify_internal.h"
 
@@ -116,6 +117,7 @@ static void index_program(struct verify *v, enum program_kind k)
     uint64_t operands = 0, waits = 0;
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
+        bounded_poll();
         if (!index_fields(v, k, i))
             continue;
         operands += in->n_operands;

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "scheduler/verify_internal.h"
 
 /* Clocks of the instructions that others wait for, of as many runs as their waits reach back. */
@@ -54,9 +55,9 @@ static void trail_init(struct trail *t, const struct plan_program *prog, uint32_
 
 static void trail_finish(struct trail *t)
 {
-    free(t->first);
-    free(t->count);
-    free(t->clocks);
+    xfree(t->first);
+    xfree(t->count);
+    xfree(t->clocks);
 }
 
 static uint32_t *trail_clock(const struct run *r, uint32_t instr, uint32_t run)
@@ -343,6 +344,7 @@ static void run_instrs(struct run *r)
     for (uint32_t i = 0; i < r->prog->n_instrs; i++) {
         const struct plan_instr *in = &r->prog->instrs[i];
         const struct plan_operand *ops = &r->prog->operands[in->operand];
+        bounded_poll();
         begin_instr(r, i);
         if (in->kind == INSTR_DROP)
             run_drop(r, ops);
@@ -372,6 +374,7 @@ static bool copy_newest(const struct state *st, const struct copy *c, uint64_t b
 static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct state *st = r->st;
+    bounded_poll_steps(st->live.n + n);
     uint64_t *wanted =
         xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
     for (uint32_t i = 0; i < n; i++) {
@@ -397,7 +400,7 @@ static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t
                        name_place(c->loc, c->base + c->segments.at[0].begin).s);
         c->clobbered = true;
     }
-    free(wanted);
+    xfree(wanted);
 }
 
 static void check_home(struct run *r)
@@ -421,6 +424,7 @@ static void reset_ring(struct run *r, const bool *output, bool loaded)
     struct state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
+        bounded_poll();
         for (uint32_t s = 0; gt->external && s < st->steps; s++) {
             struct copy *c = copy_home(st, t, s);
             uint64_t version = (r->steps + s) * gt->writes_per_step + 1;
@@ -525,7 +529,7 @@ static void run_training(struct verify *v)
     run_drained(&st, PROGRAM_EXIT, output);
     trail_finish(&cycle.trail);
     state_finish(&st);
-    free(output);
+    xfree(output);
 }
 
 static void run_evaluation(struct verify *v)
@@ -536,7 +540,7 @@ static void run_evaluation(struct verify *v)
     fill_home(&st);
     run_drained(&st, PROGRAM_EVAL, output);
     state_finish(&st);
-    free(output);
+    xfree(output);
 }
 
 void verify_run(struct verify *v)

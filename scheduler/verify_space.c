@@ -49,7 +49,7 @@ static void destroy(struct extent *e)
         return;
     destroy(e->left);
     destroy(e->right);
-    free(e);
+    xfree(e);
 }
 
 /* The extent that has `at` strictly inside becomes two. */

@@ -3,6 +3,8 @@
  *
  * "In order" means issue order: that accesses to one tensor also happen in issue order is invariant 4.
  */
+#include "base/bounded.h"
+#include "base/sort.h"
 #include "scheduler/verify_internal.h"
 
 /* ---- [6] ---- */
@@ -101,7 +103,7 @@ static void tasks_shares(struct verify *v, enum program_kind k, share_vec *share
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
     if (shares->n > 1)
-        qsort(shares->at, shares->n, sizeof *shares->at, compare_shares);
+        sort_array(shares->at, shares->n, sizeof *shares->at, compare_shares);
     for (size_t i = 0, end; i < shares->n; i = end) {
         struct share *s = &shares->at[i];
         bool *all = &seen[(size_t)s->step * n_tasks + s->task];
@@ -134,6 +136,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         uint32_t task = v->task_of[k][i];
         struct share share;
+        bounded_poll();
         if (task == PLAN_NONE || prog->instrs[i].kind == INSTR_REC)
             continue;
         if (tasks_share(v, k, i, &share)) {
@@ -151,7 +154,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
             refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: no %s in step %u", program_kind_names[k],
                    name_task(&g->tasks[j % g->n_tasks]).s, (uint32_t)(j / g->n_tasks));
     vec_free(&shares);
-    free(seen);
+    xfree(seen);
 }
 
 /* ---- the writers of a byte in the order of the graph: ascending micro-batches and replicas in a sum ---- */
@@ -254,7 +257,7 @@ static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
     tasks_each_write(v, k, note_parts, &o);
     tasks_each_write(v, k, check_write, &o);
     if (o.writes.n > 1)
-        qsort(o.writes.at, o.writes.n, sizeof *o.writes.at, compare_writes);
+        sort_array(o.writes.at, o.writes.n, sizeof *o.writes.at, compare_writes);
     for (size_t i = 0, end; i < o.writes.n; i = end) {
         const struct write *w = &o.writes.at[i];
         for (end = i + 1;
@@ -263,8 +266,8 @@ static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
         check_bytes(v, k, w, end - i);
     }
     vec_free(&o.writes);
-    free(o.in_parts);
-    free(o.last);
+    xfree(o.in_parts);
+    xfree(o.last);
 }
 
 static void tasks_program(struct verify *v, enum program_kind k, uint32_t steps)

@@ -15,7 +15,9 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "scheduler/build.h"
 
 #define NEVER UINT32_MAX
@@ -79,6 +81,7 @@ static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
     *ret = (struct place){NEVER, NEVER};
     out->n = 0;
+    bounded_poll_steps(list->n);
     for (size_t i = 0; i < list->n; i++) {
         struct vacancy v = list->at[i];
         if (v.to <= from || v.from >= to) {
@@ -165,7 +168,7 @@ static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool rec
     if (w->last_of_stream[in->stream] != NEVER)
         join(clock, &w->clock[(size_t)w->last_of_stream[in->stream] * w->n_streams], w->n_streams);
     if (w->deps.n > 1)
-        qsort(w->deps.at, w->deps.n, sizeof *w->deps.at, newest_first);
+        sort_array(w->deps.at, w->deps.n, sizeof *w->deps.at, newest_first);
     if (record)
         in->wait = (uint32_t)w->d->waits.n;
     for (size_t i = 0; i < w->deps.n; i++) {
@@ -187,6 +190,7 @@ static void walk(struct walker *w, uint32_t run, bool record)
     for (uint32_t i = 0; i < w->n; i++) {
         const struct plan_instr *in = &w->d->instrs.at[i];
         w->deps.n = 0;
+        bounded_poll();
         for (uint32_t k = 0; k < in->n_operands; k++)
             visit_operand(w, &w->d->operands.at[in->operand + k], i, run);
         order_instr(w, i, run, record);
@@ -227,6 +231,6 @@ void draft_waits(struct draft *d)
     vec_free(&w.scratch);
     vec_free(&w.reads);
     vec_free(&w.deps);
-    free(w.clock);
+    xfree(w.clock);
     arena_destroy(a);
 }
