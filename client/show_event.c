@@ -29,6 +29,16 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
+#define MANY_TASKS 16384 /* planning fewer takes no time that anybody would notice */
+
+static void planning(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    (void)s;
+    strbuf_addf(b, "planning a step of %" PRIu64 " tasks, in up to ", get_count_or(e, "tasks", 0));
+    strbuf_add_bytes(b, get_count_or(e, "planning_bytes", 0));
+    strbuf_add(b, " of memory");
+}
+
 static void planned(struct strbuf *b, const struct style *s, const struct json *e)
 {
     const struct json *plan = get_object(e, "plan"), *peaks = get_array(plan, "device_peak_bytes");
@@ -164,6 +174,7 @@ static const struct {
     {"launch_paused", launch_paused},
     {"launch_resumed", launch_resumed},
     {"planned", planned},
+    {"planning", planning},
     {"queued", queued},
     {"restarting", restarting},
     {"resumed", resumed},
@@ -175,6 +186,8 @@ static const struct {
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event)
 {
     const char *name = get_text(event, "event");
+    if (strcmp(name, "planning") == 0 && get_count_or(event, "tasks", 0) < MANY_TASKS)
+        return false;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(kinds[i].name, name) != 0)
             continue;

@@ -323,6 +323,8 @@ static const char *reason_of(const struct jobs *jobs, const struct job *j)
         return jobs->daemon->pause.reason;
     if (j->state == JOB_QUEUED && j->stuck != NULL)
         return j->stuck;
+    if (j->state == JOB_RUNNING && j->reason[0] == '\0' && j->live.planning != NULL)
+        return j->live.planning;
     if (j->state != JOB_QUEUED || j->reason[0] != '\0')
         return j->reason;
     return j->worker != NULL ? "starting" : "waits for devices";

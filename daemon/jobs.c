@@ -38,6 +38,7 @@ void job_set_text(char **text, const char *to)
 static void free_live(struct job *j)
 {
     free(j->live.planned);
+    free(j->live.planning);
     free(j->live.progress);
     free(j->live.curve);
     free(j->live.evals);

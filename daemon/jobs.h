@@ -56,6 +56,7 @@ struct job_process {
 /* What a worker said last; JSON texts, NULL when it said nothing. */
 struct job_live {
     char *planned, *progress, *curve, *evals, *report;
+    char *planning; /* plain text, for people; NULL unless the worker is planning */
 };
 
 struct worker; /* launch.h */

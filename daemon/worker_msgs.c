@@ -115,6 +115,7 @@ static void save_start(struct worker *w, struct answer *a)
     struct job *j = w->job;
     struct strbuf b = {0};
     w->phase = WORKER_STARTING;
+    job_set_text(&j->live.planning, NULL); /* of an earlier attempt */
     if (launch_identify(w->pid, &j->process) < 0)
         j->process = (struct job_process){.pid = w->pid};
     if (j->started_ms == 0)
@@ -239,11 +240,22 @@ static void publish(struct worker *w, const char *event, const struct json *para
     strbuf_finish(&b);
 }
 
+/* Shown until the plan is there: `tutti show` says that the job plans. */
+static void on_planning(struct worker *w, const struct json *params, const char *text)
+{
+    char says[64];
+    (void)text;
+    snprintf(says, sizeof says, "planning a step of %" PRIu64 " tasks", get_count_or(params, "tasks", 0));
+    job_set_text(&w->job->live.planning, says);
+    publish(w, "planning", params);
+}
+
 static void on_planned(struct worker *w, const struct json *params, const char *text)
 {
     struct job *j = w->job;
     bool again = j->live.planned != NULL && strcmp(j->live.planned, text) == 0;
     job_set_text(&j->live.planned, text);
+    job_set_text(&j->live.planning, NULL);
     j->total_steps = get_count_or(json_get(params, "resolved"), "total_steps", j->total_steps);
     if (!again)
         publish(w, "planned", params);
@@ -309,8 +321,9 @@ static const struct notice {
     const char *name;
     void (*take)(struct worker *w, const struct json *params, const char *text);
 } notices[] = {
-    {"alive", on_alive},     {"checkpoint", on_checkpoint}, {"curve", on_curve},     {"eval", on_eval},
-    {"planned", on_planned}, {"progress", on_progress},     {"resumed", on_resumed}, {"skipped", on_skipped},
+    {"alive", on_alive},       {"checkpoint", on_checkpoint}, {"curve", on_curve},
+    {"eval", on_eval},         {"planned", on_planned},       {"planning", on_planning},
+    {"progress", on_progress}, {"resumed", on_resumed},       {"skipped", on_skipped},
 };
 
 static void on_notification(struct worker *w, const struct wire_msg *m)

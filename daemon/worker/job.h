@@ -16,6 +16,8 @@
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
 
+struct job_planning;
+
 /* What the command line may set over the spec: where to run, never what to compute. */
 struct job_options {
     const char *spec_path; /* "-": standard input */
@@ -36,6 +38,18 @@ struct job_options {
     uint64_t delay_seed;                         /* 0: none */
     bool leased;                                 /* by the daemon: device_bytes is a limit, not a wish */
     const uint32_t *device_index;                /* leased: which devices, `devices` of them; NULL: any */
+    uint64_t planning_bytes; /* most memory for planning; 0: what the data leave of the host memory */
+    /* Both may be NULL, and are called by the thread that plans. `stop` is asked again and again while it plans; true ends
+     * planning with -ECANCELED. `planning` is called once, before planning begins. */
+    bool (*stop)(void *ctx);
+    void (*planning)(void *ctx, const struct job_planning *p);
+    void *ctx;
+};
+
+/* What is about to be planned. With micro_batch "auto", the size that is tried first. */
+struct job_planning {
+    uint32_t micro_batch;
+    uint64_t tasks, bytes; /* of a step; of memory for planning, at most */
 };
 
 /* What the plan's bytes per step are measured by: see job_compare. */
@@ -72,6 +86,8 @@ struct job {
     char profile_reason[832]; /* a sentence without its end */
     struct plan *plan;        /* verified */
     double plan_s;            /* how long planning and verifying took */
+    uint64_t data_bytes;      /* host memory that the data sets take */
+    uint64_t held_bytes;      /* memory of graphs and plan */
     uint32_t threads;
     bool resolved_now; /* micro_batch was "auto", and this is the first time that it is resolved */
     struct job_comparison comparison; /* by job_compare */
@@ -82,7 +98,9 @@ struct job {
 /* The spec alone. */
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
 
-/* The rest. Where micro_batch or replicas is "auto" and an earlier run left a resolved.json in the output, its value
+/* The rest, of which planning may take long and need much memory: -ENOSPC when what it would need, by an estimate, is more
+ * than the host memory of the job, -ENOMEM when the estimate was wrong, -ECANCELED when o->stop ended it. Where micro_batch
+ * or replicas is "auto" and an earlier run left a resolved.json in the output, its value
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */
 int job_prepare(const struct job_options *o, struct job *j, struct err *err);
@@ -103,12 +121,24 @@ void job_blame_devices(struct job *j, const struct device_blame *blame, struct e
 /* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */
 int job_check_backend(const struct job *j, struct err *err);
 
+/* Parts of job_prepare (job_plan.c). job_resolve says what the sizes are; job_plan fills graph, eval_graph and plan, for
+ * micro_batch 0 of the size that it chooses. */
+int job_resolve(struct job *j, struct spec_sizes sizes, struct err *err);
+int job_plan(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err);
+void job_drop_graphs(struct job *j);
+
 /* A part of job_prepare (job_profile.c): the table, and links from it that nobody said otherwise. The machine is there. */
 int job_choose_profile(const struct job_options *o, struct job *j, struct err *err);
 /* What the plan was chosen by; the caller destroys it. */
 struct profile *job_times(const struct job *j);
 /* A profile/v1 file. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
+
+/* Calls work(arg), which plans, simulates or verifies, in a scope of bounded work (base/bounded.h): with the memory that the
+ * job may use for planning, and so that o->stop ends it. Returns what `work` returns; -ENOMEM or -ECANCELED, with err, when
+ * the scope ended early. `work` itself returns neither. */
+int job_bounded(const struct job_options *o, const struct job *j, int (*work)(void *arg), void *arg,
+                uint64_t *ret_held, struct err *err);
 
 /* What job_prepare asks the planner for. */
 struct plan_request job_request(const struct job_options *o, const struct job *j);

@@ -227,7 +227,7 @@ static int choose(const struct job_options *o, const struct discovery *d, struct
     j->real_devices = t->n_devices > 0;
     int r = j->real_devices ? choose_real(o, &w, t, j, err) : choose_virtual(&w, t, m, err);
     m->host_bytes = w.host_bytes > 0 ? w.host_bytes : t->host_memory_bytes;
-    m->host_taken_bytes = j->train->bytes + (j->val != NULL ? j->val->bytes : 0);
+    m->host_taken_bytes = j->data_bytes = j->train->bytes + (j->val != NULL ? j->val->bytes : 0);
     if (o->link_bytes_per_s > 0) {
         m->link_bytes_per_s = o->link_bytes_per_s;
         m->link_out_bytes_per_s = 0;

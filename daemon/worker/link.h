@@ -8,7 +8,7 @@
  * Order of calls, all from one thread:
  *     link_open, link_wait_job
  *     link_history_step, link_history_eval    what earlier runs of a resumed job made
- *     link_planned, link_resumed, link_progress, link_skipped, link_eval, link_checkpoint    in any number
+ *     link_planning, link_planned, link_resumed, link_progress, link_skipped, link_eval, link_checkpoint    in any number
  *     link_outcome, link_close
  */
 #ifndef WORKER_LINK_H
@@ -72,12 +72,15 @@ void link_job_finish(struct link_job *j); /* takes a zeroed one */
 /* These never wait for the network. */
 void link_history_step(struct link *l, uint64_t step, double loss);
 void link_history_eval(struct link *l, uint64_t step, double loss, double accuracy);
+void link_planning(struct link *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes);
 void link_planned(struct link *l, const char *params); /* a JSON object; sent again after a reconnect */
 void link_resumed(struct link *l, uint64_t step, bool numerics_changed);
 void link_progress(struct link *l, const struct link_progress *p); /* after every step */
 void link_skipped(struct link *l, uint64_t step);
 void link_eval(struct link *l, uint64_t step, double loss, double accuracy);
 void link_checkpoint(struct link *l, uint64_t step);
+
+#define LINK_SAME_STEP UINT64_MAX /* the job is where it was when this worker got it */
 
 /* Sends the outcome and waits until the daemon has it. `members` are those of the params object but for curve, evals and
  * step, as JSON text. 0; -ETIMEDOUT: nobody took it; else what the daemon answered: it does not want this worker. */

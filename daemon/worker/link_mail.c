@@ -97,6 +97,13 @@ void link_history_eval(struct link *l, uint64_t step, double loss, double accura
     pthread_mutex_unlock(&l->mutex);
 }
 
+void link_planning(struct link *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes)
+{
+    post(l, "planning", false,
+         "{\"micro_batch\":%" PRIu32 ",\"tasks\":%" PRIu64 ",\"planning_bytes\":%" PRIu64 "}", micro_batch,
+         tasks, bytes);
+}
+
 void link_planned(struct link *l, const char *params)
 {
     pthread_mutex_lock(&l->mutex);
@@ -259,7 +266,9 @@ void link_set_outcome(struct link *l, const char *members, uint64_t step)
     curve_json(&l->curve, b);
     strbuf_add(b, ",\"evals\":");
     add_evals(l, b);
-    strbuf_addf(b, ",\"step\":%" PRIu64 "}", step);
+    if (step != LINK_SAME_STEP)
+        strbuf_addf(b, ",\"step\":%" PRIu64, step);
+    strbuf_add(b, "}");
     l->has_outcome = l->outcome_due = true;
 }
 

@@ -42,6 +42,7 @@ static const char usage[] =
     "  --devices N            number of devices; cpu devices are virtual, there are as many as one likes\n"
     "  --device-memory SIZE   bytes of each, e.g. 64MiB\n"
     "  --host-memory SIZE     host memory the job may use\n"
+    "  --planning-memory SIZE memory that planning may use (default: the host memory that the data leave)\n"
     "  --policy NAME          auto, resident, stream, lru, harmony-pp; with --plan also all: side by side\n"
     "  --objective WHAT       what plans are chosen by: time (default), bytes\n"
     "  --profile FILE|none    times of the layers: a profile, or none but computed ones (default: "
@@ -135,6 +136,7 @@ enum option_id {
     OPT_PACKS_FWD,
     OPT_PEER,
     OPT_PLAN,
+    OPT_PLANNING_MEMORY,
     OPT_PLAN_PROFILE,
     OPT_POLICY,
     OPT_PROBE,
@@ -198,6 +200,7 @@ static const struct option options[] = {
     {"packs-fwd", required_argument, NULL, OPT_PACKS_FWD},
     {"peer", required_argument, NULL, OPT_PEER},
     {"plan", required_argument, NULL, OPT_PLAN},
+    {"planning-memory", required_argument, NULL, OPT_PLANNING_MEMORY},
     {"plan-profile", required_argument, NULL, OPT_PLAN_PROFILE},
     {"policy", required_argument, NULL, OPT_POLICY},
     {"probe", no_argument, NULL, OPT_PROBE},
@@ -481,6 +484,8 @@ static int parse_option(struct command *c, int id, const char *arg, struct err *
         return parse_size(arg, "--device-memory", &j->device_bytes, err);
     case OPT_HOST_MEMORY:
         return parse_size(arg, "--host-memory", &j->host_bytes, err);
+    case OPT_PLANNING_MEMORY:
+        return parse_size(arg, "--planning-memory", &j->planning_bytes, err);
     case OPT_LINK:
         return parse_size(arg, "--link", &j->link_bytes_per_s, err);
     case OPT_PEER:

@@ -194,17 +194,41 @@ static void run_in_output(const struct run_options *o, struct run_result *res)
     }
 }
 
+static bool is_stopped(void *ctx)
+{
+    (void)ctx;
+    return train_stop_requested();
+}
+
+/* Stopped while it planned, or soon after: it ends as a job that was stopped, at the step where it was. */
+static void end_untrained(struct run_result *res)
+{
+    res->code = 0;
+    res->err = (struct err){0};
+    res->early = false;
+    res->untrained = res->report.stopped = true;
+    res->exit = 128 + (caught != 0 ? caught : SIGINT);
+}
+
 int run_job(const struct run_options *o, struct run_result *ret)
 {
+    struct job_options job = *o->job;
     *ret = (struct run_result){.early = true};
-    int r = job_load_spec(o->job, &ret->job, &ret->err);
+    job.stop = is_stopped;
+    job.planning = o->planning;
+    job.ctx = o->ctx;
+    int r = job_load_spec(&job, &ret->job, &ret->err);
     if (r == 0 && o->check_output)
         r = output_check(ret->job.output, &ret->err);
     if (r == 0)
-        r = job_prepare(o->job, &ret->job, &ret->err);
+        r = job_prepare(&job, &ret->job, &ret->err);
     if (r == 0)
         r = job_check_backend(&ret->job, &ret->err);
     ret->code = r;
+    if (r == -ECANCELED || (r == 0 && train_stop_requested())) {
+        end_untrained(ret);
+        return 0;
+    }
     if (r < 0) {
         ret->exit = report_exit_code(r, true);
         return r;

@@ -1,7 +1,8 @@
 /* Training a job in its output directory, from its newest checkpoint where there is one: what --run and --serve share.
  *
- * Order of calls: run_job, read the result, run_finish. One thread; SIGHUP, SIGINT and SIGTERM then stop the job after a
- * checkpoint.
+ * Order of calls: run_job, read the result, run_finish. One thread. While the job trains, SIGHUP, SIGINT and SIGTERM stop it
+ * after a checkpoint. Before that nothing is written, and a signal ends the process at once. train_request_stop (train.h)
+ * works at any time: a job that is stopped before its first step trains none.
  */
 #ifndef WORKER_RUN_H
 #define WORKER_RUN_H
@@ -15,6 +16,8 @@ struct run_options {
     uint32_t trace_steps;  /* measured for trace.json; 0: none is written */
     uint64_t lock_wait_ns; /* how long to wait for another worker to leave the output; 0: not at all */
     bool check_output;     /* before planning: an output that cannot be used is then the spec's fault */
+    /* Called before planning begins; may be NULL. */
+    void (*planning)(void *ctx, const struct job_planning *p);
     /* Called when the plan is there and the output is locked; may be NULL. */
     void (*planned)(void *ctx, const struct job *j, const struct outdir *out);
     void (*progress)(void *ctx, const struct train_progress *p); /* as in train.h; may be NULL */
@@ -28,7 +31,9 @@ struct run_result {
     struct err err;
     struct job job;             /* job.least_bytes for a job that does not fit */
     struct train_report report; /* of a failure: steps_done */
-    char *result;               /* the content of result.json; NULL after a failure */
+    bool
+        untrained; /* stopped before this run had trained a step: there is no report but that it was stopped */
+    char *result;  /* the content of result.json; NULL after a failure, and when nothing was trained */
 };
 
 int run_job(const struct run_options *o, struct run_result *ret);

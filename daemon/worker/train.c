@@ -55,6 +55,11 @@ void train_request_stop(void)
     atomic_store(&stop_requested, true);
 }
 
+bool train_stop_requested(void)
+{
+    return atomic_load(&stop_requested);
+}
+
 /* ---- counting ---- */
 
 static void promise(struct trainer *t, enum program_kind k)

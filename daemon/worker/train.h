@@ -59,5 +59,6 @@ int train_run(struct job *j, const struct outdir *out, const struct train_option
               struct train_report *ret, struct err *err);
 
 void train_request_stop(void);
+bool train_stop_requested(void); /* any thread */
 
 #endif

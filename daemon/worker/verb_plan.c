@@ -9,6 +9,22 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
+/* What runs in a scope of bounded work: job_bounded. */
+struct asking {
+    const struct job_options *o;
+    const struct job *j;
+    struct planned *p;
+};
+
+static int simulate(void *arg)
+{
+    const struct asking *a = arg;
+    struct profile *times = job_times(a->j);
+    planned_simulate(a->p, times, &a->j->machine);
+    profile_destroy(times);
+    return 0;
+}
+
 /* Plans the job; `j` owns the plan until it is handed over. */
 static int plan_job(const struct job_options *o, struct job *j, struct planned *ret)
 {
@@ -19,14 +35,17 @@ static int plan_job(const struct job_options *o, struct job *j, struct planned *
     ret->least_bytes = j->least_bytes;
     if (r < 0)
         return r;
-    struct profile *times = job_times(j);
+    struct asking a = {o, j, ret};
     ret->plan = j->plan;
     ret->graph = j->graph;
     ret->plan_s = j->plan_s;
-    planned_simulate(ret, times, &j->machine);
-    profile_destroy(times);
     j->plan = NULL;
-    return 0;
+    ret->code = r = job_bounded(o, j, simulate, &a, NULL, &ret->err);
+    if (r < 0) { /* what was simulated is gone */
+        ret->sim = NULL;
+        planned_finish(ret);
+    }
+    return r;
 }
 
 static void say_where(const struct job *j, struct strbuf *head, struct strbuf *members)
@@ -48,8 +67,12 @@ static const char *describe_times(const struct job *j, char *buf, size_t size)
 }
 
 /* The job with more memory, with another device, and without its decision, each planned like the job itself. */
-static void ask_what_if(const struct job_options *o, const struct job *j, struct why_report *r)
+static int ask_what_if(void *arg)
 {
+    const struct asking *a = arg;
+    const struct job_options *o = a->o;
+    const struct job *j = a->j;
+    struct why_report *r = &a->p->why;
     struct plan_request request = job_request(o, j);
     struct machine more;
     struct graph *plain = NULL;
@@ -70,6 +93,7 @@ static void ask_what_if(const struct job_options *o, const struct job *j, struct
     }
     graph_destroy(plain);
     why_report_settle(r);
+    return 0;
 }
 
 static int plan_one(const struct verb_options *o)
@@ -78,13 +102,14 @@ static int plan_one(const struct verb_options *o)
     struct job j;
     struct planned p = {0};
     struct strbuf head = {0}, members = {0};
-    int code;
-    if (plan_job(&o->job, &j, &p) < 0) {
+    struct asking a = {&o->job, &j, &p};
+    int code, r = plan_job(&o->job, &j, &p);
+    if (r == 0 && !o->no_what_if)
+        p.code = r = job_bounded(&o->job, &j, ask_what_if, &a, NULL, &p.err);
+    if (r < 0) {
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {
         say_where(&j, &head, &members);
-        if (!o->no_what_if)
-            ask_what_if(&o->job, &j, &p.why);
         code = planned_print(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
     }
     strbuf_finish(&head);

@@ -11,6 +11,10 @@ static int print_result(const struct verb_options *o, const struct run_result *r
 {
     const struct train_report *rep = &res->report;
     struct strbuf b = {0};
+    if (res->untrained) {
+        log_info("stopped before a step was trained; run the same command again to go on");
+        return res->exit;
+    }
     if (o->json)
         report_json(&res->job, rep, &b);
     else

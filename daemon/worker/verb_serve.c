@@ -124,6 +124,12 @@ static void tell_history(struct serve *s, uint64_t last_step)
         fclose(f);
 }
 
+static void on_planning(void *ctx, const struct job_planning *p)
+{
+    struct serve *s = ctx;
+    link_planning(s->link, p->micro_batch, p->tasks, p->bytes);
+}
+
 static void on_planned(void *ctx, const struct job *j, const struct outdir *out)
 {
     struct serve *s = ctx;
@@ -212,7 +218,10 @@ static void add_outcome(const struct run_result *res, struct strbuf *b)
         return;
     }
     strbuf_add(b, "null,\"report\":");
-    strbuf_addn(b, res->result, strcspn(res->result, "\n"));
+    if (res->result != NULL)
+        strbuf_addn(b, res->result, strcspn(res->result, "\n"));
+    else
+        strbuf_add(b, "null");
 }
 
 /* For the log. */
@@ -221,6 +230,10 @@ static void print_outcome(const struct verb_options *o, const struct run_result 
     struct strbuf b = {0};
     if (res->code < 0) {
         report_error(o, res->code, &res->err, res->job.least_bytes, res->early);
+        return;
+    }
+    if (res->untrained) {
+        log_info("stopped before a step was trained");
         return;
     }
     report_text(&res->job, &res->report, &b);
@@ -233,7 +246,7 @@ static int hand_over(struct link *link, const struct run_result *res)
     struct err err = {0};
     char text[sizeof err];
     add_outcome(res, &b);
-    int r = link_outcome(link, b.at, res->report.steps_done, &err);
+    int r = link_outcome(link, b.at, res->untrained ? LINK_SAME_STEP : res->report.steps_done, &err);
     strbuf_finish(&b);
     if (r == 0)
         return res->exit;
@@ -266,6 +279,7 @@ static int serve(const struct verb_options *o, struct link *link, const struct l
     struct run_options run = {.job = job,
                               .trace_steps = RUN_TRACE_STEPS,
                               .lock_wait_ns = LOCK_WAIT_NS,
+                              .planning = on_planning,
                               .planned = on_planned,
                               .progress = on_progress,
                               .ctx = &s};

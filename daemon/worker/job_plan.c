@@ -1,0 +1,487 @@
+/* Planning of a job: whether it may be planned, which micro-batch "auto" means, the plan and its verification.
+ *
+ * micro_batch "auto" becomes the largest divisor of a replica's part of the global batch, up to AUTO_ROWS, with which a plan
+ * fits, or a smaller one that is faster because less is computed twice, or as fast with far less to move; replicas "auto"
+ * is one.
+ *
+ * Planning may take long and need much memory, both by the number of tasks. It is refused when its estimated memory
+ * (scheduler/planning.h) is more than the host memory of the job. It runs in a scope of bounded work (base/bounded.h) that
+ * holds it to this limit, and that ends when the job is stopped. Inside the scope nothing is opened or locked, and of the job
+ * only `graph`, `eval_graph` and `plan` get memory of the scope.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bounded.h"
+#include "base/strbuf.h"
+#include "daemon/worker/job.h"
+#include "scheduler/bound.h"
+#include "scheduler/planning.h"
+#include "scheduler/simulate.h"
+#include "scheduler/verify.h"
+
+#define AUTO_ROWS       128 /* more rows bring no more speed to a GEMM of a cpu device */
+#define AUTO_LEAST_ROWS 16  /* fewer are slow */
+#define AUTO_TASKS      (1u << 16)
+#define AUTO_TRIES      4   /* that fit */
+#define AUTO_WORTH      50  /* one part in: less is no reason for smaller ones */
+#define AUTO_AS_FAST    200 /* one part in: no slower than that */
+#define AUTO_FEW_TOKENS 512 /* products of fewer are slower by more than moving less would bring */
+#define AUTO_RUNS       3   /* enough for the steady state to show */
+#define MAX_DIVISORS    1536
+#define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
+#define COMPARE_LAYERS  (1u << 10)
+
+/* ---- graphs ---- */
+
+/* The replicas are resolved. */
+static struct graph_config config_of(const struct spec *s, uint32_t micro_batch, bool training)
+{
+    return (struct graph_config){
+        .model = &s->model,
+        .optimizer = &s->optimizer,
+        .rows = micro_batch,
+        .n_micro = s->train.global_batch / micro_batch,
+        .n_replicas = s->resolved.replicas,
+        .training = training,
+        .skip_nonfinite = s->train.skip_nonfinite,
+    };
+}
+
+static int build_graph(const struct spec *s, uint32_t micro_batch, bool training, struct graph **ret,
+                       struct err *err)
+{
+    const struct graph_config c = config_of(s, micro_batch, training);
+    return graph_build(&c, ret, err);
+}
+
+int job_plain_graph(const struct job *j, struct graph **ret, struct err *err)
+{
+    struct spec plain = *j->spec;
+    plain.optimizer.clip = 0;
+    plain.train.skip_nonfinite = false;
+    return build_graph(&plain, j->spec->resolved.micro_batch, true, ret, err);
+}
+
+void job_drop_graphs(struct job *j)
+{
+    graph_destroy(j->graph);
+    graph_destroy(j->eval_graph);
+    j->graph = j->eval_graph = NULL;
+}
+
+static enum policy_id policy_of(const struct job_options *o, const struct job *j)
+{
+    return o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy;
+}
+
+struct plan_request job_request(const struct job_options *o, const struct job *j)
+{
+    return (struct plan_request){
+        .train = j->graph,
+        .eval = j->eval_graph,
+        .machine = &j->machine,
+        .policy = policy_of(o, j),
+        .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
+        .table = j->table,
+        .objective = o->objective,
+    };
+}
+
+int job_resolve(struct job *j, struct spec_sizes sizes, struct err *err)
+{
+    return spec_resolve(j->spec, sizes, j->train->n_samples, j->train->crc, err);
+}
+
+/* ---- what planning may take ---- */
+
+static int compare_u32(const void *pa, const void *pb)
+{
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+/* Ascending; a number below 2^32 has at most MAX_DIVISORS. */
+static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
+{
+    uint32_t n = 0;
+    for (uint64_t k = 1; k * k <= of; k++) {
+        if (of % k != 0)
+            continue;
+        ret[n++] = (uint32_t)k;
+        if (k * k != of)
+            ret[n++] = (uint32_t)(of / k);
+    }
+    qsort(ret, n, sizeof *ret, compare_u32);
+    return n;
+}
+
+/* Host memory that the data leave for planning. Little of it is as good as PLANNING_FREE_BYTES, which do not count. */
+static uint64_t left_for_planning(const struct job *j)
+{
+    uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
+    return left > PLANNING_FREE_BYTES ? left : PLANNING_FREE_BYTES;
+}
+
+static int measure_planning(const struct job_options *o, const struct job *j, uint32_t rows,
+                            struct job_planning *ret, struct err *err)
+{
+    const struct graph_config c = config_of(j->spec, rows, true);
+    struct planning_size size;
+    int r = planning_measure(&c, &size, err);
+    if (r == 0)
+        *ret = (struct job_planning){rows, size.tasks,
+                                     planning_bytes(&size, policy_of(o, j), j->machine.n_devices)};
+    return r;
+}
+
+/* Whether planning with so many rows would be admitted. */
+static bool may_plan(const struct job_options *o, const struct job *j, uint32_t rows)
+{
+    struct job_planning p;
+    return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
+}
+
+/* The smallest micro-batch above `rows` that may be planned; 0: none. */
+static uint32_t larger_rows(const struct job_options *o, const struct job *j, uint32_t rows)
+{
+    uint32_t divisors[MAX_DIVISORS];
+    uint32_t n = find_divisors(j->spec->train.global_batch / j->spec->resolved.replicas, divisors);
+    for (uint32_t i = 0; i < n; i++)
+        if (divisors[i] > rows && may_plan(o, j, divisors[i]))
+            return divisors[i];
+    return 0;
+}
+
+static void size_text(char *buf, size_t size, uint64_t bytes)
+{
+    struct strbuf b = {0};
+    strbuf_add_bytes(&b, bytes);
+    snprintf(buf, size, "%s", b.at);
+    strbuf_finish(&b);
+}
+
+static int refuse_planning(const struct job_options *o, const struct job *j, const struct job_planning *p,
+                           uint64_t limit, struct err *err)
+{
+    uint32_t rows = larger_rows(o, j, p->micro_batch);
+    char want[32], have[32], advice[96] = "use a smaller model";
+    size_text(want, sizeof want, p->bytes);
+    size_text(have, sizeof have, limit);
+    if (rows > 0)
+        snprintf(advice, sizeof advice, "use a train.micro_batch of at least %u instead of %u", rows,
+                 p->micro_batch);
+    return err_set_at(
+        err, -ENOSPC, "resources.host_memory",
+        "planning a step of %llu tasks takes up to %llu bytes (%s) of host memory, but the job has "
+        "%llu (%s) for it; %s, or raise resources.host_memory to %llu bytes",
+        (unsigned long long)p->tasks, (unsigned long long)p->bytes, want, (unsigned long long)limit, have,
+        advice, (unsigned long long)(p->bytes + j->data_bytes));
+}
+
+/* Refuses what could not be planned in the job's host memory. What the plan takes while the job trains is not for its
+ * tensors. */
+static int admit_planning(const struct job_options *o, struct job *j, uint32_t rows, struct err *err)
+{
+    struct job_planning p = {0};
+    uint64_t limit = left_for_planning(j);
+    int r = measure_planning(o, j, rows, &p, err);
+    if (r < 0)
+        return r;
+    if (p.bytes > limit)
+        return refuse_planning(o, j, &p, limit, err);
+    j->machine.host_taken_bytes = j->data_bytes + planning_kept_bytes(p.bytes);
+    return 0;
+}
+
+static int report_early_end(const struct bounded *b, int code, struct err *err)
+{
+    char limit[32], peak[32];
+    if (code == -ECANCELED)
+        return err_set(err, code, "stopped while planning; nothing was trained");
+    size_text(limit, sizeof limit, b->limit_bytes);
+    size_text(peak, sizeof peak, b->peak_bytes);
+    return err_set_at(
+        err, code, "resources.host_memory",
+        "planning ran out of memory with %s in use; its limit is %llu bytes (%s), which the estimate "
+        "said is enough; raise resources.host_memory or use a larger train.micro_batch",
+        peak, (unsigned long long)b->limit_bytes, limit);
+}
+
+int job_bounded(const struct job_options *o, const struct job *j, int (*work)(void *arg), void *arg,
+                uint64_t *ret_held, struct err *err)
+{
+    uint64_t limit = o->planning_bytes > 0 ? o->planning_bytes : left_for_planning(j);
+    struct bounded b = {
+        .limit_bytes = limit > j->held_bytes ? limit - j->held_bytes : 1, .stop = o->stop, .ctx = o->ctx};
+    int r = bounded_run(&b, work, arg);
+    if (b.ended_early)
+        return report_early_end(&b, r, err);
+    if (ret_held != NULL)
+        *ret_held = b.held_bytes;
+    return r;
+}
+
+/* ---- one size ---- */
+
+/* Resolves with this micro-batch and plans. */
+static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+{
+    job_drop_graphs(j);
+    int r = job_resolve(j, (struct spec_sizes){micro_batch, j->spec->resolved.replicas}, err);
+    if (r == 0)
+        r = admit_planning(o, j, micro_batch, err);
+    if (r == 0)
+        r = build_graph(j->spec, micro_batch, true, &j->graph, err);
+    if (r == 0)
+        r = build_graph(j->spec, micro_batch, false, &j->eval_graph, err);
+    if (r < 0)
+        return r;
+    struct plan_request request = job_request(o, j);
+    return plan_make(&request, &j->plan, &j->least_bytes, err);
+}
+
+/* ---- micro_batch "auto" ---- */
+
+/* What "auto" may become, the best first: the divisors of a replica's rows that a GEMM likes, largest first; then
+ * larger ones, smallest first; then smaller ones, which are slow. None that would make a plan of more tasks
+ * than AUTO_TASKS. */
+static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
+{
+    uint32_t divisors[MAX_DIVISORS], n_ret = 0;
+    uint32_t batch = s->train.global_batch, n = find_divisors(batch / s->resolved.replicas, divisors),
+             low = 0, high = n;
+    while (low < n && divisors[low] < AUTO_LEAST_ROWS)
+        low++;
+    while (high > low && divisors[high - 1] > AUTO_ROWS)
+        high--;
+    for (uint32_t i = high; i-- > low;)
+        ret[n_ret++] = divisors[i];
+    for (uint32_t i = high; i < n; i++)
+        ret[n_ret++] = divisors[i];
+    for (uint32_t i = low; i-- > 0;)
+        if (2ull * s->model.n_layers * (batch / divisors[i]) <= AUTO_TASKS)
+            ret[n_ret++] = divisors[i];
+    return n_ret;
+}
+
+/* Of the plan at hand, by analytic times. */
+static uint64_t predict_ns(const struct job_options *o, const struct job *j)
+{
+    struct plan_request request = job_request(o, j);
+    struct profile *times = plan_profile(&request);
+    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, AUTO_RUNS, times, &j->machine);
+    uint64_t ns = sim->cycle_ns;
+    sim_destroy(sim);
+    profile_destroy(times);
+    return ns;
+}
+
+static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
+{
+    return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
+}
+
+/* A size that fits, and its plan. */
+struct choice {
+    uint32_t rows;
+    uint64_t ns, bytes; /* bytes: to and from the host in a step */
+};
+
+static struct choice choice_of(const struct job_options *o, const struct job *j, uint32_t rows)
+{
+    struct plan_bytes b;
+    plan_count_bytes(j->plan, PROGRAM_CYCLE, &b);
+    return (struct choice){rows, predict_ns(o, j), b.in + b.out};
+}
+
+/* Whether the smaller size is better: faster, or as fast with a third less to move. */
+static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
+{
+    if (a->ns < than->ns - than->ns / AUTO_WORTH)
+        return true;
+    return rows_of_products(s, a->rows) >= AUTO_FEW_TOKENS && a->ns <= than->ns + than->ns / AUTO_AS_FAST &&
+           a->bytes < than->bytes / 3 * 2;
+}
+
+/* The first that fits; or a later one that is better, if its products are no slower for being smaller. When none fits, *ret is
+ * the one that needs least, and the answer -ENOSPC. */
+static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, struct err *err)
+{
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), fit = 0;
+    uint64_t least = UINT64_MAX;
+    struct choice best = {0};
+    bool resident = false;
+    *ret = j->spec->resolved.micro_batch;
+    for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
+        if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
+            break;
+        j->least_bytes = 0; /* stays so when it is host memory that lacks */
+        int r = plan_with(o, j, rows[i], err);
+        if (r == 0) {
+            struct choice c = choice_of(o, j, rows[i]);
+            resident = strcmp(j->plan->policy, policy_names[POLICY_resident]) == 0;
+            if (fit++ == 0 || is_better(j->spec, &c, &best)) {
+                best = c;
+                *ret = rows[i];
+            }
+            plan_destroy(j->plan);
+            j->plan = NULL;
+            continue;
+        }
+        if (r != -ENOSPC)
+            return r;
+        uint64_t needs = j->least_bytes > 0 ? j->least_bytes : UINT64_MAX;
+        if (fit == 0 && (needs < least || (needs == least && rows[i] < *ret))) {
+            least = needs;
+            *ret = rows[i];
+        }
+    }
+    return fit > 0 ? 0 : -ENOSPC;
+}
+
+/* Measured times may not choose what changes bits. */
+static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+{
+    struct table *measured = j->table;
+    uint32_t rows;
+    j->table = NULL;
+    int r = choose_rows(o, j, &rows, err);
+    j->table = measured;
+    return r == 0 || r == -ENOSPC ? plan_with(o, j, rows, err) : r;
+}
+
+/* ---- all of it ---- */
+
+struct planning {
+    const struct job_options *o;
+    struct job *j;
+    uint32_t micro_batch; /* 0: "auto" */
+    uint64_t least_bytes; /* of job_least_capacity */
+    struct err *err;
+};
+
+static int plan_and_verify(void *arg)
+{
+    const struct planning *p = arg;
+    struct job *j = p->j;
+    int r = p->micro_batch == 0 ? plan_auto(p->o, j, p->err) : plan_with(p->o, j, p->micro_batch, p->err);
+    return r < 0 ? r : plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, p->err);
+}
+
+static void announce(const struct job_options *o, const struct job *j, uint32_t micro_batch)
+{
+    uint32_t rows[MAX_DIVISORS];
+    struct job_planning p;
+    if (o->planning == NULL)
+        return;
+    if (micro_batch == 0)
+        micro_batch = auto_rows(j->spec, rows) > 0 ? rows[0] : j->spec->resolved.micro_batch;
+    if (measure_planning(o, j, micro_batch, &p, NULL) == 0)
+        o->planning(o->ctx, &p);
+}
+
+int job_plan(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+{
+    struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
+    struct table *table = j->table; /* planning lays it aside for a while */
+    announce(o, j, micro_batch);
+    int r = job_bounded(o, j, plan_and_verify, &p, &j->held_bytes, err);
+    if (r == -ECANCELED || r == -ENOMEM) { /* what was built is gone */
+        j->graph = j->eval_graph = NULL;
+        j->plan = NULL;
+        j->table = table;
+    }
+    return r;
+}
+
+static int least_capacity_with(const struct job_options *o, const struct job *j, uint32_t rows,
+                               uint64_t *ret_bytes, struct err *err)
+{
+    struct job other = *j; /* borrows all but the graphs */
+    other.graph = other.eval_graph = NULL;
+    int r = build_graph(j->spec, rows, true, &other.graph, err);
+    if (r == 0)
+        r = build_graph(j->spec, rows, false, &other.eval_graph, err);
+    if (r == 0) {
+        struct plan_request request = job_request(o, &other);
+        r = plan_least_capacity(&request, ret_bytes, err);
+    }
+    job_drop_graphs(&other);
+    return r;
+}
+
+static int find_least_capacity(void *arg)
+{
+    struct planning *p = arg;
+    const struct job *j = p->j;
+    uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? auto_rows(j->spec, rows) : 1;
+    uint64_t least = UINT64_MAX;
+    if (!j->resolved_now)
+        rows[0] = j->spec->resolved.micro_batch;
+    /* All of them: fewer rows do not always need less, since a batch at once has no next micro-batch. */
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes;
+        if (j->resolved_now && !may_plan(p->o, j, rows[i]))
+            continue;
+        int r = least_capacity_with(p->o, j, rows[i], &bytes, p->err);
+        if (r < 0)
+            return r;
+        least = bytes < least ? bytes : least;
+    }
+    p->least_bytes = least;
+    return 0;
+}
+
+int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
+{
+    struct job borrowed = *j; /* nothing of it changes */
+    struct planning p = {.o = o, .j = &borrowed, .err = err};
+    int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
+    if (r == 0)
+        *ret_bytes = p.least_bytes;
+    return r;
+}
+
+/* ---- what it is compared with ---- */
+
+static int count_lru(struct plan_request *request, struct plan_bytes *ret, struct err *err)
+{
+    struct plan *p = NULL;
+    const struct graph *g = request->train;
+    if (g->n_tasks > COMPARE_TASKS || g->n_layers > COMPARE_LAYERS)
+        return err_set(err, -E2BIG, "%u tasks on %u layers are many; up to %u on %u are compared", g->n_tasks,
+                       g->n_layers, COMPARE_TASKS, COMPARE_LAYERS);
+    int r = plan_make(request, &p, NULL, err);
+    if (r == -ENOSPC && request->update == UPDATE_AUTO) {
+        request->update = UPDATE_HOST;
+        r = plan_make(request, &p, NULL, err);
+    }
+    if (r == 0)
+        plan_count_bytes(p, PROGRAM_CYCLE, ret);
+    plan_destroy(p);
+    return r;
+}
+
+static int compare(void *arg)
+{
+    const struct planning *p = arg;
+    struct job *j = p->j;
+    struct plan_request request = job_request(p->o, j);
+    j->comparison.bound_bytes = bound_bytes(j->plan);
+    request.policy = POLICY_lru;
+    request.eval = NULL; /* of no interest here */
+    return count_lru(&request, &j->comparison.lru, &j->comparison.lru_err);
+}
+
+void job_compare(const struct job_options *o, struct job *j)
+{
+    struct job_options no_stop =
+        *o; /* the job has been stopped, or is done: its report is whole either way */
+    struct planning p = {.o = &no_stop, .j = j};
+    no_stop.stop = NULL;
+    j->comparison = (struct job_comparison){0};
+    j->comparison.has_lru = job_bounded(&no_stop, j, compare, &p, NULL, &j->comparison.lru_err) == 0;
+}
