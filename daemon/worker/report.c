@@ -31,7 +31,7 @@ int print_buffer(struct strbuf *b)
 int report_exit_code(int code, bool early)
 {
     if (early)
-        return code == -ENOSPC ? EXIT_MISFIT : EXIT_INVALID;
+        return code == -ENOSPC || code == -ENOMEM ? EXIT_MISFIT : EXIT_INVALID;
     return code == -EEXIST ? EXIT_INVALID : EXIT_FAILED; /* the output belongs to another spec */
 }
 

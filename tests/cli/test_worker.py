@@ -17,6 +17,7 @@ import cases_export  # noqa: F401
 import cases_failures  # noqa: F401
 import cases_machine  # noqa: F401
 import cases_plan  # noqa: F401
+import cases_planning  # noqa: F401
 import cases_profile  # noqa: F401
 import cases_replicas  # noqa: F401
 import cases_rules  # noqa: F401
