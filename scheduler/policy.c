@@ -306,6 +306,8 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
         }
     }
     profile_destroy(prof);
+    if (request->used_work != NULL)
+        *request->used_work += s.trial.work;
     if (r < 0) {
         plan_destroy(s.best);
         return r;

@@ -33,14 +33,15 @@ struct plan_request {
     enum update_place update;
     const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
     enum plan_objective objective; /* the least time, of equals the fewest bytes; or the other way round */
-    uint64_t most_work; /* instructions of candidates that are built, about; 0: the usual, see PLAN_WORK */
+    uint64_t most_work;  /* instructions of candidates that are built, about; 0: PLAN_WORK */
+    uint64_t *used_work; /* plan_make adds what it has built; may be NULL */
 };
 
 /* How long a search may take, in instructions that are built (some microseconds each) and never by a clock, so that the plan
  * does not depend on the computer that plans. When a search has built so many and has a plan, no more candidates are built.
  * When it has none yet, it may build PLAN_WORK_IN_VAIN times as many; then only the leanest candidates are tried. */
 #define PLAN_WORK         4000000
-#define PLAN_WORK_IN_VAIN 4
+#define PLAN_WORK_IN_VAIN 2
 
 /* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
  * capacity per device that would do, and the layer that needs most; *ret_least, where given, gets it. When only host memory lacks, err says

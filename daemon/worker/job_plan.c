@@ -226,8 +226,9 @@ int job_bounded(const struct job_options *o, const struct job *j, int (*work)(vo
 
 /* ---- one size ---- */
 
-/* Resolves with this micro-batch and plans. */
-static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+/* Resolves with this micro-batch and plans. most_work and used_work as in plan_request. */
+static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, uint64_t most_work,
+                     uint64_t *used_work, struct err *err)
 {
     job_drop_graphs(j);
     int r = job_resolve(j, (struct spec_sizes){micro_batch, j->spec->resolved.replicas}, err);
@@ -240,6 +241,8 @@ static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_
     if (r < 0)
         return r;
     struct plan_request request = job_request(o, j);
+    request.most_work = most_work;
+    request.used_work = used_work;
     return plan_make(&request, &j->plan, &j->least_bytes, err);
 }
 
@@ -265,6 +268,24 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
         if (2ull * s->model.n_layers * (batch / divisors[i]) <= AUTO_TASKS)
             ret[n_ret++] = divisors[i];
     return n_ret;
+}
+
+/* How long the sizes of "auto" may take together. Beyond, only the last one is tried, which needs least; and beyond
+ * AUTO_MOST_WORK a size is tried with as little work as can be. Counts decide and not a clock: bits depend on the size. */
+#define AUTO_MOST_TASKS (1u << 18)
+#define AUTO_MOST_WORK  (2 * PLAN_WORK)
+
+/* Adds the tasks of another size to those of the sizes before; true when they are too many. */
+static bool is_too_much(const struct spec *s, uint32_t rows, uint64_t *tasks)
+{
+    *tasks += 2ull * s->model.n_layers * (s->train.global_batch / rows);
+    return *tasks > AUTO_MOST_TASKS;
+}
+
+/* For the next size, as in plan_request. */
+static uint64_t work_left(uint64_t used)
+{
+    return used > AUTO_MOST_WORK ? 1 : 0;
 }
 
 /* Of the plan at hand, by analytic times. */
@@ -308,18 +329,23 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
 
 /* The first that fits; or a later one that is better, if its products are no slower for being smaller. When none fits, *ret is
  * the one that needs least, and the answer -ENOSPC. */
-static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, struct err *err)
+static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, uint64_t *ret_work,
+                       struct err *err)
 {
     uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), fit = 0;
     uint64_t least = UINT64_MAX;
     struct choice best = {0};
     bool resident = false;
+    uint64_t tasks = 0;
+    *ret_work = 0;
     *ret = j->spec->resolved.micro_batch;
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
+        if (is_too_much(j->spec, rows[i], &tasks) && i < n - 1)
+            continue;
         j->least_bytes = 0; /* stays so when it is host memory that lacks */
-        int r = plan_with(o, j, rows[i], err);
+        int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
             struct choice c = choice_of(o, j, rows[i]);
             resident = strcmp(j->plan->policy, policy_names[POLICY_resident]) == 0;
@@ -347,10 +373,13 @@ static int plan_auto(const struct job_options *o, struct job *j, struct err *err
 {
     struct table *measured = j->table;
     uint32_t rows;
+    uint64_t work;
     j->table = NULL;
-    int r = choose_rows(o, j, &rows, err);
+    int r = choose_rows(o, j, &rows, &work, err);
     j->table = measured;
-    return r == 0 || r == -ENOSPC ? plan_with(o, j, rows, err) : r;
+    if (r == -ENOSPC) /* again, for what it says: there is no better plan to be found */
+        return plan_with(o, j, rows, work_left(work), NULL, err);
+    return r == 0 ? plan_with(o, j, rows, 0, NULL, err) : r;
 }
 
 /* ---- all of it ---- */
@@ -367,7 +396,8 @@ static int plan_and_verify(void *arg)
 {
     const struct planning *p = arg;
     struct job *j = p->j;
-    int r = p->micro_batch == 0 ? plan_auto(p->o, j, p->err) : plan_with(p->o, j, p->micro_batch, p->err);
+    int r = p->micro_batch == 0 ? plan_auto(p->o, j, p->err)
+                                : plan_with(p->o, j, p->micro_batch, 0, NULL, p->err);
     return r < 0 ? r : plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, p->err);
 }
 
@@ -418,13 +448,15 @@ static int find_least_capacity(void *arg)
     struct planning *p = arg;
     const struct job *j = p->j;
     uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? auto_rows(j->spec, rows) : 1;
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX, tasks = 0;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
     /* All of them: fewer rows do not always need less, since a batch at once has no next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))
+            continue;
+        if (is_too_much(j->spec, rows[i], &tasks) && i < n - 1)
             continue;
         int r = least_capacity_with(p->o, j, rows[i], &bytes, p->err);
         if (r < 0)
