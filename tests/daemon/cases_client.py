@@ -207,6 +207,9 @@ def test_spec_errors_have_their_place_and_submit_nothing(t):
     missing = without_files("out")
     run = tutti(t, "submit", write_job(t, missing), d=d, expect=2)
     t.contains(run.err, "no-images")
+    for command in ("submit", "check", "run"):
+        run = tutti(t, command, write_job(t, spec("/dev/null")), d=d, expect=2)
+        t.contains(run.err, "/dev/null", "is a device", "choose another output")
     t.equal(d.call("list")["jobs"], [], "jobs")
 
 
