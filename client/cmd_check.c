@@ -14,7 +14,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_check = {
     .name = "check",
     .args = "JOB.json [options]",
-    .summary = "tell whether a job is valid, its files are there, and it fits",
+    .summary = "check that a job is valid, that its files exist, and that it fits",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -96,7 +96,8 @@ static void add_mark(struct strbuf *b, const struct style *s, const struct json 
         strbuf_addf(b, " in job %" PRIu64, job);
     strbuf_add(b, ": ");
     show_text(b, s, get_text(d, "reason"));
-    strbuf_add(b, strcmp(state_of(d), "failed") == 0 ? "; no job gets it\n" : "; jobs get it last\n");
+    strbuf_add(b, strcmp(state_of(d), "failed") == 0 ? "; it is out of service\n"
+                                                     : "; other devices are preferred\n");
 }
 
 static void add_marks(struct strbuf *b, const struct style *s, const struct json *devices)
@@ -141,7 +142,7 @@ static void add_page(struct strbuf *b, const struct json *machine)
         strbuf_add(b, "\n");
     }
     if (get_flag(machine, "auto"))
-        strbuf_add(b, "no fixed devices: a job gets what it asks for\n");
+        strbuf_add(b, "no fixed devices: each job gets as many as it asks for\n");
     if (!get_flag(machine, "auto") && devices != NULL) {
         add_rows(b, &s, devices);
         add_marks(b, &s, devices);
@@ -171,6 +172,6 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_devices = {
     .name = "devices",
     .args = "",
-    .summary = "what the machine has, and which job uses it",
+    .summary = "list the devices of the machine and the jobs that use them",
     .run = run,
 };

@@ -16,9 +16,9 @@ static const struct opt opts[] = {
 static int check_target(const struct args *a, struct err *err)
 {
     if (opts_has(a, "out") && opts_has(a, "hf"))
-        return err_set(err, -EINVAL, "a file or a folder is written: keep one of --out and --hf");
+        return err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
     if (!opts_has(a, "out") && !opts_has(a, "hf"))
-        return err_set_at(err, -EINVAL, "--out", "is needed, the file to write; or --hf, the folder");
+        return err_set_at(err, -EINVAL, "--out", "is missing: name the file to write, or a folder with --hf");
     return 0;
 }
 

@@ -45,7 +45,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_help = {
     .name = "help",
     .args = "[COMMAND]",
-    .summary = "this overview, or the page of a command",
+    .summary = "print this overview, or the help of a command",
     .most = 1,
     .run = run,
 };

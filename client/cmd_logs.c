@@ -86,7 +86,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_logs = {
     .name = "logs",
     .args = "ID [-f]",
-    .summary = "what the workers of a job wrote",
+    .summary = "print the log of a job",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -187,7 +187,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_ls = {
     .name = "ls",
     .args = "[-a]",
-    .summary = "list the jobs: those that have not ended, and those that did within a day",
+    .summary = "list the jobs that have not ended, and those that ended within the last day",
     .opts = opts,
     .most = 0,
     .run = run,

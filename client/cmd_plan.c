@@ -80,7 +80,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_plan = {
     .name = "plan",
     .args = "JOB.json | --profile FILE --device-memory SIZE --batch N [options]",
-    .summary = "print the plan: who computes what, bytes, memory, time",
+    .summary = "print the plan of a job: which device computes what, bytes, memory, time",
     .details = "--policy all compares the policies side by side.\n",
     .opts = opts,
     .least = 0,

@@ -24,7 +24,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_profile = {
     .name = "profile",
     .args = "JOB.json [options]",
-    .summary = "time the layers of a job here; later plans of such layers use that",
+    .summary = "measure the layers of a job on this machine, for the plans of later runs",
     .opts = opts,
     .least = 1,
     .most = 1,

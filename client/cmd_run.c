@@ -49,9 +49,9 @@ static int say_stopped(const struct client *c, const struct json *job, const cha
             strbuf_add_text(&again, path);
         strbuf_add(&again, from_file ? "`" : "");
         if (term_signals() > 1)
-            print_error("stopped at once; %s goes on from the last checkpoint\n", again.at);
+            print_error("stopped at once; %s continues from the last checkpoint\n", again.at);
         else
-            print_error("stopped at step %" PRIu64 "; %s goes on from there\n", step, again.at);
+            print_error("stopped at step %" PRIu64 "; %s continues from there\n", step, again.at);
         strbuf_finish(&again);
     }
     return 128 + term_last_signal();
@@ -115,7 +115,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_run = {
     .name = "run",
     .args = "JOB.json [options]",
-    .summary = "train a job here and now, without a daemon that was started before",
+    .summary = "train a job in the foreground; needs no running daemon",
     .details = "Ctrl-C stops it after a checkpoint; the same command goes on from there. A second Ctrl-C "
                "stops it at once.\n"
                "On a terminal the progress is drawn live; into a pipe it is plain lines. The exit code is "

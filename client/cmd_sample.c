@@ -47,7 +47,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_sample = {
     .name = "sample",
     .args = "ID|DIR [options]",
-    .summary = "go on with a text, by a trained gpt2 or llama model",
+    .summary = "generate text with a trained gpt2 or llama model",
     .details =
         "A number is a job of the daemon; anything else is a job's output directory or a Hugging Face "
         "folder, "

@@ -109,7 +109,7 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_show = {
     .name = "show",
     .args = "ID [options]",
-    .summary = "everything that is known of a job",
+    .summary = "show everything that is known about a job",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -15,6 +15,6 @@ static int run(struct client *c, const struct args *a)
 const struct command cmd_version = {
     .name = "version",
     .args = "",
-    .summary = "the version of this program",
+    .summary = "print the version of this program",
     .run = run,
 };

@@ -130,7 +130,7 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
         return 1;
     wire_msg_finish(ret);
     t->lost = true;
-    return err_set(err, -EPROTO, "the daemon sent what is not the protocol: %s", why.msg);
+    return err_set(err, -EPROTO, "the daemon sent a line that does not follow the protocol: %s", why.msg);
 }
 
 /* 1: a message, of whatever kind; 0: the deadline; -EINTR: a signal; else lost. */
@@ -260,7 +260,7 @@ static int connect_to(const char *path, struct tutti **ret, struct err *err)
     if (fd >= 0)
         return tutti_open(fd, ret, err);
     if (fd == -EACCES || fd == -EPERM)
-        return err_set_at(err, -EACCES, path, "this user may not use that daemon");
+        return err_set_at(err, -EACCES, path, "this user is not allowed to use the daemon");
     return err_set_at(err, -ECONNREFUSED, path,
                       "no daemon is there (%s); start it with `tuttid --user`, or use `tutti run`",
                       strerror(-fd));
@@ -321,9 +321,9 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     wire_begin_request(&b, ++t->last_id, method);
     strbuf_add(&b, params != NULL ? params : "{}");
     wire_end(&b);
-    int r = b.n > WIRE_LINE_MAX
-                ? err_set(err, -EINVAL, "too large to send: %zu bytes, at most %u", b.n, WIRE_LINE_MAX)
-                : send_all(t, &b, deadline_ns, err);
+    int r = b.n > WIRE_LINE_MAX ? err_set(err, -EINVAL, "the request has %zu bytes; at most %u can be sent",
+                                          b.n, WIRE_LINE_MAX)
+                                : send_all(t, &b, deadline_ns, err);
     strbuf_finish(&b);
     return r;
 }

@@ -252,7 +252,8 @@ static int on_signals(struct follower *f, struct err *err)
     if (f->o->daemon == NULL)
         return 1;
     strbuf_addf(&params, "{\"id\":%" PRIu64 "%s}", f->o->id, n > 1 ? ",\"now\":true" : "");
-    say(f, n > 1 ? "stopping at once" : "stopping after a checkpoint... (again: at once)", true);
+    say(f, n > 1 ? "stopping at once" : "stopping after a checkpoint (press Ctrl-C again to stop at once)",
+        true);
     if (f->display == DISPLAY_LIVE)
         draw(f, false);
     int r = tutti_call(*f->t, "cancel", params.at, &m, err);
@@ -322,7 +323,7 @@ int follow(const struct client *c, struct tutti **t, const struct follow_options
     } else if (r > 0) {
         exit = 128 + term_last_signal();
         if (!c->quiet)
-            print_error("tutti: job %" PRIu64 " goes on; `tutti cancel %" PRIu64 "` stops it\n", o->id,
+            print_error("tutti: job %" PRIu64 " keeps running; `tutti cancel %" PRIu64 "` stops it\n", o->id,
                         o->id);
     } else {
         exit = client_print_failed() ? CLIENT_FAILED : client_fail(c, &err); /* main tells of the former */

@@ -68,7 +68,8 @@ int command_unknown(const struct client *c, const char *name)
     int n = 0;
     for (int i = 0; later[i] != NULL; i++) {
         if (strcmp(later[i], name) == 0) {
-            err_set(&err, -EINVAL, "`tutti %s` is not there yet; `tutti help` lists what is", name);
+            err_set(&err, -EINVAL, "`tutti %s` does not exist yet; `tutti help` lists the commands that do",
+                    name);
             return client_fail_as(c, CLIENT_USAGE, &err);
         }
     }
@@ -127,7 +128,7 @@ static int run_line(struct client *c, int argc, char **argv)
     if (opts_has(&a, "help"))
         return help_overview();
     if (a.n_rest == 0) {
-        err_set(&err, -EINVAL, "which command? See `tutti help`");
+        err_set(&err, -EINVAL, "no command was given; see `tutti help`");
         return client_fail(c, &err);
     }
     const struct command *cmd = find_command(a.rest[0]);

@@ -40,7 +40,7 @@ static char *make_dir(struct err *err)
         code = errno;
         strbuf_finish(&b);
     }
-    err_set(err, -code, "no directory for the daemon in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
+    err_set(err, -code, "cannot create a directory for the daemon in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
             strerror(code));
     return NULL;
 }
@@ -120,7 +120,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     if (ret->dir == NULL)
         r = err->code;
     if (r == 0 && pipe2(ends, O_CLOEXEC) < 0)
-        r = err_set(err, -errno, "no pipe: %s", strerror(errno));
+        r = err_set(err, -errno, "cannot create a pipe: %s", strerror(errno));
     if (r == 0) {
         ret->socket = below(ret->dir, "tutti.sock");
         ret->log = below(ret->dir, "tuttid.log");
@@ -159,7 +159,7 @@ bool private_alive(struct private_daemon *d, struct err *err)
         return true;
     if (d->pid > 0) {
         log_tail(d->log, tail, sizeof tail);
-        err_set(err, -ECONNREFUSED, "the daemon ended%s%s", tail[0] != '\0' ? ": " : " and said nothing",
+        err_set(err, -ECONNREFUSED, "the daemon ended%s%s", tail[0] != '\0' ? ": " : " without a message",
                 tail);
     } else {
         err_set(err, -ECONNREFUSED, "the daemon has ended");

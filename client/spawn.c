@@ -71,7 +71,7 @@ int spawn_find(enum program which, char **ret, struct err *err)
     const char *name = programs[which].name, *given = getenv(programs[which].variable);
     if (given != NULL && given[0] != '\0') {
         if (access(given, X_OK) < 0)
-            return err_set_at(err, -ENOEXEC, given, "$%s names no program that can be run: %s",
+            return err_set_at(err, -ENOEXEC, given, "$%s does not name a program that can be run: %s",
                               programs[which].variable, strerror(errno));
         *ret = strdup(given);
         return 0;
@@ -91,8 +91,10 @@ int spawn_find(enum program which, char **ret, struct err *err)
     if (found == NULL)
         found = search_path(name);
     if (found == NULL)
-        return err_set(err, -ENOEXEC, "cannot find the program %s: not beside tutti, nor in PATH; set $%s",
-                       name, programs[which].variable);
+        return err_set(
+            err, -ENOEXEC,
+            "cannot find the program %s: it is neither beside tutti nor in PATH; set $%s to its path", name,
+            programs[which].variable);
     *ret = found;
     return 0;
 }
@@ -208,10 +210,11 @@ int spawn_collect(const char *path, struct spawn_args *a, const char *input, str
 {
     int out[2], status, in = memory_file(input);
     if (in < 0)
-        return err_set(err, -errno, "no memory for the input of %s: %s", path, strerror(errno));
+        return err_set(err, -errno, "cannot create a file in memory for the input of %s: %s", path,
+                       strerror(errno));
     if (pipe2(out, O_CLOEXEC) < 0) {
         close(in);
-        return err_set(err, -errno, "no pipe: %s", strerror(errno));
+        return err_set(err, -errno, "cannot create a pipe: %s", strerror(errno));
     }
     pid_t pid = start(path, a, in, out[1]);
     close(in);

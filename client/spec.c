@@ -30,7 +30,7 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
         if (n < 0 && errno != EINTR)
             r = err_set_at(err, -EINVAL, path, "cannot be read: %s", strerror(errno));
         else if (b->n > SPEC_MAX)
-            r = err_set_at(err, -EINVAL, path, "is too large for a job");
+            r = err_set_at(err, -EINVAL, path, "is too large for a job file");
         else if (n > 0)
             strbuf_addn(b, chunk, (size_t)n);
     }
@@ -96,7 +96,8 @@ static int size_of(const struct args *a, const char *name, char **ret, struct er
     if (json_parse_bytes(text, option, &bytes, err) < 0)
         return -EINVAL;
     if (bytes == 0)
-        return err_set_at(err, -EINVAL, option, "must be more than 0; leave it out for the spec's");
+        return err_set_at(err, -EINVAL, option,
+                          "must be more than 0; leave it out to use the value of the job file");
     strbuf_addf(&b, "%" PRIu64, bytes);
     *ret = b.at;
     return 0;
@@ -151,7 +152,7 @@ int spec_read(const char *path, const struct args *a, char **ret, struct err *er
     if (r == 0)
         r = json_parse(b.at, b.n, name, true, &spec, err);
     if (r == 0 && json_type(spec) != JSON_OBJECT)
-        r = err_set_at(err, -EINVAL, name, "a job is a JSON object");
+        r = err_set_at(err, -EINVAL, name, "a job must be a JSON object");
     if (r == 0)
         r = apply_flags(spec, a, ret, err);
     json_free(spec);

@@ -19,7 +19,7 @@ static int make_key(char ret[33], struct err *err)
 {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return err_set(err, -EIO, "no random numbers: %s", strerror(errno));
+        return err_set(err, -EIO, "cannot get random bytes: %s", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
     return 0;

@@ -213,7 +213,7 @@ def test_client_shows_marks(t):
     t.contains(tutti("devices"), " ok ")
     job = fail_the_only_device(t, d)
     text = tutti("devices")
-    t.contains(text, " failed ", "device 0 is failed since 20", f": 3 errors, the last in job {job}: {ECC}; no job gets it\n")
+    t.contains(text, " failed ", "device 0 is failed since 20", f": 3 errors, the last in job {job}: {ECC}; it is out of service\n")
     x = json.loads(tutti("devices", "--json"))["devices"][0]
     t.equal((x["state"], x["errors"], x["error_job"], x["reason"]), ("failed", 3, job, ECC), "as JSON")
     d.call("cancel", id=job)

@@ -63,7 +63,7 @@ static void test_greeting_is_checked(void **state)
     (void)state;
     refuse("{\"jsonrpc\":\"2.0\",\"method\":\"hello\",\"params\":{\"protocol\":2}}\n", -EPROTO, "newer");
     refuse("{\"jsonrpc\":\"2.0\",\"method\":\"hello\",\"params\":{}}\n", -EPROTO, "not tuttid");
-    refuse("HTTP/1.1 400 Bad Request\n", -EPROTO, "not the protocol");
+    refuse("HTTP/1.1 400 Bad Request\n", -EPROTO, "does not follow the protocol");
     refuse("", -ECONNRESET, "closed");
     refuse("{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"not your daemon\","
            "\"data\":{\"errno\":\"EACCES\",\"path\":\"\"}}}\n",
