@@ -596,11 +596,11 @@ static int check_options(const struct command *c, struct err *err)
             err, -EINVAL, "--policy",
             "all goes with --plan, and without --dump, --out, --svg and --trace, which are of one plan");
     if (c->verb != OPT_PLAN_PROFILE && ((o->batch > 0 && c->verb != OPT_RULES) || c->micro_batch))
-        return err_set(err, -EINVAL, "--batch and --micro-batch go with --plan-profile: a job has its own");
+        return err_set(err, -EINVAL,
+                       "--batch and --micro-batch go with --plan-profile; a job file gives its own");
     if (c->verb == OPT_PLAN_PROFILE && (c->backend || o->job.machine != NULL || o->job.profile != NULL))
-        return err_set(
-            err, -EINVAL,
-            "--plan-profile looks at no machine: it goes without --backend, --machine and --profile");
+        return err_set(err, -EINVAL,
+                       "--plan-profile uses no machine; remove --backend, --machine and --profile");
     if (c->verb != OPT_TIME && o->n_micro_batches > 0)
         return err_set(err, -EINVAL, "--micro-batches goes with --time");
     if (c->verb != OPT_PROBE && o->measure)
@@ -613,17 +613,17 @@ static int check_options(const struct command *c, struct err *err)
     if (o->hf_dir != NULL && c->verb != OPT_EXPORT)
         return err_set(err, -EINVAL, "--hf goes with --export");
     if (o->shard_bytes > 0 && o->hf_dir == NULL)
-        return err_set(err, -EINVAL, "--shard goes with --export and --hf: one file has no shards");
+        return err_set(err, -EINVAL, "--shard goes with --export and --hf; a single file is not split");
     if (c->verb == OPT_EXPORT && (o->plan_path == NULL) == (o->hf_dir == NULL))
         return o->hf_dir == NULL
                    ? err_set(err, -EINVAL, "--export needs --out FILE, or --hf FOLDER")
-                   : err_set(err, -EINVAL, "--export writes a file or a folder: keep one of --out and --hf");
+                   : err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
     if (c->verb != OPT_SAMPLE && c->sample)
         return err_set(err, -EINVAL,
                        "--logits, --prompt, --prompt-ids, --seed, --temperature, --tokenizer, --tokens and "
                        "--top-k go with --sample");
     if (o->sample.prompt != NULL && o->sample.prompt_ids != NULL)
-        return err_set(err, -EINVAL, "a text has one beginning: keep one of --prompt and --prompt-ids");
+        return err_set(err, -EINVAL, "--prompt and --prompt-ids both give the prompt; give one of them");
     if ((c->verb == OPT_SERVE) != (o->job_id != 0) || (c->verb == OPT_SERVE) != (o->attempt != 0))
         return err_set(err, -EINVAL, "--serve, --job and --attempt go together");
     const struct rules_options *r = &o->rules;

@@ -139,7 +139,7 @@ static int read_entry(struct time_cache *c, const struct json *row, bool layer, 
     const char *shape;
     uint64_t rows = 0;
     if (json_type(row) != JSON_ARRAY || json_array_size(row) != (layer ? 5 : 4))
-        return err_set_at(err, -EINVAL, path, "is no entry");
+        return err_set_at(err, -EINVAL, path, "is not an entry");
     int r = json_string(v, path, &shape, err);
     if (r == 0 && layer)
         r = json_u64(v = json_array_next(v), path, &rows, err);
@@ -153,7 +153,7 @@ static int read_entry(struct time_cache *c, const struct json *row, bool layer, 
         return r;
     if (strlen(shape) >= sizeof e.shape || rows > INT32_MAX || (layer && rows == 0) || !(e.first_s >= 0) ||
         !(e.second_s >= 0) || e.first_s > MAX_SECONDS || e.second_s > MAX_SECONDS)
-        return err_set_at(err, -EINVAL, path, "holds what cannot be");
+        return err_set_at(err, -EINVAL, path, "has a value that is out of range");
     strcpy(e.shape, shape);
     e.rows = (uint32_t)rows;
     time_cache_put(c, &e);

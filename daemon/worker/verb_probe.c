@@ -144,7 +144,7 @@ static void keep(struct probe *p)
         cache_path(&p->found.topology, p->cache, sizeof p->cache, &err) == 0)
         return;
     p->cache[0] = '\0';
-    log_warning("what was measured is not kept: %s", err_text(&err, text, sizeof text));
+    log_warning("the measurements could not be saved: %s", err_text(&err, text, sizeof text));
 }
 
 static int look(const struct verb_options *o, struct probe *p, struct err *err)
@@ -155,7 +155,7 @@ static int look(const struct verb_options *o, struct probe *p, struct err *err)
     if (r < 0)
         return r;
     if (o->measure && d->from_file)
-        return err_set(err, -EINVAL, "--measure looks at this machine: it does not go with --machine");
+        return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
         d->measured = cache_load(&d->topology); /* of cpu: only shown; plans use round figures */
     if (!o->measure) {

@@ -59,7 +59,7 @@ static int open_run(struct sampling *g, struct err *err)
     int r = weights_transformer(&g->out, &g->t, err);
     if (r == -ENOENT)
         return err_set_at(err, -EINVAL, g->out.name,
-                          "the job has no gpt2 or llama model; only those can go on with a text");
+                          "the job has no gpt2 or llama model; only those can generate text");
     return r < 0 ? r : weights_open(&g->out, g->o->export_step, &g->weights, err);
 }
 

@@ -296,7 +296,7 @@ static void keep(struct timing *t)
     if (r == 0)
         return;
     t->path[0] = '\0';
-    log_warning("what was measured is not kept: %s", err_text(&err, text, sizeof text));
+    log_warning("the measurements could not be saved: %s", err_text(&err, text, sizeof text));
 }
 
 /* ---- printing ---- */

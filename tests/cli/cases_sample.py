@@ -241,7 +241,7 @@ def test_transformers_sample_of_bytes_that_are_no_text(t):
     ("a negative id", "gpt2", ["--prompt-ids", "-1"], 2, "--prompt-ids", ["such as 1,2,3"]),
     ("an id that is none", "gpt2", ["--prompt-ids", "95,96"], 2, "--prompt-ids", ["96 is no token"]),
     ("a huge id", "gpt2", ["--prompt-ids", "99999999999999999999"], 2, "--prompt-ids", ["99999999999999999999"]),
-    ("two beginnings", "gpt2", ["--prompt-ids", "1", "--prompt", "a"], 2, "", ["keep one"]),
+    ("two beginnings", "gpt2", ["--prompt-ids", "1", "--prompt", "a"], 2, "", ["give one of them"]),
     ("no tokens", "gpt2", ["--tokens", "0"], 2, "--tokens", ["from 1"]),
     ("a negative temperature", "gpt2", ["--temperature", "-1"], 2, "--temperature", ["from 0"]),
     ("no temperature", "gpt2", ["--temperature", "nan"], 2, "--temperature", ["from 0"]),

@@ -230,7 +230,7 @@ MLP = {"model": {"type": "mlp", "input": 6, "hidden": [5], "classes": 3},
 
 @case(each=[
     ("a model without a name", MLP, ["--hf", "back"], ["no gpt2 or llama model", "--out FILE"]),
-    ("a file and a folder", None, ["--hf", "back", "--out", "file"], ["keep one of --out and --hf"]),
+    ("a file and a folder", None, ["--hf", "back", "--out", "file"], ["give one of them"]),
     ("neither", None, [], ["--out FILE", "--hf FOLDER"]),
     ("shards of a file", None, ["--out", "file", "--shard", "1MB"], ["--shard goes with"]),
     ("shards of nothing", None, ["--hf", "back", "--shard", "0"], ["--shard"]),

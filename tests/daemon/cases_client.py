@@ -162,7 +162,7 @@ def test_run_on_a_terminal_draws_and_restores_the_cursor(t):
 
 WRONG = [
     ("unknown command", ["sbmit"], 2, "did you mean \"submit\""),
-    ("command of later", ["pause", "1"], 2, "not there yet"),
+    ("command of later", ["pause", "1"], 2, "does not exist yet"),
     ("unknown option", ["ls", "--jsn"], 2, "--json"),
     ("missing id", ["show"], 2, "usage"),
     ("id that is none", ["show", "x"], 2, "x"),
@@ -178,7 +178,7 @@ WRONG = [
     ("unknown job of export to a folder", ["export", "77", "--hf", "x"], 6, "77"),
     ("unknown job of sample", ["sample", "77", "--prompt", "x"], 6, "77"),
     ("export to nowhere", ["export", "77"], 2, "--hf"),
-    ("export to two places", ["export", "77", "--out", "x", "--hf", "y"], 2, "keep one of --out and --hf"),
+    ("export to two places", ["export", "77", "--out", "x", "--hf", "y"], 2, "give one of them"),
     ("sample of nothing", ["sample"], 2, "usage"),
 ]
 
