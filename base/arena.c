@@ -18,6 +18,7 @@
 
 #include "base/bounded.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ARENA_ASAN 1
@@ -58,10 +59,27 @@ static _Noreturn void out_of_memory(size_t bytes)
     abort();
 }
 
+/* In a scope an allocation may fail, so it counts as one of those that a test can choose to fail (mem.h). */
+
+static void *get(size_t bytes)
+{
+    return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
+}
+
+static void *get_zeroed(size_t bytes)
+{
+    return bounded_is_open() ? mem_calloc(1, bytes) : calloc(bytes ? bytes : 1, 1);
+}
+
+static void *get_more(void *p, size_t bytes)
+{
+    return bounded_is_open() ? mem_realloc(p, bytes) : realloc(p, bytes ? bytes : 1);
+}
+
 void *xmalloc(size_t bytes)
 {
     bounded_charge(NULL, bytes);
-    void *p = malloc(bytes ? bytes : 1);
+    void *p = get(bytes);
 
     if (!p)
         out_of_memory(bytes);
@@ -76,7 +94,7 @@ void *xcalloc(size_t count, size_t size)
     if (__builtin_mul_overflow(count, size, &bytes))
         out_of_memory(SIZE_MAX);
     bounded_charge(NULL, bytes);
-    void *p = calloc(bytes ? bytes : 1, 1);
+    void *p = get_zeroed(bytes);
 
     if (!p)
         out_of_memory(bytes);
@@ -90,7 +108,7 @@ void *xrealloc(void *p, size_t bytes)
 
     bounded_charge(p, bytes);
     bool known = bounded_forget(p, &before);
-    void *q = realloc(p, bytes ? bytes : 1);
+    void *q = get_more(p, bytes);
 
     if (!q && known)
         bounded_remember(p, before); /* so that the end of the scope frees it */

@@ -41,6 +41,11 @@ static _Noreturn void end_early(struct scope *s, int failure)
     longjmp(s->end, 1);
 }
 
+bool bounded_is_open(void)
+{
+    return open_scope != NULL;
+}
+
 /* ---- the table ---- */
 
 static size_t slot_of(const struct scope *s, const void *p)

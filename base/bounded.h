@@ -72,6 +72,7 @@ static inline void bounded_poll_steps(size_t n)
 
 /* ---- for the allocation functions of arena.c ---- */
 
+bool bounded_is_open(void); /* a scope is open on this thread */
 /* Before an allocation of `bytes`, in place of the block `old` where that is not NULL: ends the scope when the limit would be
  * passed. */
 void bounded_charge(const void *old, size_t bytes);

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Atomic uint64_t until_failure; /* allocations left up to and including the one that fails; 0: none fails */
+static _Atomic uint64_t
+    until_failure; /* allocations left up to and including the one that fails; 0: none fails */
 static atomic_bool has_failed;
 
 void mem_fail_nth(uint64_t n)

@@ -27,10 +27,11 @@ int strbuf_status(const struct strbuf *b)
     return b->failed ? -ENOMEM : 0;
 }
 
-static bool fail(struct strbuf *b)
+void strbuf_fail(struct strbuf *b)
 {
+    if (b->mode == STRBUF_ABORTS)
+        abort();
     b->failed = true;
-    return false;
 }
 
 static bool grow(struct strbuf *b, size_t cap)
@@ -39,8 +40,10 @@ static bool grow(struct strbuf *b, size_t cap)
                : b->mode == STRBUF_FAILS ? mem_realloc(b->at, cap)
                                          : NULL;
 
-    if (!at)
-        return fail(b);
+    if (!at) {
+        b->failed = true;
+        return false;
+    }
     b->at = at;
     b->cap = cap;
     return true;

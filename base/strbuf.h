@@ -26,6 +26,8 @@ struct strbuf {
 struct strbuf strbuf_fixed(char *room, size_t size);
 /* 0, or -ENOMEM when an addition found no room. */
 int strbuf_status(const struct strbuf *b);
+/* For a writer whose own memory ran out: aborts, or marks `b` as failed, as its mode says. */
+void strbuf_fail(struct strbuf *b);
 
 void strbuf_add(struct strbuf *b, const char *s);
 void strbuf_addn(struct strbuf *b, const char *s, size_t n);

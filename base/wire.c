@@ -69,6 +69,19 @@ int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes)
     return 1;
 }
 
+int wire_in_steal(struct wire_in *in, char **ret)
+{
+    size_t rest = in->end - in->begin, cap = rest > FIRST_CAP ? rest : FIRST_CAP;
+    char *at = rest > 0 ? mem_alloc(cap) : NULL;
+    if (rest > 0 && at == NULL)
+        return -ENOMEM;
+    if (rest > 0)
+        memcpy(at, in->at + in->begin, rest);
+    *ret = in->at;
+    *in = (struct wire_in){.at = at, .end = rest, .cap = at != NULL ? cap : 0, .max = in->max};
+    return 0;
+}
+
 bool wire_in_partial(const struct wire_in *in)
 {
     return in->end > in->begin;

@@ -39,6 +39,9 @@ void wire_in_added(struct wire_in *in, size_t n);
 /* 1: a line, without its newline, NUL-terminated, valid until the next call of any wire_in function; 0: none yet;
  * -EMSGSIZE: more than max bytes without a newline. */
 int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
+/* Gives the caller the memory that holds the line of the last wire_in_line, so that the line stays valid until the caller
+ * frees *ret. Bytes that came behind the line stay here. -ENOMEM: nothing has changed. */
+int wire_in_steal(struct wire_in *in, char **ret);
 /* Whether a line has begun and not ended. */
 bool wire_in_partial(const struct wire_in *in);
 

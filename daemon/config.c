@@ -43,6 +43,10 @@ static const char usage[] =
     "  --stop-timeout SEC     at SIGTERM, time for checkpoints (default 90)\n"
     "  --restart-delay MS     before a failed worker's first restart; doubles (default 1000)\n"
     "  --max-queued N         jobs that may wait (default 10000)\n"
+    "  --user-state-bytes SIZE  state that the unfinished jobs of one user may take: specs above all\n"
+    "                         (default 256MiB; 0: no limit)\n"
+    "  --user-submit-rate N   submits a second of one user, in the long run (default 2000; 0: no limit)\n"
+    "  --user-submit-burst N  submits of one user at once, before the rate counts (default 10000)\n"
     "  --private FD           end, with all jobs, at end of file on this descriptor (tutti run)\n"
     "  --help, --version\n"
     "\n"
@@ -66,6 +70,9 @@ enum option_id {
     OPT_STEP_TIMEOUT,
     OPT_STOP_TIMEOUT,
     OPT_USER,
+    OPT_USER_STATE_BYTES,
+    OPT_USER_SUBMIT_BURST,
+    OPT_USER_SUBMIT_RATE,
     OPT_VERSION,
     OPT_WORKER,
 };
@@ -86,6 +93,9 @@ static const struct option options[] = {
     {"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT},
     {"stop-timeout", required_argument, NULL, OPT_STOP_TIMEOUT},
     {"user", no_argument, NULL, OPT_USER},
+    {"user-state-bytes", required_argument, NULL, OPT_USER_STATE_BYTES},
+    {"user-submit-burst", required_argument, NULL, OPT_USER_SUBMIT_BURST},
+    {"user-submit-rate", required_argument, NULL, OPT_USER_SUBMIT_RATE},
     {"version", no_argument, NULL, OPT_VERSION},
     {"worker", required_argument, NULL, OPT_WORKER},
     {NULL, 0, NULL, 0},
@@ -186,6 +196,15 @@ static int parse_option(int id, const char *arg, struct words *w, struct config 
         return parse_number(arg, "--restart-delay", 3600000, &c->restart_delay_ms, err);
     case OPT_MAX_QUEUED:
         return parse_number(arg, "--max-queued", 1000000, &c->max_queued, err);
+    case OPT_USER_STATE_BYTES:
+        return json_parse_bytes(arg, "--user-state-bytes", &c->quota.state_bytes, err);
+    case OPT_USER_SUBMIT_BURST:
+        r = parse_number(arg, "--user-submit-burst", 1000000000, &c->quota.submit_burst, err);
+        return r == 0 && c->quota.submit_burst == 0
+                   ? err_set_at(err, -EINVAL, "--user-submit-burst", "must be at least 1")
+                   : r;
+    case OPT_USER_SUBMIT_RATE:
+        return parse_number(arg, "--user-submit-rate", 1000000000, &c->quota.submits_per_s, err);
     case OPT_PRIVATE:
         r = parse_number(arg, "--private", INT_MAX, &v, err);
         c->private_fd = (int)v;
@@ -327,7 +346,8 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
                            .step_timeout_ms = 3600000,
                            .stop_timeout_ms = 90000,
                            .restart_delay_ms = 1000,
-                           .max_queued = 10000};
+                           .max_queued = 10000,
+                           .quota = {.state_bytes = 256u << 20, .submits_per_s = 2000, .submit_burst = 10000}};
     opterr = 0;
     while (r == 0 && (id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (id == OPT_HELP || id == OPT_VERSION) {

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "daemon/quota.h"
 
 struct config {
     char state_dir[PATH_MAX];     /* state.db, lock, logs/ */
@@ -22,6 +23,7 @@ struct config {
     int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */
     uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
+    struct quota_limits quota; /* of each user */
 };
 
 /* Defaults, then the command line. Returns 0; 1: --help or --version was printed; -EINVAL. */

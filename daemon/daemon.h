@@ -8,6 +8,8 @@
  *     sockets.c   listens, also after somebody removed a socket      lock.c    one daemon a directory
  *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
+ *     heavy.c     large lines, parsed in the pool, users in turn   users.c   names of users, looked up in the pool
+ *     quota.c     what one user may take: bytes of state, submits a second (pure)
  *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
  *     state.c     what is durable: SQLite, group commit in the pool
  *     events.c    numbered events for watchers
@@ -31,9 +33,11 @@
 struct events;
 struct jobs;
 struct look;
+struct quota;
 struct server;
 struct sockets;
 struct state;
+struct users;
 struct workers;
 
 struct daemon {
@@ -46,6 +50,8 @@ struct daemon {
     struct sockets *sockets;
     struct server *server;
     struct workers *workers;
+    struct quota *quota;
+    struct users *users;
     struct look *look;               /* under way; NULL: none */
     uint64_t looked_ms;              /* when the devices were last looked at; loop clock */
     uint32_t look_failure;           /* checksum of why the last look failed; 0: it did not */

@@ -1,6 +1,7 @@
 /* Numbered events. See events.h. */
 #include "daemon/events.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 struct event {
     uint64_t seq, job;
-    char *line;
+    char *line; /* NULL: there was no memory for it; watchers get a gap */
     size_t bytes;
     bool dropped; /* was given up: nobody sees it */
 };
@@ -100,17 +101,27 @@ static void reserve_more(struct events *e)
     state_commit(u, false, NULL, NULL);
 }
 
-static struct event *append(struct events *e, uint64_t job, const char *event, const char *members)
+/* The line of the next event. -ENOMEM: there is no memory for it. */
+static int make_line(struct events *e, uint64_t job, const char *event, const char *members, struct strbuf *ret)
 {
-    struct strbuf b = {0};
+    *ret = (struct strbuf){.mode = STRBUF_FAILS};
+    begin_line(ret, e->next, job, event, members);
+    if (strbuf_status(ret) == 0)
+        return 0;
+    strbuf_finish(ret);
+    return -ENOMEM;
+}
+
+/* Gives the next number to an event. The ring owns the line from now on. */
+static struct event *append(struct events *e, uint64_t job, const struct strbuf *line)
+{
     reserve_more(e);
     uint64_t seq = e->next++;
     struct event *slot = at(e, seq);
     if (seq - e->first == EVENTS_KEPT)
         e->first++;
-    begin_line(&b, seq, job, event, members);
     free(slot->line);
-    *slot = (struct event){seq, job, b.at, b.n, false};
+    *slot = (struct event){seq, job, line->at, line->n, false};
     return slot;
 }
 
@@ -128,7 +139,9 @@ static void advance(struct events *e)
 
 void events_add(struct events *e, uint64_t job, const char *event, const char *members)
 {
-    append(e, job, event, members);
+    struct strbuf line;
+    make_line(e, job, event, members, &line);
+    append(e, job, &line);
     advance(e);
 }
 
@@ -150,30 +163,40 @@ static void kept(void *ctx, int status)
     advance(e);
 }
 
-void events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
-                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx)
+int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
+                    const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx)
 {
+    struct strbuf line;
+    if (make_line(e, job, event, members, &line) == 0)
+        state_put_event(u, &(struct state_event){e->next, job, line.at});
+    else
+        state_fail(u);
+    if (state_failed(u)) {
+        strbuf_finish(&line);
+        state_discard(u);
+        return -ENOMEM;
+    }
     struct keeping *k = xcalloc(1, sizeof *k);
-    struct event *slot = append(e, job, event, members);
+    struct event *slot = append(e, job, &line);
     *k = (struct keeping){.events = e, .seq = slot->seq, .done = done, .ctx = ctx};
     if (e->oldest == NULL)
         e->oldest = k;
     else
         e->newest->next = k;
     e->newest = k;
-    state_put_event(u, &(struct state_event){slot->seq, job, slot->line});
     state_commit(u, optional, kept, k);
+    return 0;
 }
 
 /* ---- watching ---- */
 
 static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
 {
-    struct strbuf b = {0};
+    char room[256];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
     (void)e;
     begin_line(&b, seq, w->job, "gap", NULL);
     w->send(w, b.at, b.n);
-    strbuf_finish(&b);
 }
 
 struct catching_up {
@@ -220,8 +243,12 @@ void events_pump(struct events *e, struct watcher *w)
             return;
         }
         const struct event *event = at(e, w->next++);
-        if (!event->dropped && (w->job == 0 || event->job == 0 || w->job == event->job))
+        if (event->dropped || (w->job != 0 && event->job != 0 && w->job != event->job))
+            continue;
+        if (event->line != NULL)
             w->send(w, event->line, event->bytes);
+        else
+            send_gap(e, w, event->seq);
     }
 }
 

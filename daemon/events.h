@@ -21,11 +21,13 @@ struct events;
 int events_create(struct daemon *d, struct events **ret, struct err *err); /* blocks */
 void events_destroy(struct events *e);
 
-/* An event in memory only. `job` 0: it concerns every job, and every watcher gets it. `members`: JSON text of its own fields, e.g. "\"step\":3"; "" or NULL for none. */
+/* An event in memory only. Without memory for it watchers get a `gap` in its place. `job` 0: it concerns every job, and every
+ * watcher gets it. `members`: JSON text of its own fields, e.g. "\"step\":3"; "" or NULL for none. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 /* An event that is kept: added to the unit, which is committed; visible, and `done` (may be NULL) called, when that is on
- * disk. `optional` as in state_commit: when it was given up there is no event. */
-void events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
+ * disk. `optional` as in state_commit: when it was given up there is no event. -ENOMEM, also when the unit had failed before:
+ * nothing has happened, `done` is never called, and the unit is gone. */
+int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
                      const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
 uint64_t events_newest(const struct events *e); /* number of the newest visible event */

@@ -358,18 +358,26 @@ void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf 
     add_json(b, "error", ended ? j->error : NULL);
 }
 
-/* A member of a JSON text, as text; NULL when there is none. */
-static char *member(const struct json *doc, const char *key)
+/* A member of a JSON text, as text; NULL when there is none. Without memory `b` fails. */
+static char *member(struct strbuf *b, const struct json *doc, const char *key)
 {
     const struct json *node = doc != NULL ? json_get(doc, key) : NULL;
-    return node != NULL && json_type(node) != JSON_NULL ? json_print(node) : NULL;
+    struct strbuf text = {.mode = STRBUF_FAILS};
+    if (node == NULL || json_type(node) == JSON_NULL)
+        return NULL;
+    json_add(&text, node);
+    if (strbuf_status(&text) < 0) {
+        strbuf_finish(&text);
+        strbuf_fail(b);
+    }
+    return text.at;
 }
 
-static struct json *parse(const char *text)
+static struct json *parse(struct strbuf *b, const char *text)
 {
     struct json *doc = NULL;
-    if (text != NULL)
-        json_parse(text, strlen(text), "state", false, &doc, NULL);
+    if (text != NULL && json_parse(text, strlen(text), "state", false, &doc, NULL) == -ENOMEM)
+        strbuf_fail(b);
     return doc;
 }
 
@@ -381,7 +389,7 @@ static void add_fitting(struct strbuf *b, const char *key, const char *json)
 
 static void add_member(struct strbuf *b, const char *key, const struct json *doc, const char *from)
 {
-    char *text = member(doc, from);
+    char *text = member(b, doc, from);
     add_fitting(b, key, text);
     free(text);
 }
@@ -390,9 +398,9 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
                    struct strbuf *b)
 {
     /* Of a job that ended, what its worker said is in the status on disk. */
-    struct json *status = j->archived ? parse(disk->status) : NULL;
-    char *planned_text = status != NULL ? member(status, "planned") : NULL;
-    struct json *planned = parse(status != NULL ? planned_text : j->live.planned);
+    struct json *status = j->archived ? parse(b, disk->status) : NULL;
+    char *planned_text = status != NULL ? member(b, status, "planned") : NULL;
+    struct json *planned = parse(b, status != NULL ? planned_text : j->live.planned);
     char path[PATH_MAX + 64];
     struct stat st;
     launch_log_path(&jobs->daemon->config, j->id, path, sizeof path);

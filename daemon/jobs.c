@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "daemon/events.h"
 #include "daemon/job_json.h"
+#include "daemon/quota.h"
 
 const char *const job_state_names[JOB_STATE_COUNT + 1] = {
     "queued", "running", "stopping", "done", "failed", "cancelled", NULL,
@@ -129,11 +131,25 @@ static void insert(struct jobs *jobs, struct job *j)
         jobs->next_id = j->id + 1;
 }
 
+/* What a live job takes of the state counts against its user's quota, from its submit to its end. */
+static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
+{
+    j->charged_bytes = bytes;
+    quota_charge(jobs->daemon->quota, j->uid, bytes);
+}
+
+static void release(struct jobs *jobs, struct job *j)
+{
+    quota_release(jobs->daemon->quota, j->uid, j->charged_bytes);
+    j->charged_bytes = 0;
+}
+
 static void withdraw(struct jobs *jobs, struct job *j)
 {
     size_t i = jobs_after(jobs, j->id - 1);
     memmove(&jobs->all.at[i], &jobs->all.at[i + 1], (jobs->all.n - i - 1) * sizeof *jobs->all.at);
     jobs->all.n--;
+    release(jobs, j);
     job_destroy(j);
 }
 
@@ -158,6 +174,8 @@ static int load_one(void *ctx, const struct state_job *disk, struct err *err)
     }
     j->archived = job_ended(j);
     j->spec_hash = jobs_spec_hash(disk->spec, j->dir);
+    if (!j->archived)
+        charge(jobs, j, strlen(disk->spec) + strlen(disk->body));
     insert(jobs, j);
     return 0;
 }
@@ -195,44 +213,106 @@ static void added(void *ctx, int status)
     free(a);
 }
 
-struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status),
-                     void *ctx)
+/* A copy of one of the job's texts; `text` may be NULL. False: no memory. */
+static bool set_copy(char **to, const char *text)
 {
-    struct job *j = xcalloc(1, sizeof *j);
-    struct addition *a = xcalloc(1, sizeof *a);
-    struct strbuf body = {0}, status = {0}, members = {0};
-    j->id = jobs->next_id;
+    *to = text != NULL ? mem_strdup(text) : NULL;
+    return text == NULL || *to != NULL;
+}
+
+/* NULL: no memory. The job is in no table yet. */
+static struct job *job_create(uint64_t id, const struct job_new *n)
+{
+    struct job *j = mem_calloc(1, sizeof *j);
+    if (j == NULL)
+        return NULL;
+    j->id = id;
     j->uid = n->uid;
-    job_set_text(&j->key, n->key);
-    job_set_text(&j->name, n->name);
-    job_set_text(&j->user, n->user);
-    job_set_text(&j->dir, n->dir);
-    job_set_text(&j->output, n->output);
-    job_set_text(&j->reason, "");
-    j->spec_hash = jobs_spec_hash(n->spec, n->dir);
+    j->spec_hash = n->spec_hash;
     j->ask = n->ask;
     j->submitted_ms = clock_wall_ns() / 1000000;
     j->exit = JOB_NO_EXIT;
     j->loss = j->samples_per_s = j->eta_s = NAN;
-    insert(jobs, j);
-    job_body_json(j, &body);
-    job_status_json(j, &status);
-    strbuf_add(&members, "\"name\":");
-    strbuf_add_json(&members, j->name);
-    *a = (struct addition){jobs, j, done, ctx};
-    struct state_unit *u = state_begin(jobs->daemon->state);
+    if (set_copy(&j->key, n->key) && set_copy(&j->name, n->name) && set_copy(&j->user, n->user) &&
+        set_copy(&j->dir, n->dir) && set_copy(&j->output, n->output) && set_copy(&j->reason, ""))
+        return j;
+    job_destroy(j);
+    return NULL;
+}
+
+/* The job's row and status. -ENOMEM: the unit has failed. */
+static int put_new(struct state_unit *u, const struct job *j, const char *spec, uint64_t *ret_bytes)
+{
+    struct strbuf body = {.mode = STRBUF_FAILS}, status = {.mode = STRBUF_FAILS};
     char id_key[320] = "";
     if (j->key != NULL)
         snprintf(id_key, sizeof id_key, "%u:%s", (unsigned)j->uid, j->key);
-    state_put_job(u, &(struct state_job){j->id, j->key != NULL ? id_key : NULL, body.at, n->spec, status.at});
-    events_add_kept(jobs->daemon->events, u, j->id, "submitted", members.at, true, added, a);
+    job_body_json(j, &body);
+    job_status_json(j, &status);
+    int r = strbuf_status(&body) < 0 || strbuf_status(&status) < 0 ? -ENOMEM : 0;
+    if (r == 0)
+        state_put_job(u, &(struct state_job){j->id, j->key != NULL ? id_key : NULL, body.at, spec, status.at});
+    *ret_bytes = strlen(spec) + body.n;
     strbuf_finish(&body);
     strbuf_finish(&status);
+    return r < 0 || state_failed(u) ? -ENOMEM : 0;
+}
+
+/* Gives the unit with the job away: to the disk, or up. */
+static int commit_new(struct jobs *jobs, struct state_unit *u, struct addition *a)
+{
+    struct strbuf members = {.mode = STRBUF_FAILS};
+    strbuf_add(&members, "\"name\":");
+    strbuf_add_json(&members, a->job->name);
+    int r = strbuf_status(&members);
+    if (r == 0)
+        r = events_add_kept(jobs->daemon->events, u, a->job->id, "submitted", members.at, true, added, a);
+    else
+        state_discard(u);
     strbuf_finish(&members);
-    return j;
+    return r;
+}
+
+static int add_new(struct jobs *jobs, const char *spec, struct addition *a, struct err *err)
+{
+    struct state_unit *u = state_begin(jobs->daemon->state);
+    uint64_t bytes = 0;
+    int r = put_new(u, a->job, spec, &bytes);
+    if (r == 0)
+        r = quota_check_bytes(jobs->daemon->quota, a->job->uid, bytes, err);
+    if (r < 0) {
+        state_discard(u);
+        return r;
+    }
+    r = commit_new(jobs, u, a);
+    if (r == 0) {
+        charge(jobs, a->job, bytes);
+        insert(jobs, a->job);
+    }
+    return r;
+}
+
+int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status), void *ctx,
+             uint64_t *ret_id, struct err *err)
+{
+    struct job *j = job_create(jobs->next_id, n);
+    struct addition *a = j != NULL ? mem_calloc(1, sizeof *a) : NULL;
+    int r = -ENOMEM;
+    if (a != NULL) {
+        *a = (struct addition){jobs, j, done, ctx};
+        r = add_new(jobs, n->spec, a, err);
+    }
+    if (r < 0) {
+        free(a);
+        job_destroy(j);
+        return r == -ENOMEM ? err_set(err, r, "out of memory for a new job") : r;
+    }
+    *ret_id = j->id;
+    return 0;
 }
 
 struct saving {
+    struct jobs *jobs;
     struct job *job;
     bool ended; /* what is saved says so */
     void (*done)(void *ctx, int status);
@@ -245,24 +325,44 @@ static void saved(void *ctx, int status)
     if (s->ended) { /* not: it has ended since; that is saved after this */
         s->job->archived = true;
         free_live(s->job);
+        release(s->jobs, s->job);
     }
     if (s->done != NULL)
         s->done(s->ctx, status);
     free(s);
 }
 
+int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
+                  void (*done)(void *ctx, int status), void *ctx)
+{
+    struct strbuf b = {.mode = STRBUF_FAILS};
+    struct saving *s = mem_calloc(1, sizeof *s);
+    struct state_unit *u = state_begin(jobs->daemon->state);
+    int r = 0;
+    job_status_json(j, &b);
+    if (s == NULL || strbuf_status(&b) < 0)
+        state_fail(u);
+    else
+        state_put_status(u, j->id, b.at);
+    strbuf_finish(&b);
+    if (s != NULL)
+        *s = (struct saving){jobs, j, job_ended(j), done, ctx};
+    if (event != NULL && !state_failed(u)) {
+        r = events_add_kept(jobs->daemon->events, u, j->id, event, members, false, saved, s);
+    } else if (state_failed(u)) {
+        state_discard(u);
+        r = -ENOMEM;
+    } else {
+        state_commit(u, false, saved, s);
+    }
+    if (r < 0)
+        free(s);
+    return r;
+}
+
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx)
 {
-    struct strbuf b = {0};
-    struct saving *s = xcalloc(1, sizeof *s);
-    struct state_unit *u = state_begin(jobs->daemon->state);
-    *s = (struct saving){j, job_ended(j), done, ctx};
-    job_status_json(j, &b);
-    state_put_status(u, j->id, b.at);
-    strbuf_finish(&b);
-    if (event != NULL)
-        events_add_kept(jobs->daemon->events, u, j->id, event, members, false, saved, s);
-    else
-        state_commit(u, false, saved, s);
+    if (jobs_try_save(jobs, j, event, members, done, ctx) < 0)
+        daemon_die(jobs->daemon, "out of memory for a job's change of state");
 }

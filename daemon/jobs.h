@@ -66,6 +66,7 @@ struct job {
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
     uint64_t spec_hash; /* of spec and dir: tells a retry of submit from another job with its key */
+    uint64_t charged_bytes; /* of its user's quota: spec and body; 0 once it has ended */
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
 
@@ -112,16 +113,18 @@ struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
 /* Index of the first job with an id greater than this. */
 size_t jobs_after(const struct jobs *jobs, uint64_t id);
 
-/* A new job, queued. It is in the table at once, but not visible (on_disk) until `done` is called with status 0; with
- * another status it is gone when `done` returns. `spec` is checked. */
+/* A new job, queued; *ret_id is its id. It is in the table at once, but not visible (on_disk) until `done` is called with
+ * status 0; with another status it is gone when `done` returns. `spec` is checked. -ENOMEM, or -EAGAIN when its user has no
+ * room left (quota.h): nothing has happened, and `done` is never called. */
 struct job_new {
     uid_t uid;
     const char *key, *name, *user, *dir, *output;
     const char *spec;
+    uint64_t spec_hash; /* jobs_spec_hash(spec, dir) */
     struct job_ask ask;
 };
-struct job *jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status),
-                     void *ctx);
+int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status), void *ctx,
+             uint64_t *ret_id, struct err *err);
 uint64_t jobs_spec_hash(const char *spec, const char *dir);
 
 bool job_ended(const struct job *j);
@@ -129,9 +132,13 @@ enum job_state job_told(const struct job *j); /* its state for others: an end on
 void job_set_state(struct job *j, enum job_state state, const char *reason); /* saves nothing */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 void job_set_text(char **text, const char *to); /* frees the old one; `to` may be NULL */
-/* Writes the status, and the event if there is one (its members as JSON text: "\"attempt\":1"). `done` may be NULL. */
+/* Writes the status, and the event if there is one (its members as JSON text: "\"attempt\":1"). `done` may be NULL. Ends the
+ * daemon when there is no memory for it: what is told of the job must not differ from what is on disk. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
+/* The same for a change that can be taken back. -ENOMEM: nothing is written, and `done` is never called. */
+int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
+                  void (*done)(void *ctx, int status), void *ctx);
 
 /* The short form, without the closing brace. */
 void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf *b);

@@ -19,9 +19,11 @@
 #include "daemon/lock.h"
 #include "daemon/look.h"
 #include "daemon/notify.h"
+#include "daemon/quota.h"
 #include "daemon/server.h"
 #include "daemon/sockets.h"
 #include "daemon/state.h"
+#include "daemon/users.h"
 #include "daemon/workers.h"
 
 static struct daemon the_daemon; /* static: what is left at the end is still reachable */
@@ -184,6 +186,8 @@ static int start(struct daemon *d, struct err *err)
     if (r == 0)
         r = events_create(d, &d->events, err);
     if (r == 0) {
+        d->quota = quota_create(&d->config.quota);
+        d->users = users_create(d->loop, NULL);
         d->jobs = jobs_create(d);
         r = jobs_load(d->jobs, err);
     }

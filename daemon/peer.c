@@ -1,4 +1,7 @@
-/* Connections that speak lines. See peer.h. */
+/* Connections that speak lines. See peer.h.
+ *
+ * Sending needs no memory as long as the other side reads: a line goes straight to the socket, and only what the socket does
+ * not take is copied and queued. So an error can be answered when memory has run out. */
 #include "daemon/peer.h"
 
 #include <errno.h>
@@ -8,10 +11,14 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/mem.h"
 #include "base/wire.h"
 
 #define FINISH_MS    5000
-#define LINES_A_TURN 16 /* of one peer; then it is the others' turn */
+/* In one turn of the loop a peer gives at most this much; then it is the others' turn. Both limits matter: a line of 8 KiB
+ * takes a thousand times as long to parse as a ping. */
+#define LINES_A_TURN 16
+#define BYTES_A_TURN 8192
 
 struct peer {
     uv_pipe_t pipe;
@@ -26,6 +33,7 @@ struct peer {
     bool at_end;       /* of file: nothing is read any more */
     bool more;         /* its turn is over; lines that are there come with the next */
     int lines;         /* given in this turn */
+    size_t bytes;      /* of these lines */
     uint64_t lines_ms; /* loop clock of this turn */
 };
 
@@ -69,7 +77,7 @@ static void on_deadline(uv_timer_t *t)
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    size_t n;
+    size_t n; /* 0 without memory: on_read is then called with UV_ENOBUFS */
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
 }
@@ -90,6 +98,11 @@ static void set_reading(struct peer *p)
 
 static void on_turn(uv_idle_t *idle);
 
+static bool turn_is_over(const struct peer *p)
+{
+    return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
+}
+
 /* Hands out whole lines until there is none, the peer is held, or it is the others' turn. */
 static void give_lines(struct peer *p)
 {
@@ -101,23 +114,25 @@ static void give_lines(struct peer *p)
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* it changes between turns, and not within one */
         p->lines_ms = uv_now(p->pipe.loop);
         p->lines = 0;
+        p->bytes = 0;
     }
     before = p->lines;
     p->in_lines = true;
-    while (p->lines < LINES_A_TURN && !p->closing && !p->finishing && !p->held && peer_ready(p) &&
+    while (!turn_is_over(p) && !p->closing && !p->finishing && !p->held && peer_ready(p) &&
            (r = wire_in_line(&p->in, &line, &bytes)) > 0) {
         p->lines++;
+        p->bytes += bytes;
         p->ops->line(p, line, bytes);
     }
     p->in_lines = false;
     if (p->closing || p->finishing)
         return;
     if (r < 0) {
-        p->ops->too_long(p);
+        p->ops->refused(p, r);
         peer_finish(p);
         return;
     }
-    if (p->lines == LINES_A_TURN) {
+    if (turn_is_over(p)) {
         p->more = true;
         uv_idle_start(&p->turn, on_turn);
         uv_timer_stop(&p->timer);
@@ -138,6 +153,7 @@ static void on_turn(uv_idle_t *idle)
     uv_idle_stop(idle);
     p->more = false;
     p->lines = 0;
+    p->bytes = 0;
     give_lines(p);
 }
 
@@ -150,6 +166,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         uv_timer_stop(&p->timer);
         set_reading(p);
         p->ops->ended(p);
+        return;
+    }
+    if (n == UV_ENOBUFS) { /* on_alloc had no memory; a line that is too long was refused before */
+        p->ops->refused(p, -ENOMEM);
+        peer_finish(p);
         return;
     }
     if (n < 0) {
@@ -201,20 +222,54 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-void peer_send(struct peer *p, const char *line, size_t bytes)
+/* Queues the parts without their first `skip` bytes. */
+static int queue_rest(struct peer *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
+    struct send *s = mem_alloc(sizeof *s + rest);
+    char *to = s != NULL ? s->bytes : NULL;
+    if (s == NULL)
+        return -ENOMEM;
+    for (unsigned i = 0; i < n; i++) {
+        size_t from = skip < parts[i].len ? skip : parts[i].len;
+        memcpy(to, parts[i].base + from, parts[i].len - from);
+        to += parts[i].len - from;
+        skip -= from;
+    }
+    s->write.data = s;
+    uv_buf_t buf = uv_buf_init(s->bytes, (unsigned)rest);
+    int r = uv_write(&s->write, (uv_stream_t *)&p->pipe, &buf, 1, on_written);
+    if (r < 0)
+        free(s);
+    return r;
+}
+
+void peer_send_parts(struct peer *p, const uv_buf_t *parts, unsigned n)
+{
+    size_t all = 0, gone;
     if (p->closing || p->finishing)
         return;
-    struct send *s = xmalloc(sizeof *s + bytes);
-    memcpy(s->bytes, line, bytes);
-    s->write.data = s;
-    uv_buf_t buf = uv_buf_init(s->bytes, (unsigned)bytes);
-    if (uv_write(&s->write, (uv_stream_t *)&p->pipe, &buf, 1, on_written) < 0) {
-        free(s);
-        peer_close(p);
+    for (unsigned i = 0; i < n; i++)
+        all += parts[i].len;
+    int r = uv_try_write((uv_stream_t *)&p->pipe, parts, n); /* UV_EAGAIN while something is queued */
+    gone = r > 0 ? (size_t)r : 0;
+    if (r >= 0 || r == UV_EAGAIN)
+        r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
+    if (r < 0) {
+        peer_close(p); /* half a line may be out: nothing can follow it */
         return;
     }
     set_reading(p);
+}
+
+void peer_send(struct peer *p, const char *line, size_t bytes)
+{
+    uv_buf_t part = {(char *)line, bytes};
+    peer_send_parts(p, &part, 1);
+}
+
+int peer_keep_line(struct peer *p, char **ret)
+{
+    return wire_in_steal(&p->in, ret);
 }
 
 void peer_finish(struct peer *p)

@@ -1,9 +1,11 @@
-/* A connection that speaks lines. It bounds what the other side can make us hold: one line of input, PEER_BACKLOG of
- * output; a line that began must end in time. Loop thread only.
+/* A connection that speaks lines. It bounds what the other side can make the daemon hold: one line of input and
+ * PEER_BACKLOG_BYTES of output. A line that began must end in time. Loop thread only.
  *
- * peer_accept, then callbacks: `line` for each line (NUL-terminated, valid during the call), `drained` when the output has
- * gone out, `ended` at end of file, and `closed` exactly once at the end, whoever ended it; the peer's memory is gone after
- * `closed`. peer_close may be called from within any callback; no `line` comes after it.
+ * peer_accept, then callbacks: `line` for each line (NUL-terminated, valid during the call), `drained` when queued output
+ * has gone out, `ended` at end of file, and `closed` exactly once at the end, whoever ended it. The peer's memory is gone
+ * after `closed`. peer_close may be called from within any callback; no `line` comes after it.
+ *
+ * A peer that sends many lines or long ones takes turns with the others: see LINES_A_TURN and BYTES_A_TURN in peer.c.
  */
 #ifndef DAEMON_PEER_H
 #define DAEMON_PEER_H
@@ -17,13 +19,16 @@
 #include "base/strbuf.h"
 
 #define PEER_BACKLOG_BYTES (1u << 20)
+#define PEER_PARTS         4
 #define PEER_LINE_MS       30000 /* for a line that began to end */
 
 struct peer;
 
 struct peer_ops {
     void (*line)(struct peer *p, char *line, size_t bytes);
-    void (*too_long)(struct peer *p); /* a line over the limit; the peer is closed afterwards */
+    /* A line cannot be read: -EMSGSIZE, it is over the limit; -ENOMEM, there is no memory for it. The callback may still
+     * send something. The peer is closed afterwards. */
+    void (*refused)(struct peer *p, int code);
     void (*drained)(struct peer *p);
     void (*ended)(struct peer *p); /* no more lines come, but it may still read: peer_finish or peer_close is due */
     void (*closed)(struct peer *p);
@@ -35,7 +40,12 @@ int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line
 void *peer_ctx(const struct peer *p);
 int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid);
 
-void peer_send(struct peer *p, const char *line, size_t bytes); /* copies; does nothing once closing */
+/* Writes at once what the socket takes, and copies the rest. Without memory for the rest the peer is closed. Does nothing
+ * once the peer is closing. */
+void peer_send(struct peer *p, const char *line, size_t bytes);
+void peer_send_parts(struct peer *p, const uv_buf_t *parts, unsigned n); /* one line in up to PEER_PARTS parts */
+/* From within `line`: the line stays valid until the caller frees *ret. -ENOMEM: it does not. */
+int peer_keep_line(struct peer *p, char **ret);
 bool peer_ready(const struct peer *p);                          /* less than PEER_BACKLOG_BYTES wait */
 /* Stop and go on reading. While output over PEER_BACKLOG_BYTES waits, nothing is read in any case. */
 void peer_hold(struct peer *p, bool hold);

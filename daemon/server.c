@@ -1,15 +1,21 @@
 /* tutti.sock. See server.h. Connections are kept in order of their last activity, so that the one longest idle is found at
- * once when there are too many. A connection's memory stays until its last request is answered. */
+ * once when there are too many. A connection's memory stays until its last request is answered.
+ *
+ * The way of a line: on_line makes a request, read_request parses it (here or in the pool), accept_request runs the verb.
+ * When memory runs out the answer is an error. It is written to a buffer on the stack and goes straight to the socket, so it
+ * needs no memory itself. */
 #include "daemon/server.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/peer.h"
@@ -23,6 +29,7 @@ struct conn {
     uid_t uid;
     uint32_t under_way; /* requests without an answer */
     struct watcher *watcher;
+    bool large;               /* a large line of it waits for the pool or is in it */
     bool evicted;             /* had to make room; is about to close */
     bool leaving;             /* asks for nothing more; is closed when everything is answered */
     struct conn *prev, *next; /* least recently active first */
@@ -32,14 +39,12 @@ struct server {
     struct daemon *daemon;
     struct conn conns; /* head of a ring */
     uint64_t n_conns;
+    struct heavy heavy;
     struct json *no_params;
 };
 
-static const struct verb {
-    const char *name;
-    void (*run)(struct request *rq);
-} verbs[] = {
-#define VERB(name) {#name, verb_##name},
+static const struct verb verbs[] = {
+#define VERB(name, prepare) {#name, verb_##name, prepare},
 #include "daemon/verbs.def"
 #undef VERB
 };
@@ -68,68 +73,117 @@ static void maybe_free(struct conn *c)
         free(c);
 }
 
-static void send_buf(struct conn *c, struct strbuf *b)
+static void send_text(struct conn *c, const char *text, size_t bytes)
 {
     if (c->peer != NULL)
-        peer_send(c->peer, b->at, b->n);
-    strbuf_finish(b);
+        peer_send(c->peer, text, bytes);
 }
 
-/* An id that is nearly a line of its own has no room in the answer: then it comes without. */
 static void send_error(struct conn *c, const char *id, enum wire_code code, const struct err *err)
 {
-    struct strbuf b = {0};
+    char room[WIRE_ERROR_MAX];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
     wire_add_error(&b, id, code, err, NULL);
-    if (b.n > WIRE_LINE_MAX) {
-        strbuf_finish(&b);
-        wire_add_error(&b, NULL, code, err, NULL);
-    }
-    send_buf(c, &b);
+    send_text(c, b.at, b.n);
+}
+
+static void send_out_of_memory(struct conn *c, const char *id)
+{
+    struct err err = {0};
+    err_set(&err, -ENOMEM, "the daemon has no memory for this request; try again later, or ask for less");
+    send_error(c, id, WIRE_INTERNAL, &err);
 }
 
 /* ---- requests ---- */
 
+static void update_hold(struct conn *c)
+{
+    if (c->peer != NULL)
+        peer_hold(c->peer, c->large || c->under_way >= MAX_UNDER_WAY);
+}
+
 /* Something that kept the connection is over; it may be gone afterwards. */
 static void let_go(struct conn *c)
 {
-    c->under_way--;
-    if (c->under_way == MAX_UNDER_WAY - 1 && c->peer != NULL)
-        peer_hold(c->peer, false);
+    if (c->under_way-- == MAX_UNDER_WAY)
+        update_hold(c);
     if (c->under_way == 0 && c->leaving && c->peer != NULL)
         peer_finish(c->peer);
     maybe_free(c);
 }
 
+static void request_free(struct request *rq)
+{
+    wire_msg_finish(&rq->msg);
+    free(rq->buffer);
+    free(rq);
+}
+
+static void drop_large(struct heavy_task *t)
+{
+    struct request *rq = (struct request *)((char *)t - offsetof(struct request, task));
+    wire_msg_finish(&rq->msg);
+}
+
+static void large_dropped(struct heavy_task *t)
+{
+    request_free((struct request *)((char *)t - offsetof(struct request, task)));
+}
+
+/* Freeing the tree of a large line takes as long as building it: that is for the pool too. */
 static void answered(struct request *rq)
 {
     struct conn *c = rq->conn;
-    wire_msg_finish(&rq->msg);
-    free(rq);
+    if (rq->buffer != NULL && rq->msg.doc != NULL) {
+        rq->task.run = drop_large;
+        rq->task.done = large_dropped;
+        heavy_add(&c->server->heavy, &rq->task);
+    } else {
+        request_free(rq);
+    }
     let_go(c);
+}
+
+static bool wants_answer(const struct request *rq)
+{
+    return rq->msg.id[0] != '\0';
+}
+
+static void send_result(struct request *rq, const struct strbuf *result)
+{
+    char room[WIRE_ID_MAX + 64];
+    struct strbuf head = strbuf_fixed(room, sizeof room);
+    struct err err = {0};
+    wire_begin_result(&head, rq->msg.id);
+    if (head.n + result->n + 2 > WIRE_LINE_MAX) {
+        err_set(&err, -EMSGSIZE, "the answer is longer than a line may be");
+        send_error(rq->conn, rq->msg.id, WIRE_FAILED, &err);
+        return;
+    }
+    uv_buf_t parts[] = {{head.at, head.n}, {result->at, result->n}, {"}\n", 2}};
+    if (rq->conn->peer != NULL)
+        peer_send_parts(rq->conn->peer, parts, sizeof parts / sizeof parts[0]);
 }
 
 void request_reply(struct request *rq, const struct strbuf *result)
 {
-    struct strbuf b = {0};
-    if (rq->msg.id[0] != '\0') {
-        wire_begin_result(&b, rq->msg.id);
-        strbuf_addn(&b, result->at, result->n);
-        wire_end(&b);
-        if (b.n > WIRE_LINE_MAX) {
-            struct err err = {0};
-            err_set(&err, -EMSGSIZE, "the answer is longer than a line may be");
-            send_error(rq->conn, rq->msg.id, WIRE_FAILED, &err);
-            strbuf_finish(&b);
-        } else {
-            send_buf(rq->conn, &b);
-        }
-    }
+    if (wants_answer(rq) && strbuf_status(result) < 0)
+        send_out_of_memory(rq->conn, rq->msg.id);
+    else if (wants_answer(rq))
+        send_result(rq, result);
+    answered(rq);
+}
+
+void request_out_of_memory(struct request *rq)
+{
+    if (wants_answer(rq))
+        send_out_of_memory(rq->conn, rq->msg.id);
     answered(rq);
 }
 
 void request_fail(struct request *rq, enum wire_code code, const struct err *err)
 {
-    if (rq->msg.id[0] != '\0')
+    if (wants_answer(rq))
         send_error(rq->conn, rq->msg.id, code, err);
     answered(rq);
 }
@@ -163,77 +217,144 @@ struct job *request_job(struct request *rq, uint64_t id)
 
 void request_reply_job(struct request *rq, uint64_t id)
 {
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     job_short_json(rq->daemon->jobs, jobs_find(rq->daemon->jobs, id), &b);
     strbuf_add(&b, "}");
     request_reply(rq, &b);
     strbuf_finish(&b);
 }
 
-static void no_such_method(struct conn *c, const struct wire_msg *m)
+/* ---- lines ---- */
+
+static int find_verb(struct request *rq)
 {
-    struct err err = {0};
     const char *names[N_VERBS];
-    for (size_t i = 0; i < N_VERBS; i++)
+    for (size_t i = 0; i < N_VERBS; i++) {
         names[i] = verbs[i].name;
-    const char *near = json_did_you_mean(m->method, names, N_VERBS);
-    err_set_at(&err, -EOPNOTSUPP, "method", "no such method%s%s%s", near != NULL ? "; did you mean \"" : "",
-               near != NULL ? near : "", near != NULL ? "\"?" : "");
-    if (m->id[0] != '\0')
-        send_error(c, m->id, WIRE_NO_METHOD, &err);
+        if (strcmp(names[i], rq->msg.method) == 0)
+            rq->verb = &verbs[i];
+    }
+    if (rq->verb != NULL)
+        return 0;
+    const char *near = json_did_you_mean(rq->msg.method, names, N_VERBS);
+    rq->code = WIRE_NO_METHOD;
+    return err_set_at(&rq->err, -EOPNOTSUPP, "method", "no such method%s%s%s", near != NULL ? "; did you mean \"" : "",
+                      near != NULL ? near : "", near != NULL ? "\"?" : "");
 }
 
-static void dispatch(struct conn *c, struct wire_msg *m)
+/* What the line asks for: rq->verb, or rq->status and why. */
+static int read_line(struct request *rq)
 {
-    size_t i = 0;
-    while (i < N_VERBS && strcmp(verbs[i].name, m->method) != 0)
-        i++;
-    if (i == N_VERBS) {
-        no_such_method(c, m);
-        wire_msg_finish(m);
+    int r = wire_parse(rq->line, rq->bytes, WIRE_NODES_MAX, &rq->msg, &rq->code, &rq->err);
+    if (r < 0)
+        return r;
+    if (rq->msg.kind != WIRE_REQUEST && rq->msg.kind != WIRE_NOTIFICATION) {
+        rq->code = WIRE_INVALID_REQUEST;
+        return err_set(&rq->err, -EINVAL, "a request needs a \"method\"");
+    }
+    r = find_verb(rq);
+    if (r < 0)
+        return r;
+    rq->params = rq->msg.params != NULL ? rq->msg.params : rq->conn->server->no_params;
+    if (rq->verb->prepare == NULL)
+        return 0;
+    rq->prepared = rq->verb->prepare(rq->params, &rq->err);
+    rq->code = rq->err.code == -ENOMEM ? WIRE_INTERNAL : WIRE_INVALID_PARAMS;
+    return rq->prepared != NULL ? 0 : rq->err.code;
+}
+
+/* Any thread: nothing else looks at the request meanwhile. Frees the tree as soon as it is not needed. */
+static void read_request(struct request *rq)
+{
+    rq->status = read_line(rq);
+    if (rq->status == 0 && rq->prepared == NULL)
+        return;
+    json_free(rq->msg.doc);
+    rq->msg.doc = NULL;
+    rq->msg.method = NULL;
+    rq->msg.params = rq->params = NULL;
+}
+
+static void accept_request(struct request *rq)
+{
+    if (rq->status == 0) {
+        rq->verb->run(rq);
         return;
     }
-    struct request *rq = xcalloc(1, sizeof *rq);
-    *rq = (struct request){
-        .daemon = c->server->daemon,
-        .conn = c,
-        .msg = *m,
-        .params = m->params != NULL ? m->params : c->server->no_params,
-        .uid = c->uid,
-    };
-    if (++c->under_way == MAX_UNDER_WAY)
-        peer_hold(c->peer, true);
-    verbs[i].run(rq);
+    /* Who sends what is no request wants to know. Of a request, only who gave an id wants an answer. */
+    bool request = rq->code == WIRE_NO_METHOD || rq->code == WIRE_INVALID_PARAMS;
+    if (wants_answer(rq) || !request)
+        send_error(rq->conn, rq->msg.id, rq->code, &rq->err);
+    answered(rq);
+}
+
+static void read_large(struct heavy_task *t)
+{
+    read_request((struct request *)((char *)t - offsetof(struct request, task)));
+}
+
+static void large_is_read(struct heavy_task *t)
+{
+    struct request *rq = (struct request *)((char *)t - offsetof(struct request, task));
+    struct conn *c = rq->conn;
+    c->under_way++; /* keeps c */
+    c->large = false;
+    accept_request(rq);
+    update_hold(c);
+    let_go(c);
+}
+
+static void begin_large(struct peer *p, struct request *rq)
+{
+    struct conn *c = rq->conn;
+    if (peer_keep_line(p, &rq->buffer) < 0) {
+        send_out_of_memory(c, NULL);
+        answered(rq);
+        return;
+    }
+    c->large = true;
+    update_hold(c);
+    rq->task.uid = c->uid;
+    rq->task.run = read_large;
+    rq->task.done = large_is_read;
+    heavy_add(&c->server->heavy, &rq->task);
 }
 
 static void on_line(struct peer *p, char *line, size_t bytes)
 {
     struct conn *c = peer_ctx(p);
-    struct wire_msg m;
-    enum wire_code code;
-    struct err err = {0};
     unlink_conn(c);
     link_newest(c);
     if (bytes == 0 || (bytes == 1 && line[0] == '\r'))
         return;
-    int r = wire_parse(line, bytes, WIRE_NODES_MAX, &m, &code, &err);
-    if (r == 0 && m.kind != WIRE_REQUEST && m.kind != WIRE_NOTIFICATION) {
-        code = WIRE_INVALID_REQUEST;
-        r = err_set(&err, -EINVAL, "a request needs a \"method\"");
-    }
-    if (r < 0) {
-        send_error(c, m.id, code, &err);
-        wire_msg_finish(&m);
+    struct request *rq = mem_calloc(1, sizeof *rq);
+    if (rq == NULL) {
+        send_out_of_memory(c, NULL);
         return;
     }
-    dispatch(c, &m);
+    rq->daemon = c->server->daemon;
+    rq->conn = c;
+    rq->uid = c->uid;
+    rq->line = line;
+    rq->bytes = bytes;
+    if (++c->under_way == MAX_UNDER_WAY)
+        update_hold(c);
+    if (bytes > SERVER_LARGE_LINE) {
+        begin_large(p, rq);
+        return;
+    }
+    read_request(rq);
+    accept_request(rq);
 }
 
-static void on_too_long(struct peer *p)
+static void on_refused(struct peer *p, int code)
 {
     struct err err = {0};
-    err_set(&err, -EMSGSIZE, "a line has at most %u bytes; this connection is closed", WIRE_LINE_MAX);
-    send_error(peer_ctx(p), NULL, WIRE_INVALID_REQUEST, &err);
+    if (code == -ENOMEM)
+        err_set(&err, code, "the daemon has no memory for this line; this connection is closed, try again later");
+    else
+        err_set(&err, code, "a line has at most %u bytes; this connection is closed", WIRE_LINE_MAX);
+    send_error(peer_ctx(p), NULL, code == -ENOMEM ? WIRE_INTERNAL : WIRE_INVALID_REQUEST, &err);
 }
 
 /* ---- watching ---- */
@@ -274,9 +395,14 @@ static void stop_watching(struct conn *c)
 void server_watch(struct request *rq, uint64_t job, uint64_t next)
 {
     struct conn *c = rq->conn;
-    struct strbuf b = {0};
-    struct conn_watcher *w = xcalloc(1, sizeof *w);
+    char room[64];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
+    struct conn_watcher *w = mem_calloc(1, sizeof *w);
     struct events *events = rq->daemon->events;
+    if (w == NULL) {
+        request_out_of_memory(rq);
+        return;
+    }
     stop_watching(c);
     w->conn = c;
     w->w = (struct watcher){
@@ -285,7 +411,6 @@ void server_watch(struct request *rq, uint64_t job, uint64_t next)
     strbuf_addf(&b, "{\"seq\":%" PRIu64 "}", events_newest(events));
     c->under_way++; /* keeps c */
     request_reply(rq, &b);
-    strbuf_finish(&b);
     events_watch(events, &w->w);
     let_go(c);
 }
@@ -319,11 +444,12 @@ static void on_closed(struct peer *p)
     maybe_free(c);
 }
 
-static const struct peer_ops conn_ops = {on_line, on_too_long, on_drained, on_ended, on_closed};
+static const struct peer_ops conn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
 
 static void greet(struct conn *c)
 {
-    struct strbuf b = {0};
+    char room[1024];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
     wire_begin_notification(&b, "hello");
     strbuf_addf(&b,
                 "{\"server\":\"tuttid\",\"version\":\"" TUTTI_VERSION
@@ -333,7 +459,7 @@ static void greet(struct conn *c)
         strbuf_addf(&b, "%s\"%s\"", i > 0 ? "," : "", verbs[i].name);
     strbuf_addf(&b, "],\"max_line_bytes\":%u,\"max_depth\":%d}", WIRE_LINE_MAX, JSON_MAX_DEPTH);
     wire_end(&b);
-    send_buf(c, &b);
+    send_text(c, b.at, b.n);
 }
 
 /* False: all of them watch. */
@@ -385,10 +511,16 @@ int server_open(struct daemon *d, struct server **ret, struct err *err)
     struct server *s = xcalloc(1, sizeof *s);
     s->daemon = d;
     s->conns.prev = s->conns.next = &s->conns;
+    heavy_init(&s->heavy, d->loop, SERVER_HEAVY_MOST);
     json_parse("{}", 2, "", false, &s->no_params, NULL);
     int r = sockets_listen(d->sockets, d->config.socket, on_connection, s, err);
     *ret = s;
     return r;
+}
+
+bool server_idle(const struct server *s)
+{
+    return s->heavy.running == 0 && s->heavy.first == NULL;
 }
 
 void server_close(struct server *s)
@@ -403,6 +535,7 @@ void server_free(struct server *s)
 {
     if (s == NULL)
         return;
+    heavy_finish(&s->heavy);
     json_free(s->no_params);
     free(s);
 }

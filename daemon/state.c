@@ -7,6 +7,7 @@
  */
 #include "daemon/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,7 +19,9 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/crc32c.h"
+#include "base/mem.h"
 #include "base/vec.h"
 
 #define STATE_FILE     "state.db"
@@ -53,6 +56,7 @@ struct write {
 struct state_unit {
     struct state *state;
     VEC(struct write) writes;
+    bool failed; /* a text could not be copied */
     bool optional;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -107,12 +111,11 @@ static void unit_free(struct state_unit *u)
     free(u);
 }
 
-static char *copy(const char *s)
+static char *copy(struct state_unit *u, const char *s)
 {
-    if (s == NULL)
-        return NULL;
-    size_t n = strlen(s) + 1;
-    return memcpy(xmalloc(n), s, n);
+    char *text = s != NULL ? mem_strdup(s) : NULL;
+    u->failed |= s != NULL && text == NULL;
+    return text;
 }
 
 /* Over every column, each with its end, so that content cannot wander from one to the next. `job`: of an event, else 0. */
@@ -392,18 +395,18 @@ struct state_unit *state_begin(struct state *s)
 void state_put_job(struct state_unit *u, const struct state_job *job)
 {
     vec_push(&u->writes,
-             (struct write){WRITE_JOB, job->id, 0, copy(job->key), copy(job->body), copy(job->spec)});
+             (struct write){WRITE_JOB, job->id, 0, copy(u, job->key), copy(u, job->body), copy(u, job->spec)});
     state_put_status(u, job->id, job->status);
 }
 
 void state_put_status(struct state_unit *u, uint64_t id, const char *status)
 {
-    vec_push(&u->writes, (struct write){WRITE_STATUS, id, 0, NULL, copy(status), NULL});
+    vec_push(&u->writes, (struct write){WRITE_STATUS, id, 0, NULL, copy(u, status), NULL});
 }
 
 void state_put_event(struct state_unit *u, const struct state_event *e)
 {
-    vec_push(&u->writes, (struct write){WRITE_EVENT, e->seq, e->job, NULL, copy(e->body), NULL});
+    vec_push(&u->writes, (struct write){WRITE_EVENT, e->seq, e->job, NULL, copy(u, e->body), NULL});
 }
 
 void state_put_seq(struct state_unit *u, uint64_t limit)
@@ -411,9 +414,25 @@ void state_put_seq(struct state_unit *u, uint64_t limit)
     vec_push(&u->writes, (struct write){WRITE_SEQ, limit, 0, NULL, NULL, NULL});
 }
 
+void state_fail(struct state_unit *u)
+{
+    u->failed = true;
+}
+
+bool state_failed(const struct state_unit *u)
+{
+    return u->failed;
+}
+
+void state_discard(struct state_unit *u)
+{
+    unit_free(u);
+}
+
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx)
 {
     struct state *s = u->state;
+    assert(!u->failed);
     u->optional = optional;
     u->done = done;
     u->ctx = ctx;
@@ -475,15 +494,15 @@ static void on_retry(uv_timer_t *timer)
         uv_prepare_start(&s->prepare, on_prepare);
 }
 
-/* No room: what may be refused is refused; the rest goes first when there is room again. */
-static void disk_is_full(struct state *s, struct state_unit *units)
+/* No room on the disk, or no memory: optional units are refused with `code`; the rest goes first when there is room again. */
+static void no_room(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
     list_init(&keep);
     for (struct state_unit *u = units, *next; u != NULL; u = next) {
         next = u->next;
         if (u->optional)
-            finish_unit(u, -ENOSPC);
+            finish_unit(u, code);
         else
             list_add(&keep, u);
     }
@@ -497,6 +516,12 @@ static void disk_is_full(struct state *s, struct state_unit *units)
     uv_timer_start(&s->retry, on_retry, FULL_RETRY_MS, 0);
 }
 
+/* SQLite rolls the transaction back when its own memory runs out: nothing of it is on disk. */
+static bool is_no_memory(int code)
+{
+    return (code & 0xff) == SQLITE_NOMEM || code == SQLITE_IOERR_NOMEM;
+}
+
 static void after_commit(struct state *s)
 {
     struct state_unit *units = s->committing.first;
@@ -504,7 +529,9 @@ static void after_commit(struct state *s)
     list_init(&s->committing);
     s->busy = false;
     if ((r & 0xff) == SQLITE_FULL) {
-        disk_is_full(s, units);
+        no_room(s, units, -ENOSPC);
+    } else if (is_no_memory(r)) {
+        no_room(s, units, -ENOMEM);
     } else if (r != SQLITE_OK) {
         char why[512];
         snprintf(why, sizeof why, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
@@ -577,7 +604,7 @@ static int read_job_row(struct read *r, sqlite3_stmt *q)
     sqlite3_bind_int64(q, 1, (sqlite3_int64)r->id);
     int step = sqlite3_step(q);
     if (step != SQLITE_ROW)
-        return step == SQLITE_DONE ? -ENOENT : -EIO;
+        return step == SQLITE_DONE ? -ENOENT : is_no_memory(step) ? -ENOMEM : -EIO;
     if (take_job(r->state, q, &job, &err) < 0)
         return -EBADMSG;
     r->job = (struct state_job){job.id, keep(r, job.key), keep(r, job.body), keep(r, job.spec),
@@ -598,7 +625,33 @@ static int read_event_rows(struct read *r, sqlite3_stmt *q)
             return -EBADMSG;
         vec_push(&r->events, (struct state_event){e.seq, e.job, keep(r, e.body)});
     }
-    return step == SQLITE_DONE ? 0 : -EIO;
+    return step == SQLITE_DONE ? 0 : is_no_memory(step) ? -ENOMEM : -EIO;
+}
+
+struct reading {
+    struct read *read;
+    sqlite3_stmt *query;
+};
+
+static int read_rows(void *arg)
+{
+    struct reading *x = arg;
+    x->read->arena = arena_create();
+    return x->read->job_done != NULL ? read_job_row(x->read, x->query) : read_event_rows(x->read, x->query);
+}
+
+/* A user sized the rows: when there is no memory for copies of them, the reading ends with -ENOMEM and leaves nothing. */
+static int read_in_scope(struct read *r, sqlite3_stmt *q)
+{
+    struct reading x = {r, q};
+    struct bounded scope = {0};
+    int status = bounded_run(&scope, read_rows, &x);
+    if (scope.ended_early) {
+        r->arena = NULL;
+        r->events.at = NULL;
+        r->events.n = r->events.cap = 0;
+    }
+    return status;
 }
 
 static void read_work(uv_work_t *work)
@@ -613,9 +666,8 @@ static void read_work(uv_work_t *work)
                             "ORDER BY seq LIMIT ?4";
     sqlite3_stmt *q = NULL;
     uv_mutex_lock(&s->reader_lock);
-    r->status = sqlite3_prepare_v2(s->reader, sql, -1, &q, NULL) == SQLITE_OK ? 0 : -EIO;
-    if (r->status == 0)
-        r->status = r->job_done != NULL ? read_job_row(r, q) : read_event_rows(r, q);
+    int prepared = sqlite3_prepare_v2(s->reader, sql, -1, &q, NULL);
+    r->status = prepared == SQLITE_OK ? read_in_scope(r, q) : is_no_memory(prepared) ? -ENOMEM : -EIO;
     sqlite3_finalize(q);
     uv_mutex_unlock(&s->reader_lock);
 }
@@ -639,7 +691,6 @@ static void queue_read(struct state *s, const struct read *with)
     struct read *r = xcalloc(1, sizeof *r);
     *r = *with;
     r->state = s;
-    r->arena = arena_create();
     r->work.data = r;
     s->reads++;
     uv_queue_work(s->config.loop, &r->work, read_work, read_done);

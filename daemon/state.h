@@ -4,8 +4,8 @@
  * transaction in the pool (group commit); when it is on disk, each unit's callback is called on the loop thread, in order.
  * Nothing may be told to anyone before.
  *
- * When the disk is full, units that are `optional` are given up and told -ENOSPC; the others are tried again every
- * second. Any other failure to write is final: `die` is called, since what a failed fsync left is unknown.
+ * When the disk is full or memory has run out, units that are `optional` are given up and told -ENOSPC or -ENOMEM; the others
+ * are tried again every second. Any other failure to write is final: `die` is called, since what a failed fsync left is unknown.
  *
  * Every row carries a CRC-32C of its content. state_open checks the whole file and refuses damage.
  */
@@ -54,12 +54,17 @@ int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *j
  * blocks. */
 int state_reserve_seq(struct state *s, uint64_t ahead, uint64_t *ret_first, struct err *err);
 
+/* A unit in which a text could not be copied for want of memory has failed: state_commit then refuses it. */
 struct state_unit *state_begin(struct state *s);
 void state_put_job(struct state_unit *u, const struct state_job *job); /* with its status */
 void state_put_status(struct state_unit *u, uint64_t id, const char *status);
 void state_put_event(struct state_unit *u, const struct state_event *e);
 void state_put_seq(struct state_unit *u, uint64_t limit); /* numbers below may have been given out */
-/* `done` may be NULL; status: 0, or -ENOSPC for an optional unit. */
+void state_fail(struct state_unit *u); /* for a caller whose own memory for the unit ran out */
+bool state_failed(const struct state_unit *u);
+void state_discard(struct state_unit *u); /* in place of state_commit */
+/* `done` may be NULL; status: 0, or for an optional unit -ENOSPC (the disk is full) or -ENOMEM. A unit that has failed is
+ * discarded by the caller, not committed. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 bool state_idle(const struct state *s); /* nothing waits for the disk */
 

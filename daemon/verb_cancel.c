@@ -1,5 +1,11 @@
-/* cancel: a queued job ends at once; a running one writes a checkpoint first, or is killed. Answered when on disk. */
+/* cancel: a queued job ends at once; a running one writes a checkpoint first, or is killed. Answered when on disk.
+ *
+ * The job is altered and saved; when there is no memory for the save the job is put back as it was, and the answer is an
+ * error. */
+#include <stdlib.h>
+
 #include "base/clock.h"
+#include "base/mem.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
 #include "daemon/server.h"
@@ -18,29 +24,58 @@ static void on_disk(void *ctx, int status)
     free(c);
 }
 
-static void save(struct request *rq, struct job *j, const char *event, const char *members)
-{
-    struct cancelling *c = xcalloc(1, sizeof *c);
-    *c = (struct cancelling){rq, j->id};
-    jobs_save(rq->daemon->jobs, j, event, members, on_disk, c);
-}
-
 /* Its end may not be on disk yet: nothing is committed, after it. */
-static void reply_ended(struct request *rq, const struct job *j)
+static void reply_ended(struct cancelling *c)
 {
-    struct cancelling *c = xcalloc(1, sizeof *c);
-    *c = (struct cancelling){rq, j->id};
-    state_commit(state_begin(rq->daemon->state), false, on_disk, c);
+    state_commit(state_begin(c->rq->daemon->state), false, on_disk, c);
 }
 
-static void cancel_queued(struct request *rq, struct job *j)
+/* The job in another state, saved. False: there is no memory, the job is as it was, and the request has failed and is gone. */
+static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
+                   const char *members)
 {
-    j->cancel = true;
-    j->exit = EXIT_CANCELLED;
-    j->ended_ms = clock_wall_ns() / 1000000;
-    job_set_state(j, JOB_CANCELLED, "");
-    save(rq, j, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null");
-    workers_schedule(rq->daemon); /* it may have held up others */
+    struct request *rq = c->rq;
+    struct job was = *j;
+    char *reason = mem_strdup(to->reason);
+    *j = *to;
+    j->reason = reason;
+    if (reason != NULL && jobs_try_save(rq->daemon->jobs, j, event, members, on_disk, c) == 0) {
+        free(was.reason);
+        return true;
+    }
+    *j = was;
+    free(reason);
+    free(c);
+    request_out_of_memory(rq);
+    return false;
+}
+
+static void cancel_queued(struct cancelling *c, struct job *j)
+{
+    struct daemon *d = c->rq->daemon;
+    struct job to = *j;
+    to.cancel = true;
+    to.exit = EXIT_CANCELLED;
+    to.ended_ms = clock_wall_ns() / 1000000;
+    to.before = j->state;
+    to.state = JOB_CANCELLED;
+    to.reason = "";
+    if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
+        workers_schedule(d); /* it may have held up others */
+}
+
+static void cancel_running(struct cancelling *c, struct job *j, bool now)
+{
+    struct daemon *d = c->rq->daemon;
+    struct job to = *j;
+    to.cancel = true;
+    if (j->state == JOB_RUNNING) {
+        to.before = j->state;
+        to.state = JOB_STOPPING;
+        to.reason = "writes a checkpoint and stops";
+    }
+    if (change(c, j, &to, j->cancel ? NULL : "stopping", "\"by\":\"cancel\""))
+        workers_cancel(d, j, now);
 }
 
 void verb_cancel(struct request *rq)
@@ -59,18 +94,16 @@ void verb_cancel(struct request *rq)
     struct job *j = request_job(rq, id);
     if (j == NULL)
         return;
-    if (job_ended(j)) {
-        reply_ended(rq, j);
+    struct cancelling *c = mem_calloc(1, sizeof *c);
+    if (c == NULL) {
+        request_out_of_memory(rq);
         return;
     }
-    if (j->worker == NULL || j->worker->phase == WORKER_ENDED) { /* that one only has to exit */
-        cancel_queued(rq, j);
-        return;
-    }
-    bool first = !j->cancel;
-    j->cancel = true;
-    if (j->state == JOB_RUNNING)
-        job_set_state(j, JOB_STOPPING, "writes a checkpoint and stops");
-    workers_cancel(rq->daemon, j, now);
-    save(rq, j, first ? "stopping" : NULL, "\"by\":\"cancel\"");
+    *c = (struct cancelling){rq, id};
+    if (job_ended(j))
+        reply_ended(c);
+    else if (j->worker == NULL || j->worker->phase == WORKER_ENDED) /* that one only has to exit */
+        cancel_queued(c, j);
+    else
+        cancel_running(c, j, now);
 }

@@ -36,7 +36,7 @@ static void add_device(struct strbuf *b, const struct daemon *d, uint32_t i)
 void verb_devices(struct request *rq)
 {
     const struct daemon *d = rq->daemon;
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     if (!request_no_params(rq))
         return;
     strbuf_add(&b, "{");

@@ -25,7 +25,7 @@ void verb_list(struct request *rq)
     }
     if (limit > LIST_MOST)
         limit = LIST_MOST;
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     const struct jobs *jobs = rq->daemon->jobs;
     strbuf_add(&b, "{\"jobs\":[");
     for (size_t i = jobs_after(jobs, after); i < jobs->all.n; i++) {

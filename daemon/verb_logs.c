@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "base/utf8.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
@@ -39,7 +39,7 @@ static void read_log(uv_work_t *work)
 static void reply_log(uv_work_t *work, int status)
 {
     struct log_read *l = work->data;
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     struct err err = {0};
     (void)status;
     if (l->n < 0) {
@@ -78,7 +78,11 @@ void verb_logs(struct request *rq)
     const struct job *j = request_job(rq, id);
     if (j == NULL)
         return;
-    struct log_read *l = xcalloc(1, sizeof *l);
+    struct log_read *l = mem_calloc(1, sizeof *l);
+    if (l == NULL) {
+        request_out_of_memory(rq);
+        return;
+    }
     l->rq = rq;
     l->offset = offset;
     l->limit = limit;

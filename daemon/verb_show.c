@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "daemon/jobs.h"
 #include "daemon/server.h"
 
@@ -15,7 +15,7 @@ static void with_disk(void *ctx, int status, const struct state_job *disk)
 {
     struct showing *s = ctx;
     struct request *rq = s->rq;
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     struct err err = {0};
     if (status == 0 && jobs_find(rq->daemon->jobs, disk->id)->archived && !s->archived) {
         s->archived = true; /* what was read is older than its end */
@@ -23,6 +23,10 @@ static void with_disk(void *ctx, int status, const struct state_job *disk)
         return;
     }
     free(s);
+    if (status == -ENOMEM) {
+        request_out_of_memory(rq);
+        return;
+    }
     if (status < 0) {
         err_set(&err, status, "the job cannot be read from the state; see the daemon's log");
         request_fail(rq, WIRE_INTERNAL, &err);
@@ -44,7 +48,11 @@ void verb_show(struct request *rq)
     if (json_obj_end(&o) < 0) {
         request_refuse(rq, &err);
     } else if ((j = request_job(rq, id)) != NULL) {
-        struct showing *s = xcalloc(1, sizeof *s);
+        struct showing *s = mem_calloc(1, sizeof *s);
+        if (s == NULL) {
+            request_out_of_memory(rq);
+            return;
+        }
         *s = (struct showing){rq, j->archived};
         state_read_job(rq->daemon->state, id, with_disk, s);
     }

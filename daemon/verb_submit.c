@@ -1,32 +1,120 @@
 /* submit: checks the schema, freezes the spec, and answers when the job is on disk. It opens no file that the spec names:
- * that is the worker's business, with the user's rights. */
+ * that is the worker's business, with the user's rights.
+ *
+ * The way of a submit: submit_prepare turns the parameters into a struct submission (in the pool when the line is large),
+ * verb_submit asks for the user's name, with_name adds the job, on_disk answers. A client sizes everything in a submission,
+ * so each allocation may fail, and the answer is then an error.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pwd.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "daemon/devices.h"
+#include "daemon/quota.h"
 #include "daemon/server.h"
+#include "daemon/users.h"
 #include "daemon/worker/spec.h"
 #include "daemon/workers.h"
 
 #define KEY_MOST 128
 
 struct submission {
+    char *dir, *key;    /* key may be NULL */
+    struct strbuf text; /* the spec, printed */
+    uint64_t hash;      /* of spec and dir */
+    struct spec *spec;  /* NULL: spec_err says why not */
+    struct err spec_err;
+    /* loop thread only */
     struct request *rq;
+    struct users_ask ask;
     uint64_t id;
 };
 
+static void submission_free(struct submission *s)
+{
+    if (s == NULL)
+        return;
+    free(s->dir);
+    free(s->key);
+    strbuf_finish(&s->text);
+    spec_destroy(s->spec);
+    free(s);
+}
+
+/* ---- the parameters; any thread ---- */
+
+static int take_params(const struct json *params, const struct json **ret_spec, const char **ret_dir,
+                       const char **ret_key, struct err *err)
+{
+    struct json_obj o;
+    json_obj_begin(&o, params, "", err);
+    if (json_take(&o, "spec", JSON_REQUIRED, ret_spec) && json_type(*ret_spec) != JSON_OBJECT)
+        json_fail(&o, "spec", -EINVAL, "must be an object");
+    if (json_take_string(&o, "dir", JSON_REQUIRED, ret_dir)) {
+        if ((*ret_dir)[0] != '/')
+            json_fail(&o, "dir", -EINVAL, "must be an absolute path");
+        else if (strlen(*ret_dir) >= PATH_MAX)
+            json_fail(&o, "dir", -EINVAL, "is too long: at most %d bytes", PATH_MAX - 1);
+    }
+    if (json_take_name(&o, "key", JSON_OPTIONAL, ret_key) &&
+        ((*ret_key)[0] == '\0' || strlen(*ret_key) > KEY_MOST))
+        json_fail(&o, "key", -EINVAL, "must have 1 to %d characters", KEY_MOST);
+    return json_obj_end(&o);
+}
+
+static int fill(struct submission *s, const struct json *params, struct err *err)
+{
+    const struct json *spec = NULL;
+    const char *dir = NULL, *key = NULL;
+    int r = take_params(params, &spec, &dir, &key, err);
+    if (r < 0)
+        return r;
+    s->text.mode = STRBUF_FAILS;
+    json_add(&s->text, spec);
+    s->dir = mem_strdup(dir);
+    s->key = key != NULL ? mem_strdup(key) : NULL;
+    if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
+        return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
+    s->hash = jobs_spec_hash(s->text.at, dir);
+    /* A wrong spec is no failure yet: with a key that was used before the answer is about the key. */
+    if (spec_read_closed(spec, dir, &s->spec, &s->spec_err) == -ENOMEM)
+        return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
+    return 0;
+}
+
+void *submit_prepare(const struct json *params, struct err *err)
+{
+    struct submission *s = mem_calloc(1, sizeof *s);
+    if (s == NULL) {
+        err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
+        return NULL;
+    }
+    if (fill(s, params, err) == 0)
+        return s;
+    submission_free(s);
+    return NULL;
+}
+
+/* ---- answers ---- */
+
 static void reply(struct request *rq, const struct job *j, bool duplicate)
 {
-    struct strbuf b = {0};
+    struct strbuf b = {.mode = STRBUF_FAILS};
     job_short_json(rq->daemon->jobs, j, &b);
     strbuf_addf(&b, ",\"duplicate\":%s}", duplicate ? "true" : "false");
     request_reply(rq, &b);
     strbuf_finish(&b);
+}
+
+static void fail_full(struct submission *s)
+{
+    struct err err = {0};
+    err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
+    request_fail(s->rq, WIRE_FAILED, &err);
 }
 
 static void on_disk(void *ctx, int status)
@@ -36,42 +124,50 @@ static void on_disk(void *ctx, int status)
     if (status == 0) {
         reply(s->rq, jobs_find(d->jobs, s->id), false);
         workers_schedule(d);
+    } else if (status == -ENOMEM) {
+        request_out_of_memory(s->rq);
     } else {
-        struct err err = {0};
-        err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
-        request_fail(s->rq, WIRE_FAILED, &err);
+        fail_full(s);
     }
-    free(s);
+    submission_free(s);
 }
 
-/* A retry that came before the first one was on disk: it waits its turn. An empty unit is committed after that one. */
+/* A retry that came before the first one was on disk waits for that: an empty unit is committed after it. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
-    struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
-    struct err err = {0};
+    const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
-    if (j != NULL && j->on_disk) {
+    if (j != NULL && j->on_disk)
         reply(s->rq, j, true);
-    } else {
-        err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
-        request_fail(s->rq, WIRE_FAILED, &err);
-    }
-    free(s);
+    else
+        fail_full(s);
+    submission_free(s);
 }
 
-static void answer_duplicate(struct request *rq, const struct job *j, uint64_t spec_hash)
+static void refuse(struct submission *s, int r, const struct err *err)
+{
+    if (r == -ENOMEM)
+        request_out_of_memory(s->rq);
+    else
+        request_fail(
+            s->rq, r == -EINVAL || r == -EEXIST || r == -EOPNOTSUPP ? WIRE_INVALID_PARAMS : WIRE_FAILED, err);
+    submission_free(s);
+}
+
+static void answer_duplicate(struct submission *s, const struct job *j)
 {
     struct err err = {0};
-    if (j->spec_hash != spec_hash) {
+    if (j->spec_hash != s->hash) {
         err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
-        request_refuse(rq, &err);
+        refuse(s, err.code, &err);
         return;
     }
-    struct submission *s = xcalloc(1, sizeof *s);
-    *s = (struct submission){rq, j->id};
-    state_commit(state_begin(rq->daemon->state), false, duplicate_on_disk, s);
+    s->id = j->id;
+    state_commit(state_begin(s->rq->daemon->state), false, duplicate_on_disk, s);
 }
+
+/* ---- the job ---- */
 
 static struct job_ask ask_of(const struct spec *s)
 {
@@ -100,79 +196,51 @@ static int check(struct request *rq, const struct job_ask *ask, struct err *err)
     return queue_admits(ask, &m, err);
 }
 
-static void user_name(uid_t uid, char *buf, size_t size)
+static int add(struct submission *s, const char *user, struct err *err)
 {
-    const struct passwd *pw = getpwuid(uid);
-    if (pw != NULL)
-        snprintf(buf, size, "%s", pw->pw_name);
-    else
-        snprintf(buf, size, "%u", (unsigned)uid);
-}
-
-static void submit(struct request *rq, const char *text, const struct spec *spec, const char *dir,
-                   const char *key)
-{
-    struct err err = {0};
-    struct job_ask ask = ask_of(spec);
-    char user[64];
-    int r = check(rq, &ask, &err);
-    if (r < 0) {
-        request_fail(rq, r == -EINVAL ? WIRE_INVALID_PARAMS : WIRE_FAILED, &err);
-        return;
-    }
-    user_name(rq->uid, user, sizeof user);
+    struct request *rq = s->rq;
+    struct job_ask ask = ask_of(s->spec);
+    int r = check(rq, &ask, err);
+    if (r < 0)
+        return r;
     struct job_new n = {
         .uid = rq->uid,
-        .key = key,
-        .name = spec->name,
+        .key = s->key,
+        .name = s->spec->name,
         .user = user,
-        .dir = dir,
-        .output = spec->output,
-        .spec = text,
+        .dir = s->dir,
+        .output = s->spec->output,
+        .spec = s->text.at,
+        .spec_hash = s->hash,
         .ask = ask,
     };
-    struct submission *s = xcalloc(1, sizeof *s);
-    s->rq = rq;
-    s->id = jobs_add(rq->daemon->jobs, &n, on_disk, s)->id;
+    return jobs_add(rq->daemon->jobs, &n, on_disk, s, &s->id, err);
 }
 
-static int take_params(struct request *rq, const struct json **ret_spec, const char **ret_dir,
-                       const char **ret_key, struct err *err)
+static void with_name(struct users_ask *ask, const char *user)
 {
-    struct json_obj o;
-    json_obj_begin(&o, rq->params, "", err);
-    if (json_take(&o, "spec", JSON_REQUIRED, ret_spec) && json_type(*ret_spec) != JSON_OBJECT)
-        json_fail(&o, "spec", -EINVAL, "must be an object");
-    if (json_take_string(&o, "dir", JSON_REQUIRED, ret_dir)) {
-        if ((*ret_dir)[0] != '/')
-            json_fail(&o, "dir", -EINVAL, "must be an absolute path");
-        else if (strlen(*ret_dir) >= PATH_MAX)
-            json_fail(&o, "dir", -EINVAL, "is too long: at most %d bytes", PATH_MAX - 1);
-    }
-    if (json_take_name(&o, "key", JSON_OPTIONAL, ret_key) &&
-        ((*ret_key)[0] == '\0' || strlen(*ret_key) > KEY_MOST))
-        json_fail(&o, "key", -EINVAL, "must have 1 to %d characters", KEY_MOST);
-    return json_obj_end(&o);
+    struct submission *s = (struct submission *)((char *)ask - offsetof(struct submission, ask));
+    const struct job *before = s->key != NULL ? jobs_find_key(s->rq->daemon->jobs, s->rq->uid, s->key) : NULL;
+    struct err err = {0};
+    int r;
+    if (before != NULL)
+        answer_duplicate(s, before);
+    else if (s->spec == NULL)
+        refuse(s, -EINVAL, &s->spec_err); /* whatever its errno: the parameters are wrong */
+    else if ((r = add(s, user, &err)) < 0)
+        refuse(s, r, &err);
 }
 
 void verb_submit(struct request *rq)
 {
+    struct submission *s = rq->prepared;
     struct err err = {0};
-    const struct json *node = NULL;
-    const char *dir = NULL, *key = NULL;
-    struct spec *spec = NULL;
-    if (take_params(rq, &node, &dir, &key, &err) < 0) {
-        request_refuse(rq, &err);
+    s->rq = rq;
+    int r = quota_take_submit(rq->daemon->quota, rq->uid, daemon_now_ms(rq->daemon), &err);
+    if (r < 0) {
+        refuse(s, r, &err);
         return;
     }
-    char *text = json_print(node);
-    const struct job *before = key != NULL ? jobs_find_key(rq->daemon->jobs, rq->uid, key) : NULL;
-    if (before != NULL)
-        answer_duplicate(rq, before, jobs_spec_hash(text, dir));
-    else if (spec_parse_closed(text, strlen(text), "spec", dir, &spec, &err) < 0)
-        request_refuse(rq, &err);
-    else
-        submit(rq, text, spec, dir, key);
-    spec_destroy(spec);
-    free(text);
+    s->ask = (struct users_ask){.uid = rq->uid, .done = with_name};
+    users_ask(rq->daemon->users, &s->ask);
 }

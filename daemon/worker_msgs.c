@@ -464,9 +464,10 @@ static void on_line(struct peer *p, char *line, size_t bytes)
     wire_msg_finish(&m);
 }
 
-static void on_too_long(struct peer *p)
+static void on_refused(struct peer *p, int code)
 {
-    (void)p; /* it is closed */
+    (void)p; /* it is closed; the worker connects again */
+    (void)code;
 }
 
 static void on_drained(struct peer *p)
@@ -489,7 +490,7 @@ static void on_closed(struct peer *p)
     maybe_free(c);
 }
 
-static const struct peer_ops wconn_ops = {on_line, on_too_long, on_drained, on_ended, on_closed};
+static const struct peer_ops wconn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
 
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
 {

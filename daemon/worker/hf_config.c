@@ -57,10 +57,11 @@ static void key_path(const struct reader *c, const char *key, char *buf, size_t 
 /* "found 3": a short form of any value. */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
-    char *text = json_print(node);
+    struct strbuf b = {.mode = STRBUF_FAILS}; /* the value may be as large as the document */
 
-    utf8_copy(buf, size, text);
-    free(text);
+    json_add(&b, node);
+    utf8_copy(buf, size, b.at ? b.at : "a value");
+    strbuf_finish(&b);
 }
 
 static void refuse(struct reader *c, const char *key, const struct json *node, int code, const char *why)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/bounded.h"
 #include "base/checked.h"
 #include "daemon/worker/spec_private.h"
 
@@ -234,58 +235,87 @@ static int settle(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* `how` says what kind of reader it is; the spec and err are filled in here. */
-static int parse(const char *text, size_t bytes, const char *name, bool comments,
-                 const struct spec_reader *how, struct spec **ret, struct err *err)
+/* Everything that is made is in reader->s->arena, which the caller destroys on failure. */
+static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
-    struct arena *arena;
+    int r;
+
+    reader->s = arena_alloc(arena, sizeof *reader->s);
+    reader->s->arena = arena;
+    set_defaults(reader->s);
+    r = read_top(reader, doc);
+    if (r == 0)
+        r = spec_check_init(reader->s, reader->err);
+    if (r == 0)
+        r = check_eval(reader->s, reader->err);
+    if (r == 0)
+        r = settle(reader->s, reader->err);
+    if (r == 0)
+        r = check_activations(reader->s, reader->err);
+    return r;
+}
+
+/* `how` says what kind of reader it is; the spec is filled in here. */
+static int parse(const char *text, size_t bytes, const char *name, bool comments, const struct spec_reader *how,
+                 struct spec **ret)
+{
     struct spec_reader reader = *how;
+    struct arena *arena;
     struct json *doc;
-    int r = json_parse(text, bytes, name, comments, &doc, err);
+    int r = json_parse(text, bytes, name, comments, &doc, reader.err);
 
     if (r < 0)
         return r;
     arena = arena_create();
-    reader.s = arena_alloc(arena, sizeof *reader.s);
-    reader.s->arena = arena;
-    reader.err = err;
-    set_defaults(reader.s);
-    r = read_top(&reader, doc);
-    if (r == 0)
-        r = spec_check_init(reader.s, err);
-    if (r == 0)
-        r = check_eval(reader.s, err);
-    if (r == 0)
-        r = settle(reader.s, err);
-    if (r == 0)
-        r = check_activations(reader.s, err);
+    r = read_spec(&reader, arena, doc);
     json_free(doc);
-    if (r < 0) {
+    if (r == 0)
+        *ret = reader.s;
+    else
         arena_destroy(arena);
-        return r;
-    }
-    *ret = reader.s;
-    return 0;
+    return r;
 }
 
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
                struct spec **ret, struct err *err)
 {
-    return parse(text, bytes, name, comments, &(struct spec_reader){.base_dir = base_dir}, ret, err);
-}
-
-int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
-                      struct err *err)
-{
-    return parse(text, bytes, name, false, &(struct spec_reader){.base_dir = base_dir, .closed = true}, ret,
-                 err);
+    return parse(text, bytes, name, comments, &(struct spec_reader){.base_dir = base_dir, .err = err}, ret);
 }
 
 int spec_parse_accepted(const char *text, size_t bytes, const char *name, const char *base_dir,
                         struct spec **ret, struct err *err)
 {
-    return parse(text, bytes, name, false, &(struct spec_reader){.base_dir = base_dir, .accepted = true}, ret,
-                 err);
+    return parse(text, bytes, name, false,
+                 &(struct spec_reader){.base_dir = base_dir, .accepted = true, .err = err}, ret);
+}
+
+struct closed_reading {
+    struct spec_reader reader;
+    const struct json *doc;
+};
+
+static int read_closed(void *arg)
+{
+    struct closed_reading *c = arg;
+    struct arena *arena = arena_create();
+    int r = read_spec(&c->reader, arena, c->doc);
+
+    if (r < 0)
+        arena_destroy(arena);
+    return r;
+}
+
+int spec_read_closed(const struct json *doc, const char *base_dir, struct spec **ret, struct err *err)
+{
+    struct closed_reading c = {.reader = {.base_dir = base_dir, .closed = true, .err = err}, .doc = doc};
+    struct bounded scope = {0}; /* no limit of its own: only so that it ends when memory does */
+    int r = bounded_run(&scope, read_closed, &c);
+
+    if (scope.ended_early)
+        return err_set(err, -ENOMEM, "out of memory while reading the spec");
+    if (r == 0)
+        *ret = c.reader.s;
+    return r;
 }
 
 /* To the end, whatever it is: a file, a pipe. */

@@ -134,6 +134,8 @@ struct spec {
     } resolved;
 };
 
+struct json;
+
 /* A file that a person wrote: // comments are accepted, relative paths inside resolve against the current
  * directory. Errors: -EINVAL with the JSON path; -EOPNOTSUPP for what the schema knows and this version does
  * not do yet; what open and read return, with the file. */
@@ -144,10 +146,9 @@ int spec_load_in(const char *path, const char *base_dir, struct spec **ret, stru
 /* `name` stands for the text in messages. base_dir: where relative paths begin; NULL: leave them alone. */
 int spec_parse(const char *text, size_t bytes, const char *name, const char *base_dir, bool comments,
                struct spec **ret, struct err *err);
-/* The same without opening any file: for those who may not, as the daemon. A model that is in a folder has no layers then, so
- * nothing but the rest of the spec may be looked at. */
-int spec_parse_closed(const char *text, size_t bytes, const char *name, const char *base_dir, struct spec **ret,
-                      struct err *err);
+/* The same for a document that is parsed, and without opening any file: for those who may not, as the daemon. A model that is
+ * in a folder has no layers then, so nothing but the rest of the spec may be looked at. -ENOMEM when memory runs out. */
+int spec_read_closed(const struct json *doc, const char *base_dir, struct spec **ret, struct err *err);
 /* The same as spec_parse for a spec that the daemon accepted, perhaps an earlier version of it: keys that
  * were accepted then and are refused now are ignored, as they were then. */
 int spec_parse_accepted(const char *text, size_t bytes, const char *name, const char *base_dir,

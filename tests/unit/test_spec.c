@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "daemon/worker/spec.h"
 
@@ -248,6 +250,17 @@ static void test_every_name_of_the_tables_is_accepted(void **state)
     }
 }
 
+static int parse_closed(const char *text, struct spec **ret, struct err *err)
+{
+    struct json *doc = NULL;
+    int r = json_parse(text, strlen(text), "job", false, &doc, err);
+
+    if (r == 0)
+        r = spec_read_closed(doc, "/base", ret, err);
+    json_free(doc);
+    return r;
+}
+
 /* The daemon reads specs of others and opens nothing that they name. */
 static void test_closed_spec_opens_no_folder(void **state)
 {
@@ -258,14 +271,14 @@ static void test_closed_spec_opens_no_folder(void **state)
 
     (void)state;
     assert_int_equal(spec_parse(text, strlen(text), "job", "/base", false, &s, &err), -ENOENT);
-    if (spec_parse_closed(text, strlen(text), "job", "/base", &s, &err) < 0)
+    if (parse_closed(text, &s, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_string_equal(s->from, "/base/no such folder");
     assert_int_equal(s->model.n_layers, 0);
     assert_int_equal(s->train.global_batch, 8);
     spec_destroy(s);
     text = job("{\"from\":\"f\",\"contxt\":3}", data, NULL, NULL, NULL);
-    assert_int_equal(spec_parse_closed(text, strlen(text), "job", "/base", &s, &err), -EINVAL);
+    assert_int_equal(parse_closed(text, &s, &err), -EINVAL);
 }
 
 /* ------------------------------------------------------------------------------------------ refused */
@@ -641,7 +654,7 @@ static void test_accepted_spec_may_have_keys_that_are_refused_now(void **state)
 
     (void)state;
     check_refused(text, -EOPNOTSUPP, "queue.priority", "not supported yet");
-    assert_int_equal(spec_parse_closed(text, strlen(text), "job.json", "/base", &s, NULL), -EOPNOTSUPP);
+    assert_int_equal(parse_closed(text, &s, NULL), -EOPNOTSUPP);
     assert_int_equal(spec_parse_accepted(text, strlen(text), "job.json", "/base", &s, NULL), 0);
     assert_int_equal(s->queue.time_limit_s, 2);
     spec_destroy(s);
@@ -927,9 +940,42 @@ static void test_largest_chain_is_built(void **state)
     spec_destroy(s);
 }
 
+/* Whichever allocation fails, a closed reading returns -ENOMEM and leaves nothing behind (the sanitizer counts). */
+static void test_without_memory_a_closed_reading_fails_and_leaves_nothing(void **state)
+{
+    struct strbuf b = {0};
+    uint64_t n = 0;
+
+    (void)state;
+    strbuf_add(&b, "{\"schema\":\"job/v1\",\"model\":{\"type\":\"chain\",\"input\":6,\"layers\":[");
+    for (int i = 0; i < 300; i++)
+        strbuf_add(&b, "{\"op\":\"linear\",\"out\":6},{\"residual\":[{\"op\":\"linear\",\"out\":6},{\"op\":\"tanh\"}]},");
+    strbuf_add(&b, "{\"op\":\"linear\",\"out\":3}]},\"data\":{\"format\":\"synthetic\",\"samples\":64},"
+                   "\"train\":{\"steps\":3,\"global_batch\":8},\"optimizer\":{\"type\":\"sgd\",\"lr\":0.1}}");
+    struct json *doc = NULL;
+    assert_int_equal(json_parse(b.at, b.n, "job", false, &doc, NULL), 0);
+    for (bool failed = true; failed;) {
+        struct spec *s = NULL;
+        struct err err = {0};
+        mem_fail_nth(++n);
+        int r = spec_read_closed(doc, "/base", &s, &err);
+        failed = mem_has_failed();
+        mem_fail_nth(0);
+        if (r != (failed ? -ENOMEM : 0))
+            fail_msg("allocation %d: %d %s", (int)n, r, err.msg);
+        assert_int_equal(err.code, r);
+        assert_true((s != NULL) == (r == 0));
+        spec_destroy(s);
+    }
+    assert_true(n > 5); /* chunks of the arena */
+    json_free(doc);
+    strbuf_finish(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_memory_a_closed_reading_fails_and_leaves_nothing),
         cmocka_unit_test(test_defaults_are_set),
         cmocka_unit_test(test_example_of_the_formats_page_is_read),
         cmocka_unit_test(test_mlp_becomes_a_chain),

@@ -1,0 +1,120 @@
+/* See quota.h. A user's tokens are counted in thousandths, so that a millisecond at one token a second is not rounded to
+ * nothing. Loop thread only. */
+#include "daemon/quota.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+#include "base/vec.h"
+
+#define TOKEN 1000u
+
+struct user {
+    uid_t uid;
+    uint64_t bytes;
+    uint64_t tokens;   /* in thousandths; at most burst * TOKEN */
+    uint64_t since_ms; /* when `tokens` was right */
+};
+
+struct quota {
+    struct quota_limits limits;
+    VEC(struct user) users;
+};
+
+struct quota *quota_create(const struct quota_limits *limits)
+{
+    struct quota *q = xcalloc(1, sizeof *q);
+    q->limits = *limits;
+    return q;
+}
+
+void quota_destroy(struct quota *q)
+{
+    if (q == NULL)
+        return;
+    vec_free(&q->users);
+    free(q);
+}
+
+static struct user *look(const struct quota *q, uid_t uid)
+{
+    for (size_t i = 0; i < q->users.n; i++)
+        if (q->users.at[i].uid == uid)
+            return &q->users.at[i];
+    return NULL;
+}
+
+static struct user *find(struct quota *q, uid_t uid)
+{
+    struct user *u = look(q, uid);
+    if (u != NULL)
+        return u;
+    vec_push(&q->users, (struct user){.uid = uid, .tokens = q->limits.submit_burst * TOKEN});
+    return &q->users.at[q->users.n - 1];
+}
+
+/* Tokens grow by per_s thousandths a millisecond, up to the burst. */
+static void refill(const struct quota_limits *l, struct user *u, uint64_t now_ms)
+{
+    uint64_t full = l->submit_burst * TOKEN, missing = full - u->tokens, passed = now_ms - u->since_ms;
+    u->tokens = passed >= missing / l->submits_per_s + 1 ? full : u->tokens + passed * l->submits_per_s;
+    u->since_ms = now_ms;
+}
+
+int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *err)
+{
+    const struct quota_limits *l = &q->limits;
+    if (l->submits_per_s == 0 || l->submit_burst == 0)
+        return 0;
+    struct user *u = find(q, uid);
+    refill(l, u, now_ms);
+    if (u->tokens >= TOKEN) {
+        u->tokens -= TOKEN;
+        return 0;
+    }
+    uint64_t wait_ms = (TOKEN - u->tokens + l->submits_per_s - 1) / l->submits_per_s;
+    return err_set(err, -EAGAIN,
+                   "user %u submits faster than %" PRIu64 " jobs a second after a burst of %" PRIu64
+                   "; try again in %" PRIu64 " ms, or start tuttid with a greater --user-submit-rate",
+                   (unsigned)uid, l->submits_per_s, l->submit_burst, wait_ms);
+}
+
+int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err)
+{
+    const struct user *u = look(q, uid);
+    uint64_t taken = u != NULL ? u->bytes : 0, most = q->limits.state_bytes;
+    char room[64];
+    struct strbuf b = strbuf_fixed(room, sizeof room);
+    if (most == 0 || (taken <= most && bytes <= most - taken))
+        return 0;
+    strbuf_add_bytes(&b, taken);
+    strbuf_add(&b, " of ");
+    strbuf_add_bytes(&b, most);
+    return err_set(
+        err, -EAGAIN,
+        "the unfinished jobs of user %u take %s of state, and this job takes %" PRIu64
+        " bytes more; try again when some have ended, or start tuttid with a greater --user-state-bytes",
+        (unsigned)uid, room, bytes);
+}
+
+void quota_charge(struct quota *q, uid_t uid, uint64_t bytes)
+{
+    find(q, uid)->bytes += bytes;
+}
+
+void quota_release(struct quota *q, uid_t uid, uint64_t bytes)
+{
+    struct user *u = find(q, uid);
+    assert(u->bytes >= bytes);
+    u->bytes -= bytes;
+}
+
+uint64_t quota_bytes(const struct quota *q, uid_t uid)
+{
+    const struct user *u = look(q, uid);
+    return u != NULL ? u->bytes : 0;
+}
