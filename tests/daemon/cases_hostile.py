@@ -208,6 +208,63 @@ def test_lines_full_of_small_things(t):
     finish(t, d)
 
 
+def address_space(d):
+    return memory(d, "VmSize")
+
+
+@case
+def test_without_address_space_large_requests_are_refused_and_the_rest_goes_on(t):
+    """A limit on the address space, just above what the daemon has: lines of a megabyte have no room, others do."""
+    if heavy():
+        t.skip("sanitizers need all of the address space")
+    d = idle_daemon(t)
+    layers = [{"op": "linear", "out": 8, "bias": False}, {"op": "tanh"}] * 4999 + [{"op": "linear", "out": 3}]
+    big = spec("out", {"model": {"type": "chain", "input": 6, "layers": layers}})
+    lines = [b"[" + b"0," * 499999 + b"0]\n", request(1, "submit", spec=big, dir=t.dir),
+             request(1, "ping", x=[[]] * 90000)]
+    with d.connect() as c:
+        for line in lines:  # what is kept from the first time on is taken
+            c.send_raw(line)
+            c.read_line()
+    for spare in (0, 1 << 20, 4 << 20, 16 << 20):
+        limit = address_space(d) + spare
+        resource.prlimit(d.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        for line in lines:
+            for _ in range(3):
+                with d.connect() as c:
+                    try:
+                        c.send_raw(line)
+                        answer = c.read_line()
+                    except (Gone, OSError):
+                        answer = None
+                    if answer is None:
+                        continue  # it hung up: the last resort
+                    t.check("result" in answer or answer["error"]["data"]["errno"] in ("ENOMEM", "E2BIG", "EINVAL", "EAGAIN"),
+                            f"{spare >> 20} MiB to spare: {str(answer)[:200]}")
+        t.check(d.alive(), f"the daemon is gone with {spare >> 20} MiB to spare")
+        resource.prlimit(d.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        t.equal(d.call("ping"), {}, "the answer to a ping")
+    finish(t, d)
+
+
+@case
+def test_large_lines_keep_their_place(t):
+    """Requests of one connection begin in the order of their lines, also where a large one goes to the pool."""
+    d = idle_daemon(t)
+    layers = [{"op": "linear", "out": 8}] * 3000 + [{"op": "linear", "out": 3}]
+    big = spec("out", {"model": {"type": "chain", "input": 6, "layers": layers}})
+    with d.connect() as c:
+        c.send_raw(b"".join(request(i, "submit", spec=big if i % 3 == 0 else spec("out"), dir=t.dir) for i in range(30)))
+        ids = dict((line["id"], line["result"]["id"]) for line in (c.read_line() for _ in range(30)))
+        t.equal([ids[i] for i in range(30)], list(range(1, 31)), "the ids of the jobs in the order of the requests")
+        c.send_raw(request(1, "ping", x=[0] * 20000) + request(2, "ping"))
+        t.equal([c.read_line()["id"], c.read_line()["id"]], [1, 2], "the order of the answers")
+    with d.connect() as c:  # one that leaves while its line is in the pool
+        c.send_raw(request(1, "submit", spec=big, dir=t.dir, key="left"))
+    until(lambda: any(j["id"] == 31 for j in d.call("list")["jobs"]), "the job of a client that left")
+    finish(t, d)
+
+
 SEEDS = [request(1, "ping"), request("é", "list", active=True, after=3, limit=5), request(2, "show", id=1),
          request(3, "logs", id=1, offset=4, limit=10), request(4, "watch", id=1, since=0), request(5, "cancel", id=1,
                                                                                                    now=True),

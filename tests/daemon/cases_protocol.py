@@ -602,6 +602,49 @@ def test_the_queue_has_a_limit(t):
 
 
 @case
+def test_a_user_submits_no_faster_than_the_rate(t):
+    d = idle_daemon(t, user_submit_rate=1, user_submit_burst=3)
+    with d.connect() as c:
+        for i in range(3):
+            c.call("submit", spec=spec("out"), dir=t.dir, key=f"{i}")
+        refused(t, lambda: c.call("submit", spec={}, dir=t.dir), -32000, "EAGAIN", "", "1 jobs a second", "burst of 3",
+                "try again in")
+        until(lambda: submitted(c, spec=spec("out"), dir=t.dir), "another token")
+    d.stop()
+
+
+def submitted(c, **params):
+    """Whether the submit passed; False: it is to be tried again."""
+    try:
+        c.call("submit", **params)
+    except RpcError as e:
+        if e.errno != "EAGAIN":
+            raise
+        return False
+    return True
+
+
+@case
+def test_a_users_unfinished_jobs_take_no_more_state_than_allowed(t):
+    layers = [{"op": "linear", "out": 8}] * 2500 + [{"op": "linear", "out": 3}]
+    big = spec("out", {"model": {"type": "chain", "input": 6, "layers": layers}})
+    small = spec("out")
+    d = idle_daemon(t, user_state_bytes="100kB")
+    with d.connect() as c:
+        first = c.call("submit", spec=big, dir=t.dir)["id"]
+        refused(t, lambda: c.call("submit", spec=big, dir=t.dir), -32000, "EAGAIN", "", "97.66 KiB of state",
+                "--user-state-bytes")
+        t.equal(c.call("submit", spec=small, dir=t.dir)["id"], first + 1, "a small one still fits; no id was lost")
+    d.restart()
+    with d.connect() as c:
+        refused(t, lambda: c.call("submit", spec=big, dir=t.dir), -32000, "EAGAIN", "", "of state")
+        c.call("cancel", id=first, now=True)
+        d.wait_job(first, "cancelled")
+        c.call("submit", spec=big, dir=t.dir)  # its room was given back
+    d.stop()
+
+
+@case
 def test_a_spec_as_long_as_a_line_survives(t):
     d = idle_daemon(t)
     layers = [{"op": "linear", "out": 8, "bias": False}, {"op": "tanh"}] * 4999 + [{"op": "linear", "out": 3}]
