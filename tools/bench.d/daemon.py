@@ -91,33 +91,42 @@ def crowd_client(path, folder, number, stop, counts):
         counts[2 * number + ("error" in answer)] += 1
 
 
-def ping_times(path, seconds):
+def loop_ms(daemon):
+    """Processor time of the loop's thread so far, which is the daemon's first."""
+    with open(f"/proc/{daemon.pid}/task/{daemon.pid}/schedstat", encoding="ascii") as f:
+        return int(f.read().split()[0]) / 1e6
+
+
+def ping_times(daemon, path, seconds):
+    """Round trips, and what the loop's thread computed during each: the part that does not depend on how busy the machine is."""
     wire = Wire(path)
-    taken, end = [], time.perf_counter() + seconds
+    taken, computed, end = [], [], time.perf_counter() + seconds
     while time.perf_counter() < end:
-        begin = time.perf_counter()
+        loop, begin = loop_ms(daemon), time.perf_counter()
         wire.send("ping")
         wire.answer()
         taken.append(1000 * (time.perf_counter() - begin))
+        computed.append(loop_ms(daemon) - loop)
         time.sleep(0.005)
-    return sorted(taken)
+    return sorted(taken), sorted(computed)
 
 
-def print_pings(what, taken):
-    at = lambda share: taken[min(len(taken) - 1, int(share * len(taken)))]  # noqa: E731
-    print(f"{what:44} {at(0.5):10.2f} ms p50 {at(0.99):9.2f} ms p99 {taken[-1]:9.2f} ms worst  ({len(taken)} pings)")
+def print_pings(what, times):
+    for name, t in zip((what, "  the loop's thread computed meanwhile"), times):
+        at = lambda share: t[min(len(t) - 1, int(share * len(t)))]  # noqa: B023, E731
+        print(f"{name:44} {at(0.5):10.2f} ms p50 {at(0.99):9.2f} ms p99 {t[-1]:9.2f} ms worst  ({len(t)} pings)")
 
 
 def crowd(tuttid, folder, seconds=10):
     daemon, path = start(tuttid, folder)
     try:
-        print_pings("ping, nobody else", ping_times(path, 2))
+        print_pings("ping, nobody else", ping_times(daemon, path, 2))
         stop, counts = multiprocessing.Event(), multiprocessing.Array("q", 2 * CLIENTS)
         clients = [multiprocessing.Process(target=crowd_client, args=(path, folder, i, stop, counts)) for i in range(CLIENTS)]
         for c in clients:
             c.start()
         time.sleep(1)
-        taken = ping_times(path, seconds)
+        taken = ping_times(daemon, path, seconds)
         stop.set()
         print_pings(f"ping, beside {CLIENTS} clients with specs of {BIG // 1000} kB", taken)
         print(f"{'their submits meanwhile':44} {sum(counts[0::2]):10} done {sum(counts[1::2]):8} refused")
