@@ -263,15 +263,16 @@ def test_serve_heeds_signals(t, value):
 
 
 @case
-def test_serve_stopped_before_it_began_makes_no_more_than_a_step(t):
-    d = Daemon(t, LONG)
+def test_serve_stopped_before_it_began_trains_no_step(t):
+    d, out = Daemon(t, LONG), t.path("runs", "small")
     d.start()
     hello = d.accept("new")
     answer = {"jsonrpc": "2.0", "id": hello["id"], "result": {"spec": d.spec, "dir": d.dir, "lease": d.lease}}
     stop = {"jsonrpc": "2.0", "method": "stop", "params": {"reason": "shutdown"}}
     d.connection.sendall((json.dumps(stop) + "\n" + json.dumps(answer) + "\n").encode())
     o, _ = d.take_outcome()
-    t.equal((o["state"], o["step"]), ("stopped", 1), "outcome")
+    t.equal((o["state"], o["exit"], o["report"], "step" in o), ("stopped", 130, None, False), "outcome")
+    t.check(not os.path.exists(out), "there is an output")
 
 
 # ---- a daemon that goes and comes ----
