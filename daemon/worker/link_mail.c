@@ -99,9 +99,13 @@ void link_history_eval(struct link *l, uint64_t step, double loss, double accura
 
 void link_planning(struct link *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes)
 {
-    post(l, "planning", false,
-         "{\"micro_batch\":%" PRIu32 ",\"tasks\":%" PRIu64 ",\"planning_bytes\":%" PRIu64 "}", micro_batch,
-         tasks, bytes);
+    pthread_mutex_lock(&l->mutex);
+    snprintf(l->planning, sizeof l->planning,
+             "{\"micro_batch\":%" PRIu32 ",\"tasks\":%" PRIu64 ",\"planning_bytes\":%" PRIu64 "}",
+             micro_batch, tasks, bytes);
+    l->planning_due = true;
+    pthread_mutex_unlock(&l->mutex);
+    link_wake(l);
 }
 
 void link_planned(struct link *l, const char *params)
@@ -234,9 +238,11 @@ static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 void link_add_due(struct link *l, uint64_t now)
 {
     const struct link_times *t = &l->config.times;
+    if (l->planning_due) /* before `planned`, also when planning was over by then */
+        add_notification(l, "planning", l->planning);
     if (l->planned_due)
         add_notification(l, "planned", l->planned.at);
-    l->planned_due = false;
+    l->planning_due = l->planned_due = false;
     if (now >= due(l->curve_due, l->curve_ns, t->curve_ns))
         add_curve(l, now);
     add_events(l);
@@ -252,7 +258,7 @@ uint64_t link_next_due(const struct link *l)
 {
     const struct link_times *t = &l->config.times;
     uint64_t at = l->sent_ns + t->alive_ns;
-    if (l->planned_due || l->n_events > 0 || l->outcome_due)
+    if (l->planning_due || l->planned_due || l->n_events > 0 || l->outcome_due)
         return 0; /* posted while the socket was full */
     at = link_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
     return link_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
@@ -296,6 +302,7 @@ static void renew_progress(struct link *l)
 
 void link_begin_again(struct link *l)
 {
+    l->planning_due = l->planning[0] != '\0' && !l->has_planned;
     l->planned_due = l->has_planned;
     l->curve_due = l->has_progress || l->n_evals > 0;
     l->outcome_due = l->has_outcome;

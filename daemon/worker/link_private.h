@@ -47,7 +47,8 @@ struct link {
     struct eval evals[MAX_EVALS]; /* a ring */
     uint64_t n_evals;             /* ever */
     bool has_planned, has_progress, has_outcome;
-    bool planned_due, progress_due, curve_due, outcome_due;
+    char planning[EVENT_BYTES]; /* params; "": nothing was planned yet */
+    bool planning_due, planned_due, progress_due, curve_due, outcome_due;
 
     /* The thread's own. */
     int fd;              /* -1: not connected */

@@ -179,7 +179,7 @@ def test_serve_reports_plan_progress_and_events(t):
     t.equal([e["step"] for e in d.events("checkpoint")], [2, 4, 5], "checkpoints")
     t.equal([e["step"] for e in d.events("eval")], [4, 5], "evaluations")
     names = [m["method"] for m in d.seen]
-    t.equal(names[:2], ["hello", "planned"], "the first messages")
+    t.equal(names[:3], ["hello", "planning", "planned"], "the first messages")
     t.equal(names[-1], "outcome", "the last message")
     for i, m in enumerate(d.seen):
         if m["method"] in ("eval", "checkpoint") and d.seen[i - 1]["method"] == "progress":
