@@ -238,3 +238,20 @@ void sockets_remove(struct sockets *s)
         if (lstat(s->doors[i].path, &st) == 0 && is_ours(&s->doors[i], &st))
             unlink(s->doors[i].path);
 }
+
+static void on_timer_closed(uv_handle_t *h)
+{
+    free(h->data);
+}
+
+void sockets_close(struct sockets *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->doors[i].old != NULL)
+            uv_close((uv_handle_t *)s->doors[i].old, on_pipe_closed);
+        uv_close((uv_handle_t *)s->doors[i].pipe, on_pipe_closed);
+    }
+    if (s->lock.fd >= 0)
+        close(s->lock.fd);
+    uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+}

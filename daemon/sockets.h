@@ -20,5 +20,8 @@ int sockets_listen(struct sockets *s, const char *path, uv_connection_cb on_conn
                    struct err *err);
 /* Removes the files of the sockets, if they are still ours. The daemon ends. */
 void sockets_remove(struct sockets *s);
+/* Listens no longer and gives the lock back; the memory is gone when the loop has run once more. For tests: the daemon
+ * holds its sockets until the process ends. */
+void sockets_close(struct sockets *s);
 
 #endif

@@ -31,6 +31,7 @@
 #include "daemon/jobs.h"
 #include "daemon/quota.h"
 #include "daemon/server.h"
+#include "daemon/sockets.h"
 #include "daemon/users.h"
 
 /* ---- what main.c has ---- */
@@ -96,18 +97,20 @@ static void open_all(void)
                                .private_fd = -1};
     snprintf(d.config.state_dir, sizeof d.config.state_dir, "%s", dir);
     snprintf(d.config.socket, sizeof d.config.socket, "%s/s", dir);
+    snprintf(d.config.worker_socket, sizeof d.config.worker_socket, "%s/w", dir);
     d.quota = quota_create(&d.config.quota);
     d.users = users_create(&loop, NULL);
     d.jobs = jobs_create(&d);
     if (state_open(&(struct state_config){&loop, dir, die, &d}, &d.state, &err) < 0 ||
         events_create(&d, &d.events, &err) < 0 || jobs_load(d.jobs, &err) < 0 ||
-        server_open(&d, &d.server, &err) < 0)
+        sockets_create(&d, &d.sockets, &err) < 0 || server_open(&d, &d.server, &err) < 0)
         fail_msg("%s", err.msg);
 }
 
 static void close_all(void)
 {
     server_close(d.server);
+    sockets_close(d.sockets);
     while (!state_idle(d.state) || !server_idle(d.server))
         uv_run(&loop, UV_RUN_ONCE);
     state_close(d.state);
@@ -131,7 +134,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    static const char *const files[] = {"s", "state.db", "state.db-wal", "state.db-shm"};
+    static const char *const files[] = {"s", "w.lock", "state.db", "state.db-wal", "state.db-shm"};
     char path[128];
     (void)state;
     close_all();
