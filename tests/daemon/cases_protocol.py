@@ -512,7 +512,9 @@ def test_the_same_key_is_the_same_job(t):
         refused(t, lambda: submit({}, "k"), -32602, "EEXIST", "key")
         t.equal((submit(spec("a"), "K")["duplicate"], c.call("submit", spec=spec("a"), dir=t.dir)["duplicate"]),
                 (False, False), "another key, and none")
-        for key in ("x", "k" * 128, "é🎵", "a\nb\t\"'\\", " ", "%s", "1:2"):
+        for key in ("a\nb", "\t", "x\u202e"):
+            refused(t, lambda key=key: submit(spec("a"), key), -32602, "EINVAL", "key", "control or invisible")
+        for key in ("x", "k" * 128, "é🎵", "a\"'\\", " ", "%s", "1:2"):
             t.equal((submit(spec("a"), key)["duplicate"], submit(spec("a"), key)["duplicate"]), (False, True),
                     f"key {key!r:.20}")
         c.call("cancel", id=2)
