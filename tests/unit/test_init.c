@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "daemon/worker/spec.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
@@ -296,10 +297,13 @@ static void test_init_of_a_folder_is_refused(void **state)
         "\"data\":{\"format\":\"bytes\",\"train\":\"t\"},\"train\":{\"steps\":1,\"global_batch\":1},"
         "\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}";
     struct spec *s = NULL;
+    struct json *doc = NULL;
     struct err err = {0};
 
     (void)state;
-    assert_int_equal(spec_parse_closed(text, strlen(text), "job.json", "/base", &s, &err), -EINVAL);
+    assert_int_equal(json_parse(text, strlen(text), "job.json", false, &doc, &err), 0);
+    assert_int_equal(spec_read_closed(doc, "/base", &s, &err), -EINVAL);
+    json_free(doc);
     assert_string_equal(err.path, "init.std");
     assert_non_null(strstr(err.msg, "/base/folder"));
 }
