@@ -10,6 +10,7 @@
 #define KERNELS_LAYER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -176,12 +177,28 @@ uint32_t optimizer_parts(const struct optimizer *o);
 /* Bytes of K for a W block of w_bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
+/* The group state by its parts: one row for each field of struct group_state, one element each. Graph and plan treat the
+ * state as one block; a checkpoint writes and reads the saved parts by their names. */
+enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
+struct group_part {
+    const char *name;
+    enum group_type type;
+    size_t offset; /* in struct group_state */
+    bool
+        saved; /* a checkpoint keeps it; DECIDE makes the other parts anew in every step that is not skipped */
+};
+/* How many parts the group state of this optimizer has; *ret is the first. `decision`: the job clips gradients or skips
+ * steps. Plain SGD without a decision has none, and then there is no GROUP tensor. */
+uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
+/* Bytes of the GROUP tensor; 0 where there is none. */
+uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
+
 /* What an update works on: a W block, or a range of it with the same range of dW and of each part of K. */
 struct optimizer_io {
     float *w;
     const float *dw, *dw2;                /* dw2: of the weights' second use; NULL: there is none */
     float *k[OPTIMIZER_PARTS];            /* the first optimizer_parts of them */
-    const struct step_decision *decision; /* NULL: apply */
+    const struct group_state *group;      /* NULL: apply, with neither scale nor bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };

@@ -195,7 +195,7 @@ struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w 
     float *w;
     const float *dw, *dw2; /* dw2: gradient of a second use of w: dw + dw2 stands for dw; NULL: none */
     float *v;
-    const struct step_decision *decision; /* NULL: apply, scale 1 */
+    const struct group_state *group; /* NULL: apply, scale 1 */
     uint64_t n;
     float momentum, weight_decay;
 };
@@ -204,7 +204,7 @@ struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v;
     float *w;
     const float *dw, *dw2; /* as in op_sgd */
     float *m, *v;
-    const struct step_decision *decision; /* NULL: apply, scale 1 */
+    const struct group_state *group; /* its bc1 and bc2; NULL: apply, scale 1, bc1 and bc2 1 */
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
 };
@@ -225,9 +225,12 @@ struct op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum; 
     bool first;
     uint32_t layer;
 };
-struct op_decide { /* apply = sumsq is finite; then scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1 */
-    struct step_decision *decision;
+struct op_decide { /* apply = decision->sumsq is finite, in decision and in group. If it applies, in group: t += 1; scale =
+                    * clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1, 2 = 1 / (1 - beta1, 2 ^ t) */
+    struct step_decision *decision; /* NULL: no gradient is looked at; it applies, scale 1 */
+    struct group_state *group;
     double clip; /* 0: no clipping */
+    float beta1, beta2;
 };
 
 /* One launch. Copied by value into a stream's queue; `step` must live until the launch has run. */

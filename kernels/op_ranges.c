@@ -198,7 +198,7 @@ static void ranges_sgd(const struct op_sgd *o, struct list *l)
 {
     reads(l, o->dw, floats(1, o->n));
     reads(l, o->dw2, floats(1, o->n));
-    reads(l, o->decision, sizeof *o->decision);
+    reads(l, o->group, sizeof *o->group);
     writes(l, o->w, floats(1, o->n));
     writes(l, o->v, floats(1, o->n));
 }
@@ -207,7 +207,7 @@ static void ranges_adamw(const struct op_adamw *o, struct list *l)
 {
     reads(l, o->dw, floats(1, o->n));
     reads(l, o->dw2, floats(1, o->n));
-    reads(l, o->decision, sizeof *o->decision);
+    reads(l, o->group, sizeof *o->group);
     writes(l, o->w, floats(1, o->n));
     writes(l, o->m, floats(1, o->n));
     writes(l, o->v, floats(1, o->n));
@@ -235,6 +235,7 @@ static void ranges_norm_add(const struct op_norm_add *o, struct list *l)
 static void ranges_decide(const struct op_decide *o, struct list *l)
 {
     writes(l, o->decision, sizeof *o->decision);
+    writes(l, o->group, sizeof *o->group);
 }
 
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES])

@@ -11,6 +11,32 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
     [OPTIMIZER_SGD] = "sgd",
 };
 
+/* The first parts are only AdamW's. */
+static const struct group_part group_parts[] = {
+    {"t", GROUP_U64, offsetof(struct group_state, t), true},
+    {"bias_correct1", GROUP_F32, offsetof(struct group_state, bias_correct1), false},
+    {"bias_correct2", GROUP_F32, offsetof(struct group_state, bias_correct2), false},
+    {"scale", GROUP_F32, offsetof(struct group_state, scale), false},
+    {"apply", GROUP_U32, offsetof(struct group_state, apply), false},
+};
+#define GROUP_PARTS       (sizeof group_parts / sizeof *group_parts)
+#define GROUP_PARTS_ADAMW 3
+
+uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret)
+{
+    const uint32_t first = o->kind == OPTIMIZER_ADAMW ? 0 : decision ? GROUP_PARTS_ADAMW : GROUP_PARTS;
+
+    *ret = &group_parts[first];
+    return (uint32_t)GROUP_PARTS - first;
+}
+
+uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision)
+{
+    const struct group_part *parts;
+
+    return optimizer_group_parts(o, decision, &parts) > 0 ? sizeof(struct group_state) : 0;
+}
+
 static bool has_momentum(const struct optimizer *o)
 {
     return o->momentum != 0.0f;
@@ -111,7 +137,7 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
             .dw2 = io->dw2,
             .m = io->k[0],
             .v = io->k[1],
-            .decision = io->decision,
+            .group = io->group,
             .n = n,
             .beta1 = o->beta1,
             .beta2 = o->beta2,
@@ -126,7 +152,7 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
             .dw = io->dw,
             .dw2 = io->dw2,
             .v = has_momentum(o) ? io->k[0] : NULL,
-            .decision = io->decision,
+            .group = io->group,
             .n = n,
             .momentum = o->momentum,
             .weight_decay = io->no_decay ? 0.0f : o->weight_decay,

@@ -215,7 +215,7 @@ static bool has_decision(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
     for (uint32_t i = 0; i < prog->n_instrs; i++)
-        if (prog->instrs[i].kind == INSTR_DECIDE)
+        if (prog->instrs[i].kind == INSTR_NORM)
             return true;
     return false;
 }

@@ -314,10 +314,12 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
 
 /* The update part of an order, the same in every policy: without a decision updates follow their gradients at
  * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can
- * start early. A policy calls order_gradients_done after every backward pass of layers [first, last), with the
+ * start early. A policy calls order_begin first: it adds the DECIDE that waits for no gradient, which every update of the
+ * step reads. It calls order_gradients_done after every backward pass of layers [first, last), with the
  * micro-batch and the item of that pass, which is advanced (each update on a device is an item of its own, so that K
  * comes just in time), and order_updates once at the end. What a replica has summed is added to replica 0's when it is
  * complete. */
+void order_begin(struct order *o);
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,

@@ -50,6 +50,12 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
+/* Tensors that belong to no layer. The index has them under the last one. */
+static bool is_of_no_layer(enum tensor_kind kind)
+{
+    return kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION || kind == TENSOR_GROUP;
+}
+
 static struct graph_entry *entry_of(const struct graph *g, uint32_t kind, uint32_t layer)
 {
     return &g->index->entries[(size_t)kind * g->n_layers + layer];
@@ -87,10 +93,10 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                      kind == TENSOR_ROOM || kind == TENSOR_SCRATCH || kind == TENSOR_TARGET ||
                      kind == TENSOR_RESULT;
     uint32_t pieces = kind == TENSOR_X || kind == TENSOR_DX ? input_pieces(g, layer) : 1;
-    bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B;
+    bool persistent = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B || kind == TENSOR_GROUP;
     bool external = (kind == TENSOR_X && layer == 0) || kind == TENSOR_TARGET || kind == TENSOR_RESULT ||
                     kind == TENSOR_DECISION;
-    bool no_layer = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION;
+    bool no_layer = is_of_no_layer(kind);
     entry_of(g, kind, layer)->tensor = (tensor_id)b->tensors.n;
     entry_of(g, kind, layer)->n_tensors = count;
     bounded_poll_steps(count);
@@ -111,9 +117,9 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                  });
 }
 
-/* State first, so that its host offsets are the same in every plan of the model. The evaluation graph has the
+/* State of layers first, so that its host offsets are the same in every plan of the model. The evaluation graph has the
  * tensors of a decision too, though no task of it: ids must be those of the training graph. */
-static void add_tensors(struct builder *b, bool decision)
+static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 {
     struct graph *g = b->g;
     uint32_t last = g->n_layers - 1, update = g->training ? 1 : 0;
@@ -146,6 +152,7 @@ static void add_tensors(struct builder *b, bool decision)
     add_tensor(b, TENSOR_RESULT, last, graph_micros(g, last), g->layers[last].size.result, 1);
     if (decision)
         add_tensor(b, TENSOR_DECISION, last, 1, sizeof(struct step_decision), 1);
+    add_tensor(b, TENSOR_GROUP, last, 1, group_bytes, update);
 }
 
 /* ---- tasks ---- */
@@ -272,28 +279,42 @@ static void add_reductions(struct builder *b)
         }
 }
 
+static void add_norms(struct builder *b)
+{
+    struct graph *g = b->g;
+    for (uint32_t l = 0; g->decision && l < g->n_layers; l++) {
+        if (!graph_updates(g, l))
+            continue;
+        begin_task(b, INSTR_NORM, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
+        read_gradients(b, l);
+        add_write(b, TENSOR_SUMSQ, l, PLAN_NONE);
+    }
+}
+
+/* Without a decision there is neither SUMSQ nor DECISION, and GROUP is the only operand. */
+static void add_decide(struct builder *b)
+{
+    struct graph *g = b->g;
+    if (!g->has_group)
+        return;
+    begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        add_read(b, TENSOR_SUMSQ, l, PLAN_NONE, 1);
+    add_write(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
+    add_operand(b, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, ACCESS_RW, 0, 1, false);
+}
+
 static void add_updates(struct builder *b)
 {
     struct graph *g = b->g;
-    if (g->decision) {
-        for (uint32_t l = 0; l < g->n_layers; l++) {
-            if (!graph_updates(g, l))
-                continue;
-            begin_task(b, INSTR_NORM, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
-            read_gradients(b, l);
-            add_write(b, TENSOR_SUMSQ, l, PLAN_NONE);
-        }
-        begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
-        for (uint32_t l = 0; l < g->n_layers; l++)
-            add_read(b, TENSOR_SUMSQ, l, PLAN_NONE, 1);
-        add_write(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
-    }
+    add_norms(b);
+    add_decide(b);
     for (uint32_t l = 0; l < g->n_layers; l++) {
         if (!graph_updates(g, l))
             continue;
         begin_task(b, INSTR_UPD, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
         read_gradients(b, l);
-        add_read(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE, 1);
+        add_read(b, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, 1);
         add_operand(b, TENSOR_W, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
         add_operand(b, TENSOR_K, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
     }
@@ -511,12 +532,13 @@ static void link_uses(struct builder *b)
 }
 
 /* Tensors and tasks of a graph whose layers are described. */
-static void fill_graph(struct graph *g, bool decision)
+static void fill_graph(struct graph *g, bool decision, uint64_t group_bytes)
 {
     struct builder b = {.g = g};
+    g->has_group = group_bytes > 0;
     link_uses(&b);
     new_index(g);
-    add_tensors(&b, decision);
+    add_tensors(&b, decision, group_bytes);
     add_tasks(&b);
     g->tensors = arena_memdup(g->arena, b.tensors.at, b.tensors.n * sizeof *b.tensors.at);
     g->tasks = arena_memdup(g->arena, b.tasks.at, b.tasks.n * sizeof *b.tasks.at);
@@ -549,9 +571,10 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err)
 {
+    bool decision = config->optimizer->clip > 0 || config->skip_nonfinite;
     int r = graph_describe(config, ret, err);
     if (r == 0)
-        fill_graph(*ret, config->optimizer->clip > 0 || config->skip_nonfinite);
+        fill_graph(*ret, decision, optimizer_group_bytes(config->optimizer, decision));
     return r;
 }
 
@@ -597,7 +620,7 @@ int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bo
         graph_destroy(g);
         return r;
     }
-    fill_graph(g, false);
+    fill_graph(g, false, 0);
     *ret = g;
     return 0;
 }
@@ -625,7 +648,7 @@ void graph_destroy(struct graph *g)
 
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which)
 {
-    if (kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION)
+    if (is_of_no_layer(kind))
         layer = g->n_layers - 1;
     if (layer >= g->n_layers || (unsigned)kind >= TENSOR_KIND_COUNT)
         return PLAN_NONE;

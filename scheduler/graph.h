@@ -3,8 +3,14 @@
  * as input.
  *
  * Tasks stand in the method's sequential order: FWD of all layers and BWD in reverse for micro-batch 0, then
- * for micro-batch 1, ...; then RED per layer and replica, NORM per layer and DECIDE (where there is a decision), then
- * UPD per layer. Any plan computes what this order computes.
+ * for micro-batch 1, ...; then RED per layer and replica, NORM per layer (where gradients decide about the step), DECIDE
+ * (where there is a group state), then UPD per layer. Any plan computes what this order computes.
+ *
+ * Decision group. The layers whose updates one DECIDE covers: today all of them. Its state, the GROUP tensor (struct
+ * group_state), holds what UPD needs and is not known when the step is enqueued: whether to apply, the scale of gradients,
+ * AdamW's bias corrections. The tensor is persistent. DECIDE turns version 0 of the step into version 1, which every UPD
+ * reads. Where gradients decide (clipping, skipping of steps that are not finite), DECIDE reads every SUMSQ and so waits
+ * for all gradients; where they do not, DECIDE waits for nothing of its step, and updates begin as early as without it.
  *
  * Replicas. The micro-batches of a step are divided among n_replicas, in order. Each replica sums its own dW; RED of
  * replica r adds that to the sum of replica 0, in ascending order, and NORM and UPD read the result there. A replica is a
@@ -37,7 +43,7 @@ struct graph_tensor {
     uint64_t bytes;
     uint32_t pieces; /* of equal size, in which tasks read or write it; 1: as a whole */
     uint32_t writes_per_step;
-    bool persistent; /* W, K, B: survives the step; its home is the host */
+    bool persistent; /* W, K, B, GROUP: survives the step; its home is the host */
     bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
                       * the host after the step. These have PLAN_RING host slots. */
 };
@@ -81,7 +87,9 @@ struct graph {
                              * size, and the number of these */
     uint32_t first_trained; /* the first layer with W: BWD stops there; n_layers when none has W */
     bool training;          /* false: forward only (the eval program) */
-    bool decision;          /* every UPD waits for DECISION (clipping, or skipping of non-finite steps) */
+    bool decision;          /* gradients decide about the step (clipping, or skipping of non-finite steps): every UPD
+                             * waits for all of them */
+    bool has_group;         /* there is a GROUP tensor, and when training a DECIDE */
     struct graph_layer *layers;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
@@ -93,7 +101,7 @@ struct graph {
 
 struct graph_config {
     const struct model *model;
-    const struct optimizer *optimizer; /* decides K and, by clip, the decision */
+    const struct optimizer *optimizer; /* gives the sizes of K and GROUP and, by clip, whether gradients decide */
     uint32_t rows;                     /* of a micro-batch */
     uint32_t n_micro;                  /* micro-batches of a step */
     uint32_t n_replicas;               /* that share them; divides n_micro; 0: one */

@@ -96,6 +96,17 @@ static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t lo
         .kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
 }
 
+static void add_decide(struct order *o)
+{
+    order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
+}
+
+void order_begin(struct order *o)
+{
+    if (o->graph->has_group && !o->graph->decision)
+        add_decide(o);
+}
+
 /* Sums of the replica that is complete with this micro-batch, if one is. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
@@ -147,7 +158,7 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 {
     if (!o->graph->decision)
         return;
-    order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
+    add_decide(o);
     for (uint32_t l = 0; l < o->graph->n_layers; l++) {
         if (!graph_updates(o->graph, l))
             continue;
@@ -249,6 +260,7 @@ void passes_begin(struct passes *p, struct order *o, const struct plan_request *
 {
     *p = (struct passes){
         .o = o, .r = r, .prof = prof, .bwd_device = xcalloc(o->graph->n_layers, sizeof *p->bwd_device)};
+    order_begin(o);
 }
 
 void passes_end(struct passes *p)

@@ -30,6 +30,7 @@ const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
     [TENSOR_RESULT] = "R",
     [TENSOR_SUMSQ] = "N",
     [TENSOR_DECISION] = "decision",
+    [TENSOR_GROUP] = "group",
 };
 
 const char *const instr_kind_names[INSTR_KIND_COUNT] = {
@@ -54,6 +55,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     switch (t->kind) {
     case TENSOR_TARGET:
     case TENSOR_RESULT:
+    case TENSOR_DECISION:
+    case TENSOR_GROUP:
         return BYTES_DATA;
     case TENSOR_X: /* the first layer's input comes from the loader */
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
@@ -87,6 +90,8 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         return;
     const struct plan_operand *o = &prog->operands[in->operand];
     enum byte_class c = tensor_byte_class(&p->tensors[o->tensor]);
+    if (in->kind == INSTR_FETCH && p->tensors[o->tensor].kind == TENSOR_GROUP)
+        ret->group_in += operand_bytes(o);
     if (in->kind == INSTR_FETCH)
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)

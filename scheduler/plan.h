@@ -46,6 +46,7 @@ enum tensor_kind {
     TENSOR_RESULT,   /* per micro-batch: struct step_result, read by the trainer */
     TENSOR_SUMSQ,    /* per layer: squared norm of dW, one double */
     TENSOR_DECISION, /* one: struct step_decision, read by the trainer */
+    TENSOR_GROUP,    /* one for each decision group: struct group_state, made by DECIDE and read by UPD */
     TENSOR_KIND_COUNT
 };
 
@@ -58,18 +59,18 @@ struct plan_tensor {
 };
 
 enum instr_kind {
-    INSTR_FWD,    /* layer forward of one micro-batch */
-    INSTR_BWD,    /* layer backward of one micro-batch; adds to dW */
-    INSTR_REC,    /* a forward again, for its S or its output */
-    INSTR_RED,    /* dW of replica 0 += dW of another replica */
-    INSTR_NORM,   /* SUMSQ of a layer from its finished dW */
-    INSTR_DECIDE, /* host: DECISION from all SUMSQ */
-    INSTR_UPD,    /* W, K from dW; predicated by DECISION where there is one */
-    INSTR_FETCH,  /* host to device */
-    INSTR_SPILL,  /* device to host */
-    INSTR_SEND,   /* device to device */
-    INSTR_COPY,   /* within a device, from one copy of a tensor to another */
-    INSTR_DROP,   /* end of a device copy; moves nothing */
+    INSTR_FWD,  /* layer forward of one micro-batch */
+    INSTR_BWD,  /* layer backward of one micro-batch; adds to dW */
+    INSTR_REC,  /* a forward again, for its S or its output */
+    INSTR_RED,  /* dW of replica 0 += dW of another replica */
+    INSTR_NORM, /* SUMSQ of a layer from its finished dW */
+    INSTR_DECIDE, /* host: GROUP of this step from the last step's and, where gradients decide, DECISION from all SUMSQ */
+    INSTR_UPD,   /* W, K from dW; as GROUP says where there is one */
+    INSTR_FETCH, /* host to device */
+    INSTR_SPILL, /* device to host */
+    INSTR_SEND,  /* device to device */
+    INSTR_COPY,  /* within a device, from one copy of a tensor to another */
+    INSTR_DROP,  /* end of a device copy; moves nothing */
     INSTR_KIND_COUNT
 };
 
@@ -182,9 +183,10 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
 /* Bytes that one run of a program moves over links: exactly what the devices' counters will show. */
 struct plan_bytes {
     uint64_t in, out, peer;       /* totals */
-    uint64_t state_in, state_out; /* of in and out: W, dW, K, B, SUMSQ, DECISION */
+    uint64_t state_in, state_out; /* of in and out: W, dW, K, B, SUMSQ */
     uint64_t stash_in, stash_out; /* X, dX, S of layers after the first */
-    uint64_t data_in, data_out;   /* inputs, targets, results */
+    uint64_t data_in, data_out;   /* inputs, targets, results, group state: what every step moves anew */
+    uint64_t group_in;            /* of data_in: the group state, once for each device that updates */
 };
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
 /* The same for one device (the sender's, for peer copies). */

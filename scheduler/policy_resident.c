@@ -59,6 +59,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     uint32_t starts[DEVICE_MAX + 1], next_span[DEVICE_MAX] = {0}, next_item[DEVICE_MAX] = {0};
     (void)c;
     order_init(ret, g, r->machine->n_devices);
+    order_begin(ret);
     uint32_t *bwd_device = xcalloc(n_layers, sizeof *bwd_device);
     partition_layers(prof, 1, 0, n_layers, n_stages, starts);
     for (uint32_t k = 0; k < n_stages; k++) {

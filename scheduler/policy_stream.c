@@ -63,6 +63,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     (void)prof;
     (void)cand;
     order_init(ret, g, n_devices);
+    order_begin(ret);
     struct cursor c = {.o = ret};
     uint32_t *bwd_device = xcalloc(g->n_layers, sizeof *bwd_device);
     for (uint32_t l = 0; l < g->n_layers; l++)

@@ -279,13 +279,15 @@ static bool gap_is_kept(const struct residency *r, uint32_t use)
     return low < r->kept->n && r->kept->at[low].use == use && r->kept->at[low].keep;
 }
 
-/* Whether the copy stays for the next use: by the policy's rule, or because it would be fetched again before
- * it is dropped. */
+/* Whether the copy stays for the next use: by the policy's rule, because it would be fetched again before it is dropped,
+ * or because it is the group state: every update of the step reads that, and keeping it takes PLAN_ALIGN bytes. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
     tensor_id tensor = r->d->segments.at[seg].tensor;
-    if (r->knobs->keep == KEEP_ALL || residency_fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
+    if (r->knobs->keep == KEEP_ALL || r->g->tensors[tensor].kind == TENSOR_GROUP)
+        return true;
+    if (residency_fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
         return true;
     if (by_span(r->g->tensors[tensor].kind))
         return from->span == to->span;
@@ -393,6 +395,7 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
+/* Of state that only one device uses: the state of a layer. (The host uses GROUP too, in DECIDE.) */
 static bool stays(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
@@ -445,7 +448,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
         residency_shared(r, tensor, sorted, n);
         return;
     }
-    if (r->d->cyclic && t->persistent && stays(r, t) && all_on_one_device(r, sorted, n)) {
+    if (r->d->cyclic && t->persistent && all_on_one_device(r, sorted, n) && stays(r, t)) {
         stay_resident(r, tensor, sorted, n);
         return;
     }

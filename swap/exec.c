@@ -124,11 +124,12 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* One addition per layer, in the order of the operands, then the decision. */
+/* One addition per layer, in the order of the operands, then the decision and the group state. A DECIDE without squared
+ * norms has no decision to make: the step applies. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
-                         const struct step_args *step, struct step_decision *decision,
-                         const struct op_sink *sink)
+                         const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
+    const struct optimizer *optimizer = e->config.optimizer;
     bool first = true;
     int r;
 
@@ -140,7 +141,7 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
             .op = OP_norm_add,
             .step = step,
             .norm_add = {.sum = address(e, o, step->step),
-                         .decision = decision,
+                         .decision = at[ROLE_DECISION],
                          .first = first,
                          .layer = e->config.plan->tensors[o->tensor].layer},
         };
@@ -152,7 +153,11 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     const struct op_call decide = {
         .op = OP_decide,
         .step = step,
-        .decide = {.decision = decision, .clip = e->config.optimizer->clip},
+        .decide = {.decision = at[ROLE_DECISION],
+                   .group = at[ROLE_GROUP],
+                   .clip = optimizer->clip,
+                   .beta1 = optimizer->beta1,
+                   .beta2 = optimizer->beta2},
     };
     return sink->launch(sink->ctx, &decide);
 }
@@ -164,7 +169,7 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     struct optimizer_io io = {.w = at[ROLE_W],
                               .dw = at[ROLE_DW],
                               .dw2 = at[ROLE_DW_TIED],
-                              .decision = at[ROLE_DECISION],
+                              .group = at[ROLE_GROUP],
                               .w_bytes = in->bytes};
     int r = 0;
 
@@ -204,7 +209,7 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_NORM:
         return launch_norm(in, step, at, &sink);
     case INSTR_DECIDE:
-        return launch_decide(e, p, in, step, at[ROLE_DECISION], &sink);
+        return launch_decide(e, p, in, step, at, &sink);
     case INSTR_UPD:
         return launch_update(e, in, step, at, &sink);
     case INSTR_FETCH:

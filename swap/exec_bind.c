@@ -52,6 +52,7 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_SRC] = "source",
     [ROLE_DST] = "destination",
     [ROLE_DECISION] = "decision",
+    [ROLE_GROUP] = "group state",
 };
 
 /* One program being bound; `at` is the instruction under work, for messages. */
@@ -118,7 +119,8 @@ static const struct rule {
     {TENSOR_TARGET, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
     {TENSOR_RESULT, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, ANYONES},
     {TENSOR_SUMSQ, OF_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
-    {TENSOR_DECISION, OF_SAME, T(DECIDE) | T(UPD), ROLE_DECISION, ANYONES},
+    {TENSOR_DECISION, OF_SAME, T(DECIDE), ROLE_DECISION, ANYONES},
+    {TENSOR_GROUP, OF_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, ANYONES},
 };
 
 /* Whether layer `user` uses the weights of layer `owner`. */
@@ -179,6 +181,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_RESULT] = size.result;
     ret[ROLE_SUMSQ] = sizeof(double);
     ret[ROLE_DECISION] = sizeof(struct step_decision);
+    ret[ROLE_GROUP] = sizeof(struct group_state);
     ret[ROLE_SRC] = ret[ROLE_DST] = 0;
 }
 
@@ -198,12 +201,13 @@ static bool has_user(const struct model *m, const struct layer *l)
 
 /* Which roles a task cannot do without, where the layer has such a block at all. S of a FWD, and Y and S of a
  * REC, are written only where the plan wants them; dX only where a layer before is trained, and only then W
- * is read. */
+ * is read. DECIDE looks at gradients where it has a decision to write, and must have one where gradients are clipped. */
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
     const uint32_t tied = in->layer && has_user(b->config->model, in->layer) ? R(DW_TIED) : 0;
     const bool late = in->layer && layer_type(in->layer)->loss_in_bwd;
+    const bool clips = b->config->optimizer->clip > 0;
     switch (in->kind) {
     case INSTR_FWD:
     case INSTR_REC:
@@ -219,10 +223,10 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
     case INSTR_NORM:
         return R(DW) | R(SUMSQ) | tied;
     case INSTR_DECIDE:
-        return R(SUMSQ) | R(DECISION);
+        return R(GROUP) | (have & (R(SUMSQ) | R(DECISION)) || clips ? R(SUMSQ) | R(DECISION) : 0);
     case INSTR_UPD:
         return R(W) | R(DW) | tied | (in->split ? parts_mask() : R(K)) |
-               (b->config->optimizer->clip > 0 ? R(DECISION) : 0);
+               (optimizer_group_bytes(b->config->optimizer, clips) > 0 ? R(GROUP) : 0);
     default:
         return 0;
     }

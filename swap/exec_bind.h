@@ -32,7 +32,8 @@ enum role {
     ROLE_TARGET,
     ROLE_RESULT,
     ROLE_SUMSQ, /* DECIDE has one per layer with weights, in ascending order */
-    ROLE_DECISION,
+    ROLE_DECISION, /* what DECIDE tells the trainer */
+    ROLE_GROUP,    /* what DECIDE makes of the last step's, and UPD reads */
     ROLE_SRC, /* of moves */
     ROLE_DST, /* of moves; and what a DROP ends */
     ROLE_COUNT

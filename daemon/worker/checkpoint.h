@@ -41,12 +41,13 @@ struct checkpoint_eval {
 };
 
 struct checkpoint_data {
-    uint64_t step;           /* steps done */
-    uint64_t data_position;  /* samples of the stream consumed */
-    const struct spec *spec; /* resolved */
-    const char *numerics;    /* devset_numerics */
-    double loss;             /* of the last step */
-    uint64_t skipped_steps;  /* so far, because their gradient was not finite */
+    uint64_t step;                   /* steps done */
+    uint64_t data_position;          /* samples of the stream consumed */
+    const struct spec *spec;         /* resolved */
+    const char *numerics;            /* devset_numerics */
+    double loss;                     /* of the last step */
+    uint64_t skipped_steps;          /* so far, because their gradient was not finite */
+    const struct group_state *group; /* of the decision group; NULL: the job has none */
     struct checkpoint_eval eval;
     const struct checkpoint_tensors *tensors;
 };
@@ -77,6 +78,9 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN when it was not finite */
     uint64_t skipped_steps;
+    struct group_state
+        group; /* the saved parts, 0 elsewhere. A checkpoint without them was written before there was a
+                               * group state: then t is the number of steps that were not skipped. */
     struct checkpoint_eval eval;
     enum spec_best best; /* the job's checkpoint.best at that time; BEST_NONE in checkpoints of older versions */
 };

@@ -40,6 +40,49 @@ static void add_files(struct strbuf *b, const struct file_sum files[FILE_COUNT])
     strbuf_add(b, "]");
 }
 
+static void add_part(struct strbuf *b, const struct group_part *part, const struct group_state *group)
+{
+    const char *at = (const char *)group + part->offset;
+    uint64_t u64;
+    uint32_t u32;
+    float f32;
+
+    strbuf_addf(b, "\"%s\":", part->name);
+    switch (part->type) {
+    case GROUP_U64:
+        memcpy(&u64, at, sizeof u64);
+        strbuf_addf(b, "%" PRIu64, u64);
+        break;
+    case GROUP_U32:
+        memcpy(&u32, at, sizeof u32);
+        strbuf_addf(b, "%" PRIu32, u32);
+        break;
+    case GROUP_F32:
+        memcpy(&f32, at, sizeof f32);
+        strbuf_addf(b, "%.9g", (double)f32);
+        break;
+    }
+}
+
+/* "groups":[{"t":5}]: the saved parts of the state of each decision group. Backpropagation has one group. */
+static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
+{
+    const struct group_part *parts;
+    uint32_t n = optimizer_group_parts(o, false, &parts), saved = 0;
+
+    if (n == 0 || group == NULL)
+        return;
+    strbuf_add(b, ",\"groups\":[{");
+    for (uint32_t i = 0; i < n; i++) {
+        if (!parts[i].saved)
+            continue;
+        if (saved++ > 0)
+            strbuf_add(b, ",");
+        add_part(b, &parts[i], group);
+    }
+    strbuf_add(b, "}]");
+}
+
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT])
 {
@@ -58,6 +101,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
     strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
     if (s->checkpoint.best != BEST_NONE)
         strbuf_addf(b, ",\"best\":\"%s\"", spec_best_names[s->checkpoint.best]);
+    add_groups(b, &s->optimizer, data->group);
     if (data->eval.valid) {
         strbuf_add(b, ",\"metrics\":{");
         add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
@@ -140,6 +184,57 @@ static int read_metrics(const struct json *node, struct state *s, struct err *er
     return json_obj_end(&o);
 }
 
+static void take_part(struct json_obj *o, const struct group_part *part, struct group_state *ret)
+{
+    char *at = (char *)ret + part->offset;
+    uint64_t u64 = 0;
+    uint32_t u32;
+    double f64 = 0;
+    float f32;
+
+    switch (part->type) {
+    case GROUP_U64:
+        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        memcpy(at, &u64, sizeof u64);
+        break;
+    case GROUP_U32:
+        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        u32 = (uint32_t)u64;
+        memcpy(at, &u32, sizeof u32);
+        break;
+    case GROUP_F32:
+        json_take_double(o, part->name, JSON_REQUIRED, &f64);
+        f32 = (float)f64;
+        memcpy(at, &f32, sizeof f32);
+        break;
+    }
+}
+
+/* `node` is NULL in a checkpoint of a job without group state, and in one that was written before there was a group
+ * state. In the latter, t is known all the same: every step that was not skipped was an update. */
+static int read_groups(const struct json *node, struct state *s, struct err *err)
+{
+    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* the optimizer with all parts */
+    const struct group_part *parts;
+    uint32_t n = optimizer_group_parts(&adamw, false, &parts);
+    struct json_obj o;
+
+    if (s->info.skipped_steps > s->info.step)
+        return err_set_at(err, -EINVAL, "skipped_steps", "must be at most the %" PRIu64 " of \"step\"",
+                          s->info.step);
+    if (node == NULL) {
+        s->info.group.t = s->info.step - s->info.skipped_steps;
+        return 0;
+    }
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 1)
+        return err_set_at(err, -EINVAL, "groups", "must be an array of one object");
+    json_obj_begin(&o, json_array_at(node, 0), "groups[0]", err);
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].saved)
+            take_part(&o, &parts[i], &s->info.group);
+    return json_obj_end(&o);
+}
+
 static int read_files(const struct json *node, struct state *s, struct err *err)
 {
     struct json_obj o;
@@ -166,7 +261,7 @@ static int read_files(const struct json *node, struct state *s, struct err *err)
 static int read_top(const struct json *doc, struct state *s, struct err *err)
 {
     static const char *const schemas[] = {"checkpoint/v1", NULL};
-    const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *files = NULL, *crc;
+    const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *groups = NULL, *files = NULL, *crc;
     const char *numerics = "";
     struct json_obj o;
     char *text;
@@ -184,6 +279,7 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     json_take_u64(&o, "skipped_steps", JSON_REQUIRED, &s->info.skipped_steps);
     json_take_enum(&o, "best", JSON_OPTIONAL, spec_best_names, &best);
     s->info.best = (enum spec_best)best;
+    json_take(&o, "groups", JSON_OPTIONAL, &groups);
     json_take(&o, "metrics", JSON_OPTIONAL, &metrics);
     json_take(&o, "files", JSON_REQUIRED, &files);
     json_take(&o, "self_crc32c", JSON_REQUIRED, &crc);
@@ -195,6 +291,8 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     s->info.resolved = arena_strdup(s->arena, text);
     free(text);
     r = read_seeds(seeds, s, err);
+    if (r == 0)
+        r = read_groups(groups, s, err);
     if (r == 0 && metrics)
         r = read_metrics(metrics, s, err);
     return r < 0 ? r : read_files(files, s, err);

@@ -120,12 +120,7 @@ int timer_open(const struct timer_config *c, struct timer **ret, struct err *err
     struct timer *t = calloc(1, sizeof *t);
     if (t == NULL)
         return err_set(err, -ENOMEM, "no memory to measure with");
-    t->step = (struct step_args){.lr = 1e-6f,
-                                 .bias_correct1 = 1,
-                                 .bias_correct2 = 1,
-                                 .grad_scale = 1e-3f,
-                                 .valid_rows = UINT32_MAX,
-                                 .training = 1};
+    t->step = (struct step_args){.lr = 1e-6f, .grad_scale = 1e-3f, .valid_rows = UINT32_MAX, .training = 1};
     int r = open_devices(c, t, err);
     if (r < 0) {
         timer_close(t);

@@ -168,13 +168,10 @@ static struct step_result sum_results(const struct trainer *t, uint64_t step)
 static struct step_args args_of_step(const struct trainer *t, uint64_t step, uint64_t targets)
 {
     const struct spec *s = t->spec;
-    double n = (double)(step + 1);
     return (struct step_args){
         .step = step,
         .seed = s->seed,
         .lr = (float)spec_lr(s, step),
-        .bias_correct1 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta1, n))),
-        .bias_correct2 = (float)(1.0 / (1.0 - pow((double)s->optimizer.beta2, n))),
         .grad_scale = (float)(1.0 / (double)targets),
         .valid_rows = s->train.global_batch,
         .training = 1,
@@ -247,6 +244,13 @@ static const struct step_decision *decision_of(const struct trainer *t, uint64_t
 {
     tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
+}
+
+/* The state of the decision group, on the host: the newest value when the streams are drained. NULL: the job has none. */
+static struct group_state *group_of(const struct trainer *t)
+{
+    tensor_id id = store_find(t->store, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
+    return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
 static const char *what_is_kept(const struct trainer *t)
@@ -448,6 +452,7 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
         .numerics = devset_numerics(t->devices),
         .loss = t->report->loss,
         .skipped_steps = t->report->skipped_steps,
+        .group = group_of(t),
         .eval = t->eval_step == t->step ? t->eval : (struct checkpoint_eval){0},
         .tensors = &t->tensors,
     };
@@ -544,6 +549,8 @@ static int restore(struct trainer *t, struct err *err)
         t->report->resumed_from = info->step;
         t->report->loss = info->loss;
         t->report->skipped_steps = info->skipped_steps;
+        if (group_of(t) != NULL)
+            *group_of(t) = info->group;
         t->report->numerics_changed = strcmp(info->numerics, devset_numerics(t->devices)) != 0;
         t->eval = info->eval;
         t->eval_step = info->step;

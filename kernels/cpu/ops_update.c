@@ -1,9 +1,10 @@
-/* Updates, the sum of gradients they work on, and the norm that decides about them. Bit-equal on every backend, so the expressions are part of
- * the contract; each operation is rounded on its own, in float unless it says double, and nothing is fused:
+/* Updates, the sum of gradients they work on, and the decision about them. Every backend computes the same bits, so the
+ * expressions are part of the contract. Each operation is rounded on its own, in float unless it says double, and nothing
+ * is fused:
  *
  *   add:     y' = y + x
  *
- *   sgd and adamw: g = dw * scale                    scale = decision ? decision->scale : 1
+ *   sgd and adamw: g = dw * scale                    scale = group ? group->scale : 1
  *                  with dw2: g = (dw + dw2) * scale; sumsq likewise, of x + x2 as floats
  *
  *   sgd:     d = g + weight_decay * w
@@ -14,17 +15,19 @@
  *            m' = beta1 * m + c1 * g
  *            v' = beta2 * v + (c2 * g) * g
  *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
+ *            with the bias corrections of the group
  *
  *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which
  *            is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves
  *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order. All in double.
  *
- *   decide:  in double, scale rounded to float at the end.
+ *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h.
  *
- * A decision whose apply is 0 leaves W and K untouched. Any thread.
+ * A group whose apply is 0 leaves W and K untouched. Any thread.
  */
 #include <math.h>
 
+#include "kernels/bias.h"
 #include "kernels/cpu/ops.h"
 
 #define LANES          16
@@ -52,14 +55,14 @@ void cpu_op_add(const struct op_call *call, struct pool *pool)
     pool_run(pool, add_piece, &o, piece_count(o.n));
 }
 
-static float decided_scale(const struct step_decision *d)
+static float group_scale(const struct group_state *g)
 {
-    return d ? d->scale : 1.0f;
+    return g ? g->scale : 1.0f;
 }
 
-static bool decided_skip(const struct step_decision *d)
+static bool group_skips(const struct group_state *g)
 {
-    return d && !d->apply;
+    return g && !g->apply;
 }
 
 struct sgd_scalars {
@@ -97,7 +100,7 @@ static void sgd_piece(void *ctx, uint32_t i)
 {
     const struct op_call *call = ctx;
     const struct op_sgd *o = &call->sgd;
-    struct sgd_scalars s = {decided_scale(o->decision), o->momentum, o->weight_decay, call->step->lr};
+    struct sgd_scalars s = {group_scale(o->group), o->momentum, o->weight_decay, call->step->lr};
     uint64_t at = piece_begin(i);
     size_t n = piece_size(i, o->n);
     const float *dw2 = o->dw2 ? o->dw2 + at : NULL;
@@ -111,7 +114,7 @@ static void sgd_piece(void *ctx, uint32_t i)
 void cpu_op_sgd(const struct op_call *call, struct pool *pool)
 {
     struct op_call c = *call;
-    if (!decided_skip(c.sgd.decision))
+    if (!group_skips(c.sgd.group))
         pool_run(pool, sgd_piece, &c, piece_count(c.sgd.n));
 }
 
@@ -138,7 +141,7 @@ static void adamw_piece(void *ctx, uint32_t i)
     const struct op_call *call = ctx;
     const struct op_adamw *o = &call->adamw;
     const struct adamw_scalars s = {
-        .scale = decided_scale(o->decision),
+        .scale = group_scale(o->group),
         .beta1 = o->beta1,
         .beta2 = o->beta2,
         .c1 = 1.0f - o->beta1,
@@ -146,8 +149,8 @@ static void adamw_piece(void *ctx, uint32_t i)
         .eps = o->eps,
         .decay = call->step->lr * o->weight_decay,
         .lr = call->step->lr,
-        .bias_correct1 = call->step->bias_correct1,
-        .bias_correct2 = call->step->bias_correct2,
+        .bias_correct1 = o->group ? o->group->bias_correct1 : 1.0f,
+        .bias_correct2 = o->group ? o->group->bias_correct2 : 1.0f,
     };
     uint64_t at = piece_begin(i);
 
@@ -157,7 +160,7 @@ static void adamw_piece(void *ctx, uint32_t i)
 void cpu_op_adamw(const struct op_call *call, struct pool *pool)
 {
     struct op_call c = *call;
-    if (!decided_skip(c.adamw.decision))
+    if (!group_skips(c.adamw.group))
         pool_run(pool, adamw_piece, &c, piece_count(c.adamw.n));
 }
 
@@ -239,11 +242,17 @@ void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
 void cpu_op_decide(const struct op_call *call, struct pool *pool)
 {
     const struct op_decide *o = &call->decide;
-    struct step_decision *d = o->decision;
-    double norm = sqrt(d->sumsq);
+    struct group_state *g = o->group;
+    double norm = o->decision ? sqrt(o->decision->sumsq) : 0;
 
     (void)pool;
-    d->apply = isfinite(d->sumsq) ? 1 : 0;
-    if (d->apply)
-        d->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
+    g->apply = isfinite(norm) ? 1 : 0;
+    if (o->decision)
+        o->decision->apply = g->apply;
+    if (!g->apply)
+        return;
+    g->t++;
+    g->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
+    g->bias_correct1 = bias_correction(o->beta1, g->t);
+    g->bias_correct2 = bias_correction(o->beta2, g->t);
 }

@@ -1,5 +1,5 @@
-/* Updates, the sum of gradients they work on, and the norm that decides about them: bit for bit kernels/cpu/ops_update.c, whose head states the
- * expressions and the order of every sum. The decision is read on the device, when the update runs.
+/* Updates, the sum of gradients they work on, and the decision about them: bit for bit kernels/cpu/ops_update.c, whose
+ * head states the expressions and the order of every sum. An update reads the group state on the device, when it runs.
  *
  * Enqueueing thread only.
  */
@@ -7,6 +7,9 @@
 
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/cuda/ops.h"
+
+#define BIAS_INLINE static __device__ __forceinline__
+#include "kernels/bias.h"
 
 /* ---- add ---- */
 
@@ -24,16 +27,16 @@ int cuda_op_add(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* ---- the decision ---- */
+/* ---- the group state ---- */
 
-static __device__ __forceinline__ bool decided_skip(const struct step_decision *d)
+static __device__ __forceinline__ bool group_skips(const struct group_state *g)
 {
-    return d && !d->apply;
+    return g && !g->apply;
 }
 
-static __device__ __forceinline__ float decided_scale(const struct step_decision *d)
+static __device__ __forceinline__ float group_scale(const struct group_state *g)
 {
-    return d ? d->scale : 1.0f;
+    return g ? g->scale : 1.0f;
 }
 
 /* What the update works on: two gradients where the weights have two uses. */
@@ -49,11 +52,11 @@ struct sgd_scalars {
 };
 
 static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v,
-                           const struct step_decision *decision, uint64_t n, struct sgd_scalars s)
+                           const struct group_state *group, uint64_t n, struct sgd_scalars s)
 {
-    const float scale = decided_scale(decision);
+    const float scale = group_scale(group);
 
-    if (decided_skip(decision))
+    if (group_skips(group))
         return;
     FOR_EACH(i, n)
     {
@@ -72,29 +75,31 @@ int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
     const struct op_sgd *o = &call->sgd;
     const struct sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
-    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->v, o->decision, o->n, s);
+    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->v, o->group, o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
 /* ---- adamw ---- */
 
 struct adamw_scalars {
-    float beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
+    float beta1, beta2, c1, c2, eps, decay, lr;
 };
 
 static __global__ void adamw(float *w, const float *dw, const float *dw2, float *m, float *v,
-                             const struct step_decision *decision, uint64_t n, struct adamw_scalars s)
+                             const struct group_state *group, uint64_t n, struct adamw_scalars s)
 {
-    const float scale = decided_scale(decision);
+    const float scale = group_scale(group);
+    const float bias_correct1 = group ? group->bias_correct1 : 1.0f;
+    const float bias_correct2 = group ? group->bias_correct2 : 1.0f;
 
-    if (decided_skip(decision))
+    if (group_skips(group))
         return;
     FOR_EACH(i, n)
     {
         const float g = gradient(dw, dw2, i) * scale;
         const float m1 = s.beta1 * m[i] + s.c1 * g;
         const float v1 = s.beta2 * v[i] + (s.c2 * g) * g;
-        const float step = (s.lr * (m1 * s.bias_correct1)) / (sqrtf(v1 * s.bias_correct2) + s.eps);
+        const float step = (s.lr * (m1 * bias_correct1)) / (sqrtf(v1 * bias_correct2) + s.eps);
         m[i] = m1;
         v[i] = v1;
         w[i] = (w[i] - s.decay * w[i]) - step;
@@ -114,9 +119,7 @@ int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
     s.eps = o->eps;
     s.decay = step->lr * o->weight_decay;
     s.lr = step->lr;
-    s.bias_correct1 = step->bias_correct1;
-    s.bias_correct2 = step->bias_correct2;
-    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->m, o->v, o->decision,
+    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->m, o->v, o->group,
                                                                o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
@@ -185,20 +188,26 @@ int cuda_op_norm_add(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-static __global__ void decide(struct step_decision *d, double clip)
+static __global__ void decide(struct step_decision *d, struct group_state *g, double clip, float beta1, float beta2)
 {
-    const double norm = sqrt(d->sumsq);
+    const double norm = d ? sqrt(d->sumsq) : 0;
 
-    d->apply = isfinite(d->sumsq) ? 1 : 0;
-    if (d->apply)
-        d->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
+    g->apply = isfinite(norm) ? 1 : 0;
+    if (d)
+        d->apply = g->apply;
+    if (!g->apply)
+        return;
+    g->t++;
+    g->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
+    g->bias_correct1 = bias_correction(beta1, g->t);
+    g->bias_correct2 = bias_correction(beta2, g->t);
 }
 
 int cuda_op_decide(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_decide *o = &call->decide;
 
-    decide<<<1, 1, 0, at->stream>>>(o->decision, o->clip);
+    decide<<<1, 1, 0, at->stream>>>(o->decision, o->group, o->clip, o->beta1, o->beta2);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -207,6 +216,7 @@ int cuda_warm_update(const struct cuda_place *at)
     const struct sgd_scalars s = {0};
     const struct adamw_scalars a = {0};
     struct step_decision *scratch = (struct step_decision *)at->partials;
+    struct group_state *group = (struct group_state *)(at->partials + 4);
 
     add<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
     sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, s);
@@ -214,6 +224,6 @@ int cuda_warm_update(const struct cuda_place *at)
     block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
     norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true, 0);
-    decide<<<1, 1, 0, at->stream>>>(scratch, 0);
+    decide<<<1, 1, 0, at->stream>>>(scratch, group, 0, 0, 0);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -356,19 +356,20 @@ static void test_bad_logits_and_targets_give_nan_loss(void **state)
 
 static void test_nan_gradient_leaves_weights(void **state)
 {
-    const struct step_args step = {.lr = 1, .bias_correct1 = 1, .bias_correct2 = 1};
+    const struct step_args step = {.lr = 1};
     struct {
         struct step_decision decision;
+        struct group_state group;
         double sum;
         float w[3], dw[3], m[3], v[3];
     } *host = (void *)before, *dev = devset_address(ds, 0, 0);
     const struct op_call calls[] = {
         {.op = OP_sumsq, .sumsq = {.x = dev->dw, .sum = &dev->sum, .n = 3}},
         {.op = OP_norm_add, .norm_add = {&dev->sum, &dev->decision, true}},
-        {.op = OP_decide, .decide = {&dev->decision, 1}},
+        {.op = OP_decide, .decide = {&dev->decision, &dev->group, 1, 0.9f, 0.999f}},
         {.op = OP_adamw,
          .step = &step,
-         .adamw = {dev->w, dev->dw, NULL, dev->m, dev->v, &dev->decision, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+         .adamw = {dev->w, dev->dw, NULL, dev->m, dev->v, &dev->group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
     };
 
     (void)state;
@@ -377,6 +378,7 @@ static void test_nan_gradient_leaves_weights(void **state)
     host->dw[1] = NAN;
     launch_around(calls, COUNT(calls), host, sizeof *host);
     assert_int_equal(host->decision.apply, 0);
+    assert_int_equal(host->group.t, 0);
     assert_true(host->w[0] == 7 && host->w[1] == 7 && host->w[2] == 7 && host->m[0] == 0 && host->v[1] == 0);
 }
 

@@ -186,7 +186,7 @@ static uint64_t hash_state(const struct engine *e)
     uint64_t h = HASH_START;
     for (uint32_t t = 0; t < e->plan->n_tensors; t++) {
         const struct plan_tensor *pt = &e->plan->tensors[t];
-        if (pt->kind == TENSOR_W || pt->kind == TENSOR_K)
+        if (pt->kind == TENSOR_W || pt->kind == TENSOR_K || pt->kind == TENSOR_GROUP)
             h = problem_hash(h, host_at(e, t, 0, false), pt->bytes);
     }
     return h;

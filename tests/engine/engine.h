@@ -16,8 +16,8 @@ extern const char *engine_backend; /* of all machines and of the reference; "cpu
 
 struct engine_case {
     struct random_chain chain;
-    uint64_t seed;     /* of data, weights, dropout */
-    uint32_t nan_step; /* one input of this step is not a number; 0: none */
+    uint64_t seed;      /* of data, weights, dropout */
+    uint32_t nan_steps; /* a bit 1 << s for each step s that has an input which is not a number */
 };
 
 struct engine_machine {
@@ -34,7 +34,8 @@ struct engine_machine {
 struct engine_result {
     double loss[ENGINE_STEPS], sumsq[ENGINE_STEPS];
     double eval_loss, eval_correct;
-    uint64_t state_hash; /* W and K of all layers */
+    uint64_t state_hash; /* W and K of all layers, and the group state */
+    uint64_t updates;    /* of the reference: t of the group state */
     bool finite;         /* all of W is */
     char policy[32];     /* of the plan */
     uint32_t features;   /* of the plan: plan_features.h */

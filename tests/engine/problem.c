@@ -49,7 +49,7 @@ void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, fl
     }
     for (uint32_t i = 0; i < n; i++)
         x[i] = rng_unit(draw(c, step, micro, 0, i)) * 2 - 1;
-    if (c->nan_step != 0 && step == c->nan_step)
+    if (step < ENGINE_STEPS && c->nan_steps & 1u << step)
         x[n / 2] = NAN;
     for (uint32_t i = 0; i < k->rows; i++) {
         uint32_t label = draw(c, step, micro, 1, i) % width;
@@ -69,8 +69,6 @@ struct step_args problem_args(const struct engine_case *c, uint64_t step)
         .step = step,
         .seed = c->seed + 1,
         .lr = 0.05f / (float)(step + 1),
-        .bias_correct1 = (float)(1 / (1 - pow(0.9, (double)step + 1))),
-        .bias_correct2 = (float)(1 / (1 - pow(0.999, (double)step + 1))),
         .grad_scale = 1.0f / (float)(batch * targets(c)),
         .valid_rows = batch,
         .training = 1,

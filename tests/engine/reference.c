@@ -173,15 +173,14 @@ static bool decays(const struct optimizer *o, const struct layer *l, uint64_t el
     return false;
 }
 
-static void reference_update(struct reference *r, uint32_t l, const struct step_decision *decision,
-                             const struct op_sink *sink)
+static void reference_update(struct reference *r, uint32_t l, const struct op_sink *sink)
 {
     const struct optimizer *o = &r->c->chain.optimizer;
     const struct layer *layer = &r->c->chain.layers[l];
     struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
                               .dw = mem(r, TENSOR_DW, l, 0),
                               .dw2 = second_gradient(r, l),
-                              .decision = decision,
+                              .group = mem(r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE),
                               .w_bytes = r->g->layers[l].size.w};
     uint64_t n = io.w_bytes / sizeof *io.w, begin = 0;
 
@@ -198,6 +197,7 @@ static void reference_update(struct reference *r, uint32_t l, const struct step_
 
 static void reference_state(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
 {
+    const struct optimizer *o = &r->c->chain.optimizer;
     uint32_t l = t->layer;
     struct op_call call = {.step = &r->args};
     struct step_decision *decision = mem(r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
@@ -226,11 +226,12 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
             first = false;
         }
         call.op = OP_decide;
-        call.decide = (struct op_decide){decision, r->c->chain.optimizer.clip};
+        call.decide = (struct op_decide){decision, mem(r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), o->clip,
+                                         o->beta1, o->beta2};
         launch_now(r, &call);
         break;
     default:
-        reference_update(r, l, decision, sink);
+        reference_update(r, l, sink);
     }
 }
 
@@ -280,9 +281,11 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     }
     uint64_t h = HASH_START;
     for (uint32_t t = 0; t < r.g->n_tensors; t++)
-        if (r.g->tensors[t].kind == TENSOR_W || r.g->tensors[t].kind == TENSOR_K)
+        if (r.g->tensors[t].persistent)
             h = problem_hash(h, r.mem[t], r.g->tensors[t].bytes);
     ret->state_hash = h;
+    ret->updates =
+        r.g->has_group ? ((struct group_state *)mem(&r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE))->t : 0;
     ret->finite = true;
     for (uint32_t l = 0; l < r.g->n_layers; l++) {
         const float *w = mem(&r, TENSOR_W, l, PLAN_NONE);

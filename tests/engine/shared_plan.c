@@ -287,20 +287,22 @@ static void add_norm(struct maker *m, uint32_t l)
 
 static void add_decision(struct maker *m)
 {
-    const tensor_id decision = find(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
+    const tensor_id group = find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
 
-    if (!m->g->decision)
+    if (!m->g->has_group)
         return;
-    for (uint32_t l = 0; l < m->g->n_layers; l++)
+    for (uint32_t l = 0; m->g->decision && l < m->g->n_layers; l++)
         if (w_bytes(m, l) > 0)
             add_norm(m, l);
     task(m, INSTR_DECIDE, PLAN_HOST, PLAN_NONE);
-    for (uint32_t l = 0; l < m->g->n_layers; l++)
+    for (uint32_t l = 0; m->g->decision && l < m->g->n_layers; l++)
         if (w_bytes(m, l) > 0)
             whole(m, find(m, TENSOR_SUMSQ, l, PLAN_NONE), HOST, ACCESS_READ);
-    whole(m, decision, HOST, ACCESS_WRITE);
+    if (m->g->decision)
+        whole(m, find(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE), HOST, ACCESS_WRITE);
+    whole(m, group, HOST, ACCESS_RW);
     for (uint32_t d = 0; !m->form->host_update && d < m->form->n_devices; d++)
-        move_whole(m, decision, HOST, WHOLE(d));
+        move_whole(m, group, HOST, WHOLE(d));
 }
 
 /* ---- updates ---- */
@@ -341,8 +343,8 @@ static void add_update(struct maker *m, uint32_t l, const struct share *s)
     task(m, INSTR_UPD, w_at.loc, l);
     operand(m, find(m, TENSOR_DW, l, 0), s->begin, s->end, host ? HOST : gradient_at(m, 0, s->owner),
             ACCESS_READ);
-    if (m->g->decision)
-        whole(m, find(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE), host ? HOST : WHOLE(s->owner), ACCESS_READ);
+    if (m->g->has_group)
+        whole(m, find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), host ? HOST : WHOLE(s->owner), ACCESS_READ);
     operand(m, w, s->begin, s->end, w_at, ACCESS_RW);
     for (uint32_t p = 0; p < k_operands(m, l); p++) {
         uint64_t begin, end;

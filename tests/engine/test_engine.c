@@ -278,7 +278,7 @@ static void test_engine_skipped_step_same_bits(void **state)
     struct engine_case c;
     struct engine_result want;
     random_case(&c, 3);
-    c.nan_step = 2;
+    c.nan_steps = 1u << 2;
     for (int skip = 0; skip < 2;
          skip++) { /* without skipping the weights must be ruined, or this tests nothing */
         c.chain.skip_nonfinite = skip;
@@ -291,6 +291,27 @@ static void test_engine_skipped_step_same_bits(void **state)
         struct engine_machine m = {
             .n_devices = n, .capacity_bytes = PLENTY, .policy = policy, .threads = 1, .delay_seed = 5};
         check(&c, &m, 3, &want);
+    }
+}
+
+/* Random steps are skipped, the first and the last among them; AdamW, so that t matters. On every machine the bits are
+ * the reference's, and t counts the steps that were made. */
+static void test_engine_random_skipped_steps_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 700; seed < 700 + n_cases(24, 6); seed++) {
+        struct rng r = {.seed = seed, .at = 3000};
+        struct engine_case c;
+        struct engine_result want;
+        replicated_case(&c, 1 + rng_below(&r, 3), seed);
+        c.chain.skip_nonfinite = true;
+        c.chain.optimizer.kind = OPTIMIZER_ADAMW;
+        c.nan_steps = rng_below(&r, 1u << ENGINE_STEPS);
+        engine_reference(&c, &want);
+        assert_int_equal(want.updates, ENGINE_STEPS - (uint32_t)__builtin_popcount(c.nan_steps));
+        assert_true(want.finite);
+        for (int k = 0; k < 3; k++)
+            check_random_plan(&c, &r, &want);
     }
 }
 
@@ -313,6 +334,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_engine_transformers_same_bits),
         cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
         cmocka_unit_test(test_engine_skipped_step_same_bits),
+        cmocka_unit_test(test_engine_random_skipped_steps_same_bits),
         cmocka_unit_test(test_engine_every_form_same_bits),
         cmocka_unit_test(test_engine_has_tried_everything),
     };

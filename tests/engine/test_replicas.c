@@ -59,7 +59,7 @@ static void random_case(struct engine_case *c, uint32_t seed, uint32_t replicas)
     c->chain.n_micro = replicas * (1 + rng_below(&r, 2));
     c->chain.rows = 1 + rng_below(&r, 6);
     if (c->chain.skip_nonfinite)
-        c->nan_step = 2;
+        c->nan_steps = 1u << 2;
 }
 
 /* Bytes of W that a cycle fetches, and instructions of a kind in it. */
@@ -186,7 +186,7 @@ static void test_replicas_change_bits_of_the_reference(void **state)
     struct engine_result one, four;
     random_case(&c, 4, 4);
     c.chain.n_micro = 8;
-    c.nan_step = 0;
+    c.nan_steps = 0;
     engine_reference(&c, &four);
     c.chain.n_replicas = 1;
     engine_reference(&c, &one);

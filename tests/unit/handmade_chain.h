@@ -52,6 +52,11 @@ struct scenario {
     bool shares;
 };
 
+static inline bool has_group(const struct scenario *sc)
+{
+    return optimizer_group_bytes(sc->optimizer, sc->decision) > 0;
+}
+
 static inline struct layer_sizes sizes_of(uint32_t l)
 {
     struct layer_sizes size;
@@ -87,7 +92,8 @@ static const struct scenario scenarios[] = {
 struct maker {
     const struct scenario *sc;
     struct handmade h;
-    tensor_id w[LAYERS], dw[LAYERS][MICROS], k[LAYERS], sumsq[LAYERS], decision; /* dw: [layer][replica] */
+    tensor_id w[LAYERS], dw[LAYERS][MICROS], k[LAYERS], sumsq[LAYERS]; /* dw: [layer][replica] */
+    tensor_id decision, group;
     tensor_id x[LAYERS][MICROS], dx[LAYERS][MICROS], s[LAYERS][MICROS], scratch[LAYERS][MICROS];
     tensor_id target[MICROS], result[MICROS];
     uint64_t addr[MAX_DEVICES][MAX_TENSORS]; /* + 1; 0: not placed yet */
@@ -131,6 +137,8 @@ static inline void make_tensors(struct maker *m)
         m->result[j] = make_tensor(m, TENSOR_RESULT, PLAN_NONE, j, sizes_of(LOSS).result, ring);
     }
     m->decision = make_tensor(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE, sizeof(struct step_decision), ring);
+    m->group = make_tensor(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE,
+                           optimizer_group_bytes(m->sc->optimizer, m->sc->decision), 1);
 }
 
 static inline uint32_t device_of(const struct maker *m, uint32_t layer)
@@ -353,7 +361,7 @@ static inline void make_reductions(struct maker *m)
 
 static inline void make_decision(struct maker *m)
 {
-    for (uint32_t l = 0; l < LAYERS; l++) {
+    for (uint32_t l = 0; m->sc->decision && l < LAYERS; l++) {
         const uint32_t d = update_place(m, l);
         if (m->w[l] == PLAN_NONE)
             continue;
@@ -363,11 +371,13 @@ static inline void make_decision(struct maker *m)
         spill(m, m->sumsq[l], d);
     }
     hm_instr(&m->h, INSTR_DECIDE, task_stream(m, PLAN_HOST), PLAN_NONE, PLAN_NONE, m->step);
-    for (uint32_t l = 0; l < LAYERS; l++)
+    for (uint32_t l = 0; m->sc->decision && l < LAYERS; l++)
         operand(m, m->sumsq[l], PLAN_HOST, ACCESS_READ);
-    operand(m, m->decision, PLAN_HOST, ACCESS_WRITE);
+    if (m->sc->decision)
+        operand(m, m->decision, PLAN_HOST, ACCESS_WRITE);
+    operand(m, m->group, PLAN_HOST, ACCESS_RW);
     for (uint32_t d = 0; !m->sc->host_update && d < m->sc->n_devices; d++)
-        fetch(m, m->decision, d);
+        fetch(m, m->group, d);
 }
 
 static inline void make_update(struct maker *m, uint32_t l, uint32_t share)
@@ -376,8 +386,7 @@ static inline void make_update(struct maker *m, uint32_t l, uint32_t share)
 
     hm_instr(&m->h, INSTR_UPD, task_stream(m, d), l, PLAN_NONE, m->step);
     operand_range(m, m->dw[l][0], share_begin(share), share_end(m, l, share), d, ACCESS_READ);
-    if (m->sc->decision)
-        operand(m, m->decision, d, ACCESS_READ);
+    operand(m, m->group, d, ACCESS_READ);
     operand_range(m, m->w[l], share_begin(share), share_end(m, l, share), d, ACCESS_RW);
     for (uint32_t p = 0; p < n_parts(m); p++)
         k_operand(m, l, share, p, d, ACCESS_RW);
@@ -389,7 +398,7 @@ static inline void make_updates(struct maker *m)
         for (uint32_t r = 0; r < m->sc->replicas; r++)
             spill(m, m->dw[l][r], device_of(m, l));
     make_reductions(m);
-    if (m->sc->decision)
+    if (m->group != PLAN_NONE)
         make_decision(m);
     for (uint32_t l = 0; l < LAYERS; l++)
         for (uint32_t i = 0; m->w[l] != PLAN_NONE && i < n_shares(m); i++)

@@ -124,8 +124,6 @@ static void build_on(enum op op, uint32_t variant, struct tape *t, struct op_cal
     t->step = (struct step_args){.step = (UINT64_C(3) << 32) + 12345,
                                  .seed = UINT64_C(0x123456789abcdef),
                                  .lr = 1e-2f,
-                                 .bias_correct1 = 1.25f,
-                                 .bias_correct2 = 17.5f,
                                  .grad_scale = 0.125f,
                                  .valid_rows = UINT32_MAX,
                                  .training = 1};

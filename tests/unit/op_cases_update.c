@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Updates: variants are lengths x {no decision, apply with a scale, do not apply}, and all these once more with the gradient of
+/* Updates: variants are lengths x {scale 1, apply with a scale, do not apply}, and all these once more with the gradient of
  * a second use of the weights. */
 static const float *tape_second(struct tape *t, bool second, uint64_t n)
 {
@@ -17,18 +17,20 @@ static float both(const float *x, const float *x2, uint64_t i)
     return x2 ? x[i] + x2[i] : x[i];
 }
 
-static const struct step_decision *tape_decision(struct tape *t, uint32_t kind)
+static const struct group_state *tape_group(struct tape *t, uint32_t kind)
 {
-    if (kind == 0)
-        return NULL;
-    struct step_decision *d = tape_bytes(t, sizeof *d, _Alignof(struct step_decision));
-    *d = (struct step_decision){.sumsq = 4, .scale = 0.37f, .apply = kind == 1};
-    return d;
+    struct group_state *g = tape_bytes(t, sizeof *g, _Alignof(struct group_state));
+    *g = (struct group_state){.t = 4,
+                              .bias_correct1 = 1.25f,
+                              .bias_correct2 = 17.5f,
+                              .scale = kind == 0 ? 1 : 0.37f,
+                              .apply = kind < 2};
+    return g;
 }
 
-static float used_scale(const struct step_decision *d)
+static float used_scale(const struct group_state *g)
 {
-    return d ? d->scale : 1.0f;
+    return g ? g->scale : 1.0f;
 }
 
 #define SGD_VARIANTS (6 * N_LENGTHS)
@@ -41,7 +43,7 @@ static void build_sgd(struct tape *t, uint32_t v, struct op_call *call)
     call->sgd = (struct op_sgd){.w = tape_state(t, n, 1),
                                 .dw = tape_floats(t, n, 1),
                                 .v = v % 2 ? tape_state(t, n, 1) : NULL,
-                                .decision = tape_decision(t, v / 2 % 3),
+                                .group = v / 2 % 3 == 0 ? NULL : tape_group(t, v / 2 % 3),
                                 .n = n,
                                 .momentum = v % 2 ? 0.9f : 0,
                                 .weight_decay = 0.01f};
@@ -51,12 +53,12 @@ static void build_sgd(struct tape *t, uint32_t v, struct op_call *call)
 static void check_sgd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_sgd *o = &in->sgd;
-    float scale = used_scale(o->decision), lr = in->step->lr;
+    float scale = used_scale(o->group), lr = in->step->lr;
 
     for (uint64_t i = 0; i < o->n; i++) {
         float w = o->w[i], v = o->v ? o->v[i] : 0, g = both(o->dw, o->dw2, i);
         double dv = 0, dw = 0;
-        if (!o->decision || o->decision->apply) { /* once exactly as promised, once in double */
+        if (!o->group || o->group->apply) { /* once exactly as promised, once in double */
             dv = (double)o->momentum * (double)v +
                  ((double)g * (double)scale + (double)o->weight_decay * (double)w);
             dw = (double)w - (double)lr * dv;
@@ -87,7 +89,7 @@ static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
                                     .dw = tape_floats(t, n, 1),
                                     .m = tape_state(t, n, 0.1f),
                                     .v = moment,
-                                    .decision = tape_decision(t, v % 3),
+                                    .group = tape_group(t, v % 3),
                                     .n = n,
                                     .beta1 = 0.9f,
                                     .beta2 = 0.999f,
@@ -98,28 +100,29 @@ static void build_adamw(struct tape *t, uint32_t v, struct op_call *call)
 
 static double adamw_in_double(const struct op_adamw *o, const struct step_args *s, uint64_t i)
 {
-    double g = (double)both(o->dw, o->dw2, i) * (double)used_scale(o->decision), b1 = (double)o->beta1,
+    double g = (double)both(o->dw, o->dw2, i) * (double)used_scale(o->group), b1 = (double)o->beta1,
            b2 = (double)o->beta2;
     double m = b1 * (double)o->m[i] + (1 - b1) * g, v = b2 * (double)o->v[i] + (1 - b2) * g * g;
     double w = (double)o->w[i] * (1 - (double)s->lr * (double)o->weight_decay);
-    double denominator = sqrt(v * (double)s->bias_correct2) + (double)o->eps;
-    return w - (double)s->lr * m * (double)s->bias_correct1 / denominator;
+    double denominator = sqrt(v * (double)o->group->bias_correct2) + (double)o->eps;
+    return w - (double)s->lr * m * (double)o->group->bias_correct1 / denominator;
 }
 
 static void check_adamw(const struct op_call *in, const struct op_call *out)
 {
     const struct op_adamw *o = &in->adamw;
     const struct step_args *s = in->step;
-    float scale = used_scale(o->decision), c1 = 1.0f - o->beta1, c2 = 1.0f - o->beta2;
+    float scale = used_scale(o->group), c1 = 1.0f - o->beta1, c2 = 1.0f - o->beta2;
     float decay = s->lr * o->weight_decay;
 
     for (uint64_t i = 0; i < o->n; i++) {
         float w = o->w[i], m = o->m[i], v = o->v[i];
-        if (!o->decision || o->decision->apply) {
+        if (o->group->apply) {
             float g = both(o->dw, o->dw2, i) * scale;
             m = o->beta1 * m + c1 * g;
             v = o->beta2 * v + (c2 * g) * g;
-            w = (w - decay * w) - (s->lr * (m * s->bias_correct1)) / (sqrtf(v * s->bias_correct2) + o->eps);
+            w = (w - decay * w) -
+                (s->lr * (m * o->group->bias_correct1)) / (sqrtf(v * o->group->bias_correct2) + o->eps);
             assert_near(w, adamw_in_double(o, s, i), 1e-6);
         }
         assert_bits(out->adamw.w[i], w);
@@ -209,7 +212,7 @@ const struct op_test sumsq_test = {2 * SUMSQ_VARIANTS - 1, build_sumsq, check_su
 static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
 {
     struct step_decision *d = tape_bytes(t, sizeof *d, _Alignof(struct step_decision));
-    *d = (struct step_decision){.sumsq = sumsq, .scale = -1, .apply = 77};
+    *d = (struct step_decision){.sumsq = sumsq, .bad_layer = 9, .apply = 77};
     tape_output(t, d, sizeof *d);
     return d;
 }
@@ -237,33 +240,59 @@ const struct op_test norm_add_test = {4, build_norm_add, check_norm_add};
 
 static const struct decide_case {
     double sumsq, clip;
+    uint64_t t; /* before */
     uint32_t apply;
     float scale;
 } decide_cases[] = {
-    {0, 0, 1, 1},
-    {25, 0, 1, 1},
-    {25, 6, 1, 1},
-    {25, 5, 1, 1},
-    {25, 2, 1, (float)(2 / (5 + 1e-6))},
-    {1e300, 1, 1, (float)(1 / (1e150 + 1e-6))},
-    {(double)INFINITY, 0, 0, -1}, /* as it was: it may name a layer */
-    {(double)NAN, 1, 0, -1},
+    {0, 0, 0, 1, 1},
+    {25, 0, 1, 1, 1},
+    {25, 6, 2, 1, 1},
+    {25, 5, 1000, 1, 1},
+    {25, 2, 6, 1, (float)(2 / (5 + 1e-6))},
+    {1e300, 1, 1ull << 40, 1, (float)(1 / (1e150 + 1e-6))},
+    {(double)INFINITY, 0, 8, 0, -1},
+    {(double)NAN, 1, 9, 0, -1},
+    {-1, 3, 10, 1, 1}, /* no decision: clip means nothing */
 };
 
 static void build_decide(struct tape *t, uint32_t v, struct op_call *call)
 {
-    call->decide = (struct op_decide){.decision = tape_new_decision(t, decide_cases[v].sumsq),
-                                      .clip = decide_cases[v].clip};
+    const struct decide_case *c = &decide_cases[v];
+    struct group_state *g = tape_bytes(t, sizeof *g, _Alignof(struct group_state));
+
+    *g = (struct group_state){.t = c->t, .bias_correct1 = -2, .bias_correct2 = -3, .scale = -1, .apply = 55};
+    tape_output(t, g, sizeof *g);
+    call->decide = (struct op_decide){.decision = c->sumsq < 0 ? NULL : tape_new_decision(t, c->sumsq),
+                                      .group = g,
+                                      .clip = c->clip,
+                                      .beta1 = 0.9f,
+                                      .beta2 = 0.999f};
 }
 
+static float correction(float beta, uint64_t t)
+{
+    return (float)(1.0 / (1.0 - pow((double)beta, (double)t)));
+}
+
+/* A skipped step changes nothing but `apply`. */
 static void check_decide(const struct op_call *in, const struct op_call *out)
 {
+    const struct op_decide *o = &in->decide;
+    const struct group_state *g = out->decide.group;
     const struct decide_case *c = decide_cases;
-    while (memcmp(&c->sumsq, &in->decide.decision->sumsq, sizeof c->sumsq) != 0 || c->clip != in->decide.clip)
+
+    while (c->t != o->group->t) /* no two cases have the same */
         c++;
-    assert_int_equal(out->decide.decision->apply, c->apply);
-    assert_bits(out->decide.decision->scale, c->scale);
+    assert_int_equal(g->apply, c->apply);
+    assert_bits(g->scale, c->scale);
+    assert_int_equal(g->t, c->t + c->apply);
+    assert_bits(g->bias_correct1, c->apply ? correction(o->beta1, g->t) : -2);
+    assert_bits(g->bias_correct2, c->apply ? correction(o->beta2, g->t) : -3);
+    if (o->decision) {
+        assert_int_equal(out->decide.decision->apply, c->apply);
+        assert_int_equal(out->decide.decision->bad_layer, 9);
+    }
 }
 
 const struct op_test decide_test = {COUNT(decide_cases), build_decide, check_decide,
-                                    UINT64_C(0xfcd5269535cb972f)};
+                                    UINT64_C(0xfbd744d4937d66e9)};

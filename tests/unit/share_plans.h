@@ -181,6 +181,14 @@ static uint64_t share_end(uint32_t share)
     return share ? SHARE_W : SHARE_CUT;
 }
 
+/* DECIDE, and the group state to the devices from..to-1, which update. */
+static void group_to(struct script *s, uint32_t from, uint32_t to)
+{
+    script_task(s, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_HOST, 0, 0);
+    for (uint32_t d = from; d < to; d++)
+        fetch_all(s, script_tensor(s, TENSOR_GROUP, 0, PLAN_NONE), d);
+}
+
 /* ---- replicas on one device ---- */
 
 /* Everything on the device; W stays, K comes and goes where activations were. */
@@ -201,6 +209,7 @@ static struct edit plan_replicas(void)
     script_task(&s, INSTR_RED, 0, 1, 0, 0, 0);
     s.next[0] = mark;
     spot_id k = fetch_all(&s, find_k(&s), 0);
+    group_to(&s, 0, 1);
     script_task(&s, INSTR_UPD, 0, PLAN_NONE, 0, 0, 0);
     spill_all(&s, k);
     script_drop_all(&s, 0);
@@ -227,6 +236,7 @@ static struct edit plan_replicas_host(void)
     script_drop(&s, w, LANE_COMPUTE);
     script_task(&s, INSTR_RED, 0, 1, PLAN_HOST, 0, 0);
     script_task(&s, INSTR_RED, 0, 2, PLAN_HOST, 0, 0);
+    group_to(&s, 0, 0);
     script_task(&s, INSTR_UPD, 0, PLAN_NONE, PLAN_HOST, 0, 0);
     return script_end(&s);
 }
@@ -315,16 +325,13 @@ static void update_share(struct script *s, uint32_t d, bool host, spot_id w)
     spill_state(s, k);
 }
 
-/* The gradients are whole again on device 0, for the norm; the decision goes to both. */
-static void decide(struct script *s)
+/* The gradients are whole again on device 0, for the norm. */
+static void norm(struct script *s)
 {
-    tensor_id sum = script_tensor(s, TENSOR_DW, 0, 0), norm = script_tensor(s, TENSOR_SUMSQ, 0, PLAN_NONE);
+    tensor_id sum = script_tensor(s, TENSOR_DW, 0, 0), sumsq = script_tensor(s, TENSOR_SUMSQ, 0, PLAN_NONE);
     script_send(s, find_share(s, sum, 1), script_find(s, sum, 0, 0, SHARE_W), share_begin(1), share_end(1));
     script_task(s, INSTR_NORM, 0, PLAN_NONE, 0, 0, 0);
-    spill_all(s, script_find(s, norm, 0, 0, script_bytes(s, norm)));
-    script_task(s, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_HOST, 0, 0);
-    for (uint32_t d = 0; d < 2; d++)
-        fetch_all(s, script_tensor(s, TENSOR_DECISION, 0, PLAN_NONE), d);
+    spill_all(s, script_find(s, sumsq, 0, 0, script_bytes(s, sumsq)));
 }
 
 static void spill_sums(struct script *s)
@@ -333,6 +340,7 @@ static void spill_sums(struct script *s)
         spill_all(s, script_find(s, script_tensor(s, TENSOR_DW, 0, d), d, 0, SHARE_W));
     for (uint32_t share = 0; share < 2; share++)
         script_task(s, INSTR_RED, 0, 1, PLAN_HOST, share_begin(share), share_end(share));
+    group_to(s, 0, 0);
     script_task(s, INSTR_UPD, 0, PLAN_NONE, PLAN_HOST, 0, 0);
 }
 
@@ -351,7 +359,8 @@ static struct edit plan_shares(enum share_graph g, enum share_update update, con
         for (uint32_t d = 0; d < 2; d++)
             script_task(&s, INSTR_RED, 0, 1, d, share_begin(d), share_end(d));
         if (s.g->decision)
-            decide(&s);
+            norm(&s);
+        group_to(&s, update == SHARES_DEVICE ? 0 : 1, update == SHARES_HOST ? 1 : 2);
         for (uint32_t d = 0; d < 2; d++)
             update_share(&s, d, update == SHARES_HOST || (update == SHARES_MIXED && d == 0), w[d]);
     }
@@ -408,6 +417,7 @@ static struct edit plan_pinned(void)
     for (uint32_t d = 0; d < 2; d++)
         script_drop(&s, w[d], LANE_COMPUTE);
     exchange_sums(&s);
+    group_to(&s, 0, 2);
     for (uint32_t d = 0; d < 2; d++) {
         script_task(&s, INSTR_RED, 0, 1, d, share_begin(d), share_end(d));
         script_task(&s, INSTR_UPD, 0, PLAN_NONE, d, share_begin(d), share_end(d));

@@ -113,6 +113,16 @@ static void save_eval(struct run *r, uint64_t step, double loss, double accuracy
     assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
 }
 
+static void save_group(struct run *r, uint64_t step, uint64_t skipped, const struct group_state *group)
+{
+    struct checkpoint_data d = data_of(r, step);
+
+    d.skipped_steps = skipped;
+    d.group = group;
+    fill(r, (float)step);
+    assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
+}
+
 static struct checkpoint *open_good(uint64_t step)
 {
     struct checkpoint *c = NULL;
@@ -284,6 +294,33 @@ static void test_info_is_what_was_saved(void **state)
     c = open_good(9);
     assert_false(checkpoint_info(c)->eval.valid);
     checkpoint_close(c);
+}
+
+static uint64_t saved_t(uint64_t step)
+{
+    struct checkpoint *c = open_good(step);
+    uint64_t t = checkpoint_info(c)->group.t;
+
+    checkpoint_close(c);
+    return t;
+}
+
+/* AdamW's t is kept. Where a checkpoint has none, as those from before there was a group state, it follows from the
+ * steps that were skipped. */
+static void test_updates_made_are_what_was_saved(void **state)
+{
+    const struct group_state group = {.t = 17, .bias_correct1 = 2, .scale = 3, .apply = 1};
+    (void)state;
+
+    save_group(adamw, 20, 2, &group);
+    assert_int_equal(saved_t(20), 17);
+    save_group(adamw, 21, 2, NULL);
+    assert_int_equal(saved_t(21), 19);
+    save_group(sgd, 22, 4, &group); /* SGD has no part to keep */
+    assert_int_equal(saved_t(22), 18);
+    save_group(adamw, 23, 24, NULL); /* more skipped than made */
+    struct checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&out, 23, &c, NULL), -EBADMSG);
 }
 
 static void test_other_tensors_are_refused(void **state)
@@ -685,6 +722,7 @@ int main(void)
         TEST(test_what_is_saved_is_loaded),
         TEST(test_tensors_have_their_names),
         TEST(test_info_is_what_was_saved),
+        TEST(test_updates_made_are_what_was_saved),
         TEST(test_other_tensors_are_refused),
         TEST(test_latest_is_the_largest_number),
         TEST(test_every_flipped_bit_is_found),

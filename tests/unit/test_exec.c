@@ -62,12 +62,9 @@ enum { SEED = 42, MAX_STEPS = 32 };
 
 static struct step_args args_of(uint64_t step, bool training)
 {
-    const double t = (double)step + 1;
     return (struct step_args){.step = step,
                               .seed = SEED,
                               .lr = 0.05f / (float)(step + 1),
-                              .bias_correct1 = (float)(1 / (1 - pow(0.9, t))),
-                              .bias_correct2 = (float)(1 / (1 - pow(0.99, t))),
                               .grad_scale = 1.0f / (MICROS * ROWS),
                               .valid_rows = training ? MICROS * ROWS : MICROS * ROWS - 2,
                               .training = training};
@@ -99,6 +96,7 @@ struct reference {
     int32_t target[ROWS];
     struct step_result results[MAX_STEPS][MICROS]; /* of each training step */
     struct step_decision decisions[MAX_STEPS];
+    struct group_state group;
     struct step_result eval[MICROS];
 };
 
@@ -177,10 +175,12 @@ static void ref_forward(struct reference *ref, const struct step_args *args, uin
     }
 }
 
+/* ret NULL: no gradient decides. */
 static void ref_decide(struct reference *ref, const struct step_args *args, struct step_decision *ret)
 {
+    const struct optimizer *o = ref->sc->optimizer;
     bool first = true;
-    for (uint32_t l = 0; l < LAYERS; l++) {
+    for (uint32_t l = 0; ret && l < LAYERS; l++) {
         double sum;
         if (!ref->w[l])
             continue;
@@ -192,8 +192,9 @@ static void ref_decide(struct reference *ref, const struct step_args *args, stru
                     &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first, l}});
         first = false;
     }
-    run_at_once(ref->pool,
-                &(struct op_call){.op = OP_decide, .step = args, .decide = {ret, ref->sc->optimizer->clip}});
+    run_at_once(ref->pool, &(struct op_call){.op = OP_decide,
+                                             .step = args,
+                                             .decide = {ret, &ref->group, o->clip, o->beta1, o->beta2}});
 }
 
 static void ref_update(struct reference *ref, const struct step_args *args, uint32_t l)
@@ -201,7 +202,7 @@ static void ref_update(struct reference *ref, const struct step_args *args, uint
     const struct op_sink sink = {run_at_once, ref->pool};
     struct optimizer_io io = {.w = ref->w[l],
                               .dw = ref->dw[l][0],
-                              .decision = ref->sc->decision ? &ref->decisions[args->step] : NULL,
+                              .group = has_group(ref->sc) ? &ref->group : NULL,
                               .w_bytes = sizes_of(l).w};
 
     optimizer_split(ref->sc->optimizer, ref->k[l], &io);
@@ -225,8 +226,8 @@ static void ref_step(struct reference *ref, uint64_t step)
             run_at_once(ref->pool, &(struct op_call){
                                        .op = OP_add,
                                        .add = {ref->dw[l][0], ref->dw[l][r], sizes_of(l).w / sizeof(float)}});
-    if (ref->sc->decision)
-        ref_decide(ref, &args, &ref->decisions[step]);
+    if (has_group(ref->sc))
+        ref_decide(ref, &args, ref->sc->decision ? &ref->decisions[step] : NULL);
     for (uint32_t l = 0; l < LAYERS; l++)
         if (ref->w[l])
             ref_update(ref, &args, l);
@@ -338,6 +339,8 @@ static void job_check_state(struct job *job)
             assert_memory_equal(store_ptr(job->store, job->m.k[l], 0), job->ref.k[l],
                                 optimizer_state_bytes(job->sc->optimizer, w_bytes));
     }
+    if (job->m.group != PLAN_NONE)
+        assert_memory_equal(store_ptr(job->store, job->m.group, 0), &job->ref.group, sizeof job->ref.group);
 }
 
 static void job_eval(struct job *job, uint64_t step)

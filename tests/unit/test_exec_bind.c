@@ -58,6 +58,14 @@ static uint32_t index_of(const struct maker *m, const struct plan_instr *in)
     return (uint32_t)(in - m->h.programs[PROGRAM_CYCLE].instrs.at);
 }
 
+/* A DECIDE with a decision but without anything to decide by. */
+static void cut_norms(struct maker *m, struct plan_instr *in)
+{
+    for (uint32_t i = in->n_operands; i-- > 0;)
+        if (m->h.tensors.at[operands(m, in)[i].tensor].kind == TENSOR_SUMSQ)
+            cut(m, in, TENSOR_SUMSQ);
+}
+
 /* Makes the first wait of the first SPILL another. */
 static void set_wait(struct maker *m, uint32_t instr, uint32_t distance)
 {
@@ -93,7 +101,9 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(no_dw_norm, "no gradient sum", cut(m, FIRST(NORM), TENSOR_DW))                                     \
     WRONG(no_sumsq, "no squared norm", cut(m, FIRST(NORM), TENSOR_SUMSQ))                                    \
     WRONG(no_decision, "no decision", cut(m, FIRST(DECIDE), TENSOR_DECISION))                                \
-    WRONG(no_clip, "no decision", cut(m, FIRST(UPD), TENSOR_DECISION))                                       \
+    WRONG(no_group, "no group state", cut(m, FIRST(DECIDE), TENSOR_GROUP))                                   \
+    WRONG(no_group_upd, "no group state", cut(m, FIRST(UPD), TENSOR_GROUP))                                  \
+    WRONG(no_norms, "no squared norm", cut_norms(m, FIRST(DECIDE)))                                          \
     WRONG(no_w_upd, "no weights", cut(m, FIRST(UPD), TENSOR_W))                                              \
     WRONG(no_k, "no optimizer state", cut(m, FIRST(UPD), TENSOR_K))                                          \
     WRONG(layers_swapped, "ascending", swap_operands(operands(m, FIRST(DECIDE))))                            \
@@ -146,7 +156,7 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(devices, "0 devices", m->h.plan.n_devices = 0)                                                     \
     WRONG(layers, "the model has 3", m->h.plan.n_layers = 2)
 
-/* Of a plan with three replicas, in two shares: UPD has dW, decision, W and two parts of K, of bytes 0..512; RED, which begins
+/* Of a plan with three replicas, in two shares: UPD has dW, group state, W and two parts of K, of bytes 0..512; RED, which begins
  * with the other share, dW of replica 0 and of another. */
 #define RED_OPERAND(i) operands(m, FIRST(RED))[i]
 #define UPD_OPERAND(i) operands(m, FIRST(UPD))[i]

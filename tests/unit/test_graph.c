@@ -121,7 +121,7 @@ static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
 static void check_counts(const struct follow *f)
 {
     const struct graph *g = f->g;
-    uint32_t sum = g->decision;
+    uint32_t sum = g->training && g->has_group;
     for (uint32_t l = 0; l < g->n_layers; l++)
         for (int kind = 0; kind < INSTR_KIND_COUNT; kind++) {
             uint32_t n = 0, want = wanted(f, kind, l);
@@ -174,8 +174,8 @@ static void check_graph(const struct graph *g, uint32_t batch)
         check_task(&f, i);
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
-        assert_int_equal(gt->persistent,
-                         gt->kind == TENSOR_W || gt->kind == TENSOR_K || gt->kind == TENSOR_B);
+        assert_int_equal(gt->persistent, gt->kind == TENSOR_W || gt->kind == TENSOR_K ||
+                                             gt->kind == TENSOR_B || gt->kind == TENSOR_GROUP);
         if (g->training && gt->kind != TENSOR_S && gt->kind != TENSOR_WORK && gt->kind != TENSOR_ROOM)
             assert_int_equal(f.version[t][0], gt->writes_per_step);
         if (g->training && (gt->kind == TENSOR_DW || gt->kind == TENSOR_W || gt->kind == TENSOR_K))

@@ -656,9 +656,9 @@ static void test_init_is_uniform_and_keyed(void **state)
 /* ---- optimizers ---- */
 
 static int update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
-                  float *k, const struct step_decision *decision, uint64_t w_bytes, struct sink_log *log)
+                  float *k, const struct group_state *group, uint64_t w_bytes, struct sink_log *log)
 {
-    struct optimizer_io io = {.w = w, .dw = dw, .decision = decision, .w_bytes = w_bytes};
+    struct optimizer_io io = {.w = w, .dw = dw, .group = group, .w_bytes = w_bytes};
     const struct op_sink sink = {launch_now, log};
 
     optimizer_split(o, k, &io);
@@ -686,17 +686,19 @@ static void check_optimizer(const struct optimizer *o)
 
     ref_fill(w, COUNT(w), 1, 1);
     for (int t = 0; t < 5; t++) {
-        struct step_args step = {.step = (uint64_t)t,
-                                 .lr = 0.01f,
-                                 .bias_correct1 = (float)(1 / (1 - pow(0.9, t + 1))),
-                                 .bias_correct2 = (float)(1 / (1 - pow(0.999, t + 1)))};
+        struct step_args step = {.step = (uint64_t)t, .lr = 0.01f};
+        struct group_state group = {.t = (uint64_t)t + 1,
+                                    .bias_correct1 = (float)(1 / (1 - pow(0.9, t + 1))),
+                                    .bias_correct2 = (float)(1 / (1 - pow(0.999, t + 1))),
+                                    .scale = 1,
+                                    .apply = 1};
         double f = 0;
         for (uint32_t i = 0; i < COUNT(w); i++)
             f += (double)w[i] * (double)w[i];
         assert_true(f < last);
         last = f;
         memcpy(dw, w, sizeof w);
-        assert_int_equal(update(o, &step, w, dw, k, NULL, sizeof w, &log), 0);
+        assert_int_equal(update(o, &step, w, dw, k, &group, sizeof w, &log), 0);
     }
     uint64_t used = optimizer_state_bytes(o, sizeof w) / sizeof(float);
     for (uint32_t i = 0; i < COUNT(k); i++)
@@ -717,12 +719,12 @@ static void test_every_optimizer_descends(void **state)
     }
 }
 
-static void test_optimizer_update_obeys_decision(void **state)
+static void test_optimizer_update_obeys_group_state(void **state)
 {
     struct optimizer o = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
     float w[3] = {1, 2, 3}, dw[3] = {1, 1, 1}, k[6] = {0};
-    struct step_decision no = {.scale = 1, .apply = 0};
-    struct step_args step = {.lr = 1, .bias_correct1 = 1, .bias_correct2 = 1};
+    struct group_state no = {.bias_correct1 = 1, .bias_correct2 = 1, .scale = 1, .apply = 0};
+    struct step_args step = {.lr = 1};
     struct sink_log log = {.fail_at = UINT32_MAX};
     (void)state;
 
@@ -737,8 +739,8 @@ static void check_shares(const struct optimizer *o)
 {
     enum { N = 1000, CUTS = 4 };
     static const uint32_t cuts[CUTS + 1] = {0, 64, 65, 640, N};
-    const struct step_args step = {.lr = 0.1f, .bias_correct1 = 1.5f, .bias_correct2 = 3};
-    const struct step_decision decision = {.scale = 0.3f, .apply = 1};
+    const struct step_args step = {.lr = 0.1f};
+    const struct group_state group = {.bias_correct1 = 1.5f, .bias_correct2 = 3, .scale = 0.3f, .apply = 1};
     const uint32_t parts = optimizer_parts(o);
     float w[2][N], dw[N], k[2][OPTIMIZER_PARTS * N], part[OPTIMIZER_PARTS][N];
     struct sink_log log = {.fail_at = UINT32_MAX};
@@ -751,11 +753,11 @@ static void check_shares(const struct optimizer *o)
         k[0][i] = fabsf(k[0][i]);
     memcpy(w[1], w[0], sizeof w[0]);
     memcpy(k[1], k[0], sizeof k[0]);
-    assert_int_equal(update(o, &step, w[0], dw, k[0], &decision, sizeof w[0], &log), 0);
+    assert_int_equal(update(o, &step, w[0], dw, k[0], &group, sizeof w[0], &log), 0);
     for (uint32_t i = 0; i < CUTS; i++) {
         const uint32_t at = cuts[i], n = cuts[i + 1] - at;
         struct optimizer_io io = {
-            .w = w[1] + at, .dw = dw + at, .decision = &decision, .w_bytes = n * sizeof(float)};
+            .w = w[1] + at, .dw = dw + at, .group = &group, .w_bytes = n * sizeof(float)};
         for (uint32_t p = 0; p < parts; p++) {
             io.k[p] = memcpy(part[p], k[1] + p * N + at, n * sizeof(float));
         }
@@ -829,7 +831,7 @@ int main(void)
         cmocka_unit_test(test_init_is_uniform_and_keyed),
         cmocka_unit_test(test_optimizer_state_bytes_fit_kind),
         cmocka_unit_test(test_every_optimizer_descends),
-        cmocka_unit_test(test_optimizer_update_obeys_decision),
+        cmocka_unit_test(test_optimizer_update_obeys_group_state),
         cmocka_unit_test(test_optimizer_update_in_shares_has_same_bits),
         cmocka_unit_test(test_names_are_complete),
     };

@@ -520,20 +520,22 @@ static void test_equal_logits_count_the_first(void **state)
 static void test_nan_gradient_leaves_weights(void **state)
 {
     float w[3] = {1, 2, 3}, dw[3] = {0, NAN, 0}, m[3] = {0}, v[3] = {0};
-    struct step_args step = {.lr = 1, .bias_correct1 = 1, .bias_correct2 = 1};
+    struct step_args step = {.lr = 1};
     struct step_decision decision;
+    struct group_state group = {.t = 3};
     double sum;
     (void)state;
 
     struct op_call calls[] = {
         {.op = OP_sumsq, .sumsq = {.x = dw, .sum = &sum, .n = 3}},
         {.op = OP_norm_add, .norm_add = {&sum, &decision, true}},
-        {.op = OP_decide, .decide = {&decision, 1}},
-        {.op = OP_adamw, .step = &step, .adamw = {w, dw, NULL, m, v, &decision, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+        {.op = OP_decide, .decide = {&decision, &group, 1, 0.9f, 0.999f}},
+        {.op = OP_adamw, .step = &step, .adamw = {w, dw, NULL, m, v, &group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
     };
     for (uint32_t i = 0; i < COUNT(calls); i++)
         cpu_ops[calls[i].op](&calls[i], pools[2]);
     assert_int_equal(decision.apply, 0);
+    assert_int_equal(group.t, 3);
     assert_true(w[0] == 1 && w[1] == 2 && w[2] == 3);
     assert_true(m[0] == 0 && v[1] == 0);
 }

@@ -125,7 +125,8 @@ static void test_count_bytes_classes(void **state)
             plan_count_bytes(p, PROGRAM_ENTRY, &b);
             assert_int_equal(b.in, 2048);
             assert_int_equal(b.state_in + b.stash_in + b.data_in, 2048);
-            bool data = kind == TENSOR_TARGET || kind == TENSOR_RESULT || (kind == TENSOR_X && layer == 0);
+            bool data = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION ||
+                        kind == TENSOR_GROUP || (kind == TENSOR_X && layer == 0);
             bool stash = !data && (kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S ||
                                    kind == TENSOR_WORK || kind == TENSOR_ROOM || kind == TENSOR_SCRATCH);
             assert_int_equal(b.data_in != 0, data);

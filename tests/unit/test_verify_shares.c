@@ -368,7 +368,7 @@ static void test_shifted_operand_of_a_share_breaks_10(void **state)
             struct edit e = edit_begin(plan_of(s));
             struct edit_instr *in = &cycle_of(&e)->at.at[i];
             struct plan_operand *o = j < in->ops.n ? &in->ops.at[j] : NULL;
-            if (o == NULL || !is_share(&e, in) || kind_of(&e, o) == TENSOR_DECISION) {
+            if (o == NULL || !is_share(&e, in) || kind_of(&e, o) == TENSOR_GROUP) {
                 edit_finish(&e);
                 continue;
             }
@@ -449,7 +449,7 @@ static void test_share_of_other_tasks_breaks_10(void **state)
         enum instr_kind task;
         enum tensor_kind tensor;
     } operands[] = {{INSTR_FWD, TENSOR_W},   {INSTR_FWD, TENSOR_X},        {INSTR_BWD, TENSOR_X},
-                    {INSTR_NORM, TENSOR_DW}, {INSTR_DECIDE, TENSOR_SUMSQ}, {INSTR_UPD, TENSOR_DECISION}};
+                    {INSTR_NORM, TENSOR_DW}, {INSTR_DECIDE, TENSOR_SUMSQ}, {INSTR_UPD, TENSOR_GROUP}};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
         struct edit e = plan_shares_decision();
         struct plan_operand *o = operand_of(&e, cycle_instr(&e, operands[i].task, 0), operands[i].tensor, 0);
