@@ -15,6 +15,7 @@ import cases_docs  # noqa: F401
 import cases_checkpoint  # noqa: F401
 import cases_export  # noqa: F401
 import cases_failures  # noqa: F401
+import cases_group  # noqa: F401
 import cases_machine  # noqa: F401
 import cases_plan  # noqa: F401
 import cases_planning  # noqa: F401
