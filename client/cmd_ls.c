@@ -1,4 +1,5 @@
 /* tutti ls: the jobs as a table. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +36,7 @@ static const struct column columns[] = {
 struct listing {
     const struct client *c;
     bool all;
+    bool older_daemon; /* does not know ended_after_ms */
     uint64_t now_ms, n;
     struct table *table;
     struct style style;
@@ -112,7 +114,7 @@ static void add_job(struct listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        return;
+        return; /* an older daemon tells of all */
     if (l->c->json) {
         char *text = json_print(job);
         strbuf_addf(&l->text, "%s%s", l->n > 0 ? ",\n " : "", text);
@@ -131,9 +133,16 @@ static int add_page(struct listing *l, struct tutti *t, uint64_t *after, bool *m
     struct strbuf params = {0};
     struct wire_msg m = {0};
     uint64_t id, before = *after;
-    strbuf_addf(&params, "{\"after\":%" PRIu64 "}", *after);
+    strbuf_addf(&params, "{\"after\":%" PRIu64, *after);
+    if (!l->all && !l->older_daemon)
+        strbuf_addf(&params, ",\"ended_after_ms\":%" PRIu64, l->now_ms > DAY_MS ? l->now_ms - (uint64_t)DAY_MS : 1);
+    strbuf_add(&params, "}");
     int r = tutti_call(t, "list", params.at, &m, err);
     strbuf_finish(&params);
+    if (r == -EINVAL && !l->older_daemon && strcmp(err->path, "ended_after_ms") == 0) {
+        l->older_daemon = true;
+        return add_page(l, t, after, more, err);
+    }
     if (r < 0)
         return r;
     const struct json *jobs = get_array(m.result, "jobs"),

@@ -43,6 +43,11 @@ static const char usage[] =
     "  --stop-timeout SEC     at SIGTERM, time for checkpoints (default 90)\n"
     "  --restart-delay MS     before a failed worker's first restart; doubles (default 1000)\n"
     "  --max-queued N         jobs that may wait (default 10000)\n"
+    "  --keep-days N          forget jobs that ended longer ago (default 90; 0: never)\n"
+    "  --keep-jobs N          forget the oldest ended jobs beyond so many (default 100000; 0: no limit)\n"
+    "  --keep-bytes SIZE      forget the oldest ended jobs of a user beyond that much state (default 1GiB; 0: no "
+    "limit)\n"
+    "  --accept-older-state   start although acknowledged changes are gone from the state (see tuttid(8))\n"
     "  --user-state-bytes SIZE  state that the unfinished jobs of one user may take: specs above all\n"
     "                         (default 256MiB; 0: no limit)\n"
     "  --user-submit-rate N   submits a second of one user, in the long run (default 2000; 0: no limit)\n"
@@ -55,12 +60,16 @@ static const char usage[] =
     "SIGUSR2: end and leave the workers running; the next tuttid adopts them (for upgrades).\n";
 
 enum option_id {
-    OPT_BACKEND = 256,
+    OPT_ACCEPT_OLDER_STATE = 256,
+    OPT_BACKEND,
     OPT_DEVICES,
     OPT_DEVICE_MEMORY,
     OPT_HANG_TIMEOUT,
     OPT_HELP,
     OPT_HOST_MEMORY,
+    OPT_KEEP_BYTES,
+    OPT_KEEP_DAYS,
+    OPT_KEEP_JOBS,
     OPT_MACHINE,
     OPT_MAX_QUEUED,
     OPT_PRIVATE,
@@ -78,12 +87,16 @@ enum option_id {
 };
 
 static const struct option options[] = {
+    {"accept-older-state", no_argument, NULL, OPT_ACCEPT_OLDER_STATE},
     {"backend", required_argument, NULL, OPT_BACKEND},
     {"device-memory", required_argument, NULL, OPT_DEVICE_MEMORY},
     {"devices", required_argument, NULL, OPT_DEVICES},
     {"hang-timeout", required_argument, NULL, OPT_HANG_TIMEOUT},
     {"help", no_argument, NULL, OPT_HELP},
     {"host-memory", required_argument, NULL, OPT_HOST_MEMORY},
+    {"keep-bytes", required_argument, NULL, OPT_KEEP_BYTES},
+    {"keep-days", required_argument, NULL, OPT_KEEP_DAYS},
+    {"keep-jobs", required_argument, NULL, OPT_KEEP_JOBS},
     {"machine", required_argument, NULL, OPT_MACHINE},
     {"max-queued", required_argument, NULL, OPT_MAX_QUEUED},
     {"private", required_argument, NULL, OPT_PRIVATE},
@@ -196,6 +209,15 @@ static int parse_option(int id, const char *arg, struct words *w, struct config 
         return parse_number(arg, "--restart-delay", 3600000, &c->restart_delay_ms, err);
     case OPT_MAX_QUEUED:
         return parse_number(arg, "--max-queued", 1000000, &c->max_queued, err);
+    case OPT_KEEP_BYTES:
+        return json_parse_bytes(arg, "--keep-bytes", &c->keep_bytes, err);
+    case OPT_KEEP_DAYS:
+        return parse_number(arg, "--keep-days", 36500, &c->keep_days, err);
+    case OPT_KEEP_JOBS:
+        return parse_number(arg, "--keep-jobs", 100000000, &c->keep_jobs, err);
+    case OPT_ACCEPT_OLDER_STATE:
+        c->accept_older = true;
+        return 0;
     case OPT_USER_STATE_BYTES:
         return json_parse_bytes(arg, "--user-state-bytes", &c->quota.state_bytes, err);
     case OPT_USER_SUBMIT_BURST:
@@ -347,6 +369,9 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
                            .stop_timeout_ms = 90000,
                            .restart_delay_ms = 1000,
                            .max_queued = 10000,
+                           .keep_days = 90,
+                           .keep_jobs = 100000,
+                           .keep_bytes = UINT64_C(1) << 30,
                            .quota = {.state_bytes = 256u << 20, .submits_per_s = 2000, .submit_burst = 10000}};
     opterr = 0;
     while (r == 0 && (id = getopt_long(argc, argv, ":", options, NULL)) != -1) {

@@ -23,6 +23,10 @@ struct config {
     int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */
     uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
+    bool accept_older; /* go on although acknowledged changes are gone from the state */
+    /* Ended jobs are removed beyond any of these; 0: no such limit. */
+    uint64_t keep_days, keep_jobs;
+    uint64_t keep_bytes; /* of the ended jobs of one user */
     struct quota_limits quota; /* of each user */
 };
 

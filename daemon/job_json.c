@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 
 #include "base/wire.h"
-#include "daemon/events.h"
 #include "daemon/launch.h"
 
 #define LONG_BYTES (WIRE_LINE_MAX - 2048) /* of the long form; the rest: an id, and what is always there */
@@ -394,7 +393,7 @@ static void add_member(struct strbuf *b, const char *key, const struct json *doc
     free(text);
 }
 
-void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk,
+void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b)
 {
     /* Of a job that ended, what its worker said is in the status on disk. */
@@ -428,7 +427,7 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
         add_u64(b, "log_bytes", (uint64_t)st.st_size);
     else
         add_json(b, "log_bytes", NULL);
-    add_u64(b, "seq", events_newest(jobs->daemon->events));
+    add_u64(b, "seq", seq);
     strbuf_add(b, "}");
     free(planned_text);
     json_free(planned);

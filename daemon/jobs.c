@@ -48,7 +48,7 @@ static void free_live(struct job *j)
     j->live = (struct job_live){0};
 }
 
-static void job_destroy(struct job *j)
+void job_destroy(struct job *j)
 {
     if (j == NULL)
         return;
@@ -103,7 +103,7 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->all.n && jobs->all.at[i]->id == id ? jobs->all.at[i] : NULL;
 }
 
-/* The newest first: a retry follows its submit. */
+/* Among live jobs; the newest first: a retry follows its submit. The state finds the key of a job that has ended. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->all.n; i-- > 0;) {
@@ -116,10 +116,17 @@ struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state)
 {
-    uint64_t n = 0;
+    return jobs->n_in[state];
+}
+
+size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids)
+{
+    VEC(uint64_t) ids = {0};
     for (size_t i = 0; i < jobs->all.n; i++)
-        n += jobs->all.at[i]->state == state;
-    return n;
+        if (job_ended(jobs->all.at[i]))
+            vec_push(&ids, jobs->all.at[i]->id);
+    *ret_ids = ids.at;
+    return ids.n;
 }
 
 /* ---- changing ---- */
@@ -127,6 +134,8 @@ uint64_t jobs_count(const struct jobs *jobs, enum job_state state)
 static void insert(struct jobs *jobs, struct job *j)
 {
     vec_push(&jobs->all, j); /* ids ascend */
+    j->table = jobs;
+    jobs->n_in[j->state]++;
     if (j->id >= jobs->next_id)
         jobs->next_id = j->id + 1;
 }
@@ -149,21 +158,37 @@ static void withdraw(struct jobs *jobs, struct job *j)
     size_t i = jobs_after(jobs, j->id - 1);
     memmove(&jobs->all.at[i], &jobs->all.at[i + 1], (jobs->all.n - i - 1) * sizeof *jobs->all.at);
     jobs->all.n--;
+    jobs->n_in[j->state]--;
     release(jobs, j);
     job_destroy(j);
+}
+
+void jobs_let_go(struct jobs *jobs, struct job *j)
+{
+    if (j->archived && j->saves == 0 && j->worker == NULL)
+        withdraw(jobs, j);
+}
+
+void jobs_recount(const struct job *j, enum job_state before)
+{
+    if (j->table == NULL)
+        return;
+    j->table->n_in[before]--;
+    j->table->n_in[j->state]++;
 }
 
 void job_set_state(struct job *j, enum job_state state, const char *reason)
 {
     if (!job_ended(j))
         j->before = j->state;
+    enum job_state before = j->state;
     j->state = state;
+    jobs_recount(j, before);
     job_set_text(&j->reason, reason);
 }
 
-static int load_one(void *ctx, const struct state_job *disk, struct err *err)
+int job_read(const struct state_job *disk, struct job **ret, struct err *err)
 {
-    struct jobs *jobs = ctx;
     struct job *j = xcalloc(1, sizeof *j);
     j->on_disk = true;
     j->loss = j->samples_per_s = j->eta_s = NAN;
@@ -173,15 +198,28 @@ static int load_one(void *ctx, const struct state_job *disk, struct err *err)
         return r;
     }
     j->archived = job_ended(j);
-    j->spec_hash = jobs_spec_hash(disk->spec, j->dir);
-    if (!j->archived)
-        charge(jobs, j, strlen(disk->spec) + strlen(disk->body));
-    insert(jobs, j);
+    if (disk->spec != NULL) {
+        j->spec_hash = jobs_spec_hash(disk->spec, j->dir);
+        j->fixed_bytes = strlen(disk->body) + strlen(disk->spec);
+    }
+    *ret = j;
+    return 0;
+}
+
+static int load_one(void *ctx, const struct state_job *disk, struct err *err)
+{
+    struct job *j;
+    int r = job_read(disk, &j, err);
+    if (r < 0)
+        return r;
+    charge(ctx, j, j->fixed_bytes);
+    insert(ctx, j);
     return 0;
 }
 
 int jobs_load(struct jobs *jobs, struct err *err)
 {
+    jobs->next_id = state_last_id(jobs->daemon->state) + 1;
     return state_load(jobs->daemon->state, load_one, jobs, err);
 }
 
@@ -196,6 +234,11 @@ uint64_t jobs_spec_hash(const char *spec, const char *dir)
     return h;
 }
 
+void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS])
+{
+    snprintf(ret, JOB_KEY_CHARS, "%u:%s", (unsigned)uid, key);
+}
+
 struct addition {
     struct jobs *jobs;
     struct job *job;
@@ -207,9 +250,12 @@ static void added(void *ctx, int status)
 {
     struct addition *a = ctx;
     a->job->on_disk = status == 0;
+    a->job->saves--;
     a->done(a->ctx, status);
     if (status < 0)
         withdraw(a->jobs, a->job);
+    else
+        jobs_let_go(a->jobs, a->job);
     free(a);
 }
 
@@ -244,14 +290,19 @@ static struct job *job_create(uint64_t id, const struct job_new *n)
 static int put_new(struct state_unit *u, const struct job *j, const char *spec, uint64_t *ret_bytes)
 {
     struct strbuf body = {.mode = STRBUF_FAILS}, status = {.mode = STRBUF_FAILS};
-    char id_key[320] = "";
+    char key[JOB_KEY_CHARS] = "";
     if (j->key != NULL)
-        snprintf(id_key, sizeof id_key, "%u:%s", (unsigned)j->uid, j->key);
+        jobs_state_key(j->uid, j->key, key);
     job_body_json(j, &body);
     job_status_json(j, &status);
     int r = strbuf_status(&body) < 0 || strbuf_status(&status) < 0 ? -ENOMEM : 0;
     if (r == 0)
-        state_put_job(u, &(struct state_job){j->id, j->key != NULL ? id_key : NULL, body.at, spec, status.at});
+        state_put_job(u, &(struct state_job){.id = j->id,
+                                             .key = j->key != NULL ? key : NULL,
+                                             .body = body.at,
+                                             .spec = spec,
+                                             .status = status.at,
+                                             .uid = j->uid});
     *ret_bytes = strlen(spec) + body.n;
     strbuf_finish(&body);
     strbuf_finish(&status);
@@ -286,6 +337,8 @@ static int add_new(struct jobs *jobs, const char *spec, struct addition *a, stru
     }
     r = commit_new(jobs, u, a);
     if (r == 0) {
+        a->job->fixed_bytes = bytes;
+        a->job->saves++;
         charge(jobs, a->job, bytes);
         insert(jobs, a->job);
     }
@@ -327,8 +380,10 @@ static void saved(void *ctx, int status)
         free_live(s->job);
         release(s->jobs, s->job);
     }
+    s->job->saves--;
     if (s->done != NULL)
         s->done(s->ctx, status);
+    jobs_let_go(s->jobs, s->job);
     free(s);
 }
 
@@ -343,7 +398,13 @@ int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const cha
     if (s == NULL || strbuf_status(&b) < 0)
         state_fail(u);
     else
-        state_put_status(u, j->id, b.at);
+        state_put_status(u, &(struct state_job){.id = j->id,
+                                                .status = b.at,
+                                                .ended_ms = !job_ended(j)     ? 0
+                                                            : j->ended_ms > 0 ? j->ended_ms
+                                                                              : 1,
+                                                .uid = j->uid,
+                                                .bytes = j->fixed_bytes + b.n});
     strbuf_finish(&b);
     if (s != NULL)
         *s = (struct saving){jobs, j, job_ended(j), done, ctx};
@@ -357,6 +418,8 @@ int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const cha
     }
     if (r < 0)
         free(s);
+    else
+        j->saves++;
     return r;
 }
 

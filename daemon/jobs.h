@@ -1,8 +1,11 @@
-/* The table of jobs: what the daemon knows of each, and every change of state. Loop thread only.
+/* The table of live jobs: what the daemon knows of each, and every change of state. Loop thread only.
  *
  * A change goes: alter the job, then jobs_save with the event that tells of it; watchers hear of it when it is on disk.
  * What only concerns this moment (progress, the plan, the curve) is in memory; the worker tells it again to a new daemon.
- * When a job ends, all of it goes to disk, and memory keeps the short form.
+ *
+ * When a job has ended, that is on disk, and its worker is gone, the job leaves the table. From then on it is found in the
+ * state: request_find (server.h) looks in both places. So memory and every loop over the table cost by live jobs, not by
+ * all that ever were.
  */
 #ifndef DAEMON_JOBS_H
 #define DAEMON_JOBS_H
@@ -62,6 +65,7 @@ struct job_live {
 struct worker; /* launch.h */
 
 struct job {
+    struct jobs *table; /* whose counters it is in; NULL: it was read from the state */
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
@@ -69,6 +73,7 @@ struct job {
     uint64_t charged_bytes; /* of its user's quota: spec and body; 0 once it has ended */
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
+    uint64_t fixed_bytes;  /* of its spec and of what else of it never changes, on disk */
 
     /* status: durable */
     enum job_state state;
@@ -90,6 +95,7 @@ struct job {
     /* memory only */
     bool on_disk;           /* the submit is acknowledged */
     bool secret_in_clear;   /* the state still has the secret itself, written by an older tuttid */
+    uint32_t saves;         /* under way */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
     char *stuck; /* queued, and nobody's end helps: which devices are withheld; NULL: it is not so */
     struct job_live live;
@@ -100,22 +106,34 @@ struct job {
 
 struct jobs {
     struct daemon *daemon;
-    VEC(struct job *) all; /* ascending id */
+    VEC(struct job *) all; /* the live ones, and those that are just ending; ascending id */
+    uint64_t n_in[JOB_STATE_COUNT]; /* of `all`, by state */
     uint64_t next_id;
 };
 
 struct jobs *jobs_create(struct daemon *d);
 void jobs_destroy(struct jobs *jobs);
-int jobs_load(struct jobs *jobs, struct err *err); /* from the state; blocks */
+int jobs_load(struct jobs *jobs, struct err *err); /* those that have not ended, from the state; blocks */
 
 struct job *jobs_find(const struct jobs *jobs, uint64_t id);
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
 /* Index of the first job with an id greater than this. */
 size_t jobs_after(const struct jobs *jobs, uint64_t id);
 
+/* A job that is in the state, whether it is live or not, as an object of its own. Any thread. The caller frees it with
+ * job_destroy. */
+int job_read(const struct state_job *disk, struct job **ret, struct err *err);
+void job_destroy(struct job *j); /* takes NULL */
+/* After something that kept the job in the table is over: removes it if it has ended and nothing else needs it. */
+void jobs_let_go(struct jobs *jobs, struct job *j);
+/* The job's state was changed other than by job_set_state: keeps the counters right. */
+void jobs_recount(const struct job *j, enum job_state before);
+size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids); /* those in the table; the caller frees the ids */
+
 /* A new job, queued; *ret_id is its id. It is in the table at once, but not visible (on_disk) until `done` is called with
- * status 0; with another status it is gone when `done` returns. `spec` is checked. -ENOMEM, or -EAGAIN when its user has no
- * room left (quota.h): nothing has happened, and `done` is never called. */
+ * status 0; with another status it is gone when `done` returns: -ENOSPC, -ENOMEM, or -EEXIST when a job that has ended has
+ * its key. `spec` is checked. Returns -ENOMEM, or -EAGAIN when its user has no room left (quota.h): then nothing has
+ * happened, and `done` is never called. */
 struct job_new {
     uid_t uid;
     const char *key, *name, *user, *dir, *output;
@@ -126,6 +144,9 @@ struct job_new {
 int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx, int status), void *ctx,
              uint64_t *ret_id, struct err *err);
 uint64_t jobs_spec_hash(const char *spec, const char *dir);
+/* How the state knows the key of a user's job. */
+#define JOB_KEY_CHARS 320
+void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS]);
 
 bool job_ended(const struct job *j);
 enum job_state job_told(const struct job *j); /* its state for others: an end only when it is on disk */
@@ -140,10 +161,11 @@ void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *
 int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                   void (*done)(void *ctx, int status), void *ctx);
 
-/* The short form, without the closing brace. */
+/* The short form, without the closing brace. Any thread, for a job that has ended. */
 void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf *b);
-/* The rest of the long form, and the brace. `disk` is the job as it was read from the state. */
-void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk,
+/* The long form. `disk` is the job as it was read from the state; `seq` the newest event. Any thread, for a job that has
+ * ended and is not in the table. */
+void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b);
 
 #endif

@@ -175,9 +175,33 @@ static void start_pool(uv_loop_t *loop)
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
+/* In the pool; the configuration is constant. */
+static void remove_log(void *ctx, uint64_t id)
+{
+    const struct daemon *d = ctx;
+    char path[PATH_MAX + 64];
+    launch_log_path(&d->config, id, path, sizeof path);
+    unlink(path);
+}
+
+static size_t ended_jobs(void *ctx, uint64_t **ret_ids)
+{
+    const struct daemon *d = ctx;
+    return jobs_ended(d->jobs, ret_ids);
+}
+
 static int start(struct daemon *d, struct err *err)
 {
-    struct state_config state = {d->loop, d->config.state_dir, die_of_state, d};
+    struct state_config state = {.loop = d->loop,
+                                 .dir = d->config.state_dir,
+                                 .die = die_of_state,
+                                 .ctx = d,
+                                 .accept_older = d->config.accept_older,
+                                 .keep = {.ms = d->config.keep_days * 86400000,
+                                          .jobs = d->config.keep_jobs,
+                                          .bytes = d->config.keep_bytes},
+                                 .in_use = ended_jobs,
+                                 .pruning = remove_log};
     int r = take_locks(d, err);
     if (r == 0)
         r = offer_make(&d->config, &d->offer, err);

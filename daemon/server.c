@@ -22,6 +22,7 @@
 #include "daemon/sockets.h"
 
 #define MAX_UNDER_WAY 16
+#define MOST_READS    3 /* of a job that ends while it is read: the second one has its end */
 
 struct conn {
     struct server *server;
@@ -204,24 +205,101 @@ bool request_no_params(struct request *rq)
     return false;
 }
 
-struct job *request_job(struct request *rq, uint64_t id)
+/* ---- jobs, live or ended ---- */
+
+void request_no_job(struct request *rq, uint64_t id)
 {
-    struct job *j = jobs_find(rq->daemon->jobs, id);
     struct err err = {0};
-    if (j != NULL && j->on_disk)
-        return j;
     err_set_at(&err, -ENOENT, "id", "there is no job %" PRIu64 "; see `tutti ls --all`", id);
     request_fail(rq, WIRE_FAILED, &err);
-    return NULL;
+}
+
+void request_unreadable(struct request *rq, int status)
+{
+    struct err err = {0};
+    if (status == -ENOMEM) {
+        request_out_of_memory(rq);
+        return;
+    }
+    err_set(&err, status, "the job cannot be read from the state; see the daemon's log");
+    request_fail(rq, WIRE_INTERNAL, &err);
+}
+
+/* A job that is being read from the state. */
+struct finding {
+    struct request *rq;
+    uint64_t id;
+    struct job *found; /* NULL: none */
+    int reads;
+    void (*then)(struct request *rq, struct job *j);
+};
+
+/* In the pool. */
+static int take_found(void *ctx, const struct state_job *disk)
+{
+    struct finding *f = ctx;
+    return job_read(disk, &f->found, NULL);
+}
+
+static void find_on_disk(struct finding *f);
+
+static void finish_finding(void *ctx, int status)
+{
+    struct finding *f = ctx;
+    struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
+    if (j == NULL && f->found != NULL && !job_ended(f->found) && ++f->reads < MOST_READS) { /* it has ended since */
+        job_destroy(f->found);
+        f->found = NULL;
+        find_on_disk(f);
+        return;
+    }
+    if (status < 0)
+        request_unreadable(f->rq, status);
+    else if (j != NULL && j->on_disk)
+        f->then(f->rq, j);
+    else if (j == NULL && f->found != NULL && job_ended(f->found)) /* a job in memory that is not acknowledged yet is nobody's business */
+        f->then(f->rq, f->found);
+    else
+        request_no_job(f->rq, f->id);
+    job_destroy(f->found);
+    free(f);
+}
+
+static void find_on_disk(struct finding *f)
+{
+    state_read_jobs(f->rq->daemon->state, &(struct state_query){.id = f->id}, take_found, finish_finding, f);
+}
+
+void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
+{
+    struct job *j = jobs_find(rq->daemon->jobs, id);
+    if (id == 0) { /* the state takes 0 for no id */
+        request_no_job(rq, id);
+    } else if (j != NULL && j->on_disk) {
+        then(rq, j);
+    } else {
+        struct finding *f = mem_calloc(1, sizeof *f);
+        if (f == NULL) {
+            request_out_of_memory(rq);
+            return;
+        }
+        *f = (struct finding){.rq = rq, .id = id, .then = then};
+        find_on_disk(f);
+    }
+}
+
+static void reply_short(struct request *rq, struct job *j)
+{
+    struct strbuf b = {.mode = STRBUF_FAILS};
+    job_short_json(rq->daemon->jobs, j, &b);
+    strbuf_add(&b, "}");
+    request_reply(rq, &b);
+    strbuf_finish(&b);
 }
 
 void request_reply_job(struct request *rq, uint64_t id)
 {
-    struct strbuf b = {.mode = STRBUF_FAILS};
-    job_short_json(rq->daemon->jobs, jobs_find(rq->daemon->jobs, id), &b);
-    strbuf_add(&b, "}");
-    request_reply(rq, &b);
-    strbuf_finish(&b);
+    request_find(rq, id, reply_short);
 }
 
 /* ---- lines ---- */

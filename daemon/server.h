@@ -19,6 +19,7 @@
 #define SERVER_LARGE_LINE 8192
 #define SERVER_HEAVY_MOST 2 /* large lines in the pool at once, of its four threads */
 
+struct job;
 struct conn; /* a client's connection; server.c */
 struct request;
 
@@ -61,8 +62,12 @@ void request_out_of_memory(struct request *rq);
 void request_refuse(struct request *rq, const struct err *err);
 /* For methods without parameters. False: there are some; the request has failed and is gone. */
 bool request_no_params(struct request *rq);
-/* The job that params.id means; NULL: the request has failed and is gone. `o` is the caller's reader of params. */
-struct job *request_job(struct request *rq, uint64_t id);
+/* Finds a job, live or ended, and calls `then` with it: at once for a live job, later for one that must be read from the
+ * state. The job is valid during the call. When there is no such job the request fails, and `then` is not called. */
+void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j));
+/* For verbs that read the state themselves: there is no such job, or it cannot be read. */
+void request_no_job(struct request *rq, uint64_t id);
+void request_unreadable(struct request *rq, int status);
 
 bool server_idle(const struct server *s); /* no large line waits or is in the pool */
 /* Makes the connection of the request watch from event `next` on. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/get.h"
 #include "base/mem.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
@@ -24,7 +25,7 @@ static void on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Its end may not be on disk yet: nothing is committed, after it. */
+/* Its end may not be on disk yet. An empty unit is committed after it. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, on_disk, c);
@@ -39,10 +40,12 @@ static bool change(struct cancelling *c, struct job *j, const struct job *to, co
     char *reason = mem_strdup(to->reason);
     *j = *to;
     j->reason = reason;
+    jobs_recount(j, was.state);
     if (reason != NULL && jobs_try_save(rq->daemon->jobs, j, event, members, on_disk, c) == 0) {
         free(was.reason);
         return true;
     }
+    jobs_recount(&was, j->state);
     *j = was;
     free(reason);
     free(c);
@@ -78,6 +81,22 @@ static void cancel_running(struct cancelling *c, struct job *j, bool now)
         workers_cancel(d, j, now);
 }
 
+static void cancel(struct request *rq, struct job *j)
+{
+    struct cancelling *c = mem_calloc(1, sizeof *c);
+    if (c == NULL) {
+        request_out_of_memory(rq);
+        return;
+    }
+    *c = (struct cancelling){rq, j->id};
+    if (job_ended(j))
+        reply_ended(c);
+    else if (j->worker == NULL || j->worker->phase == WORKER_ENDED) /* that one only has to exit */
+        cancel_queued(c, j);
+    else
+        cancel_running(c, j, get_flag(rq->params, "now"));
+}
+
 void verb_cancel(struct request *rq)
 {
     struct json_obj o;
@@ -87,23 +106,8 @@ void verb_cancel(struct request *rq)
     json_obj_begin(&o, rq->params, "", &err);
     json_take_u64(&o, "id", JSON_REQUIRED, &id);
     json_take_bool(&o, "now", JSON_OPTIONAL, &now);
-    if (json_obj_end(&o) < 0) {
+    if (json_obj_end(&o) < 0)
         request_refuse(rq, &err);
-        return;
-    }
-    struct job *j = request_job(rq, id);
-    if (j == NULL)
-        return;
-    struct cancelling *c = mem_calloc(1, sizeof *c);
-    if (c == NULL) {
-        request_out_of_memory(rq);
-        return;
-    }
-    *c = (struct cancelling){rq, id};
-    if (job_ended(j))
-        reply_ended(c);
-    else if (j->worker == NULL || j->worker->phase == WORKER_ENDED) /* that one only has to exit */
-        cancel_queued(c, j);
     else
-        cancel_running(c, j, now);
+        request_find(rq, id, cancel);
 }

@@ -1,46 +1,177 @@
-/* list: jobs in short form, a line's worth at a time. */
+/* list: jobs in short form, a line's worth at a time.
+ *
+ * Live jobs are in memory. Others are read from the state, where their texts are made in the pool; a job that is in memory too is
+ * told as memory has it, because that is newer.
+ */
 #include <errno.h>
+#include <stdlib.h>
 
+#include "base/mem.h"
 #include "daemon/jobs.h"
 #include "daemon/server.h"
 
-#define LIST_MOST 1000
+#define LIST_MOST  1000
+#define MOST_READS 100 /* of a page on which jobs end while it is read */
 #define LIST_BYTES                                                                                           \
     (WIRE_LINE_MAX - 8192) /* room for the last job, which has no long texts, and the envelope */
+
+struct listed {
+    uint64_t id;
+    size_t at, bytes; /* of its text; 0 bytes: it had not ended, so memory knows more */
+};
+
+struct listing {
+    struct request *rq;
+    bool active;
+    uint64_t after, ended_after_ms, limit;
+    VEC(struct listed) jobs; /* from the state */
+    struct strbuf texts;     /* of them */
+    bool more;               /* there are more than the answer has */
+    bool full;               /* the answer has no room for another job */
+    bool unreadable;
+    int reads;
+    struct strbuf answer;
+    uint64_t n; /* jobs in the answer */
+};
+
+/* Adds a job to the answer, unless it has no room for it: then there are more. */
+static void add(struct listing *l, const char *text, size_t bytes)
+{
+    if (l->n == l->limit || l->answer.n > LIST_BYTES) {
+        l->more = l->full = true;
+        return;
+    }
+    strbuf_add(&l->answer, l->n++ > 0 ? "," : "");
+    strbuf_addn(&l->answer, text, bytes);
+}
+
+static void add_live(struct listing *l, const struct job *j)
+{
+    struct strbuf b = {0};
+    job_short_json(l->rq->daemon->jobs, j, &b);
+    strbuf_add(&b, "}");
+    add(l, b.at, b.n);
+    strbuf_finish(&b);
+}
+
+static void reply(struct listing *l)
+{
+    strbuf_addf(&l->answer, "],\"more\":%s}", l->more ? "true" : "false");
+    request_reply(l->rq, &l->answer);
+    strbuf_finish(&l->answer);
+}
+
+static void list_active(struct listing *l)
+{
+    const struct jobs *jobs = l->rq->daemon->jobs;
+    strbuf_add(&l->answer, "{\"jobs\":[");
+    for (size_t i = jobs_after(jobs, l->after); !l->full && i < jobs->all.n; i++)
+        if (jobs->all.at[i]->on_disk && !jobs->all.at[i]->archived)
+            add_live(l, jobs->all.at[i]);
+    reply(l);
+}
+
+/* In the pool. */
+static int take(void *ctx, const struct state_job *disk)
+{
+    struct listing *l = ctx;
+    struct job *j;
+    if (l->jobs.n == l->limit || l->texts.n > LIST_BYTES) {
+        l->more = true;
+        return 1;
+    }
+    if (disk->ended_ms == 0) {
+        vec_push(&l->jobs, (struct listed){.id = disk->id});
+        return 0;
+    }
+    if (job_read(disk, &j, NULL) < 0) {
+        l->unreadable = true;
+        return 1;
+    }
+    size_t at = l->texts.n;
+    job_short_json(l->rq->daemon->jobs, j, &l->texts);
+    strbuf_add(&l->texts, "}");
+    vec_push(&l->jobs, (struct listed){disk->id, at, l->texts.n - at});
+    job_destroy(j);
+    return 0;
+}
+
+/* False: a job has ended since it was read, and must be read again. */
+static bool add_all(struct listing *l)
+{
+    for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
+        const struct listed *x = &l->jobs.at[i];
+        const struct job *j = jobs_find(l->rq->daemon->jobs, x->id);
+        if (j == NULL && x->bytes == 0)
+            return false;
+        if (j == NULL)
+            add(l, l->texts.at + x->at, x->bytes);
+        else if (j->on_disk)
+            add_live(l, j);
+    }
+    return true;
+}
+
+static void list_all(struct listing *l);
+
+static void taken(void *ctx, int status)
+{
+    struct listing *l = ctx;
+    bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
+    if (again && ++l->reads < MOST_READS) {
+        list_all(l);
+        return;
+    }
+    if (good && !again)
+        reply(l);
+    else
+        request_unreadable(l->rq, status < 0 ? status : -EBADMSG);
+    strbuf_finish(&l->answer);
+    strbuf_finish(&l->texts);
+    vec_free(&l->jobs);
+    free(l);
+}
+
+static void list_all(struct listing *l)
+{
+    l->n = l->jobs.n = l->texts.n = 0;
+    l->more = l->full = false;
+    l->answer.n = 0;
+    strbuf_add(&l->answer, "{\"jobs\":[");
+    state_read_jobs(l->rq->daemon->state,
+                    &(struct state_query){.after = l->after,
+                                          .ended_after_ms = l->ended_after_ms,
+                                          .limit = (uint32_t)l->limit + 1},
+                    take, taken, l);
+}
 
 void verb_list(struct request *rq)
 {
     struct json_obj o;
     struct err err = {0};
-    bool active = false, more = false;
-    uint64_t after = 0, limit = LIST_MOST, n = 0;
+    struct listing l = {
+        .rq = rq, .limit = LIST_MOST, .texts = {.mode = STRBUF_FAILS}, .answer = {.mode = STRBUF_FAILS}};
     json_obj_begin(&o, rq->params, "", &err);
-    json_take_bool(&o, "active", JSON_OPTIONAL, &active);
-    json_take_u64(&o, "after", JSON_OPTIONAL, &after);
-    if (json_take_u64(&o, "limit", JSON_OPTIONAL, &limit) && limit == 0)
+    json_take_bool(&o, "active", JSON_OPTIONAL, &l.active);
+    json_take_u64(&o, "after", JSON_OPTIONAL, &l.after);
+    json_take_u64(&o, "ended_after_ms", JSON_OPTIONAL, &l.ended_after_ms);
+    if (json_take_u64(&o, "limit", JSON_OPTIONAL, &l.limit) && l.limit == 0)
         json_fail(&o, "limit", -EINVAL, "must be at least 1");
     if (json_obj_end(&o) < 0) {
         request_refuse(rq, &err);
         return;
     }
-    if (limit > LIST_MOST)
-        limit = LIST_MOST;
-    struct strbuf b = {.mode = STRBUF_FAILS};
-    const struct jobs *jobs = rq->daemon->jobs;
-    strbuf_add(&b, "{\"jobs\":[");
-    for (size_t i = jobs_after(jobs, after); i < jobs->all.n; i++) {
-        const struct job *j = jobs->all.at[i];
-        if (!j->on_disk || (active && j->archived))
-            continue;
-        if (n == limit || b.n > LIST_BYTES) {
-            more = true;
-            break;
+    if (l.limit > LIST_MOST)
+        l.limit = LIST_MOST;
+    if (l.active) {
+        list_active(&l);
+    } else {
+        struct listing *kept = mem_calloc(1, sizeof *kept);
+        if (kept == NULL) {
+            request_out_of_memory(rq);
+            return;
         }
-        strbuf_add(&b, n++ > 0 ? "," : "");
-        job_short_json(jobs, j, &b);
-        strbuf_add(&b, "}");
+        *kept = l;
+        list_all(kept);
     }
-    strbuf_addf(&b, "],\"more\":%s}", more ? "true" : "false");
-    request_reply(rq, &b);
-    strbuf_finish(&b);
 }

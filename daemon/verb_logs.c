@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/get.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "daemon/jobs.h"
@@ -61,6 +62,22 @@ static void reply_log(uv_work_t *work, int status)
     free(l);
 }
 
+static void read_log_of(struct request *rq, struct job *j)
+{
+    struct log_read *l = mem_calloc(1, sizeof *l);
+    if (l == NULL) {
+        request_out_of_memory(rq);
+        return;
+    }
+    l->rq = rq;
+    l->offset = get_count_or(rq->params, "offset", 0);
+    l->limit = get_count_or(rq->params, "limit", LOGS_MOST);
+    l->ended = job_ended(j) && j->worker == NULL;
+    l->work.data = l;
+    launch_log_path(&rq->daemon->config, j->id, l->path, sizeof l->path);
+    uv_queue_work(rq->daemon->loop, &l->work, read_log, reply_log);
+}
+
 void verb_logs(struct request *rq)
 {
     struct json_obj o;
@@ -71,23 +88,8 @@ void verb_logs(struct request *rq)
     json_take_u64(&o, "offset", JSON_OPTIONAL, &offset);
     if (json_take_u64(&o, "limit", JSON_OPTIONAL, &limit) && (limit == 0 || limit > LOGS_MOST))
         json_fail(&o, "limit", -EINVAL, "must be from 1 to %d", LOGS_MOST);
-    if (json_obj_end(&o) < 0) {
+    if (json_obj_end(&o) < 0)
         request_refuse(rq, &err);
-        return;
-    }
-    const struct job *j = request_job(rq, id);
-    if (j == NULL)
-        return;
-    struct log_read *l = mem_calloc(1, sizeof *l);
-    if (l == NULL) {
-        request_out_of_memory(rq);
-        return;
-    }
-    l->rq = rq;
-    l->offset = offset;
-    l->limit = limit;
-    l->ended = job_ended(j) && j->worker == NULL;
-    l->work.data = l;
-    launch_log_path(&rq->daemon->config, id, l->path, sizeof l->path);
-    uv_queue_work(rq->daemon->loop, &l->work, read_log, reply_log);
+    else
+        request_find(rq, id, read_log_of);
 }

@@ -1,40 +1,76 @@
-/* show: all that is known of one job. The spec, and what an ended job's worker said, are read from the state. */
+/* show: all that is known of one job. Of a live job memory has the most, and the state the spec. A job that has ended is all in
+ * the state; its answer is made in the pool. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/server.h"
 
 struct showing {
     struct request *rq;
-    bool archived; /* the job, when the reading began */
+    uint64_t id, seq;
+    struct strbuf text; /* of a job that had ended when it was read */
 };
 
-static void with_disk(void *ctx, int status, const struct state_job *disk)
+/* In the pool. */
+static int show_ended(void *ctx, const struct state_job *disk)
+{
+    struct showing *s = ctx;
+    struct job *j;
+    int r = disk->ended_ms > 0 ? job_read(disk, &j, NULL) : -EAGAIN;
+    if (r < 0)
+        return r;
+    job_long_json(s->rq->daemon->jobs, j, disk, s->seq, &s->text);
+    job_destroy(j);
+    return 0;
+}
+
+static void show(struct showing *s);
+
+static void with_live(void *ctx, int status, const struct state_job *disk)
 {
     struct showing *s = ctx;
     struct request *rq = s->rq;
     struct strbuf b = {.mode = STRBUF_FAILS};
-    struct err err = {0};
-    if (status == 0 && jobs_find(rq->daemon->jobs, disk->id)->archived && !s->archived) {
-        s->archived = true; /* what was read is older than its end */
-        state_read_job(rq->daemon->state, disk->id, with_disk, s);
-        return;
-    }
-    free(s);
-    if (status == -ENOMEM) {
-        request_out_of_memory(rq);
+    const struct job *j = jobs_find(rq->daemon->jobs, s->id);
+    if (j == NULL || j->archived) { /* it has ended meanwhile */
+        show(s);
         return;
     }
     if (status < 0) {
-        err_set(&err, status, "the job cannot be read from the state; see the daemon's log");
-        request_fail(rq, WIRE_INTERNAL, &err);
-        return;
+        request_unreadable(rq, status);
+    } else {
+        job_long_json(rq->daemon->jobs, j, disk, events_newest(rq->daemon->events), &b);
+        request_reply(rq, &b);
     }
-    job_long_json(rq->daemon->jobs, jobs_find(rq->daemon->jobs, disk->id), disk, &b);
-    request_reply(rq, &b);
     strbuf_finish(&b);
+    free(s);
+}
+
+static void with_ended(void *ctx, int status)
+{
+    struct showing *s = ctx;
+    if (status < 0)
+        request_unreadable(s->rq, status);
+    else if (s->text.n > 0)
+        request_reply(s->rq, &s->text);
+    else
+        request_no_job(s->rq, s->id);
+    strbuf_finish(&s->text);
+    free(s);
+}
+
+static void show(struct showing *s)
+{
+    struct daemon *d = s->rq->daemon;
+    const struct job *j = jobs_find(d->jobs, s->id);
+    s->seq = events_newest(d->events);
+    if (j != NULL && j->on_disk && !j->archived)
+        state_read_job(d->state, s->id, with_live, s);
+    else
+        state_read_jobs(d->state, &(struct state_query){.id = s->id}, show_ended, with_ended, s);
 }
 
 void verb_show(struct request *rq)
@@ -42,18 +78,19 @@ void verb_show(struct request *rq)
     struct json_obj o;
     struct err err = {0};
     uint64_t id = 0;
-    const struct job *j;
     json_obj_begin(&o, rq->params, "", &err);
     json_take_u64(&o, "id", JSON_REQUIRED, &id);
     if (json_obj_end(&o) < 0) {
         request_refuse(rq, &err);
-    } else if ((j = request_job(rq, id)) != NULL) {
+    } else if (id == 0) {
+        request_no_job(rq, id);
+    } else {
         struct showing *s = mem_calloc(1, sizeof *s);
         if (s == NULL) {
             request_out_of_memory(rq);
             return;
         }
-        *s = (struct showing){rq, j->archived};
-        state_read_job(rq->daemon->state, id, with_disk, s);
+        *s = (struct showing){.rq = rq, .id = id, .text = {.mode = STRBUF_FAILS}};
+        show(s);
     }
 }

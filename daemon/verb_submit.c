@@ -32,6 +32,9 @@ struct submission {
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
+    struct job *found;  /* the job that has the key, read from the state; NULL: none */
+    int status;         /* the answer when no job has the key: why it is refused, */
+    struct err refusal; /* and what is told */
 };
 
 static void submission_free(struct submission *s)
@@ -42,6 +45,7 @@ static void submission_free(struct submission *s)
     free(s->key);
     strbuf_finish(&s->text);
     spec_destroy(s->spec);
+    job_destroy(s->found);
     free(s);
 }
 
@@ -110,41 +114,6 @@ static void reply(struct request *rq, const struct job *j, bool duplicate)
     strbuf_finish(&b);
 }
 
-static void fail_full(struct submission *s)
-{
-    struct err err = {0};
-    err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
-    request_fail(s->rq, WIRE_FAILED, &err);
-}
-
-static void on_disk(void *ctx, int status)
-{
-    struct submission *s = ctx;
-    struct daemon *d = s->rq->daemon;
-    if (status == 0) {
-        reply(s->rq, jobs_find(d->jobs, s->id), false);
-        workers_schedule(d);
-    } else if (status == -ENOMEM) {
-        request_out_of_memory(s->rq);
-    } else {
-        fail_full(s);
-    }
-    submission_free(s);
-}
-
-/* A retry that came before the first one was on disk waits for that: an empty unit is committed after it. */
-static void duplicate_on_disk(void *ctx, int status)
-{
-    struct submission *s = ctx;
-    const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
-    (void)status;
-    if (j != NULL && j->on_disk)
-        reply(s->rq, j, true);
-    else
-        fail_full(s);
-    submission_free(s);
-}
-
 static void refuse(struct submission *s, int r, const struct err *err)
 {
     if (r == -ENOMEM)
@@ -155,12 +124,95 @@ static void refuse(struct submission *s, int r, const struct err *err)
     submission_free(s);
 }
 
-static void answer_duplicate(struct submission *s, const struct job *j)
+static void refuse_other_spec(struct submission *s, const struct job *j)
 {
     struct err err = {0};
+    err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
+    refuse(s, err.code, &err);
+}
+
+/* ---- keys of jobs that have ended; they are in the state only ---- */
+
+/* In the pool. */
+static int take_found(void *ctx, const struct state_job *disk)
+{
+    struct submission *s = ctx;
+    return job_read(disk, &s->found, NULL);
+}
+
+static void answer_found(void *ctx, int status)
+{
+    struct submission *s = ctx;
+    if (status == 0 && s->found == NULL) {
+        refuse(s, s->status, &s->refusal);
+    } else if (status == 0 && s->found->spec_hash != s->hash) {
+        refuse_other_spec(s, s->found);
+    } else {
+        if (status < 0)
+            request_unreadable(s->rq, status);
+        else
+            reply(s->rq, s->found, true);
+        submission_free(s);
+    }
+}
+
+/* Refuses the submit, unless a job that has ended has its key: the retry of a submit gets its job, even if today the same
+ * submit would be refused. */
+static void refuse_unless_known(struct submission *s, int r, const struct err *err)
+{
+    char key[JOB_KEY_CHARS];
+    if (s->key == NULL || r == -ENOMEM) {
+        refuse(s, r, err);
+        return;
+    }
+    s->status = r;
+    s->refusal = *err;
+    jobs_state_key(s->rq->uid, s->key, key);
+    state_read_jobs(s->rq->daemon->state, &(struct state_query){.key = key}, take_found, answer_found, s);
+}
+
+static void refuse_full(struct submission *s)
+{
+    struct err err = {0};
+    err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
+    refuse_unless_known(s, err.code, &err);
+}
+
+/* ---- answers ---- */
+
+static void on_disk(void *ctx, int status)
+{
+    struct submission *s = ctx;
+    struct daemon *d = s->rq->daemon;
+    if (status == 0) {
+        reply(s->rq, jobs_find(d->jobs, s->id), false);
+        workers_schedule(d);
+        submission_free(s);
+    } else if (status == -ENOMEM) {
+        refuse(s, status, NULL);
+    } else {
+        refuse_full(s); /* also when the key is taken (-EEXIST): then the job is found */
+    }
+}
+
+/* A retry that came before the first one was on disk waits for that: an empty unit is committed after it. */
+static void duplicate_on_disk(void *ctx, int status)
+{
+    struct submission *s = ctx;
+    const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
+    (void)status;
+    if (j == NULL || !j->on_disk) {
+        refuse_full(s); /* the first was given up, or it has ended meanwhile and is found */
+        return;
+    }
+    reply(s->rq, j, true);
+    submission_free(s);
+}
+
+static void answer_duplicate(struct submission *s, const struct job *j)
+{
     if (j->spec_hash != s->hash) {
-        err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
-        refuse(s, err.code, &err);
+        refuse_other_spec(s, j);
         return;
     }
     s->id = j->id;
@@ -226,9 +278,9 @@ static void with_name(struct users_ask *ask, const char *user)
     if (before != NULL)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
-        refuse(s, -EINVAL, &s->spec_err); /* whatever its errno: the parameters are wrong */
+        refuse_unless_known(s, -EINVAL, &s->spec_err); /* whatever its errno: the parameters are wrong */
     else if ((r = add(s, user, &err)) < 0)
-        refuse(s, r, &err);
+        refuse_unless_known(s, r, &err);
 }
 
 void verb_submit(struct request *rq)

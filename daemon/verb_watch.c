@@ -2,9 +2,20 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "base/get.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/server.h"
+
+static void watch_from(struct request *rq, uint64_t id)
+{
+    server_watch(rq, id, get_count_or(rq->params, "since", events_newest(rq->daemon->events)) + 1);
+}
+
+static void watch_job(struct request *rq, struct job *j)
+{
+    watch_from(rq, j->id);
+}
 
 void verb_watch(struct request *rq)
 {
@@ -17,6 +28,8 @@ void verb_watch(struct request *rq)
         json_fail(&o, "since", -EINVAL, "is beyond the newest event, which is %" PRIu64, newest);
     if (json_obj_end(&o) < 0)
         request_refuse(rq, &err);
-    else if (!one || request_job(rq, id) != NULL)
-        server_watch(rq, id, since + 1);
+    else if (one)
+        request_find(rq, id, watch_job);
+    else
+        watch_from(rq, 0);
 }

@@ -287,6 +287,7 @@ void workers_gone(struct worker *w, const char *how)
     else if (w->phase != WORKER_ENDED && !workers_stopped(w, NULL, NULL))
         workers_failed(d, j, why, NULL, NULL);
     workers_schedule(d);
+    jobs_let_go(d->jobs, j);
     daemon_maybe_finished(d);
 }
 

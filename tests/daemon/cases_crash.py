@@ -565,7 +565,7 @@ def everything(d):
 
 
 def damaged_fixture(t):
-    """A state with five ended jobs, cleanly stopped: (bytes of state.db, what its daemon tells)."""
+    """A state with six ended jobs, cleanly stopped: (bytes of state.db, bytes of state.mark, what its daemon tells)."""
     def make():
         d = Daemon(t, "fixture", devices=1).start()
         for i in range(3):
@@ -577,24 +577,36 @@ def damaged_fixture(t):
         d.call("cancel", id=run.id, now=True)
         d.wait_job(run.id, "cancelled")
         d.stop()
-        t.equal(sorted(os.listdir(d.state)), ["lock", "logs", "state.db"], "files after a clean stop")
-        with open(os.path.join(d.state, "state.db"), "rb") as f:
-            data = f.read()
+        t.equal(sorted(os.listdir(d.state)), ["lock", "logs", "state.db", "state.mark"],
+                "files after a clean stop")
+        data, mark = read_bytes(d.state, "state.db"), read_bytes(d.state, "state.mark")
         d.start()
         told = everything(d)
         d.stop()
         t.check(len(told["jobs"]) >= 6, "jobs are missing")
-        return data, told
+        return data, mark, told
 
     return once("damage", make)
 
 
-def judge(t, d, data, told, what):
-    """A daemon on these bytes: refuses with the file's name, or tells what is right. Returns which."""
+def read_bytes(*path):
+    with open(os.path.join(*path), "rb") as f:
+        return f.read()
+
+
+def lay_out(d, data, mark):
+    """A state directory with nothing but these two files."""
     shutil.rmtree(d.state, ignore_errors=True)
     os.makedirs(d.state)
-    with open(os.path.join(d.state, "state.db"), "wb") as f:
-        f.write(data)
+    for name, content in (("state.db", data), ("state.mark", mark)):
+        with open(os.path.join(d.state, name), "wb") as f:
+            f.write(content)
+
+
+def judge(t, d, data, fixture, what):
+    """A daemon on these bytes: refuses with the file's name, or tells what is right. Returns which."""
+    _, mark, told = fixture
+    lay_out(d, data, mark)
     d.spawn()
     until(lambda: not d.alive() or quietly_serving(d), "end or greeting")
     if not d.alive():
@@ -616,7 +628,8 @@ def judge(t, d, data, told, what):
 
 @case(each=["header", "schema", "rows 0", "rows 1", "rows 2"])
 def test_flipped_bits_are_found(t, where):
-    data, told = damaged_fixture(t)
+    fixture = damaged_fixture(t)
+    data = fixture[0]
     rng = random.Random(where)
     begin = min(m.start() for m in re.finditer(rb"CREATE (TABLE|INDEX)", data[:8192]))
     if where == "header":
@@ -632,36 +645,38 @@ def test_flipped_bits_are_found(t, where):
         bit = 1 << rng.randrange(8)
         flipped = bytearray(data)
         flipped[at] ^= bit
-        found[judge(t, d, bytes(flipped), told, f"bit {bit:#x} of byte {at} of {len(data)}")] += 1
+        found[judge(t, d, bytes(flipped), fixture, f"bit {bit:#x} of byte {at} of {len(data)}")] += 1
     t.check(found["refused"] > 0, f"{found}")
 
 
 @case
 def test_truncated_state_is_found(t):
-    data, told = damaged_fixture(t)
+    fixture = damaged_fixture(t)
+    data = fixture[0]
     d, found = Daemon(t), {"refused": 0, "served": 0}
     sizes = [1, 15, 16, 50, 99, 100, 101, 512, 2048, 4095, 4096, 4097, *range(8192, len(data), 4096), len(data) - 4095,
              len(data) - 1]
     for size in sizes:
-        found[judge(t, d, data[:size], told, f"truncated to {size} of {len(data)} bytes")] += 1
+        found[judge(t, d, data[:size], fixture, f"truncated to {size} of {len(data)} bytes")] += 1
     t.equal(found, {"refused": len(sizes), "served": 0}, "starts")
 
 
 @case
 def test_zeroed_and_swapped_pages_are_found(t):
-    data, told = damaged_fixture(t)
+    fixture = damaged_fixture(t)
+    data = fixture[0]
     d = Daemon(t)
     pages = [data[i:i + 4096] for i in range(0, len(data), 4096)]
     for i in range(len(pages)):
-        judge(t, d, b"".join([*pages[:i], bytes(4096), *pages[i + 1:]]), told, f"page {i} zeroed")
+        judge(t, d, b"".join([*pages[:i], bytes(4096), *pages[i + 1:]]), fixture, f"page {i} zeroed")
     for i in range(1, len(pages) - 1):
-        judge(t, d, b"".join([*pages[:i], pages[i + 1], pages[i], *pages[i + 2:]]), told, f"pages {i}, {i + 1} swapped")
+        judge(t, d, b"".join([*pages[:i], pages[i + 1], pages[i], *pages[i + 2:]]), fixture, f"pages {i}, {i + 1} swapped")
     for table in (b"jobs", b"status", b"events", b"meta"):  # SQLite would find nothing wrong with it
         renamed = data[:4096].replace(table, table[:-1] + b"x") + data[4096:]
-        t.equal(judge(t, d, renamed, told, f"table {table} renamed"), "refused", f"{table} lost")
-    t.equal(judge(t, d, os.urandom(len(data)), told, "noise"), "refused", "noise")
-    t.equal(judge(t, d, b"not a database\n" * 500, told, "text"), "refused", "text")
-    t.equal(judge(t, d, data, told, "undamaged"), "served", "undamaged")
+        t.equal(judge(t, d, renamed, fixture, f"table {table} renamed"), "refused", f"{table} lost")
+    t.equal(judge(t, d, os.urandom(len(data)), fixture, "noise"), "refused", "noise")
+    t.equal(judge(t, d, b"not a database\n" * 500, fixture, "text"), "refused", "text")
+    t.equal(judge(t, d, data, fixture, "undamaged"), "served", "undamaged")
 
 
 @case(each=[("jobs", "id", "UPDATE jobs SET body = replace(body, 'fixture', 'fixturf') WHERE id=2", 2),
@@ -677,12 +692,10 @@ def test_zeroed_and_swapped_pages_are_found(t):
 def test_row_that_does_not_match_its_checksum(t, value):
     """As SQLite sees it all is well; the checksums do not match."""
     table, _, sql, row = value
-    data, _ = damaged_fixture(t)
+    data, mark, _ = damaged_fixture(t)
     d = Daemon(t)
-    os.makedirs(d.state)
+    lay_out(d, data, mark)
     path = os.path.join(d.state, "state.db")
-    with open(path, "wb") as f:
-        f.write(data)
     db = sqlite3.connect(path)
     with db:
         t.equal(db.execute(sql).rowcount, 1, f"rows changed by {sql}")
@@ -694,12 +707,10 @@ def test_row_that_does_not_match_its_checksum(t, value):
 
 @case
 def test_state_of_a_newer_version_is_refused_and_left_alone(t):
-    data, _ = damaged_fixture(t)
+    data, mark, _ = damaged_fixture(t)
     d = Daemon(t)
-    os.makedirs(d.state)
+    lay_out(d, data, mark)
     path = os.path.join(d.state, "state.db")
-    with open(path, "wb") as f:
-        f.write(data)
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=99")
     db.execute("CREATE TABLE newer(x)")
@@ -712,25 +723,43 @@ def test_state_of_a_newer_version_is_refused_and_left_alone(t):
     t.equal(read(path), before, "the file")
 
 
-@case
-def test_damaged_log_of_changes_never_gives_garbage(t):
-    """state.db-wal after kill -9, damaged: what SQLite cannot read is as if it had not been; the rest is as it was."""
-    d = Daemon(t, devices=1).start()
+def hold_log(d):
+    """A reader with an open transaction: while it is there the daemon cannot fold its log into the database."""
+    db = sqlite3.connect(f"file:{d.state}/state.db?mode=ro", uri=True, isolation_level=None)
+    db.execute("BEGIN")
+    db.execute("SELECT count(*) FROM meta").fetchall()
+    return db
+
+
+def killed_with_a_log(t, d):
+    """Four jobs that are done, and then kill -9 with all of it in the log: (a copy of the state, what was told)."""
+    d.start()
+    holder = hold_log(d)
     for i in range(4):
         d.wait_job(d.submit(spec(f"out{i}", {"name": f"job-{i}"}), key=f"k{i}")["id"], "done")
-    with d.connect() as c:
-        told = [c.call("show", id=j["id"]) for j in c.call("list")["jobs"]]
+    told = {"jobs": everything(d)["jobs"], "events": [e for i in range(1, 5) for e in d.kept_events(i)]}
     d.kill9()
     saved = t.path("saved")
     shutil.copytree(d.state, saved)
-    wal = os.path.join(saved, "state.db-wal")
-    t.check(os.path.getsize(wal) > 4096, "there is no log of changes")
-    with open(wal, "rb") as f:
-        data = f.read()
-    rng, served = random.Random(9), 0
+    holder.close()
+    t.check(os.path.getsize(os.path.join(saved, "state.db-wal")) > 40000, "there is no log of changes")
+    return saved, told
+
+
+def lay_out_saved(d, saved):
+    shutil.rmtree(d.state)
+    shutil.copytree(saved, d.state)
+
+
+@case
+def test_damaged_log_of_changes_loses_nothing_silently(t):
+    """state.db-wal after kill -9, damaged: everything acknowledged is there, or it is refused and left as it is."""
+    d = Daemon(t, devices=1)
+    saved, told = killed_with_a_log(t, d)
+    data = read_bytes(saved, "state.db-wal")
+    rng, found = random.Random(9), {"refused": 0, "served": 0}
     for turn in range(8 if strace.sanitized(t.program) else 30):
-        shutil.rmtree(d.state)
-        shutil.copytree(saved, d.state)
+        lay_out_saved(d, saved)
         at = rng.randrange(len(data))
         with open(os.path.join(d.state, "state.db-wal"), "r+b") as f:
             if turn % 3 == 0:
@@ -738,24 +767,56 @@ def test_damaged_log_of_changes_never_gives_garbage(t):
             else:
                 f.seek(at)
                 f.write(bytes([data[at] ^ 1 << rng.randrange(8)]))
-        # No job may be started: what came after the damage is gone, so jobs may be as they were before.
-        d.spawn(worker=t.path("none"), restart_delay=3600000)
+        damaged = read_bytes(d.state, "state.db-wal")
+        d.spawn()
         until(lambda: not d.alive() or quietly_serving(d), "end or greeting")
         if not d.alive():
-            t.equal(d.wait(None).code, 1, f"exit code with damage at {at}")
-            continue
-        served += 1
-        with d.connect() as c:
-            found = [c.call("show", id=j["id"]) for j in c.call("list")["jobs"]]
-        t.equal([j["id"] for j in found], [j["id"] for j in told][:len(found)], f"ids with damage at {at}")
-        for f_, t_ in zip(found, told):
-            for key in ("name", "spec", "dir", "output", "submitted_ms", "user"):
-                t.equal(f_[key], t_[key], f"{key} with damage at {at}")
-            if f_["state"] == "done":
-                t.equal(f_["report"], t_["report"], f"report with damage at {at}")
-        d.kill9()
+            result = d.wait(None)
+            t.equal(result.code, 1, f"exit code with damage at {at}")
+            t.contains(result.err, os.path.join(d.state, "state.db"), "--accept-older-state",
+                       what=f"standard error with damage at {at}")
+            t.equal(read_bytes(d.state, "state.db-wal"), damaged, "the log")
+            t.equal(read_bytes(d.state, "state.db"), read_bytes(saved, "state.db"), "the database")
+            found["refused"] += 1
+        else:
+            served = everything(d)
+            t.equal((served["jobs"], served["events"]), (told["jobs"], told["events"]), f"with damage at {at}")
+            found["served"] += 1
+            d.kill9()
         t.log.clear()
-    t.check(served > 0, "it never served")
+    t.check(found["refused"] > 0, f"{found}")
+
+
+@case(each=["state.db", "state.db-wal", "state.mark", "all but the mark", "older database"])
+def test_lost_files_are_noticed_and_ids_are_not_given_out_again(t, lost):
+    d = Daemon(t, devices=1)
+    d.start()
+    d.stop()
+    older = read_bytes(d.state, "state.db")
+    saved, told = killed_with_a_log(t, d)
+    lay_out_saved(d, saved)
+    names_of_lost = ["state.db", "state.db-wal"] if lost in ("all but the mark", "older database") else [lost]
+    for name in names_of_lost:
+        os.unlink(os.path.join(d.state, name))
+    if lost == "older database":
+        with open(os.path.join(d.state, "state.db"), "wb") as f:
+            f.write(older)
+    before = {n: read_bytes(d.state, n) for n in os.listdir(d.state) if n.startswith("state.")}
+    result = d.try_start()
+    t.equal(result.code, 1, "exit code")
+    t.contains(result.err, d.state + "/state.", "--accept-older-state", what="standard error")
+    t.equal({n: read_bytes(d.state, n) for n in os.listdir(d.state) if n.startswith("state.")}, before, "the files")
+    d.start(accept_older_state=True)
+    t.contains(d.log(), "--accept-older-state", "refused-1", what="the log")
+    jobs = d.call("list")["jobs"]
+    t.equal(len(jobs), 4 if lost == "state.mark" else 0, "jobs that are left")
+    new = d.submit(spec("new"), key="k0" if lost != "state.mark" else None)
+    t.check(new["id"] > 4, f"the next job has id {new['id']}")
+    with d.connect() as c:
+        t.check(c.watch()["seq"] >= told["events"][-1]["seq"], "event numbers went back")
+    d.restart()  # and from now on it is the state
+    t.check(d.show(new["id"])["id"] == new["id"], "the new job")
+    d.stop()
 
 
 # ---- a disk that is full or fails ----

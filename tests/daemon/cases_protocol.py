@@ -8,6 +8,7 @@ import stat
 import struct
 import sys
 import threading
+import time
 
 from files import crc32c as crc32c_hex
 from harness import case
@@ -747,10 +748,12 @@ def test_list_of_two_thousand_jobs_with_long_names_is_complete(t):
 def rewrite_status(d, change):
     """Changes the status of every job on disk; the daemon does not run."""
     db = sqlite3.connect(os.path.join(d.state, "state.db"))
-    for number, body in db.execute("SELECT id, body FROM status").fetchall():
-        body = json.dumps(change(number, json.loads(body)), separators=(",", ":"))
-        crc = crc32c(struct.pack("<Q", number) + body.encode() + b"\0")
-        db.execute("UPDATE status SET body=?, crc=? WHERE id=?", (body, crc, number))
+    for number, body, uid, size in db.execute("SELECT id, body, uid, bytes FROM status").fetchall():
+        status = change(number, json.loads(body))
+        ended = int(time.time() * 1000) if status["state"] in ("done", "failed", "cancelled") else 0
+        body = json.dumps(status, separators=(",", ":"))
+        crc = crc32c(struct.pack("<4Q", number, ended, uid, size) + body.encode() + b"\0")
+        db.execute("UPDATE status SET body=?, crc=?, ended_ms=? WHERE id=?", (body, crc, ended, number))
     db.commit()
     db.close()
 

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -240,19 +241,13 @@ def test_worker_of_an_older_daemon_is_known_by_its_secret_in_clear(t):
     d.stop()
 
 
-def crc32c_row(row_id, *columns):
-    """As state.c has it: over the id and every column that is there, with its end."""
-    data = row_id.to_bytes(8, "little")
-    for c in columns:
-        if c is not None:
-            data += c.encode() + b"\0"
-    return int(crc32c(data), 16)
-
-
 def replace_status(d, job_id, body):
+    """Changes the status of a job on disk, with its checksum (state_rows.c); the daemon does not run."""
     db = sqlite3.connect(f"{d.state}/state.db")
     with db:
-        db.execute("UPDATE status SET body=?, crc=? WHERE id=?", (body, crc32c_row(job_id, body), job_id))
+        numbers = db.execute("SELECT id, ended_ms, uid, bytes FROM status WHERE id=?", (job_id,)).fetchone()
+        crc = int(crc32c(struct.pack("<4Q", *numbers) + body.encode() + b"\0"), 16)
+        db.execute("UPDATE status SET body=?, crc=? WHERE id=?", (body, crc, job_id))
     db.close()
 
 

@@ -1,6 +1,7 @@
 """A tuttid of the case's own, and a client for it. The cases themselves are run by ../cli/harness.py.
 
-    d = Daemon(t, devices=1, restart_delay=10)   every keyword is an option: --devices 1 --restart-delay 10
+    d = Daemon(t, devices=1, restart_delay=10)   every keyword is an option: --devices 1 --restart-delay 10;
+                                                 True: an option without a value
     d.start()                     waits until it serves (the greeting came); d.pid
     d.stop()                      SIGTERM, waits; the exit code must be 0 (expect=None: any). Returns a Run
     d.kill9()                     SIGKILL, waits. Workers live on
@@ -261,7 +262,9 @@ class Daemon:
     def command(self, **more):
         command = [*self.prefix, self.program, "--user", "--state", self.state, "--socket", self.socket]
         for key, value in {**self.options, **more}.items():
-            if value is not None:
+            if value is True:
+                command.append("--" + key.replace("_", "-"))
+            elif value is not None:
                 command += ["--" + key.replace("_", "-"), str(value)]
         return command
 

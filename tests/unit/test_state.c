@@ -76,7 +76,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    static const char *const files[] = {"state.db", "state.db-wal", "state.db-shm", "whole", "filler"};
+    static const char *const files[] = {"state.db", "state.db-wal", "state.db-shm", "state.mark", "whole", "filler"};
     char path[128];
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
@@ -98,6 +98,22 @@ static void tamper(const char *sql)
     if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
         fail_msg("%s: %s", sql, sqlite3_errmsg(db));
     sqlite3_close(db);
+}
+
+static void write_file(const char *name, const char *bytes, size_t n)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+}
+
+static void leave(void *ctx, const char *why)
+{
+    (void)ctx;
+    _exit(strstr(why, "cannot write") != NULL ? 42 : 43);
 }
 
 /* ---- a record of callbacks ---- */
@@ -250,7 +266,7 @@ static void test_the_newest_status_counts(void **state)
         char text[16];
         snprintf(text, sizeof text, "status %d", i);
         struct state_unit *u = state_begin(s);
-        state_put_status(u, 2, text);
+        state_put_status(u, &(struct state_job){.id = 2, .status = text});
         state_commit(u, false, NULL, NULL);
         if (i % 7 == 0)
             uv_run(&loop, UV_RUN_NOWAIT);
@@ -439,6 +455,371 @@ static void test_events_are_read_by_range_job_and_limit(void **state)
     vec_free(&seqs);
 }
 
+/* ------------------------------------------------------------------------------------- live and ended jobs */
+
+static void put_ended(struct state *s, uint64_t id, uint64_t ended_ms, uint64_t uid)
+{
+    char key[32];
+    struct state_unit *u = state_begin(s);
+    snprintf(key, sizeof key, "%" PRIu64 ":%" PRIu64, uid, id);
+    state_put_job(u, &(struct state_job){
+                         .id = id, .key = key, .body = "b", .spec = "s", .status = "t", .ended_ms = ended_ms, .uid = uid});
+    state_put_event(u, &(struct state_event){2 * id, id, "submitted"});
+    state_put_event(u, &(struct state_event){2 * id + 1, id, "ended"});
+    state_commit(u, false, NULL, NULL);
+}
+
+static VEC(uint64_t) ids;
+
+static int collect_id(void *ctx, const struct state_job *job)
+{
+    (void)ctx;
+    vec_push(&ids, job->id);
+    return 0;
+}
+
+static int load_id(void *ctx, const struct state_job *job, struct err *err)
+{
+    (void)err;
+    return collect_id(ctx, job);
+}
+
+static void note_done(void *ctx, int status)
+{
+    (void)ctx;
+    assert_int_equal(status, 0);
+}
+
+static void read_ids(struct state *s, uint64_t after, uint64_t ended_after_ms, uint32_t limit)
+{
+    ids.n = 0;
+    state_read_jobs(s, &(struct state_query){.after = after, .ended_after_ms = ended_after_ms, .limit = limit}, collect_id,
+                    note_done, NULL);
+    run_until_idle(s);
+}
+
+static void check_ids(const uint64_t *want, size_t n)
+{
+    assert_int_equal(ids.n, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(ids.at[i], want[i]);
+}
+
+static void test_only_live_jobs_are_loaded_and_all_are_read(void **state)
+{
+    struct state *s = open_state();
+    (void)state;
+    for (uint64_t id = 1; id <= 9; id++)
+        put_ended(s, id, id % 3 == 0 ? 0 : 1000 * id, 0);
+    run_until_idle(s);
+    struct state_unit *u = state_begin(s);
+    state_put_status(u, &(struct state_job){.id = 6, .status = "t", .ended_ms = 50});
+    state_commit(u, false, NULL, NULL);
+    run_until_idle(s);
+    close_state(s);
+    s = open_state();
+    ids.n = 0;
+    assert_int_equal(state_load(s, load_id, NULL, NULL), 0);
+    check_ids((uint64_t[]){3, 9}, 2);
+    assert_int_equal(state_last_id(s), 9);
+    read_ids(s, 0, 0, 100);
+    check_ids((uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 9}, 9);
+    read_ids(s, 2, 0, 3);
+    check_ids((uint64_t[]){3, 4, 5}, 3);
+    read_ids(s, 0, 5000, 100); /* live, or ended at 5000 or later */
+    check_ids((uint64_t[]){3, 5, 7, 8, 9}, 5);
+    read_ids(s, 5, 5000, 2);
+    check_ids((uint64_t[]){7, 8}, 2);
+    close_state(s);
+    vec_free(&ids);
+}
+
+static void test_a_key_that_is_taken_writes_nothing(void **state)
+{
+    struct state *s = open_state();
+    (void)state;
+    put_ended(s, 1, 1000, 0);
+    for (uint64_t id = 2; id <= 4; id++) { /* in one transaction; 3 has the key of 1 */
+        struct state_unit *u = state_begin(s);
+        state_put_job(u, &(struct state_job){.id = id, .key = id == 3 ? "0:1" : NULL, .body = "b", .spec = "", .status = ""});
+        state_put_event(u, &(struct state_event){100 + id, id, "e"});
+        state_commit(u, true, note, number((int)id));
+    }
+    run_until_idle(s);
+    assert_int_equal(called.n, 3);
+    assert_int_equal(called.at[0], 2);
+    assert_int_equal(called.at[1], -EEXIST);
+    assert_int_equal(called.at[2], 4);
+    read_ids(s, 0, 0, 100);
+    check_ids((uint64_t[]){1, 2, 4}, 3);
+    ids.n = 0;
+    state_read_jobs(s, &(struct state_query){.key = "0:1"}, collect_id, note_done, NULL);
+    run_until_idle(s);
+    check_ids((uint64_t[]){1}, 1);
+    close_state(s);
+    vec_free(&ids);
+    vec_free(&called);
+}
+
+/* -------------------------------------------------------------------------------------------- pruning */
+
+static VEC(uint64_t) pruned; /* only touched while the state is busy */
+
+static void note_pruned(void *ctx, uint64_t id)
+{
+    (void)ctx;
+    vec_push(&pruned, id);
+}
+
+static size_t spare_five(void *ctx, uint64_t **ret)
+{
+    (void)ctx;
+    *ret = malloc(sizeof **ret);
+    **ret = 5;
+    return 1;
+}
+
+static struct state *open_keeping(const struct state_keep *keep)
+{
+    struct state *s = NULL;
+    struct err err = {0};
+    struct state_config c = {.loop = &loop, .dir = dir, .die = die, .keep = *keep, .in_use = spare_five, .pruning = note_pruned};
+    if (state_open(&c, &s, &err) < 0 || state_load(s, load_id, NULL, &err) < 0)
+        fail_msg("%s: %s", err.path, err.msg);
+    run_until_idle(s);
+    return s;
+}
+
+static int count(const char *sql)
+{
+    char path[128];
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    snprintf(path, sizeof path, "%s/state.db", dir);
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    int n = sqlite3_column_int(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return n;
+}
+
+static void check_no_orphans(void)
+{
+    assert_int_equal(count("SELECT count(*) FROM status WHERE id NOT IN (SELECT id FROM jobs)"), 0);
+    assert_int_equal(count("SELECT count(*) FROM jobs WHERE id NOT IN (SELECT id FROM status)"), 0);
+    assert_int_equal(count("SELECT count(*) FROM events WHERE job NOT IN (SELECT id FROM jobs)"), 0);
+}
+
+/* Ended in the order of their ids; every tenth is live. */
+static void put_history(uint64_t n)
+{
+    struct state *s = open_state();
+    for (uint64_t id = 1; id <= n; id++)
+        put_ended(s, id, id % 10 == 0 ? 0 : 1000 + id, id % 2);
+    run_until_idle(s);
+    close_state(s);
+}
+
+static void test_the_oldest_ended_jobs_are_pruned(void **state)
+{
+    (void)state;
+    put_history(200);
+    struct state *s = open_keeping(&(struct state_keep){.jobs = 50});
+    assert_int_equal(pruned.n, 130); /* 180 had ended */
+    for (size_t i = 1; i < pruned.n; i++)
+        assert_true(pruned.at[i] > pruned.at[i - 1]);
+    for (size_t i = 0; i < pruned.n; i++)
+        assert_true(pruned.at[i] % 10 != 0 && pruned.at[i] != 5); /* 5 is in use */
+    assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms > 0"), 50);
+    assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms = 0"), 20);
+    check_no_orphans();
+    /* A job that ends later takes the place of the oldest. */
+    pruned.n = 0;
+    for (uint64_t id = 300; id < 600; id++)
+        put_ended(s, id, id, 0);
+    run_until_idle(s);
+    close_state(s);
+    s = open_keeping(&(struct state_keep){.jobs = 50});
+    close_state(s);
+    assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms > 0"), 50);
+    check_no_orphans();
+    vec_free(&pruned);
+    vec_free(&ids);
+}
+
+static void test_each_user_has_its_own_bytes(void **state)
+{
+    (void)state;
+    put_history(40); /* of 3 bytes each; users 0 and 1 */
+    close_state(open_keeping(&(struct state_keep){.bytes = 30}));
+    assert_int_equal(count("SELECT sum(bytes) FROM status WHERE ended_ms > 0 AND uid = 0"), 30);
+    assert_int_equal(count("SELECT sum(bytes) FROM status WHERE ended_ms > 0 AND uid = 1"), 30);
+    assert_int_equal(count("SELECT count(*) FROM status WHERE id = 5"), 1);
+    assert_int_equal(count("SELECT count(*) FROM status WHERE id = 3"), 0);
+    vec_free(&pruned);
+    vec_free(&ids);
+}
+
+static void test_age_is_what_the_clock_says(void **state)
+{
+    (void)state;
+    put_history(40); /* in 1970 */
+    close_state(open_keeping(&(struct state_keep){.ms = 86400000}));
+    assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms > 0"), 1); /* the one in use */
+    assert_int_equal(count("SELECT count(*) FROM status"), 5);
+    vec_free(&pruned);
+    vec_free(&ids);
+}
+
+static void die_at_job(void *ctx, uint64_t id)
+{
+    if (id == *(uint64_t *)ctx)
+        _exit(7);
+}
+
+/* In processes of their own, which end in the middle of a batch. */
+static void test_pruning_survives_a_kill(void **state)
+{
+    uint64_t at[] = {1, 16, 33, 77};
+    (void)state;
+    put_history(100);
+    fflush(NULL);
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct state *s;
+            uv_loop_t own;
+            uv_loop_init(&own);
+            struct state_config c = {
+                .loop = &own, .dir = dir, .die = leave, .ctx = &at[i], .keep = {.jobs = 1}, .pruning = die_at_job};
+            if (state_open(&c, &s, NULL) < 0 || state_load(s, load_id, NULL, NULL) < 0)
+                _exit(44);
+            while (!state_idle(s))
+                uv_run(&own, UV_RUN_ONCE);
+            _exit(45);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(WEXITSTATUS(status), 7);
+        check_no_orphans();
+        assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms = 0"), 10);
+    }
+    assert_true(count("SELECT count(*) FROM status") < 100);
+    close_state(open_keeping(&(struct state_keep){.jobs = 1}));
+    assert_int_equal(count("SELECT count(*) FROM status WHERE ended_ms > 0"), 1);
+    check_no_orphans();
+    vec_free(&pruned);
+    vec_free(&ids);
+}
+
+/* --------------------------------------------------------------------------------------- a large database */
+
+static char died_of[1200];
+
+static void note_death(void *ctx, const char *why)
+{
+    (void)ctx;
+    snprintf(died_of, sizeof died_of, "%s", why);
+}
+
+static void put_large(uint64_t n)
+{
+    struct state *s = open_state();
+    char *spec = malloc(100000);
+    memset(spec, 's', 99999);
+    spec[99999] = '\0';
+    for (uint64_t id = 1; id <= n; id++) {
+        struct state_unit *u = state_begin(s);
+        state_put_job(u, &(struct state_job){
+                             .id = id, .body = "b", .spec = spec, .status = "t", .ended_ms = id == n ? 0 : id});
+        state_put_event(u, &(struct state_event){id, id, "e"});
+        state_commit(u, false, NULL, NULL);
+    }
+    run_until_idle(s);
+    close_state(s);
+    free(spec);
+}
+
+/* Opens and loads at once; then runs the loop until the check has said something. */
+static void check_large(const char *want)
+{
+    struct state *s = NULL;
+    struct err err = {0};
+    died_of[0] = '\0';
+    if (state_open(&(struct state_config){.loop = &loop, .dir = dir, .die = note_death}, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    ids.n = 0;
+    assert_int_equal(state_load(s, load_id, NULL, NULL), 0);
+    check_ids((uint64_t[]){120}, 1);
+    while (uv_run(&loop, UV_RUN_ONCE) != 0) /* timers do not keep it going, the check does */
+        ;
+    if ((want == NULL) != (died_of[0] == '\0') || (want != NULL && strstr(died_of, want) == NULL))
+        fail_msg("expected \"%s\", found \"%s\"", want != NULL ? want : "", died_of);
+    close_state(s);
+}
+
+static void test_a_large_database_serves_first_and_is_checked_then(void **state)
+{
+    (void)state;
+    put_large(120); /* 12 MB */
+    check_large(NULL);
+    tamper("UPDATE jobs SET body='c' WHERE id=77");
+    check_large("row 77 of table jobs");
+    tamper("UPDATE jobs SET body='b' WHERE id=77; UPDATE events SET body='f' WHERE seq=99");
+    check_large("row 99 of table events");
+    tamper("UPDATE events SET body='e' WHERE seq=99; UPDATE status SET body='u' WHERE id=120"); /* the live one */
+    struct state *s = open_state();
+    assert_int_equal(state_load(s, load_id, NULL, NULL), -EBADMSG);
+    close_state(s);
+    vec_free(&ids);
+}
+
+/* -------------------------------------------------------------------------------------------- backups */
+
+static int backup_fd;
+
+static void take_backup(void *ctx, int status, int fd, uint64_t bytes)
+{
+    (void)ctx;
+    assert_int_equal(status, 0);
+    assert_true(bytes >= 4096);
+    backup_fd = fd;
+}
+
+static void test_a_backup_has_what_was_committed_and_commits_go_on(void **state)
+{
+    struct state *s = open_state();
+    char command[128], *bytes = malloc(1 << 20);
+    (void)state;
+    put_examples(s);
+    run_until_idle(s);
+    backup_fd = -1;
+    assert_int_equal(state_backup(s, take_backup, NULL), 0);
+    assert_int_equal(state_backup(s, take_backup, NULL), -EBUSY);
+    put_event(s, 5, 1, "meanwhile");
+    run_until_idle(s);
+    assert_true(backup_fd >= 0);
+    close_state(s);
+    ssize_t n = read(backup_fd, bytes, 1 << 20);
+    assert_true(n > 0);
+    write_file("state.db", bytes, (size_t)n); /* in the place of the state */
+    free(bytes);
+    close(backup_fd);
+    struct err err = {0};
+    int r = try_open(&s, &err);
+    if (r < 0) { /* the event came after the copy was begun */
+        assert_non_null(strstr(err.msg, "--accept-older-state"));
+        assert_int_equal(state_open(&(struct state_config){&loop, dir, die, NULL, true}, &s, &err), 0);
+    }
+    check_examples(s);
+    close_state(s);
+    snprintf(command, sizeof command, "rm -rf %s/refused-1", dir);
+    assert_int_equal(system(command), 0);
+    vec_free(&called);
+}
+
 /* --------------------------------------------------------------------------------------------- numbers */
 
 static uint64_t reserve(struct state *s, uint64_t ahead)
@@ -507,6 +888,8 @@ static void check_load_refused(const char *sql, const char *part)
         fail_msg("%s: %s", sql, err.msg);
     close_state(s);
     unlink(path);
+    snprintf(path, sizeof path, "%s/state.mark", dir);
+    unlink(path);
 }
 
 static void test_changed_rows_are_refused_with_table_and_row(void **state)
@@ -559,16 +942,6 @@ static void test_a_damaged_event_is_told_to_who_reads_it(void **state)
     close_state(s);
 }
 
-static void write_file(const char *name, const char *bytes, size_t n)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-}
-
 static char *read_file(const char *name, size_t *ret_n)
 {
     char path[128], *bytes = malloc(1 << 20);
@@ -600,7 +973,7 @@ static void test_a_newer_schema_is_refused(void **state)
     struct err err = {0};
     (void)state;
     fill_and_close();
-    tamper("PRAGMA user_version=2");
+    tamper("PRAGMA user_version=99");
     assert_int_equal(try_open(&s, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "newer tuttid"));
 }
@@ -662,12 +1035,6 @@ static void test_truncated_files_never_give_other_jobs(void **state)
 }
 
 /* --------------------------------------------------------------------------------------- no room, no disk */
-
-static void leave(void *ctx, const char *why)
-{
-    (void)ctx;
-    _exit(strstr(why, "cannot write") != NULL ? 42 : 43);
-}
 
 /* In a process of its own: the limit is of a process, and after `die` nothing is cleaned up. */
 static void test_a_write_error_is_final(void **state)
@@ -781,7 +1148,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_write_error_is_final), /* forks: before there are threads */
+        TEST(test_pruning_survives_a_kill),
         TEST(test_a_new_state_is_empty),
+        TEST(test_only_live_jobs_are_loaded_and_all_are_read),
+        TEST(test_a_key_that_is_taken_writes_nothing),
+        TEST(test_the_oldest_ended_jobs_are_pruned),
+        TEST(test_each_user_has_its_own_bytes),
+        TEST(test_age_is_what_the_clock_says),
+        TEST(test_a_large_database_serves_first_and_is_checked_then),
+        TEST(test_a_backup_has_what_was_committed_and_commits_go_on),
         TEST(test_jobs_survive_reopening),
         TEST(test_loading_ends_with_the_callbacks_failure),
         TEST(test_the_newest_status_counts),

@@ -1,0 +1,322 @@
+/* Before the database is opened: is everything there that was acknowledged?
+ *
+ * SQLite repairs silently. A log (state.db-wal) with a bad frame ends there for SQLite; a missing log is an empty one; an
+ * older copy of the database is as good as the newest. In each case acknowledged jobs would be gone, their ids would be given
+ * out again, and finished jobs would run again. So four things are looked at first, and nothing is changed meanwhile:
+ *
+ *   the mark       (mark.h) says which transaction was the last acknowledged one, and which is the last that was folded from
+ *                  the log into the database.
+ *   the log        (wal.h) says whether commits lie behind a bad frame.
+ *   the database with its log has a number, `commits` in table meta. A number below the mark's: transactions are gone.
+ *   the database without its log has a number too. A number below what was folded: an older copy of state.db lies under a log
+ *                  that does not belong to it.
+ *
+ * A transaction that was cut off by a crash was never acknowledged: the mark does not know it, and it may be gone. After a
+ * power cut its last frame may be on disk while an earlier one is not, so one commit behind a bad frame is not yet damage.
+ * Two are, because a transaction begins only when the one before it is in the mark.
+ *
+ * With --accept-older-state what was found is taken knowingly: the files are copied aside, and job ids and event numbers
+ * go on above those of the mark. Without a readable mark nobody knows how far they had come; then they go on far above.
+ *
+ * Blocks; at start only.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "daemon/state_internal.h"
+
+#define SMALLEST_DATABASE 512
+#define ID_JUMP           1000000u            /* without a mark: ids that may have been given out since */
+#define SEQ_JUMP          (UINT64_C(1) << 32) /* and event numbers */
+#define REMEDY                                                                                               \
+    "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
+    "go on "                                                                                                 \
+    "without them"
+
+/* What was found in the directory. */
+struct found {
+    const char *dir;
+    char *path, *wal_path, *mark_path;
+    bool exists;      /* state.db, with at least one byte */
+    bool other_log;   /* the log does not belong to this state.db */
+    int version;      /* of the schema; 0: no tables */
+    int mark_status;  /* 0, -ENOENT, -EBADMSG */
+    struct mark mark; /* zeros when mark_status is not 0 */
+    struct wal_walk wal;
+    bool base_known;           /* `base` could be read */
+    uint64_t base;             /* the number in state.db without its log */
+    uint64_t commits, id, seq; /* the numbers in state.db with its log */
+};
+
+/* ---- looking ---- */
+
+static int read_header(struct found *f, struct err *err)
+{
+    uint8_t h[20] = {0};
+    struct stat st;
+    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT
+                   ? 0
+                   : err_set_at(err, -errno, f->path, "cannot open the state: %s", strerror(errno));
+    ssize_t n = pread(fd, h, sizeof h, 0);
+    int r = n < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+    close(fd);
+    if (r < 0)
+        return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
+    f->exists = st.st_size > 0;
+    f->other_log = h[18] == 1 && f->wal.bytes > 0; /* 1: a database without a log, as a backup is one */
+    if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
+        return err_set_at(
+            err, -EBADMSG, f->path,
+            "the file is damaged: it has only %lld bytes; restore it from a backup, or remove it to begin "
+            "without jobs",
+            (long long)st.st_size);
+    return 0;
+}
+
+/* The name of a database that is read without its log. */
+static char *immutable_uri(const char *path)
+{
+    size_t n = 3 * strlen(path) + sizeof "file:?immutable=1";
+    char *uri = xmalloc(n), *to = uri + sprintf(uri, "file:");
+    for (const char *p = path; *p != '\0'; p++) {
+        if (*p == '%' || *p == '?' || *p == '#')
+            to += sprintf(to, "%%%02x", (unsigned char)*p);
+        else
+            *to++ = *p;
+    }
+    strcpy(to, "?immutable=1");
+    return uri;
+}
+
+/* state.db by itself. When its number cannot be read, a checkpoint may have been interrupted; then the log has it. */
+static void look_at_base(struct found *f)
+{
+    sqlite3 *db = NULL;
+    char *uri = immutable_uri(f->path), text[200];
+    if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX, NULL) ==
+            SQLITE_OK &&
+        first_text(f->path, db, "PRAGMA user_version", text, NULL) == 0)
+        f->base_known = atoi(text) < 2 || read_number(f->path, db, "commits", &f->base, NULL) == 0;
+    sqlite3_close(db);
+    free(uri);
+}
+
+static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
+{
+    int r = schema_version(f->path, db, &f->version, err);
+    if (r < 0 || f->version == 0)
+        return r;
+    if (f->version >= 2)
+        r = read_number(f->path, db, "commits", &f->commits, err);
+    if (r == 0)
+        r = read_last_numbers(f->path, db, f->version, &f->id, &f->seq, err);
+    return r;
+}
+
+/* state.db with its log, as SQLite sees it. Locked exclusively, SQLite keeps its index of the log in memory and makes no
+ * -shm file. It must not fold the log into the database when it closes. */
+static int look_at_all(struct found *f, struct err *err)
+{
+    sqlite3 *db = NULL;
+    struct stat st;
+    bool had_log = stat(f->wal_path, &st) == 0;
+    int r = open_connection(f->path, true, &db, err);
+    if (r == 0) {
+        sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+        r = exec_db(f->path, db, "PRAGMA locking_mode=EXCLUSIVE", "open the state", err);
+    }
+    if (r == 0)
+        r = read_numbers(f, db, err);
+    sqlite3_close(db);
+    if (!had_log && stat(f->wal_path, &st) == 0 && st.st_size == 0)
+        unlink(f->wal_path);
+    return r;
+}
+
+static int look(struct found *f, struct err *err)
+{
+    f->mark_status = mark_read(f->mark_path, &f->mark, err);
+    if (f->mark_status < 0 && f->mark_status != -ENOENT && f->mark_status != -EBADMSG)
+        return f->mark_status;
+    int r = wal_walk(f->wal_path, &f->wal);
+    if (r < 0)
+        return err_set_at(err, r, f->wal_path, "cannot read the log of the state: %s", strerror(-r));
+    r = read_header(f, err);
+    if (r < 0 || !f->exists || f->other_log)
+        return r;
+    look_at_base(f);
+    return look_at_all(f, err);
+}
+
+/* ---- judging ---- */
+
+/* Where the log is damaged, for a message. */
+static void describe_log(const struct found *f, char *buf, size_t size)
+{
+    if (f->wal.bytes == 0)
+        snprintf(buf, size, "%s is missing or empty", f->wal_path);
+    else if (f->wal.bad)
+        snprintf(buf, size, "%s is damaged at byte %" PRIu64 " of %" PRIu64, f->wal_path, f->wal.bad_offset,
+                 f->wal.bytes);
+    else
+        snprintf(buf, size, "%s ends after %" PRIu64 " bytes", f->wal_path, f->wal.bytes);
+}
+
+static int judge_mark(const struct found *f, struct err *err)
+{
+    if (f->mark_status == -EBADMSG)
+        return err_set_at(
+            err, -EBADMSG, f->mark_path,
+            "the file is damaged: neither of its two copies can be read. It tells whether the state is "
+            "complete. Put it back from a copy, or start tuttid with --accept-older-state to go on without "
+            "it");
+    if (f->mark_status == -ENOENT && f->version >= 2)
+        return err_set_at(
+            err, -EBADMSG, f->mark_path,
+            "the file is missing. It tells whether the state is complete. Put it back, or start tuttid with "
+            "--accept-older-state to go on without it: for a state that was restored from a backup");
+    return 0;
+}
+
+static int judge_missing(const struct found *f, struct err *err)
+{
+    if (f->wal.bytes > 0)
+        return err_set_at(err, -EBADMSG, f->path,
+                          "the file is missing or empty, but %s has %" PRIu64
+                          " bytes: the state was damaged. " REMEDY,
+                          f->wal_path, f->wal.bytes);
+    if (f->mark.commits > 0)
+        return err_set_at(err, -EBADMSG, f->path,
+                          "the file is missing or empty, but %" PRIu64
+                          " changes were acknowledged, up to job %" PRIu64 ". " REMEDY,
+                          f->mark.commits, f->mark.id);
+    return 0;
+}
+
+static int judge_numbers(const struct found *f, struct err *err)
+{
+    char log[1200];
+    describe_log(f, log, sizeof log);
+    if (f->other_log)
+        return err_set_at(
+            err, -EBADMSG, f->wal_path,
+            "this log does not belong to %s, which was restored from a backup. Remove the log, and start "
+            "tuttid with --accept-older-state",
+            f->path);
+    if (f->base_known && f->base < f->mark.folded)
+        return err_set_at(err, -EBADMSG, f->path,
+                          "the file is older than its log: it has %" PRIu64 " changes of the %" PRIu64
+                          " that were written to it. " REMEDY,
+                          f->base, f->mark.folded);
+    if (f->commits < f->mark.commits)
+        return err_set_at(err, -EBADMSG, f->path,
+                          "acknowledged changes are gone: %" PRIu64 " were acknowledged, up to job %" PRIu64
+                          ", and %" PRIu64 " are there; %s. " REMEDY,
+                          f->mark.commits, f->mark.id, f->commits, log);
+    if (f->wal.commits_behind >= (f->version >= 2 ? 2 : 1))
+        return err_set_at(err, -EBADMSG, f->wal_path,
+                          "the log is damaged at byte %" PRIu64 " of %" PRIu64 ", and %" PRIu64
+                          " changes behind that cannot be read. " REMEDY,
+                          f->wal.bad_offset, f->wal.bytes, f->wal.commits_behind);
+    return 0;
+}
+
+static int judge(const struct found *f, struct err *err)
+{
+    int r = judge_mark(f, err);
+    if (r == 0)
+        r = f->exists ? judge_numbers(f, err) : judge_missing(f, err);
+    return r;
+}
+
+/* ---- taking it all the same ---- */
+
+static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct err *err)
+{
+    const char *const names[] = {STATE_FILE, STATE_WAL, STATE_MARK};
+    int r = -EEXIST;
+    for (int i = 1; r == -EEXIST; i++) {
+        snprintf(ret_dir, size, "%s/refused-%d", f->dir, i);
+        r = mkdir(ret_dir, 0700) < 0 ? -errno : 0;
+    }
+    if (r < 0)
+        return err_set_at(err, r, ret_dir, "cannot make the directory: %s", strerror(-r));
+    for (size_t i = 0; r == 0 && i < sizeof names / sizeof names[0]; i++) {
+        char *from = join_path(f->dir, names[i]), *to = join_path(ret_dir, names[i]);
+        if (access(from, F_OK) == 0)
+            r = copy_file(from, to, err);
+        free(from);
+        free(to);
+    }
+    if (r == 0)
+        r = sync_dir(ret_dir, err);
+    return r == 0 ? sync_dir(f->dir, err) : r;
+}
+
+/* The log cannot be used when it belongs to another state.db. */
+static int drop_foreign_log(const struct found *f, struct err *err)
+{
+    bool foreign = f->other_log || !f->exists || (f->base_known && f->base < f->mark.folded);
+    if (foreign && unlink(f->wal_path) < 0 && errno != ENOENT)
+        return err_set_at(err, -errno, f->wal_path, "cannot remove the log: %s", strerror(errno));
+    return 0;
+}
+
+static int accept_older(struct found *f, const struct err *why, struct mark *ret, struct err *err)
+{
+    char aside[1200], text[sizeof *why];
+    int r = keep_aside(f, aside, sizeof aside, err);
+    if (r == 0)
+        r = drop_foreign_log(f, err);
+    if (r == 0 && f->exists)
+        r = look_at_all(f, err); /* without that log the numbers may be others */
+    if (r < 0)
+        return r;
+    log_warning("--accept-older-state: %s; the files as they were are in %s",
+                err_text(why, text, sizeof text), aside);
+    *ret = f->mark;
+    ret->folded = 0;
+    if (f->mark_status < 0) { /* what came after what is here is not known */
+        ret->id = f->id + ID_JUMP;
+        ret->seq = f->seq + SEQ_JUMP;
+    }
+    return 0;
+}
+
+int guard_state(const struct state_config *config, struct mark *ret, int *ret_fd, struct err *err)
+{
+    struct found f = {.dir = config->dir};
+    struct err why = {0};
+    f.path = join_path(config->dir, STATE_FILE);
+    f.wal_path = join_path(config->dir, STATE_WAL);
+    f.mark_path = join_path(config->dir, STATE_MARK);
+    int r = look(&f, err);
+    bool older = r == 0 && judge(&f, &why) < 0;
+    if (r == 0)
+        *ret = f.mark;
+    if (older && config->accept_older)
+        r = accept_older(&f, &why, ret, err);
+    else if (older) {
+        r = why.code;
+        if (err != NULL)
+            *err = why;
+    }
+    if (r == 0) {
+        *ret_fd =
+            f.mark_status == 0 && !older ? mark_open(f.mark_path, err) : mark_create(f.mark_path, ret, err);
+        r = *ret_fd < 0 ? *ret_fd : 0;
+    }
+    free(f.path);
+    free(f.wal_path);
+    free(f.mark_path);
+    return r;
+}

@@ -1,0 +1,176 @@
+/* Walks SQLite's write-ahead log. See wal.h.
+ *
+ * Behind a bad frame the cumulative checksum cannot be continued from our own sum. So each later frame is checked from the
+ * checksum that the frame before it carries. A frame whose content changed therefore does not hide the frames behind it. A
+ * frame whose stored checksum changed makes one more frame look bad, and no others.
+ *
+ * Frames that an earlier life of the log left behind carry other salts, and are not counted.
+ */
+#include "daemon/wal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+
+#define HEADER_BYTES 32
+#define FRAME_BYTES  24
+#define MAGIC        0x377f0682u /* the lowest bit: checksums read big-endian words */
+#define MOST_PAGE    65536u
+#define LEAST_PAGE   512u
+#define DEFAULT_PAGE 4096u
+
+struct sum {
+    uint32_t a, b;
+};
+
+struct walk {
+    int fd;
+    uint32_t page_bytes;
+    bool big_endian; /* the words that are summed */
+    uint8_t salts[8];
+    struct sum sum; /* of the frame before, as it is stored there */
+    uint8_t frame[FRAME_BYTES + MOST_PAGE];
+};
+
+static uint32_t big(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static uint32_t little(const uint8_t *p)
+{
+    return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
+}
+
+/* Fibonacci-weighted sums of 32-bit words, as SQLite defines them. `bytes` is a multiple of 8. */
+static struct sum add(struct sum s, const uint8_t *p, size_t bytes, bool big_endian)
+{
+    for (size_t i = 0; i < bytes; i += 8) {
+        s.a += (big_endian ? big(p + i) : little(p + i)) + s.b;
+        s.b += (big_endian ? big(p + i + 4) : little(p + i + 4)) + s.a;
+    }
+    return s;
+}
+
+/* Reads up to `bytes`; returns how many there were, or a negative errno. */
+static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
+{
+    size_t got = 0;
+    while (got < bytes) {
+        ssize_t n = pread(fd, (char *)buf + got, bytes - got, (off_t)(offset + got));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
+static bool is_page_size(uint32_t bytes)
+{
+    return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
+}
+
+/* Whether the header is valid. Of a damaged one, what it says of page size and salts is still used to look for commits. */
+static bool take_header(struct walk *w, const uint8_t h[HEADER_BYTES])
+{
+    struct sum none = {0, 0};
+    w->big_endian = big(h) & 1;
+    w->page_bytes = big(h + 8);
+    memcpy(w->salts, h + 16, sizeof w->salts);
+    w->sum = (struct sum){big(h + 24), big(h + 28)};
+    bool known = (big(h) & ~1u) == MAGIC && is_page_size(w->page_bytes);
+    if (!is_page_size(w->page_bytes))
+        w->page_bytes = DEFAULT_PAGE;
+    struct sum s = add(none, h, 24, w->big_endian);
+    return known && s.a == w->sum.a && s.b == w->sum.b;
+}
+
+/* Whether the frame in w->frame continues the one before. Its stored checksum becomes the one to continue from. */
+static bool take_frame(struct walk *w)
+{
+    const uint8_t *f = w->frame;
+    struct sum s = add(w->sum, f, 8, w->big_endian);
+    s = add(s, f + FRAME_BYTES, w->page_bytes, w->big_endian);
+    w->sum = (struct sum){big(f + 16), big(f + 20)};
+    return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
+}
+
+/* The header is damaged, its salts perhaps too: the first frame has the same. */
+static void salts_of_first_frame(struct walk *w)
+{
+    if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)
+        memcpy(w->salts, w->frame + 8, sizeof w->salts);
+}
+
+static int walk_frames(struct walk *w, struct wal_walk *ret)
+{
+    const uint64_t frame_bytes = FRAME_BYTES + w->page_bytes;
+    for (uint64_t at = HEADER_BYTES;; at += frame_bytes) {
+        ssize_t n = read_at(w->fd, w->frame, frame_bytes, at);
+        if (n < 0)
+            return (int)n;
+        if ((uint64_t)n < frame_bytes)
+            return 0; /* the end, or a frame that was not written whole */
+        bool good = take_frame(w);
+        bool commit = big(w->frame + 4) != 0;
+        if (!good && !ret->bad) {
+            ret->bad = true;
+            ret->bad_offset = at;
+        }
+        if (!ret->bad && commit) {
+            ret->good_commits++;
+            ret->good_bytes = at + frame_bytes;
+        } else if (ret->bad && commit && memcmp(w->frame + 8, w->salts, sizeof w->salts) == 0) {
+            ret->commits_behind++;
+        }
+    }
+}
+
+static int walk_file(struct walk *w, struct wal_walk *ret)
+{
+    uint8_t header[HEADER_BYTES];
+    struct stat st;
+    if (fstat(w->fd, &st) < 0)
+        return -errno;
+    ret->bytes = (uint64_t)st.st_size;
+    ssize_t n = read_at(w->fd, header, sizeof header, 0);
+    if (n < 0)
+        return (int)n;
+    if (n < HEADER_BYTES)
+        return 0; /* SQLite takes a log without a whole header for an empty one */
+    if (!take_header(w, header)) {
+        ret->bad = true;
+        salts_of_first_frame(w);
+    }
+    return walk_frames(w, ret);
+}
+
+int wal_walk_fd(int fd, struct wal_walk *ret)
+{
+    struct walk *w = xcalloc(1, sizeof *w);
+    *ret = (struct wal_walk){0};
+    w->fd = fd;
+    int r = walk_file(w, ret);
+    free(w);
+    return r;
+}
+
+int wal_walk(const char *path, struct wal_walk *ret)
+{
+    *ret = (struct wal_walk){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    int r = wal_walk_fd(fd, ret);
+    close(fd);
+    return r;
+}
