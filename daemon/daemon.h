@@ -30,6 +30,7 @@
 #include "daemon/offer.h"
 #include "kernels/device.h"
 
+struct backup_copy;
 struct events;
 struct jobs;
 struct look;
@@ -50,6 +51,7 @@ struct daemon {
     struct sockets *sockets;
     struct server *server;
     struct workers *workers;
+    struct backup_copy *backup;      /* verb_backup.c; NULL: none was asked for yet */
     struct quota *quota;
     struct users *users;
     struct look *look;               /* under way; NULL: none */

@@ -15,7 +15,7 @@ from harness import case
 from harness_daemon import KEPT, SIGKILL, SIGTERM, Client, Daemon, Gone, RpcError, spec, until
 
 LINE = 1 << 20  # the longest, newline included
-METHODS = ["cancel", "devices", "list", "logs", "ping", "show", "submit", "watch"]
+METHODS = ["backup", "cancel", "devices", "list", "logs", "ping", "show", "submit", "watch"]
 SHORT = ["id", "name", "user", "uid", "state", "reason", "submitted_ms", "started_ms", "ended_ms", "devices", "attempt",
          "failures", "pid", "step", "total_steps", "loss", "samples_per_s", "eta_s", "exit", "error"]
 LONG = ["dir", "output", "spec", "resolved", "plan", "progress", "report", "curve", "evals", "log_bytes", "seq"]
