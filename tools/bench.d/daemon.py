@@ -1,8 +1,9 @@
-"""Figures of the daemon. daemon.py TUTTID TUTTI [crowd]
+"""Figures of the daemon. daemon.py TUTTID TUTTI BENCH_HISTORY [crowd|history]
 
 Without a word: durable submits a second, one at a time and in flight together, and the time of a list of 1,000 queued
-jobs on the socket and through the client. Then, or alone with `crowd`: the round trip of a ping while six clients submit
-specs of 700 kB as fast as they are answered, beside the same ping on an idle daemon."""
+jobs on the socket and through the client. Before that, or alone with `crowd`: the round trip of a ping while six clients
+submit specs of 700 kB as fast as they are answered, beside the same ping on an idle daemon. Behind that, or alone with
+`history`: what 100,000 ended jobs cost: the start, lists, a backup, and a daemon with nothing to do."""
 import json
 import multiprocessing
 import os
@@ -138,12 +139,81 @@ def crowd(tuttid, folder, seconds=10):
         daemon.wait()
 
 
-def main():
-    tuttid, tutti = sys.argv[1:3]
+HISTORY = 100_000
+IDLE_S = 10
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid):
+    with open(f"/proc/{pid}/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def until_quiet(pid):
+    """Until what goes on after the start (the check of the history) is over: a second without processor time."""
+    before, since = cpu_s(pid), time.perf_counter()
+    while time.perf_counter() - since < 1:
+        time.sleep(0.1)
+        if cpu_s(pid) != before:
+            before, since = cpu_s(pid), time.perf_counter()
+
+
+def bench_history(tuttid, tutti, maker):
     with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
-        crowd(tuttid, folder)
-    if sys.argv[3:] == ["crowd"]:
-        return
+        os.makedirs(os.path.join(folder, "state"), 0o700)
+        subprocess.run([maker, os.path.join(folder, "state"), str(HISTORY)], check=True)
+        megabytes = os.path.getsize(os.path.join(folder, "state", "state.db")) / 1e6
+        begin = time.perf_counter()
+        daemon, path = start(tuttid, folder)
+        try:
+            wire = Wire(path)
+            wire.send("ping")
+            wire.answer()
+            print(f"\nwith {HISTORY:,} ended jobs, {megabytes:.0f} MB of state")
+            print(f"{'start until the first answer':44} {1000 * (time.perf_counter() - begin):10.1f} ms")
+            until_quiet(daemon.pid)
+            print(f"{'check of the history, processor time':44} {1000 * cpu_s(daemon.pid):10.1f} ms")
+
+            def call(method, **params):
+                wire.send(method, **params)
+                return wire.answer()
+
+            for what, method, params in (("list of live jobs", "list", {"active": True}),
+                                         ("list of jobs of the last day", "list", {"ended_after_ms": int(time.time() - 86400) * 1000}),
+                                         ("a page of 1,000 ended jobs", "list", {"after": HISTORY // 2}),
+                                         ("show of an ended job", "show", {"id": HISTORY // 3})):
+                print(f"{what:44} {median_ms(lambda m=method, p=params: call(m, **p), 20):10.3f} ms")
+            before = cpu_s(daemon.pid)
+            time.sleep(IDLE_S)
+            print(f"{f'processor time in {IDLE_S} s with nothing to do':44} {1000 * (cpu_s(daemon.pid) - before):10.1f} ms")
+            print(f"{'resident memory':44} {rss_mb(daemon.pid):10.1f} MB")
+            backup = os.path.join(folder, "backup.db")
+            took = median_ms(lambda: subprocess.run([tutti, "--socket", path, "backup", backup], check=True,
+                                                    stdout=subprocess.DEVNULL), 1)
+            print(f"{'tutti backup':44} {took:10.1f} ms")
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def main():
+    tuttid, tutti, maker = sys.argv[1:4]
+    only = sys.argv[4:]
+    if only != ["history"]:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
+            crowd(tuttid, folder)
+    if only == []:
+        bench_queue(tuttid, tutti)
+    if only != ["crowd"]:
+        bench_history(tuttid, tutti, maker)
+
+
+def bench_queue(tuttid, tutti):
     with tempfile.TemporaryDirectory(dir=os.path.dirname(tuttid)) as folder:
         daemon, path = start(tuttid, folder)
         try:
