@@ -189,11 +189,19 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
+/* The cores that a task keeps busy when it is alone. A decision is a few scalars: one core. */
+static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
+{
+    uint32_t wanted = on_host ? m->host_cores : m->device_cores;
+    if (kind == INSTR_DECIDE && wanted > 1)
+        wanted = 1;
+    return wanted < m->cores ? wanted : m->cores;
+}
+
 static void translate_task(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
 {
     bool on_host = in->stream == plan_host_stream(s->plan);
-    uint32_t wanted = on_host ? s->machine->host_cores : s->machine->device_cores;
-    uint32_t cores = wanted < s->machine->cores ? wanted : s->machine->cores;
+    uint32_t cores = cores_of(s->machine, in->kind, on_host);
     uint64_t traffic = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
     last(s, op, task_ns(s, in, on_host), cores, traffic);
 }

@@ -203,7 +203,7 @@ def test_mistakes_on_the_command_line_are_named(t):
     refused(t, EXAMPLE, *WHERE, "--micro-batch", 5, says=["--micro-batch", "does not divide --batch 16"])
     refused(t, t.path("nowhere"), *WHERE, says=[t.path("nowhere"), "cannot be read"])
     for option in (["--backend", "cpu"], ["--machine", "x"], ["--profile", "none"]):
-        refused(t, EXAMPLE, *WHERE, *option, says=["goes without"])
+        refused(t, EXAMPLE, *WHERE, *option, says=["uses no machine"])
     refused(t, EXAMPLE, *WHERE, "--policy", "all", "--out", t.path("x"), says=["of one plan"])
     refused(t, EXAMPLE, *WHERE, "--policy", "al", says=["unknown name"])
     path = write_job(t, TINY)
@@ -367,7 +367,7 @@ def test_cache_that_cannot_be_written_is_a_warning(t):
         pass  # a file where the directory should be
     run = t.worker("--time", write_job(t, TINY), "--micro-batches", "1", "--json", env=environment(t))
     t.equal((run.json()["cache"], run.json()["ok"]), (None, True), "the result")
-    t.contains(run.err, "not kept", what="the warning")
+    t.contains(run.err, "could not be saved", what="the warning")
 
 
 @case
