@@ -1,6 +1,6 @@
 /* Numbered events for watchers. Loop thread only.
  *
- * The newest EVENTS_KEPT are in memory; changes of state are on disk as well, for ever. A watcher is only a number (the
+ * The newest EVENTS_KEPT are in memory; changes of state are on disk as well, until their job is pruned. A watcher is only a number (the
  * next event it wants): nothing is queued for it beyond what its connection can take, and one that fell behind is served
  * from disk, with a `gap` for what only memory had. Events become visible in the order of their numbers, and none before
  * what it tells is on disk.

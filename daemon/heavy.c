@@ -1,4 +1,5 @@
-/* See heavy.h. A list suffices for what waits: a connection has at most one piece in it, and there are a thousand. */
+/* Work of requests in the pool. See heavy.h. What waits is kept in a plain list: at most a thousand connections, each with
+ * one line to parse and a few trees to free. */
 #include "daemon/heavy.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* Work of requests that takes too long for the loop's thread: it is done in libuv's pool, a few pieces at a time.
  *
- * Users take turns. When a piece can start, it is the oldest piece of the user who has waited longest since a piece of
- * theirs started. So a user with six busy clients delays another user's request by one piece, not by six.
+ * Users take turns. Next comes the user whose last piece started longest ago, with the oldest piece of theirs. So a user with six busy clients delays another user's request by one piece, not by six.
  *
  * A piece is a struct heavy_task inside of the caller's own structure. heavy_add, then `run` in the pool, then `done` on the
  * loop's thread; `done` always comes, and may free the task or add it again. Loop thread only, `run` apart.

@@ -375,7 +375,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    if (s->ended) { /* not: it has ended since; that is saved after this */
+    /* The save that told of the end is on disk. An earlier save, under way when the job ended, does not count. */
+    if (s->ended) {
         s->job->archived = true;
         free_live(s->job);
         release(s->jobs, s->job);

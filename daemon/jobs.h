@@ -97,10 +97,10 @@ struct job {
     bool secret_in_clear;   /* the state still has the secret itself, written by an older tuttid */
     uint32_t saves;         /* under way */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
-    char *stuck; /* queued, and nobody's end helps: which devices are withheld; NULL: it is not so */
+    char *stuck; /* why the job could not start even if every running job ended: which devices are withheld; NULL: it could */
     struct job_live live;
     bool archived;         /* it has ended, and that is on disk, with what was `live` */
-    enum job_state before; /* it ended: its state before that, which is told until it is archived */
+    enum job_state before; /* its state before it ended; clients are told this one until the end is on disk */
     struct worker *worker; /* NULL: none */
 };
 

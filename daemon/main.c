@@ -248,7 +248,9 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->offer.backend, d->offer.reason);
     notify("READY=1");
-    uv_run(d->loop, UV_RUN_DEFAULT);
+    do /* what the last turn of the loop began goes on in the pool; the state must be idle when it is closed */
+        uv_run(d->loop, UV_RUN_DEFAULT);
+    while (!state_idle(d->state));
     look_abandon(d);
     sockets_remove(d->sockets);
     state_close(d->state);

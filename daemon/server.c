@@ -22,7 +22,7 @@
 #include "daemon/sockets.h"
 
 #define MAX_UNDER_WAY 16
-#define MOST_READS    3 /* of a job that ends while it is read: the second one has its end */
+#define MOST_READS    3 /* of one job. A job that ends while it is read is read again, and the second read finds its end */
 
 struct conn {
     struct server *server;
@@ -257,8 +257,8 @@ static void finish_finding(void *ctx, int status)
         request_unreadable(f->rq, status);
     else if (j != NULL && j->on_disk)
         f->then(f->rq, j);
-    else if (j == NULL && f->found != NULL && job_ended(f->found)) /* a job in memory that is not acknowledged yet is nobody's business */
-        f->then(f->rq, f->found);
+    else if (j == NULL && f->found != NULL && job_ended(f->found))
+        f->then(f->rq, f->found); /* a job in memory whose submit is not on disk yet does not exist for clients */
     else
         request_no_job(f->rq, f->id);
     job_destroy(f->found);

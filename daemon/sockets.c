@@ -95,7 +95,8 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
 
 static int open_door(struct sockets *s, struct door *door, struct err *err)
 {
-    int fd = bind_at(door->path, &door->file, err);
+    struct stat file;
+    int fd = bind_at(door->path, &file, err);
     if (fd < 0)
         return fd;
     uv_pipe_t *pipe = xcalloc(1, sizeof *pipe);
@@ -108,8 +109,10 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
+        unlink(door->path); /* nobody listens there; the next look makes it again */
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
+    door->file = file;
     door->old = door->pipe;
     door->pipe = pipe;
     return 0;

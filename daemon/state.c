@@ -21,7 +21,6 @@
 #include "daemon/state_internal.h"
 
 #define FULL_RETRY_MS 1000
-#define FOLD_PAGES    1000 /* under load the log is folded when it has this many pages */
 
 /* ---- small things ---- */
 
@@ -95,7 +94,7 @@ void state_put_event(struct state_unit *u, const struct state_event *e)
 
 void state_put_seq(struct state_unit *u, uint64_t limit)
 {
-    vec_push(&u->writes, (struct write){.kind = WRITE_META, .id = limit, .key = copy(u, "seq")});
+    vec_push(&u->writes, (struct write){.kind = WRITE_META, .id = limit}); /* write_numbers knows its key */
 }
 
 void state_fail(struct state_unit *u)
@@ -185,7 +184,7 @@ static int write_numbers(struct state *s, const struct mark *m)
     return r;
 }
 
-/* What is not in a mark was not acknowledged, so the mark is written before anyone is told. */
+/* Writes the mark before any callback is called. So whatever was acknowledged is in the mark. */
 static void write_mark(struct state *s, const struct mark *m)
 {
     s->mark = *m;

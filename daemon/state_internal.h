@@ -88,6 +88,7 @@ struct unit_list {
 };
 
 #define CHECK_TABLES 2
+#define FOLD_PAGES   1000 /* under load the log is folded when it has this many pages */
 
 /* Where a thorough check stands. */
 struct check_at {
@@ -101,11 +102,11 @@ struct state {
     sqlite3 *db;     /* the work under way on the writer, or the loop thread when there is none */
     sqlite3 *reader; /* guarded by reader_lock */
     uv_mutex_t reader_lock;
-    sqlite3_stmt *write[WRITE_COUNT];    /* with db */
-    sqlite3_stmt *find_key;              /* with db */
-    int mark_fd;                         /* with db; -1: none */
-    struct mark mark;                    /* with db: as it was last written */
-    int wal_pages;                       /* with db: in the log, after the last commit */
+    sqlite3_stmt *write[WRITE_COUNT];    /* used only by whoever has `db` */
+    sqlite3_stmt *find_key;              /* used only by whoever has `db` */
+    int mark_fd;                         /* used only by whoever has `db`; -1: none */
+    struct mark mark;                    /* used only by whoever has `db`: as it was last written */
+    int wal_pages;                       /* used only by whoever has `db`: in the log, after the last commit */
     struct unit_list waiting;            /* loop thread only */
     struct unit_list committing;         /* the commit under way */
     bool busy;                           /* work on the writer is under way; loop thread only */

@@ -130,6 +130,8 @@ static void read_work(uv_work_t *work)
     struct read *r = work->data;
     struct state *s = r->state;
     sqlite3_stmt *q = NULL;
+    if (r->status < 0)
+        return;
     uv_mutex_lock(&s->reader_lock);
     int prepared = sqlite3_prepare_v2(s->reader, sql_of(r), -1, &q, NULL);
     if (prepared != SQLITE_OK) {
@@ -180,6 +182,8 @@ static void queue_read(struct state *s, const struct read *with)
     r->state = s;
     r->key = with->query.key != NULL ? mem_strdup(with->query.key) : NULL;
     r->query.key = r->key;
+    if (with->query.key != NULL && r->key == NULL)
+        r->status = -ENOMEM;
     r->work.data = r;
     s->reads++;
     if (s->read_first == NULL) {

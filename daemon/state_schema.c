@@ -124,16 +124,24 @@ static int take_v1_status(const char *path, sqlite3_stmt *q, struct write *ret, 
     struct json *s = NULL, *b = NULL;
     json_parse(status, strlen(status), "state", false, &s, NULL);
     json_parse(body, strlen(body), "state", false, &b, NULL);
-    const char *state = s != NULL ? get_text(s, "state") : "";
+    if (s == NULL || b == NULL) {
+        json_free(s);
+        json_free(b);
+        return err_set_at(err, -EBADMSG, path,
+                          "job %" PRIu64 " cannot be read, or memory has run out; start tuttid again, or restore the "
+                          "file from a backup",
+                          id);
+    }
+    const char *state = get_text(s, "state");
     bool live = strcmp(state, "done") != 0 && strcmp(state, "failed") != 0 && strcmp(state, "cancelled") != 0;
-    uint64_t ended = s != NULL ? get_count_or(s, "ended_ms", 0) : 0;
+    uint64_t ended = get_count_or(s, "ended_ms", 0);
     *ret = (struct write){.kind = WRITE_STATUS,
                           .id = id,
                           .body = (char *)status,
                           .ended_ms = live        ? 0
                                       : ended > 0 ? ended
                                                   : 1,
-                          .uid = b != NULL ? get_count_or(b, "uid", 0) : 0,
+                          .uid = get_count_or(b, "uid", 0),
                           .bytes = strlen(status) + strlen(body) + (uint64_t)sqlite3_column_int64(q, 4)};
     json_free(s);
     json_free(b);

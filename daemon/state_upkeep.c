@@ -226,6 +226,8 @@ static void prune_work(uv_work_t *work)
     if (r != SQLITE_OK && (r & 0xff) != SQLITE_FULL && !is_no_memory(r))
         snprintf(s->failure, sizeof s->failure, "cannot prune old jobs in %s: %s", s->path,
                  sqlite3_errmsg(s->db));
+    if (p->removed && s->failure[0] == '\0' && s->wal_pages >= FOLD_PAGES)
+        fold(s, false);
 }
 
 static void prune_done(uv_work_t *work, int status)

@@ -91,6 +91,7 @@ struct piece {
     uv_work_t work;
     struct request *rq;
     int fd; /* its own, so that the copy may go meanwhile */
+    uint64_t number; /* of the copy */
     uint64_t offset, end;
     ssize_t n; /* bytes, or a negative errno */
     struct strbuf answer;
@@ -117,7 +118,7 @@ static void reply_piece(uv_work_t *work, int status)
     struct piece *p = work->data;
     struct backup_copy *c = copy_of(p->rq->daemon);
     (void)status; /* never cancelled */
-    if (p->n >= 0 && p->offset + (uint64_t)p->n >= p->end)
+    if (p->n >= 0 && p->offset + (uint64_t)p->n >= p->end && c->number == p->number)
         drop_copy(c);
     if (p->n < 0)
         fail(p->rq, (int)p->n, "the copy cannot be read");
@@ -136,7 +137,7 @@ static void fetch(struct request *rq, uint64_t number, uint64_t offset)
         return;
     }
     struct piece *p = xcalloc(1, sizeof *p);
-    *p = (struct piece){.rq = rq, .fd = fd, .offset = offset, .end = c->bytes};
+    *p = (struct piece){.rq = rq, .fd = fd, .number = number, .offset = offset, .end = c->bytes};
     p->work.data = p;
     uv_timer_start(&c->forget, on_forget, FORGET_MS, 0);
     uv_queue_work(rq->daemon->loop, &p->work, read_piece, reply_piece);

@@ -52,9 +52,11 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    if (status < 0)
+    if (status == -EAGAIN) /* its submit is committed and not acknowledged yet */
+        request_no_job(s->rq, s->id);
+    else if (status < 0)
         request_unreadable(s->rq, status);
-    else if (s->text.n > 0)
+    else if (s->text.n > 0 || strbuf_status(&s->text) < 0) /* the latter is answered with ENOMEM */
         request_reply(s->rq, &s->text);
     else
         request_no_job(s->rq, s->id);

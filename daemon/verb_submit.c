@@ -195,7 +195,8 @@ static void on_disk(void *ctx, int status)
     }
 }
 
-/* A retry that came before the first one was on disk waits for that: an empty unit is committed after it. */
+/* A submit with the key of a job that may not be on disk yet waits for that: an empty unit is committed after the job. Only
+ * then is it known whether the job is there, and its spec can be compared. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
@@ -205,16 +206,16 @@ static void duplicate_on_disk(void *ctx, int status)
         refuse_full(s); /* the first was given up, or it has ended meanwhile and is found */
         return;
     }
+    if (j->spec_hash != s->hash) {
+        refuse_other_spec(s, j);
+        return;
+    }
     reply(s->rq, j, true);
     submission_free(s);
 }
 
 static void answer_duplicate(struct submission *s, const struct job *j)
 {
-    if (j->spec_hash != s->hash) {
-        refuse_other_spec(s, j);
-        return;
-    }
     s->id = j->id;
     state_commit(state_begin(s->rq->daemon->state), false, duplicate_on_disk, s);
 }

@@ -328,6 +328,8 @@ static const struct notice {
 
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
+    if (w->phase == WORKER_ENDED)
+        return; /* its outcome is taken: nothing may change the job after that */
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
             continue;

@@ -104,6 +104,10 @@ int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */
 int job_prepare(const struct job_options *o, struct job *j, struct err *err);
+/* The sizes that micro_batch "auto" tries, in order. All have at most GRAPH_MAX_TASKS tasks, and all but the last have at most
+ * as many tasks together; the last one is the smallest, which usually needs least device memory. Needs resolved.replicas. */
+#define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more */
+uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 /* The least memory per device with which the prepared job could be planned; with micro_batch "auto" not yet
  * resolved by a run that is the least over all it could be. */
 int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes,

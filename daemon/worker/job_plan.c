@@ -30,7 +30,7 @@
 #define AUTO_AS_FAST    200 /* one part in: no slower than that */
 #define AUTO_FEW_TOKENS 512 /* products of fewer are slower by more than moving less would bring */
 #define AUTO_RUNS       3   /* enough for the steady state to show */
-#define MAX_DIVISORS    1536
+#define MAX_DIVISORS    JOB_MAX_DIVISORS
 #define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
 #define COMPARE_LAYERS  (1u << 10)
 
@@ -118,7 +118,8 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* Host memory that the data leave for planning. Little of it is as good as PLANNING_FREE_BYTES, which do not count. */
+/* Host memory that is left for planning after the data. It is never less than PLANNING_FREE_BYTES, because that much is
+ * not counted. */
 static uint64_t left_for_planning(const struct job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
@@ -181,8 +182,8 @@ static int refuse_planning(const struct job_options *o, const struct job *j, con
         advice, (unsigned long long)(p->bytes + j->data_bytes));
 }
 
-/* Refuses what could not be planned in the job's host memory. What the plan takes while the job trains is not for its
- * tensors. */
+/* Refuses what could not be planned in the job's host memory. Also reserves the memory that graphs and plan keep during
+ * training, so that tensors do not get it. */
 static int admit_planning(const struct job_options *o, struct job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
@@ -248,9 +249,14 @@ static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_
 
 /* ---- micro_batch "auto" ---- */
 
+static uint64_t tasks_of(const struct spec *s, uint32_t rows)
+{
+    return 2ull * s->model.n_layers * (s->train.global_batch / rows);
+}
+
 /* What "auto" may become, the best first: the divisors of a replica's rows that a GEMM likes, largest first; then
- * larger ones, smallest first; then smaller ones, which are slow. None that would make a plan of more tasks
- * than AUTO_TASKS. */
+ * larger ones, smallest first; then smaller ones, which are slow. Of these smaller ones, only those whose plan has at
+ * most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -265,21 +271,44 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     for (uint32_t i = high; i < n; i++)
         ret[n_ret++] = divisors[i];
     for (uint32_t i = low; i-- > 0;)
-        if (2ull * s->model.n_layers * (batch / divisors[i]) <= AUTO_TASKS)
+        if (tasks_of(s, divisors[i]) <= AUTO_TASKS)
             ret[n_ret++] = divisors[i];
     return n_ret;
 }
 
-/* How long the sizes of "auto" may take together. Beyond, only the last one is tried, which needs least; and beyond
- * AUTO_MOST_WORK a size is tried with as little work as can be. Counts decide and not a clock: bits depend on the size. */
+/* Limits on how long the sizes of "auto" may take together. job_auto_sizes keeps to the first; after AUTO_MOST_WORK a size
+ * is tried with as little work as possible. Both are counts and not times, because the size decides about bits. */
 #define AUTO_MOST_TASKS (1u << 18)
 #define AUTO_MOST_WORK  (2 * PLAN_WORK)
 
-/* Adds the tasks of another size to those of the sizes before; true when they are too many. */
-static bool is_too_much(const struct spec *s, uint32_t rows, uint64_t *tasks)
+static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
 {
-    *tasks += 2ull * s->model.n_layers * (s->train.global_batch / rows);
-    return *tasks > AUTO_MOST_TASKS;
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == value)
+            return true;
+    return false;
+}
+
+uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
+{
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(s, rows), n_ret = 0, smallest = 0;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t tasks = tasks_of(s, rows[i]);
+        if (tasks > GRAPH_MAX_TASKS)
+            continue;
+        if (smallest == 0 || rows[i] < smallest)
+            smallest = rows[i];
+        if (sum + tasks > AUTO_MOST_TASKS)
+            continue;
+        sum += tasks;
+        ret[n_ret++] = rows[i];
+    }
+    if (smallest > 0 && !contains(ret, n_ret, smallest))
+        ret[n_ret++] = smallest;
+    if (n_ret == 0 && n > 0)
+        ret[n_ret++] = rows[n - 1]; /* planning says that there are too many tasks */
+    return n_ret;
 }
 
 /* For the next size, as in plan_request. */
@@ -332,18 +361,15 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
 static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(j->spec, rows), fit = 0;
+    uint32_t rows[MAX_DIVISORS], n = job_auto_sizes(j->spec, rows), fit = 0;
     uint64_t least = UINT64_MAX;
     struct choice best = {0};
     bool resident = false;
-    uint64_t tasks = 0;
     *ret_work = 0;
     *ret = j->spec->resolved.micro_batch;
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        if (is_too_much(j->spec, rows[i], &tasks) && i < n - 1)
-            continue;
         j->least_bytes = 0; /* stays so when it is host memory that lacks */
         int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
@@ -408,7 +434,7 @@ static void announce(const struct job_options *o, const struct job *j, uint32_t 
     if (o->planning == NULL)
         return;
     if (micro_batch == 0)
-        micro_batch = auto_rows(j->spec, rows) > 0 ? rows[0] : j->spec->resolved.micro_batch;
+        micro_batch = job_auto_sizes(j->spec, rows) > 0 ? rows[0] : j->spec->resolved.micro_batch;
     if (measure_planning(o, j, micro_batch, &p, NULL) == 0)
         o->planning(o->ctx, &p);
 }
@@ -447,16 +473,14 @@ static int find_least_capacity(void *arg)
 {
     struct planning *p = arg;
     const struct job *j = p->j;
-    uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? auto_rows(j->spec, rows) : 1;
-    uint64_t least = UINT64_MAX, tasks = 0;
+    uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? job_auto_sizes(j->spec, rows) : 1;
+    uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
     /* All of them: fewer rows do not always need less, since a batch at once has no next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))
-            continue;
-        if (is_too_much(j->spec, rows[i], &tasks) && i < n - 1)
             continue;
         int r = least_capacity_with(p->o, j, rows[i], &bytes, p->err);
         if (r < 0)

@@ -189,7 +189,10 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
                 p->n_devices == 1 ? "" : "s");
     strbuf_add_bytes(&b, j->machine.capacity_bytes[0]);
     strbuf_add(&b, " (least that would do: ");
-    strbuf_add_bytes(&b, least_bytes);
+    if (least_bytes > 0)
+        strbuf_add_bytes(&b, least_bytes);
+    else
+        strbuf_add(&b, "not known");
     strbuf_add(&b, "), ");
     strbuf_add_bytes(&b, p->host_bytes);
     strbuf_addf(&b, " of host memory\n  backend  %s: %s\n", j->backend, j->backend_reason);

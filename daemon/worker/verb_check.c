@@ -35,6 +35,10 @@ int verb_check(const struct verb_options *o)
         r = job_prepare(&o->job, &j, &err);
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
+    if (r == -ENOMEM && j.plan != NULL) {
+        least = 0; /* not known: the job has a plan, and memory ran out for the other sizes of "auto" */
+        r = 0;
+    }
     if (r < 0)
         code = report_error(o, r, &err, j.least_bytes, true);
     else

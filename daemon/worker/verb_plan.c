@@ -96,16 +96,27 @@ static int ask_what_if(void *arg)
     return 0;
 }
 
+/* Nobody needs the answers: when memory runs out for them, the plan is printed without them. */
+static int try_what_if(const struct job_options *o, struct job *j, struct planned *p)
+{
+    struct asking a = {o, j, p};
+    int r = job_bounded(o, j, ask_what_if, &a, NULL, &p->err);
+    if (r != -ENOMEM)
+        return r;
+    p->err = (struct err){0};
+    p->why.asked = false;
+    return 0;
+}
+
 static int plan_one(const struct verb_options *o)
 {
     char times[900];
     struct job j;
     struct planned p = {0};
     struct strbuf head = {0}, members = {0};
-    struct asking a = {&o->job, &j, &p};
     int code, r = plan_job(&o->job, &j, &p);
     if (r == 0 && !o->no_what_if)
-        p.code = r = job_bounded(&o->job, &j, ask_what_if, &a, NULL, &p.err);
+        p.code = r = try_what_if(&o->job, &j, &p);
     if (r < 0) {
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {

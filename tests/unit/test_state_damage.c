@@ -420,7 +420,7 @@ static void test_older_copies_lose_nothing_silently(void **state)
 static void test_enough_was_tried(void **state)
 {
     (void)state;
-    print_message("%" PRIu64 " tried, %" PRIu64 " served, %" PRIu64 " refused\n", n_tried, n_served,
+    print_message("# %" PRIu64 " tried, %" PRIu64 " served, %" PRIu64 " refused\n", n_tried, n_served,
                   n_refused);
     assert_true(n_tried > 400);
     assert_true(n_served > 50);
