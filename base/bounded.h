@@ -4,8 +4,8 @@
  *
  * - Everything that the thread gets from xmalloc, xcalloc, xrealloc, arenas and vectors is charged to the scope. A request
  *   that would pass the limit, or that the system cannot satisfy, ends the scope with -ENOMEM.
- * - Long loops call bounded_poll. Every so many polls it asks the caller's `stop`. When `stop` says yes, the scope ends
- *   with -ECANCELED.
+ * - Long loops call bounded_poll. Once in `poll_every` calls, bounded_poll calls the caller's `stop`. When `stop` returns
+ *   true, the scope ends with -ECANCELED.
  *
  * Ending a scope early frees all memory that the function has got inside the scope and returns from bounded_run by longjmp.
  * PostgreSQL ends queries in the same way (memory contexts and CHECK_FOR_INTERRUPTS). The alternative, an error code from

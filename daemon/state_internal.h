@@ -1,4 +1,4 @@
-/* What the files of the state share. Only state*.c may include this.
+/* Structures and functions that state*.c share. No other file may include this header.
  *
  *     state.c          units, group commit, the end
  *     state_guard.c    before SQLite opens the database: is anything lost that was acknowledged

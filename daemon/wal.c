@@ -79,7 +79,7 @@ static bool is_page_size(uint32_t bytes)
     return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
 }
 
-/* Whether the header is valid. Of a damaged one, what it says of page size and salts is still used to look for commits. */
+/* Whether the header is valid. The page size and the salts of a damaged header are still used to look for commits. */
 static bool take_header(struct walk *w, const uint8_t h[HEADER_BYTES])
 {
     struct sum none = {0, 0};

@@ -33,7 +33,7 @@ struct planning_size {
 /* The size of the graph that graph_build would make of this config; fails as graph_build would. */
 int planning_measure(const struct graph_config *config, struct planning_size *ret, struct err *err);
 
-/* An upper bound of the memory for planning such a graph, and its evaluation graph, under a policy on so many devices. */
+/* An upper bound, in bytes, on the memory that planning takes for a graph of this size and its evaluation graph. */
 uint64_t planning_bytes(const struct planning_size *s, enum policy_id policy, uint32_t n_devices);
 
 /* Of these bytes, an upper bound of what a job keeps while it trains: the graphs, the plan and the bound instructions. 0

@@ -38,8 +38,8 @@ struct plan_request {
 };
 
 /* How long a search may take, in instructions that are built (some microseconds each) and never by a clock, so that the plan
- * does not depend on the computer that plans. When a search has built so many and has a plan, no more candidates are built.
- * When it has none yet, it may build PLAN_WORK_IN_VAIN times as many; then only the leanest candidates are tried. */
+ * does not depend on the computer that plans. A search that has a plan stops after PLAN_WORK instructions.
+ * A search that has none yet may build PLAN_WORK_IN_VAIN times as many; after that, only the leanest candidates are tried. */
 #define PLAN_WORK         4000000
 #define PLAN_WORK_IN_VAIN 2
 

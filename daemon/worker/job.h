@@ -98,8 +98,8 @@ struct job {
 /* The spec alone. */
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
 
-/* The rest, of which planning may take long and need much memory: -ENOSPC when what it would need, by an estimate, is more
- * than the host memory of the job, -ENOMEM when the estimate was wrong, -ECANCELED when o->stop ended it. Where micro_batch
+/* Does the rest: data, machine and plan. Planning may take long and need much memory. Returns -ENOSPC when planning would need
+ * more than the job's host memory by the estimate, -ENOMEM when the estimate was too low, -ECANCELED when o->stop ended it. Where micro_batch
  * or replicas is "auto" and an earlier run left a resolved.json in the output, its value
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */

@@ -138,7 +138,7 @@ static int measure_planning(const struct job_options *o, const struct job *j, ui
     return r;
 }
 
-/* Whether planning with so many rows would be admitted. */
+/* Whether planning with micro-batches of `rows` rows would be admitted. */
 static bool may_plan(const struct job_options *o, const struct job *j, uint32_t rows)
 {
     struct job_planning p;
