@@ -114,8 +114,8 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Fills the batch from `sql`, whose rows are (id, bytes) of jobs, the longest ended first. Stops when the batch has both the
- * wanted number of jobs and the wanted number of bytes. */
+/* Fills the batch from `sql`, whose rows are (id, bytes) of jobs, the longest ended first. Stops when
+ * the batch is full, or has `jobs` jobs, or its jobs have `bytes` bytes together. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
