@@ -27,7 +27,7 @@
 #include "daemon/config.h"
 #include "daemon/health.h"
 #include "daemon/launch_pause.h"
-#include "daemon/offer.h"
+#include "daemon/inventory.h"
 #include "kernels/device.h"
 
 struct backup_copy;

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/look.h"
+#include "daemon/reprobe.h"
 
 static enum queue_use use_of(const struct health *h, uint64_t now)
 {

@@ -17,7 +17,7 @@
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
 #include "daemon/lock.h"
-#include "daemon/look.h"
+#include "daemon/reprobe.h"
 #include "daemon/notify.h"
 #include "daemon/quota.h"
 #include "daemon/server.h"

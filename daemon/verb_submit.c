@@ -17,7 +17,7 @@
 #include "daemon/quota.h"
 #include "daemon/server.h"
 #include "daemon/users.h"
-#include "daemon/worker/spec.h"
+#include "daemon/spec/spec.h"
 #include "daemon/workers.h"
 
 #define KEY_MOST 128
@@ -85,7 +85,8 @@ static int fill(struct submission *s, const struct json *params, struct err *err
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = jobs_spec_hash(s->text.at, dir);
     /* A wrong spec is no failure yet: with a key that was used before the answer is about the key. */
-    if (spec_read_closed(spec, dir, &s->spec, &s->spec_err) == -ENOMEM)
+    const struct spec_options how = {.base_dir = dir};
+    if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     return 0;
 }

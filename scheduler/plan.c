@@ -12,8 +12,6 @@
 #include "base/checked.h"
 #include "base/sort.h"
 #include "base/vec.h"
-#include "scheduler/explain.h"
-#include "scheduler/explain_parts.h"
 
 const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
     [TENSOR_W] = "W",

@@ -180,6 +180,18 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
+/* Whether two plans are equal, field by field. */
+bool plan_equal(const struct plan *a, const struct plan *b);
+
+/* The three classes of bytes that reports on traffic tell apart. Each class is reduced by different means. */
+enum byte_class {
+    BYTES_STATE, /* weights, gradients and optimizer state: pin them on a device */
+    BYTES_STASH, /* activations and their gradients between layers: recompute them */
+    BYTES_DATA,  /* inputs, targets, results: every step moves them anew */
+    BYTES_CLASS_COUNT
+};
+enum byte_class tensor_byte_class(const struct plan_tensor *t);
+
 /* Bytes that one run of a program moves over links: exactly what the devices' counters will show. */
 struct plan_bytes {
     uint64_t in, out, peer;       /* totals */

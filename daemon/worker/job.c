@@ -12,16 +12,23 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "daemon/worker/checkpoint.h"
+#include "daemon/worker/model/checkpoint.h"
+#include "daemon/worker/model/hf.h"
 
 #define RESOLVED_MAX (64u << 20)
 
 int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
 {
     *ret = (struct job){0};
-    int r = o->spec_text != NULL
-                ? spec_parse_accepted(o->spec_text, strlen(o->spec_text), "spec", o->dir, &ret->spec, err)
-                : spec_load_in(o->spec_path, o->dir, &ret->spec, err);
+    struct spec_options how = {.base_dir = o->dir, .read_folder = hf_read_folder};
+    int r;
+    if (o->spec_text != NULL) {
+        how.accepted = true;
+        r = spec_parse(o->spec_text, strlen(o->spec_text), "spec", &how, &ret->spec, err);
+    } else {
+        how.comments = true;
+        r = spec_load(o->spec_path, &how, &ret->spec, err);
+    }
     if (r < 0)
         return r;
     ret->output = o->output != NULL ? o->output : ret->spec->output;

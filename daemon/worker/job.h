@@ -7,14 +7,14 @@
 #define WORKER_JOB_H
 
 #include "base/err.h"
-#include "daemon/worker/data.h"
-#include "daemon/worker/discover.h"
-#include "daemon/worker/fsutil.h"
-#include "daemon/worker/spec.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/probe/discover.h"
+#include "base/fs.h"
+#include "daemon/spec/spec.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
 #include "scheduler/plan.h"
-#include "scheduler/policy.h"
+#include "scheduler/policy/policy.h"
 
 struct job_planning;
 

@@ -16,7 +16,7 @@
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "daemon/worker/job.h"
-#include "daemon/worker/time_cache.h"
+#include "daemon/worker/probe/time_cache.h"
 
 struct wish {
     uint32_t least, most;  /* devices */

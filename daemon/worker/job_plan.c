@@ -5,7 +5,7 @@
  * is one.
  *
  * Planning may take long and need much memory, both by the number of tasks. It is refused when its estimated memory
- * (scheduler/planning.h) is more than the host memory of the job. It runs in a scope of bounded work (base/bounded.h) that
+ * (scheduler/policy/planning_size.h) is more than the host memory of the job. It runs in a scope of bounded work (base/bounded.h) that
  * holds it to this limit, and that ends when the job is stopped. Inside the scope nothing is opened or locked, and of the job
  * only `graph`, `eval_graph` and `plan` get memory of the scope.
  */
@@ -17,10 +17,10 @@
 #include "base/bounded.h"
 #include "base/strbuf.h"
 #include "daemon/worker/job.h"
-#include "scheduler/bound.h"
-#include "scheduler/planning.h"
-#include "scheduler/simulate.h"
-#include "scheduler/verify.h"
+#include "scheduler/predict/bound.h"
+#include "scheduler/policy/planning_size.h"
+#include "scheduler/predict/simulate.h"
+#include "scheduler/verify/verify.h"
 
 #define AUTO_ROWS       128 /* more rows bring no more speed to a GEMM of a cpu device */
 #define AUTO_LEAST_ROWS 16  /* fewer are slow */

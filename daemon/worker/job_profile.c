@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "daemon/worker/job.h"
-#include "daemon/worker/time_cache.h"
+#include "daemon/worker/probe/time_cache.h"
 #include "scheduler/table.h"
 
 const char *const job_profile_names[JOB_PROFILE_COUNT] = {

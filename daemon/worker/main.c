@@ -13,7 +13,7 @@
 #include "base/strbuf.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
-#include "scheduler/policy.h"
+#include "scheduler/policy/policy.h"
 
 static const char usage[] =
     "usage: tutti-worker --check JOB.json [options]   validate the spec, its files, and that it fits\n"

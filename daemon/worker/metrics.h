@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "daemon/worker/fsutil.h"
+#include "base/fs.h"
 
 struct metrics;
 

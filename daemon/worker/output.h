@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "daemon/worker/fsutil.h"
+#include "base/fs.h"
 
 /* 0 when `path` is a directory that this process may write to, or when it can be made. Else a negative
  * errno, and what is in the way; -EBUSY when all is well but another worker holds it at this moment. To

@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "base/print.h"
 #include "base/strbuf.h"
-#include "scheduler/bound.h"
-#include "scheduler/simulate.h"
+#include "scheduler/predict/bound.h"
+#include "scheduler/predict/simulate.h"
 
 #define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
 #define LOG_EVERY_NS      2000000000ull /* elsewhere */

@@ -20,7 +20,7 @@
 #include "daemon/worker/output.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run_trace.h"
-#include "daemon/worker/weights.h"
+#include "daemon/worker/model/weights.h"
 
 #define RESULT_MAX (1u << 20)
 
@@ -81,9 +81,9 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     size_t bytes;
     struct json *doc = NULL;
     uint64_t found = 0;
-    if (fs_read_text(out->fd, TRAIN_RESULT, RESULT_MAX, &text, &bytes) < 0)
+    if (fs_read_text(out->fd, RUN_RESULT_FILE, RESULT_MAX, &text, &bytes) < 0)
         return NULL;
-    bool good = json_parse(text, bytes, TRAIN_RESULT, false, &doc, NULL) == 0 &&
+    bool good = json_parse(text, bytes, RUN_RESULT_FILE, false, &doc, NULL) == 0 &&
                 json_type(doc) == JSON_OBJECT && get_flag(doc, "ok") && !get_flag(doc, "stopped") &&
                 get_count(doc, "steps", &found) && found == steps;
     json_free(doc);
@@ -104,7 +104,7 @@ static int write_result(const struct outdir *out, struct run_result *res)
         return 0;
     struct strbuf b = {0};
     report_json(&res->job, rep, &b);
-    int r = fs_replace(out, TRAIN_RESULT, b.at, b.n, &res->err);
+    int r = fs_replace(out, RUN_RESULT_FILE, b.at, b.n, &res->err);
     if (r < 0)
         strbuf_finish(&b);
     res->result = b.at;
@@ -121,7 +121,7 @@ static void write_failure(const struct outdir *out, const struct run_result *res
         strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,", res->exit);
         report_error_members(res->code, &res->err, 0, &b);
         strbuf_addf(&b, ",\"steps\":%" PRIu64 "}\n", res->report.steps_done);
-        (void)fs_replace(out, TRAIN_RESULT, b.at, b.n, NULL);
+        (void)fs_replace(out, RUN_RESULT_FILE, b.at, b.n, NULL);
     }
     strbuf_finish(&b);
     free(done);

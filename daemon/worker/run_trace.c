@@ -14,8 +14,8 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "scheduler/explain.h"
-#include "scheduler/simulate.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/predict/simulate.h"
 
 #define WARM_UP          2      /* steps */
 #define SEARCH           64     /* steps that are tried as the first one */

@@ -1,5 +1,5 @@
 /* trace.json in the output: how a few steps of the run really went, and how the plan said they would, in one
- * Chrome trace (scheduler/explain.h: plan_trace).
+ * Chrome trace (scheduler/explain/explain.h: plan_trace).
  *
  * Order of calls:
  *     run_trace_start     executor and first step are known; chooses the steps
@@ -13,7 +13,7 @@
 #ifndef WORKER_RUN_TRACE_H
 #define WORKER_RUN_TRACE_H
 
-#include "daemon/worker/fsutil.h"
+#include "base/fs.h"
 #include "daemon/worker/job.h"
 #include "swap/exec.h"
 

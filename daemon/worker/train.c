@@ -17,8 +17,9 @@
 
 #include "base/clock.h"
 #include "base/strbuf.h"
-#include "daemon/worker/checkpoint.h"
-#include "daemon/worker/hf.h"
+#include "daemon/worker/model/checkpoint.h"
+#include "daemon/worker/model/hf.h"
+#include "daemon/worker/model/weights.h"
 #include "daemon/worker/metrics.h"
 #include "kernels/device.h"
 #include "swap/exec.h"
@@ -570,8 +571,8 @@ static int restore(struct trainer *t, struct err *err)
 /* A result is that of the run that ended the job. While there are steps to make there is none. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
-    int r = fs_remove_tree(t->out->fd, TRAIN_RESULT);
-    return r < 0 ? fs_fail(err, r, t->out->name, TRAIN_RESULT, "remove") : 0;
+    int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
+    return r < 0 ? fs_fail(err, r, t->out->name, RUN_RESULT_FILE, "remove") : 0;
 }
 
 static int open_devices(struct trainer *t, struct err *err)

@@ -9,11 +9,9 @@
 #define WORKER_TRAIN_H
 
 #include "base/err.h"
-#include "daemon/worker/fsutil.h"
+#include "base/fs.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/run_trace.h"
-
-#define TRAIN_RESULT "result.json" /* in the output; written by the caller when train_run is done */
 
 struct train_report { /* after a failure: only steps_done, those whose result is known */
     uint64_t steps_done, total_steps;

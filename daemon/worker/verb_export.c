@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/worker/hf.h"
+#include "daemon/worker/model/hf.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
-#include "daemon/worker/weights.h"
+#include "daemon/worker/model/weights.h"
 
 /* What was written. */
 struct exported {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/strbuf.h"
-#include "daemon/worker/planned.h"
+#include "daemon/worker/plan_print.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 

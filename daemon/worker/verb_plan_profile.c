@@ -1,7 +1,7 @@
 /* --plan-profile: a plan for a model of which only a profile is known (docs/profile.md), on a machine that is said on the
  * command line. Looks at no device and needs no job; nothing but the plan comes of it.
  *
- * The policy `auto` searches over micro-batch sizes and forms (scheduler/search.h); --micro-batch says one size for all
+ * The policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h); --micro-batch says one size for all
  * layers. The others try every divisor of the batch within the measured sizes, and keep the plan that is best by the
  * objective. So does `auto` where its own search finds nothing, or a plan that waits more than it should. What does not fit is told with the layer that needs most, and the least capacity with which it would.
  */
@@ -13,12 +13,12 @@
 
 #include "base/clock.h"
 #include "base/vec.h"
-#include "daemon/worker/planned.h"
+#include "daemon/worker/plan_print.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
-#include "scheduler/search.h"
+#include "scheduler/policy/profile_search.h"
 #include "scheduler/table.h"
-#include "scheduler/verify.h"
+#include "scheduler/verify/verify.h"
 
 #define HOST_ENOUGH  (1ull << 50) /* host memory, where nobody says how much there is */
 #define MAX_DIVISORS 1536         /* no number below 2^32 has more */

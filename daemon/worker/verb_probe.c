@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "base/strbuf.h"
-#include "daemon/worker/discover.h"
-#include "daemon/worker/measure.h"
+#include "daemon/worker/probe/discover.h"
+#include "daemon/worker/probe/measure.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 

@@ -1,4 +1,4 @@
-/* --rules: what a schedule of Harmony takes, by its own rules (scheduler/harmony_rules.h), from a profile and from packs
+/* --rules: what a schedule of Harmony takes, by its own rules (scheduler/predict/harmony_rules.h), from a profile and from packs
  * and micro-batches that the command line gives. Plans nothing and runs nothing: it is there to hold the simulator
  * against published figures. */
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "base/vec.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
-#include "scheduler/harmony_rules.h"
+#include "scheduler/predict/harmony_rules.h"
 
 #define TASK_NS    40000000u /* what Harmony takes for freeing a task's memory */
 #define TASK_MAX_S 1e6

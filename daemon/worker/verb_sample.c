@@ -18,13 +18,13 @@
 #include "base/clock.h"
 #include "base/print.h"
 #include "base/utf8.h"
-#include "daemon/worker/bpe.h"
-#include "daemon/worker/decoder.h"
-#include "daemon/worker/hf.h"
+#include "daemon/worker/data/bpe.h"
+#include "daemon/worker/model/decoder.h"
+#include "daemon/worker/model/hf.h"
 #include "daemon/worker/report.h"
-#include "daemon/worker/sampler.h"
+#include "daemon/worker/model/sampler.h"
 #include "daemon/worker/verbs.h"
-#include "daemon/worker/weights.h"
+#include "daemon/worker/model/weights.h"
 
 #define END_OF_TEXT "<|endoftext|>" /* of GPT-2's tokenizer */
 #define BYTES       256             /* vocabulary of text as it is */

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/worker/confine.h"
-#include "daemon/worker/link.h"
+#include "daemon/worker/uplink.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
 #include "daemon/worker/run_trace.h"

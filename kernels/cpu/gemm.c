@@ -25,7 +25,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
-#include "kernels/cpu/ways.h"
+#include "kernels/cpu/tune.h"
 
 /* Tiles: no larger than TILE_M x TILE_N; halved until there are as many as wanted, but not below the least tile,
  * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a

@@ -30,7 +30,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/transpose.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define LANES   16 /* of a vector and of a sum */
 #define STRIP   128 /* queries whose scores a forward task holds at once, at most */

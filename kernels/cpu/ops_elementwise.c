@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 /* One loop per function, so that each vectorizes. x may be y. */
 #define FORWARD(name, function)                                                                              \

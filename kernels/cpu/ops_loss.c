@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define LANES      16
 #define BATCH_ROWS 512 /* rows whose losses wait on the stack */

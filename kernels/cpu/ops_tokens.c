@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define COLUMNS 64 /* of the embedding's table, to a piece */
 

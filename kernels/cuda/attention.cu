@@ -27,7 +27,7 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
 
 #define TILE  64u /* queries, keys or columns */

@@ -1,6 +1,6 @@
 /* Activations, dropout, the bias, what follows a matrix product, swiglu and zero.
  *
- * Activations use the arithmetic of kernels/cpu/vmath.h itself, dropout the random numbers of base/rng.h, and
+ * Activations use the arithmetic of kernels/vmath.h itself, dropout the random numbers of base/rng.h, and
  * bias_bwd sums as kernels/cpu/ops_linear.c does: the bits are the cpu backend's. Input and output may be the
  * same array where op.h says so: an element is read and written by one thread.
  *
@@ -10,7 +10,7 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
 
 /* ---- activations ---- */

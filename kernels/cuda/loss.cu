@@ -11,7 +11,7 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
 
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* a loss and whether it is correct, each */

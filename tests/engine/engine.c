@@ -17,8 +17,8 @@
 
 #include "base/arena.h"
 #include "base/strbuf.h"
-#include "scheduler/explain.h"
-#include "scheduler/verify.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/verify/verify.h"
 #include "swap/exec.h"
 #include "swap/store.h"
 #include "tests/cudasim/lookup.h"

@@ -7,7 +7,7 @@
 #include "kernels/device.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
-#include "scheduler/policy.h"
+#include "scheduler/policy/policy.h"
 #include "tests/unit/random_chain.h"
 
 #define ENGINE_STEPS 5

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/build.h"
+#include "scheduler/build/build.h"
 
 struct drawn {
     struct candidate c;

@@ -5,7 +5,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/worker/bpe.h"
+#include "daemon/worker/data/bpe.h"
 
 #define MOST_TEXT 4096
 

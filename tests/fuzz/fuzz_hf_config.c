@@ -2,8 +2,8 @@
  * same model. */
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/worker/hf_config.h"
-#include "daemon/worker/spec.h"
+#include "daemon/spec/hf_config.h"
+#include "daemon/spec/spec.h"
 
 static void check_range(uint32_t v)
 {

@@ -2,7 +2,7 @@
  * but into the folder. */
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/worker/hf_index.h"
+#include "daemon/worker/model/hf_index.h"
 
 static void check_index(const struct hf_index *x)
 {

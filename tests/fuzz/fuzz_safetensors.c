@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/safetensors.h"
+#include "daemon/worker/model/safetensors.h"
 
 static void check_entry(const struct safetensors *f, const struct st_entry *e, const uint8_t *data)
 {

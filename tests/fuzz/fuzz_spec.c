@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-#include "daemon/worker/spec.h"
+#include "daemon/spec/spec.h"
+#include "daemon/worker/model/hf.h"
 
 static void check_resolved(struct spec *s, uint64_t samples)
 {
@@ -55,7 +56,8 @@ static bool try(const char *text, size_t bytes, bool comments)
     static const uint64_t samples[] = {1, 2, 96, 60000, 1ull << 32, 1ull << 53};
     struct spec *s = NULL;
     struct err err = {0};
-    int r = spec_parse(text, bytes, "fuzz", "/base", comments, &s, &err);
+    const struct spec_options how = {.base_dir = "/base", .comments = comments, .read_folder = hf_read_folder};
+    int r = spec_parse(text, bytes, "fuzz", &how, &s, &err);
     if (r < 0) {
         HOLDS(s == NULL);
         check_failure(r, &err);

@@ -8,8 +8,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/worker/data.h"
-#include "daemon/worker/tokens.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/tokens.h"
 
 enum { MOST_SEQ = 64 };
 

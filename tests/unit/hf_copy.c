@@ -1,6 +1,6 @@
 /* Reads a Hugging Face folder and writes it as another: hf_copy FROM TO [SHARD_BYTES]. What comes out is for tools/check-hf,
  * which looks at it with the transformers package. */
-#include "daemon/worker/hf.h"
+#include "daemon/worker/model/hf.h"
 #include "tests/unit/hf_model.h"
 
 static int copy(const char *from, const char *to, uint64_t shard_bytes, struct err *err)

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "tests/unit/reference.h"
 
 /* Against the product in double: |error| <= (k + 2) eps * sum of |a b|, for any order of summation. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "tests/unit/reference.h"
 
 /* ---- attention ----

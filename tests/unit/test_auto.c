@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "scheduler/bound.h"
-#include "scheduler/policy.h"
-#include "scheduler/simulate.h"
-#include "scheduler/verify.h"
+#include "scheduler/predict/bound.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/predict/simulate.h"
+#include "scheduler/verify/verify.h"
 #include "tests/skip.h"
 #include "tests/unit/even_table.h"
 

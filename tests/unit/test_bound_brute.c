@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/bound.h"
+#include "scheduler/predict/bound.h"
 #include "tests/unit/brute.h"
 
 #define PARTS 60 /* of a unit */

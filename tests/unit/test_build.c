@@ -12,9 +12,9 @@
 #include <errno.h>
 
 #include "base/strbuf.h"
-#include "scheduler/explain.h"
-#include "scheduler/policy.h"
-#include "scheduler/verify.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES 400

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "daemon/worker/checkpoint.h"
+#include "daemon/worker/model/checkpoint.h"
 
 /* ------------------------------------------------------------------------------------------ a tiny run */
 
@@ -55,7 +55,7 @@ static struct run *make_run(const char *optimizer)
              "\"data\":{\"format\":\"synthetic\",\"samples\":10,\"val_samples\":4,\"seed\":5},"
              "\"train\":{\"steps\":100,\"global_batch\":4},\"optimizer\":%s}",
              optimizer);
-    if (spec_parse(text, strlen(text), "job", NULL, false, &r->spec, &err) < 0)
+    if (spec_parse(text, strlen(text), "job", &(struct spec_options){0}, &r->spec, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_int_equal(spec_resolve(r->spec, (struct spec_sizes){2, 0}, 10, 0, NULL), 0);
     checkpoint_tensors_init(&r->tensors, &r->spec->model, &r->spec->optimizer, block, r);

@@ -15,7 +15,7 @@
 #include <zlib.h>
 
 #include "base/rng.h"
-#include "daemon/worker/data.h"
+#include "daemon/worker/data/data.h"
 
 /* ------------------------------------------------------------------------------------------ helpers */
 
@@ -80,7 +80,7 @@ static struct spec *make_spec(const char *input, int classes, const char *loss, 
              "\"loss\":\"%s\"},\"init\":{\"seed\":7},\"data\":%s,\"train\":{\"epochs\":1,\"global_batch\":2},"
              "\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}",
              input, classes, loss, data);
-    if (spec_parse(text, strlen(text), "job.json", NULL, false, &s, &err) < 0)
+    if (spec_parse(text, strlen(text), "job.json", &(struct spec_options){0}, &s, &err) < 0)
         fail_msg("%s: %s: %s", text, err.path, err.msg);
     return s;
 }

@@ -10,12 +10,12 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/bound.h"
-#include "scheduler/build.h"
-#include "scheduler/explain.h"
-#include "scheduler/outline.h"
-#include "scheduler/policy.h"
-#include "scheduler/verify.h"
+#include "scheduler/predict/bound.h"
+#include "scheduler/build/build.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/policy/outline.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/random_table.h"
 #include "tests/unit/spans.h"
 #include "tests/unit/tiny_plan.h"

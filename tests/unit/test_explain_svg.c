@@ -13,8 +13,8 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "base/vec.h"
-#include "scheduler/explain.h"
-#include "scheduler/policy.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/policy/policy.h"
 #include "tests/unit/tiny_plan.h"
 
 enum { PLOT = 1364, MAX_ROWS = DEVICE_MAX * LANE_COUNT + 1, LIMIT = 2000000 };

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "base/strbuf.h"
-#include "scheduler/explain.h"
-#include "scheduler/policy.h"
+#include "scheduler/explain/explain.h"
+#include "scheduler/policy/policy.h"
 
 static struct layer layers[] = {
     {.kind = LAYER_dense, .id = 0, .in = 8, .out = 16, .bias = true, .act = ACT_RELU},

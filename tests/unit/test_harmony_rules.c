@@ -16,7 +16,7 @@
 
 #include "base/rng.h"
 #include "base/strbuf.h"
-#include "scheduler/harmony_rules.h"
+#include "scheduler/predict/harmony_rules.h"
 #include "tests/skip.h"
 
 /* Two layers and the loss. Of one sample: X of 100, 200, 50 bytes; forward 1000, 2000, 1000 ns; backward alone 2000, 3000,

@@ -24,9 +24,9 @@
 
 #include "base/rng.h"
 #include "base/strbuf.h"
-#include "daemon/worker/fsutil.h"
-#include "daemon/worker/hf.h"
-#include "daemon/worker/hf_config.h"
+#include "base/fs.h"
+#include "daemon/worker/model/hf.h"
+#include "daemon/spec/hf_config.h"
 #include "tests/unit/hf_model.h"
 
 #define GOLDEN GOLDEN_DIR "/transformers"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/worker/hf_config.h"
+#include "daemon/spec/hf_config.h"
 
 static struct transformer read_good(const char *text)
 {

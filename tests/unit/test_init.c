@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "daemon/worker/spec.h"
+#include "daemon/spec/spec.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -29,7 +29,7 @@ static int try_parse(const char *model, const char *init, struct spec **ret, str
              model, init,
              tokens ? "{\"format\":\"tokens\",\"train\":\"t.bin\"}"
                     : "{\"format\":\"synthetic\",\"samples\":8}");
-    return spec_parse(text, strlen(text), "job.json", "/base", false, ret, err);
+    return spec_parse(text, strlen(text), "job.json", &(struct spec_options){.base_dir = "/base"}, ret, err);
 }
 
 static struct spec *parse(const char *model, const char *init)
@@ -302,7 +302,7 @@ static void test_init_of_a_folder_is_refused(void **state)
 
     (void)state;
     assert_int_equal(json_parse(text, strlen(text), "job.json", false, &doc, &err), 0);
-    assert_int_equal(spec_read_closed(doc, "/base", &s, &err), -EINVAL);
+    assert_int_equal(spec_read(doc, &(struct spec_options){.base_dir = "/base"}, &s, &err), -EINVAL);
     json_free(doc);
     assert_string_equal(err.path, "init.std");
     assert_non_null(strstr(err.msg, "/base/folder"));

@@ -24,7 +24,7 @@ static uint32_t sizes_of(uint32_t hidden, uint32_t batch, uint32_t ret[JOB_MAX_D
                 "],\"classes\":2},\"data\":{\"format\":\"synthetic\",\"samples\":64},\"train\":{\"steps\":1,"
                 "\"global_batch\":%u},\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}",
                 batch);
-    if (spec_parse(b.at, b.n, "job.json", "/base", false, &s, &err) < 0)
+    if (spec_parse(b.at, b.n, "job.json", &(struct spec_options){.base_dir = "/base"}, &s, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 1}, 64, 0, &err), 0);
     uint32_t n = job_auto_sizes(s, ret);

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "daemon/worker/discover.h"
-#include "daemon/worker/measure.h"
+#include "daemon/worker/probe/discover.h"
+#include "daemon/worker/probe/measure.h"
 
 static struct topology t, other; /* 50 KiB each */
 static char dir[] = "/tmp/test-measure-XXXXXX", path[PATH_MAX];

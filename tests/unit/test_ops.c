@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 #include "op_cases.h"
 #include "reference.h"
 #include "tests/skip.h"

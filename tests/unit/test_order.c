@@ -13,7 +13,7 @@
 #include <errno.h>
 
 #include "base/rng.h"
-#include "scheduler/build.h"
+#include "scheduler/build/build.h"
 #include "scheduler/rate.h"
 #include "tests/unit/even_table.h"
 #include "tests/unit/random_chain.h"

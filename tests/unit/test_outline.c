@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/build.h"
-#include "scheduler/outline.h"
+#include "scheduler/build/build.h"
+#include "scheduler/policy/outline.h"
 #include "tests/unit/even_table.h"
 
 #define CASES      400

@@ -12,7 +12,7 @@
 
 #include "base/checked.h"
 #include "base/vec.h"
-#include "scheduler/policy.h"
+#include "scheduler/policy/policy.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES 1000

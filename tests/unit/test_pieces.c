@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/build.h"
+#include "scheduler/build/build.h"
 #include "tests/unit/even_table.h"
 
 #define CASES      2000

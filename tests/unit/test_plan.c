@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/explain.h"
+#include "scheduler/explain/explain.h"
 #include "scheduler/machine.h"
 #include "scheduler/profile.h"
 #include "scheduler/rate.h"

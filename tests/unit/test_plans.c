@@ -13,11 +13,11 @@
 
 #include <errno.h>
 
-#include "scheduler/bound.h"
-#include "scheduler/build.h"
-#include "scheduler/outline.h"
+#include "scheduler/predict/bound.h"
+#include "scheduler/build/build.h"
+#include "scheduler/policy/outline.h"
 #include "scheduler/table.h"
-#include "scheduler/verify.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES         1000

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/build.h"
+#include "scheduler/build/build.h"
 
 #define POSITIONS 40
 #define MOST_GAPS 13

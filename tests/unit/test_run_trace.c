@@ -19,7 +19,7 @@
 
 #include "base/json.h"
 #include "daemon/worker/run_trace.h"
-#include "scheduler/simulate.h"
+#include "scheduler/predict/simulate.h"
 #include "tests/unit/tiny_plan.h"
 
 struct exec { /* what it was asked for, and how much of that is complete */

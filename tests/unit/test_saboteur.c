@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "scheduler/policy.h"
-#include "scheduler/verify.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/plan_shake.h"
 #include "tests/unit/share_plans.h"

@@ -16,7 +16,7 @@
 #include "base/crc32c.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "daemon/worker/safetensors.h"
+#include "daemon/worker/model/safetensors.h"
 
 /* ------------------------------------------------------------------------------------------ helpers */
 

@@ -10,10 +10,10 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/build.h"
-#include "scheduler/outline.h"
-#include "scheduler/search.h"
-#include "scheduler/verify.h"
+#include "scheduler/build/build.h"
+#include "scheduler/policy/outline.h"
+#include "scheduler/policy/profile_search.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/even_table.h"
 
 #define LAYERS 9          /* the last is the loss, without weights */

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "scheduler/simulate.h"
+#include "scheduler/predict/simulate.h"
 #include "tests/unit/tiny_plan.h"
 
 /* One nanosecond a byte on the host link, a third between devices, 100 ns a launch of a move. Tasks last what

@@ -16,7 +16,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "daemon/worker/spec.h"
+#include "daemon/spec/spec.h"
+#include "daemon/worker/model/hf.h"
 
 /* ------------------------------------------------------------------------------------------ helpers */
 
@@ -39,12 +40,15 @@ static const char *job(const char *model, const char *data, const char *train, c
     return text;
 }
 
+/* How the worker reads a spec. */
+static const struct spec_options strict = {.base_dir = "/base", .read_folder = hf_read_folder};
+
 static struct spec *parse(const char *text)
 {
     struct spec *s = NULL;
     struct err err;
 
-    if (spec_parse(text, strlen(text), "job.json", "/base", false, &s, &err) < 0)
+    if (spec_parse(text, strlen(text), "job.json", &strict, &s, &err) < 0)
         fail_msg("%s: refused: %s: %s", text, err.path, err.msg);
     return s;
 }
@@ -53,7 +57,7 @@ static void check_refused(const char *text, int code, const char *path, const ch
 {
     struct spec *s = (struct spec *)&s; /* must stay as it is */
     struct err err = {0};
-    int r = spec_parse(text, strlen(text), "job.json", "/base", false, &s, &err);
+    int r = spec_parse(text, strlen(text), "job.json", &strict, &s, &err);
 
     if (r >= 0)
         fail_msg("accepted: %s", text);
@@ -131,7 +135,8 @@ static void test_example_of_the_formats_page_is_read(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(spec_parse(text, strlen(text), "job.json", "/base", true, &s, &err), 0);
+    const struct spec_options how = {.base_dir = "/base", .comments = true};
+    assert_int_equal(spec_parse(text, strlen(text), "job.json", &how, &s, &err), 0);
     assert_string_equal(s->name, "digits");
     assert_string_equal(s->output, "/base/runs/x");
     assert_int_equal(s->model.n_layers, 6);
@@ -256,7 +261,7 @@ static int parse_closed(const char *text, struct spec **ret, struct err *err)
     int r = json_parse(text, strlen(text), "job", false, &doc, err);
 
     if (r == 0)
-        r = spec_read_closed(doc, "/base", ret, err);
+        r = spec_read(doc, &(struct spec_options){.base_dir = "/base"}, ret, err);
     json_free(doc);
     return r;
 }
@@ -270,7 +275,7 @@ static void test_closed_spec_opens_no_folder(void **state)
     struct spec *s = NULL;
 
     (void)state;
-    assert_int_equal(spec_parse(text, strlen(text), "job", "/base", false, &s, &err), -ENOENT);
+    assert_int_equal(spec_parse(text, strlen(text), "job", &strict, &s, &err), -ENOENT);
     if (parse_closed(text, &s, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_string_equal(s->from, "/base/no such folder");
@@ -655,11 +660,12 @@ static void test_accepted_spec_may_have_keys_that_are_refused_now(void **state)
     (void)state;
     check_refused(text, -EOPNOTSUPP, "queue.priority", "not supported yet");
     assert_int_equal(parse_closed(text, &s, NULL), -EOPNOTSUPP);
-    assert_int_equal(spec_parse_accepted(text, strlen(text), "job.json", "/base", &s, NULL), 0);
+    const struct spec_options how = {.base_dir = "/base", .accepted = true};
+    assert_int_equal(spec_parse(text, strlen(text), "job.json", &how, &s, NULL), 0);
     assert_int_equal(s->queue.time_limit_s, 2);
     spec_destroy(s);
     text = job(NULL, NULL, NULL, NULL, ",\"queue\":{\"prioriti\":\"high\"}");
-    assert_int_equal(spec_parse_accepted(text, strlen(text), "job.json", "/base", &s, NULL), -EINVAL);
+    assert_int_equal(spec_parse(text, strlen(text), "job.json", &how, &s, NULL), -EINVAL);
 }
 
 static void test_wrong_documents_are_refused(void **state)
@@ -683,12 +689,12 @@ static void test_truncated_and_mutated_specs_never_crash(void **state)
     (void)state;
     for (size_t i = 0; i < n; i++)
         assert_true(spec_parse(job(NULL, NULL, NULL, NULL, ",\"eval\":{\"every\":{\"epochs\":1}}"), i, "x",
-                               NULL, false, &s, NULL) < 0);
+                               &(struct spec_options){0}, &s, NULL) < 0);
     for (int i = 0; i < 20000; i++) {
         memcpy(text, job(NULL, NULL, NULL, NULL, ",\"eval\":{\"every\":{\"epochs\":1}}"), n);
         for (int k = 0; k < 3; k++)
             text[rng_below(&r, (uint32_t)n)] = "0123456789{}[]\",:x-e."[rng_below(&r, 21)];
-        if (spec_parse(text, n, "x", NULL, false, &s, NULL) == 0)
+        if (spec_parse(text, n, "x", &(struct spec_options){0}, &s, NULL) == 0)
             spec_destroy(s);
     }
 }
@@ -706,13 +712,13 @@ static void test_load_reads_comments_and_names_the_file(void **state)
     (void)state;
     fprintf(f, "// a job\n%s\n// end\n", job(NULL, NULL, NULL, NULL, NULL));
     fclose(f);
-    assert_int_equal(spec_load(path, &s, &err), 0);
+    assert_int_equal(spec_load(path, &(struct spec_options){.comments = true}, &s, &err), 0);
     assert_string_equal(s->output, "./runs/job");
     spec_destroy(s);
     unlink(path);
-    assert_int_equal(spec_load(path, &s, &err), -ENOENT);
+    assert_int_equal(spec_load(path, &(struct spec_options){.comments = true}, &s, &err), -ENOENT);
     assert_string_equal(err.path, path);
-    assert_int_equal(spec_load("/tmp", &s, &err), -EISDIR);
+    assert_int_equal(spec_load("/tmp", &(struct spec_options){0}, &s, &err), -EISDIR);
     assert_string_equal(err.path, "/tmp");
 }
 
@@ -958,7 +964,7 @@ static void test_without_memory_a_closed_reading_fails_and_leaves_nothing(void *
         struct spec *s = NULL;
         struct err err = {0};
         mem_fail_nth(++n);
-        int r = spec_read_closed(doc, "/base", &s, &err);
+        int r = spec_read(doc, &(struct spec_options){.base_dir = "/base"}, &s, &err);
         failed = mem_has_failed();
         mem_fail_nth(0);
         if (r != (failed ? -ENOMEM : 0))

@@ -14,10 +14,10 @@
 #include <string.h>
 
 #include "scheduler/graph.h"
-#include "scheduler/policy.h"
-#include "scheduler/simulate.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/predict/simulate.h"
 #include "scheduler/table.h"
-#include "scheduler/verify.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/random_table.h"
 
 /* Each axis has sizes of its own, so that no value can come from the wrong one. */

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/worker/time_cache.h"
-#include "daemon/worker/time_layers.h"
+#include "daemon/worker/probe/time_cache.h"
+#include "daemon/worker/probe/time_layers.h"
 #include "scheduler/table.h"
 
 static const struct time_place place = {.backend = "cpu", .device = "some cpu \"x\"", .threads = 3};

@@ -14,7 +14,7 @@
 
 #include "base/arena.h"
 #include "base/rng.h"
-#include "scheduler/timeline.h"
+#include "scheduler/predict/timeline.h"
 
 #define GIGA 1000000000ull /* one byte a nanosecond */
 enum { MAX_OPS = 64, MAX_WAITS = 256, MAX_RESOURCES = 16 };

@@ -17,9 +17,9 @@
 
 #include "base/arena.h"
 #include "base/rng.h"
-#include "daemon/worker/data.h"
-#include "daemon/worker/spec_private.h"
-#include "daemon/worker/tokens.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/spec/spec_private.h"
+#include "daemon/worker/data/tokens.h"
 
 enum { MAGIC_16 = 20240520, MAGIC_32 = 20240801, N_PATHS = 4 };
 
@@ -421,7 +421,7 @@ static struct spec *model_spec(bool tokens, uint32_t seq, uint32_t vocab)
         "\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}";
     struct spec *s = NULL;
 
-    assert_int_equal(spec_parse(text, strlen(text), "job", NULL, false, &s, NULL), 0);
+    assert_int_equal(spec_parse(text, strlen(text), "job", &(struct spec_options){0}, &s, NULL), 0);
     if (tokens) {
         s->tokens = true;
         s->features = s->seq = seq;
@@ -432,7 +432,8 @@ static struct spec *model_spec(bool tokens, uint32_t seq, uint32_t vocab)
 
 static int read_data(struct spec *s, const char *text, const char *base_dir, struct err *err)
 {
-    struct spec_reader reader = {.s = s, .base_dir = base_dir, .err = err};
+    const struct spec_options options = {.base_dir = base_dir};
+    struct spec_reader reader = {.s = s, .options = &options, .err = err};
     struct json *doc;
     int r;
 

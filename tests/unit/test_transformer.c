@@ -19,7 +19,7 @@
 
 #include "base/rng.h"
 #include "base/vec.h"
-#include "daemon/worker/spec.h"
+#include "daemon/spec/spec.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -36,7 +36,7 @@ static struct spec *parse(const char *model, uint64_t seed)
              "\"data\":{\"format\":\"tokens\",\"train\":\"tokens.bin\"},"
              "\"train\":{\"steps\":1,\"global_batch\":1},\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}",
              model, seed);
-    if (spec_parse(text, strlen(text), "job.json", "/base", false, &s, &err) < 0)
+    if (spec_parse(text, strlen(text), "job.json", &(struct spec_options){.base_dir = "/base"}, &s, &err) < 0)
         fail_msg("%s: refused: %s: %s", text, err.path, err.msg);
     return s;
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "scheduler/verify.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/plan_shake.h"
 #include "tests/unit/share_plans.h"
 

@@ -8,7 +8,7 @@
 
 #include <errno.h>
 
-#include "scheduler/why.h"
+#include "scheduler/predict/why.h"
 #include "tests/unit/handmade_plan.h"
 #include "tests/unit/random_chain.h"
 #include "tests/unit/tiny_plan.h"

@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/ways.h"
+#include "kernels/cpu/tune.h"
 
 #define REPEAT   5
 #define LEAST_NS 10000000.0 /* of one repetition */

@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "base/strbuf.h"
-#include "scheduler/build.h"
-#include "scheduler/simulate.h"
-#include "scheduler/verify.h"
+#include "scheduler/build/build.h"
+#include "scheduler/predict/simulate.h"
+#include "scheduler/verify/verify.h"
 
 #define REPEAT 5
 #define MIB    (1ull << 20)

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/arena.h"
-#include "scheduler/timeline.h"
+#include "scheduler/predict/timeline.h"
 
 #define REPEAT 5
 

@@ -1,0 +1,483 @@
+/* The job spec: the top of the reader, what crosses sections, and what is derived from a spec.
+ *
+ * Why the whole schema is in code and not in a table: json_take_* calls are the schema (base/json_read.c),
+ * and what a section means stands where it is read. The sections are in spec_init.c, spec_model.c,
+ * spec_data.c and spec_sections.c. `sections` below gives the order in which they are read: a section that
+ * needs another one comes after it.
+ *
+ * Nothing here opens a file that a spec names, so the daemon may use it too. Any thread.
+ */
+#include "daemon/spec/spec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "daemon/spec/spec_private.h"
+
+#define MAX_FILE_BYTES (16u << 20)
+
+/* ------------------------------------------------------------------------------------------ sections */
+
+static int read_method(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const now[] = {"backprop", NULL}, *const later[] = {"local", "sil", NULL};
+    struct json_obj o;
+    int type;
+
+    json_obj_begin(&o, node, "method", r->err);
+    spec_take_choice(&o, "type", JSON_REQUIRED, now, later, &type);
+    return json_obj_end(&o);
+}
+
+static int read_precision(const struct spec_reader *r, const struct json *node)
+{
+    static const char *const now[] = {"auto", "fp32", NULL};
+    static const char *const later[] = {"bf16", "fp16", "tf32", NULL};
+    const char *text;
+    int status = json_string(node, "precision", &text, r->err);
+
+    if (status < 0)
+        return status;
+    for (int i = 0; now[i]; i++)
+        if (strcmp(text, now[i]) == 0)
+            return 0;
+    for (int i = 0; later[i]; i++)
+        if (strcmp(text, later[i]) == 0)
+            return err_set_at(r->err, -EOPNOTSUPP, "precision",
+                              "\"%s\" is not supported yet; this version has \"fp32\"", text);
+    return err_set_at(r->err, -EINVAL, "precision", "found \"%s\"; it must be \"fp32\" or \"auto\"", text);
+}
+
+static int refuse_prune(const struct spec_reader *r, const struct json *node)
+{
+    (void)node;
+    return err_set_at(r->err, -EOPNOTSUPP, "prune", "not supported yet; remove it");
+}
+
+static const struct section {
+    const char *key;
+    enum json_need need;
+    int (*read)(const struct spec_reader *r, const struct json *node);
+} sections[] = {
+    {"init", JSON_OPTIONAL, spec_read_init},
+    {"model", JSON_REQUIRED, spec_read_model},
+    {"data", JSON_REQUIRED, spec_read_data},
+    {"train", JSON_REQUIRED, spec_read_train},
+    {"optimizer", JSON_REQUIRED, spec_read_optimizer},
+    {"schedule", JSON_OPTIONAL, spec_read_schedule},
+    {"precision", JSON_OPTIONAL, read_precision},
+    {"method", JSON_OPTIONAL, read_method},
+    {"prune", JSON_OPTIONAL, refuse_prune},
+    {"eval", JSON_OPTIONAL, spec_read_eval},
+    {"checkpoint", JSON_OPTIONAL, spec_read_checkpoint},
+    {"resources", JSON_OPTIONAL, spec_read_resources},
+    {"memory", JSON_OPTIONAL, spec_read_memory},
+    {"queue", JSON_OPTIONAL, spec_read_queue},
+};
+enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
+
+/* ------------------------------------------------------------------------------------------ top level */
+
+static void set_defaults(struct spec *s)
+{
+    s->name = "job";
+    s->data.shuffle = true;
+    s->data.scale_hi = 1;
+    s->data.noise = 0.1;
+    s->checkpoint.keep = 2;
+    s->schedule.gamma = 0.1;
+    s->resources.devices_min = 1;
+}
+
+/* The name becomes part of a path (the default output) and of tables that people read. */
+static bool name_is_good(const char *name)
+{
+    size_t n = strlen(name);
+
+    if (n < 1 || n > 64 || name[0] == '.')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (name[i] == ' ' || name[i] == '/')
+            return false;
+    return true;
+}
+
+static void read_name(const struct spec_reader *r, struct json_obj *o)
+{
+    const char *name;
+
+    if (!json_take_name(o, "name", JSON_OPTIONAL, &name))
+        return;
+    if (name_is_good(name))
+        r->s->name = arena_strdup(r->s->arena, name);
+    else
+        json_fail(o, "name", -EINVAL, "must have 1 to 64 bytes, no space and no '/', and not begin with '.'");
+}
+
+static void default_output(const struct spec_reader *r)
+{
+    const char *base = r->options->base_dir ? r->options->base_dir : ".";
+    size_t n = strlen(base) + strlen("/runs/") + strlen(r->s->name) + 1;
+    char *path = arena_alloc(r->s->arena, n);
+
+    snprintf(path, n, "%s/runs/%s", base, r->s->name);
+    r->s->output = path;
+}
+
+/* Keys first, contents after: a misspelt section is reported before what is inside another. */
+static int read_top(const struct spec_reader *r, const struct json *doc)
+{
+    static const char *const schemas[] = {"job/v1", NULL};
+    const struct json *nodes[N_SECTIONS] = {NULL};
+    struct json_obj o;
+    int schema, status;
+
+    json_obj_begin(&o, doc, "", r->err);
+    json_take_enum(&o, "schema", JSON_REQUIRED, schemas, &schema);
+    read_name(r, &o);
+    for (int i = 0; i < N_SECTIONS; i++)
+        json_take(&o, sections[i].key, sections[i].need, &nodes[i]);
+    spec_take_path(r, &o, "output", JSON_OPTIONAL, &r->s->output);
+    status = json_obj_end(&o);
+    for (int i = 0; i < N_SECTIONS && status == 0; i++)
+        if (nodes[i])
+            status = sections[i].read(r, nodes[i]);
+    if (status == 0 && !r->s->output)
+        default_output(r);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------ cross-checks */
+
+bool spec_has_val(const struct spec *s)
+{
+    switch (s->data.format) {
+    case DATA_IDX:
+        return s->data.val.images != NULL;
+    case DATA_SYNTHETIC:
+        return s->data.val_samples > 0;
+    default:
+        return s->data.val_files.n > 0;
+    }
+}
+
+static bool is_set(const struct spec_every *e)
+{
+    return e->epochs || e->steps;
+}
+
+static int check_eval(const struct spec *s, struct err *err)
+{
+    const char *add = s->data.format == DATA_SYNTHETIC ? "data.val_samples" : "data.val";
+
+    if (is_set(&s->eval) && !spec_has_val(s))
+        return err_set_at(err, -EINVAL, "eval", "there is nothing to evaluate on; add %s, or remove \"eval\"",
+                          add);
+    if (s->checkpoint.best == BEST_NONE)
+        return 0;
+    if (!is_set(&s->eval))
+        return err_set_at(
+            err, -EINVAL, "checkpoint.best",
+            "needs evaluations to compare; add \"eval\": {\"every\": {\"epochs\": 1}}%s%s, or remove it",
+            spec_has_val(s) ? "" : " and ", spec_has_val(s) ? "" : add);
+    if (s->mse && s->checkpoint.best == BEST_VAL_ACCURACY)
+        return err_set_at(err, -EINVAL, "checkpoint.best",
+                          "the loss mse has no accuracy; write \"val/loss\"");
+    return 0;
+}
+
+/* All activations of a step, with room for what layers save beside them. */
+static int check_activations(const struct spec *s, struct err *err)
+{
+    uint64_t width = 0, bytes;
+
+    for (uint32_t i = 0; i < s->model.n_layers; i++)
+        width += s->model.layers[i].in; /* at most 10,000 * 2^30 */
+    if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
+        bytes > SPEC_MAX_BYTES / 8)
+        return err_set_at(err, -EINVAL, "train.global_batch",
+                          "the activations of %" PRIu32
+                          " rows of this model take more than 2^50 bytes; make the "
+                          "batch or the model smaller",
+                          s->train.global_batch);
+    return 0;
+}
+
+/* What one section decides for another. */
+static int settle(struct spec *s, struct err *err)
+{
+    uint64_t targets;
+
+    if (s->model.n_layers == 0) /* in a folder that was not opened */
+        return 0;
+    struct layer *loss = &s->model.layers[s->model.n_layers - 1];
+    loss->smoothing = (float)s->train.label_smoothing;
+    if (s->mse && loss->smoothing > 0)
+        return err_set_at(err, -EINVAL, "train.label_smoothing", "the loss mse has no labels; remove it");
+    if (s->transformer && !s->no_decay_given)
+        s->optimizer.no_decay = 1u << PARAM_BIAS | 1u << PARAM_NORM;
+    if (s->tokens && (!checked_mul(s->train.global_batch, s->seq, &targets) || targets > UINT32_MAX))
+        return err_set_at(err, -EINVAL, "train.global_batch",
+                          "%" PRIu32 " sequences of %" PRIu32 " tokens are more than 2^32 targets; make it smaller",
+                          s->train.global_batch, s->seq);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ entry points */
+
+/* Everything that is made is in reader->s->arena, which the caller destroys on failure. */
+static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
+{
+    int r;
+
+    reader->s = arena_alloc(arena, sizeof *reader->s);
+    reader->s->arena = arena;
+    set_defaults(reader->s);
+    r = read_top(reader, doc);
+    if (r == 0)
+        r = spec_check_init(reader->s, reader->err);
+    if (r == 0)
+        r = check_eval(reader->s, reader->err);
+    if (r == 0)
+        r = settle(reader->s, reader->err);
+    if (r == 0)
+        r = check_activations(reader->s, reader->err);
+    return r;
+}
+
+int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
+               struct spec **ret, struct err *err)
+{
+    struct spec_reader reader = {.options = options, .err = err};
+    struct arena *arena;
+    struct json *doc;
+    int r = json_parse(text, bytes, name, options->comments, &doc, err);
+
+    if (r < 0)
+        return r;
+    arena = arena_create();
+    r = read_spec(&reader, arena, doc);
+    json_free(doc);
+    if (r == 0)
+        *ret = reader.s;
+    else
+        arena_destroy(arena);
+    return r;
+}
+
+struct bounded_reading {
+    struct spec_reader reader;
+    const struct json *doc;
+};
+
+static int read_bounded(void *arg)
+{
+    struct bounded_reading *b = arg;
+    struct arena *arena = arena_create();
+    int r = read_spec(&b->reader, arena, b->doc);
+
+    if (r < 0)
+        arena_destroy(arena);
+    return r;
+}
+
+int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
+{
+    struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
+    struct bounded scope = {0}; /* no limit of its own: the scope only turns a failed allocation into an error */
+    int r = bounded_run(&scope, read_bounded, &b);
+
+    if (scope.ended_early)
+        return err_set(err, -ENOMEM, "out of memory while reading the spec");
+    if (r == 0)
+        *ret = b.reader.s;
+    return r;
+}
+
+/* To the end, whatever it is: a file, a pipe. */
+static int read_all(int fd, char *buf, size_t size, size_t *ret)
+{
+    size_t n = 0;
+
+    while (n < size) {
+        ssize_t got = read(fd, buf + n, size - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (got == 0)
+            break;
+        n += (size_t)got;
+    }
+    *ret = n;
+    return 0;
+}
+
+int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err)
+{
+    bool in = strcmp(path, "-") == 0;
+    int fd = in ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), r;
+    char *text;
+    size_t bytes = 0;
+
+    if (fd < 0)
+        return err_set_at(err, -errno, path, "cannot open the job file: %s", strerror(errno));
+    text = malloc(MAX_FILE_BYTES + 1);
+    r = text ? read_all(fd, text, MAX_FILE_BYTES + 1, &bytes) : -ENOMEM;
+    close(fd);
+    if (r < 0)
+        err_set_at(err, r, path, "cannot read the job file: %s", strerror(-r));
+    else if (bytes > MAX_FILE_BYTES)
+        r = err_set_at(err, -EFBIG, path, "a job file has at most %u bytes; is this one?", MAX_FILE_BYTES);
+    else
+        r = spec_parse(text, bytes, in ? "standard input" : path, options, ret, err);
+    free(text);
+    return r;
+}
+
+void spec_destroy(struct spec *s)
+{
+    if (s)
+        arena_destroy(s->arena);
+}
+
+/* ------------------------------------------------------------------------------------------ resolution */
+
+void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above)
+{
+    uint32_t below = 0, above = 0;
+
+    for (uint64_t i = 1; i * i <= batch; i++) {
+        uint32_t pair[2] = {(uint32_t)i, (uint32_t)(batch / i)};
+        if (batch % i != 0)
+            continue;
+        for (int k = 0; k < 2; k++) {
+            if (pair[k] <= want && pair[k] > below)
+                below = pair[k];
+            if (pair[k] >= want && (above == 0 || pair[k] < above))
+                above = pair[k];
+        }
+    }
+    *ret_below = below;
+    *ret_above = above;
+}
+
+static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, struct err *err)
+{
+    uint64_t steps = s->train.steps, batch = s->train.global_batch, total;
+    const char *path = steps ? "train.steps" : "train.epochs";
+
+    if (steps == 0) {
+        if (!checked_mul(s->train.epochs, samples, &total) || total > SPEC_MAX_BYTES)
+            return err_set_at(err, -EINVAL, path, "is more than 2^53 samples; write fewer");
+        steps = total / batch + (total % batch != 0);
+    }
+    /* The position in the stream stays exact in JSON, the epoch in 32 bits. */
+    if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
+        return err_set_at(err, -EINVAL, path,
+                          "is %" PRIu64 " steps of %" PRIu64
+                          " samples, more than can be counted; write fewer",
+                          steps, batch);
+    *ret = steps;
+    return 0;
+}
+
+static int check_size(const char *path, uint32_t asked, uint32_t resolved, struct err *err)
+{
+    if (asked == 0 || asked == resolved)
+        return 0;
+    return err_set_at(err, -EINVAL, path, "is %" PRIu32 ", but %" PRIu32 " was resolved before", asked,
+                      resolved);
+}
+
+static int check_sizes(const struct spec *s, struct spec_sizes sizes, struct err *err)
+{
+    uint32_t batch = s->train.global_batch;
+    int r = check_size("train.replicas", s->train.replicas, sizes.replicas, err);
+
+    if (r == 0)
+        r = check_size("train.micro_batch", s->train.micro_batch, sizes.micro_batch, err);
+    if (r < 0)
+        return r;
+    if (batch % sizes.replicas != 0)
+        return err_set_at(err, -EINVAL, "train.replicas", "%" PRIu32 " do not divide global_batch %" PRIu32,
+                          sizes.replicas, batch);
+    if (batch / sizes.replicas % sizes.micro_batch != 0)
+        return err_set_at(err, -EINVAL, "train.micro_batch",
+                          "%" PRIu32 " does not divide global_batch %" PRIu32 " among %" PRIu32 " replicas",
+                          sizes.micro_batch, batch, sizes.replicas);
+    return 0;
+}
+
+int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
+                 struct err *err)
+{
+    uint32_t batch = s->train.global_batch;
+    uint64_t steps = 0;
+    int r;
+
+    assert(train_samples > 0);
+    if (sizes.replicas == 0)
+        sizes.replicas = s->train.replicas ? s->train.replicas : 1;
+    if (sizes.micro_batch == 0)
+        sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
+    if (sizes.micro_batch == 0) /* more replicas than rows: refused below */
+        sizes.micro_batch = 1;
+    r = check_sizes(s, sizes, err);
+    if (r == 0)
+        r = count_steps(s, train_samples, &steps, err);
+    if (r < 0)
+        return r;
+    s->resolved.micro_batch = sizes.micro_batch;
+    s->resolved.n_micro = batch / sizes.micro_batch;
+    s->resolved.replicas = sizes.replicas;
+    s->resolved.train_samples = train_samples;
+    s->resolved.data_crc = data_crc;
+    s->resolved.total_steps = steps;
+    return 0;
+}
+
+double spec_lr(const struct spec *s, uint64_t step)
+{
+    uint64_t warmup = s->schedule.warmup_steps, total = s->resolved.total_steps;
+    double min = s->schedule.min_lr_ratio, t;
+
+    assert(total > 0);
+    if (step < warmup)
+        return s->lr * ((double)(step + 1) / (double)warmup); /* in this order it is never above lr */
+    if (s->schedule.type == SCHEDULE_CONSTANT)
+        return s->lr;
+    if (s->schedule.type == SCHEDULE_STEP) {
+        t = pow(s->schedule.gamma, (double)((step - warmup) / s->schedule.every_steps));
+        return s->lr * (t > min ? t : min);
+    }
+    if (step >= total)
+        return s->lr * min;
+    t = (double)(step - warmup) / (double)(total - warmup); /* warmup <= step < total */
+    if (s->schedule.type == SCHEDULE_COSINE)
+        t = 0.5 * (1 - cos(M_PI * t));
+    return s->lr * (1 - (1 - min) * t);
+}
+
+bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done)
+{
+    uint64_t period, at = steps_done * s->train.global_batch;
+
+    if (steps_done == 0)
+        return false;
+    if (every->steps)
+        return steps_done % every->steps == 0;
+    if (!every->epochs || !checked_mul(every->epochs, s->resolved.train_samples, &period))
+        return false;
+    return at / period > (at - s->train.global_batch) / period;
+}

@@ -1,0 +1,111 @@
+/* Initial values of a model: the section `init`, and the key `init` of a layer in a chain. docs/job.md has
+ * the rule as a table; kernels/layer.c carries it out.
+ *
+ * A standard deviation that nobody gives is 0 in struct layer, which means "uniform by fan-in" for
+ * matrices and their biases. Embeddings and positions are always normal. The model is read after `init`,
+ * so that every layer is complete when it is added. Pure functions on the caller's structs.
+ */
+#include <errno.h>
+
+#include "daemon/spec/spec_private.h"
+
+static bool take_std(struct json_obj *o, const char *key, float *ret)
+{
+    double std;
+
+    if (!spec_take_float(o, key, JSON_OPTIONAL, SPEC_POSITIVE, &std))
+        return false;
+    *ret = (float)std;
+    return true;
+}
+
+int spec_read_init(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "init", r->err);
+    json_take_u64(&o, "seed", JSON_OPTIONAL, &s->seed);
+    take_std(&o, "std", &s->init.std);
+    take_std(&o, "proj_std", &s->init.proj_std);
+    take_std(&o, "embedding_std", &s->init.embedding_std);
+    return json_obj_end(&o);
+}
+
+static bool has_projection(const struct layer *l)
+{
+    return l->kind == LAYER_attention || l->kind == LAYER_mlp;
+}
+
+static bool is_embedding(const struct layer *l)
+{
+    return l->kind == LAYER_embedding || l->kind == LAYER_positions;
+}
+
+void spec_set_layer_init(const struct spec *s, struct layer *l)
+{
+    l->init_std = s->init.std;
+    if (has_projection(l))
+        l->proj_std = s->init.proj_std > 0 ? s->init.proj_std : s->init.std;
+    if (is_embedding(l) && s->init.embedding_std > 0)
+        l->init_std = s->init.embedding_std;
+    if (is_embedding(l) && l->init_std <= 0)
+        l->init_std = LAYER_EMBEDDING_STD;
+}
+
+void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l)
+{
+    const struct json *node;
+    struct json_obj own;
+    char path[sizeof o->path];
+
+    spec_set_layer_init(r->s, l);
+    if (!json_take(o, "init", JSON_OPTIONAL, &node))
+        return;
+    json_path_key(path, sizeof path, o->path, "init");
+    json_obj_begin(&own, node, path, o->err);
+    if (take_std(&own, "std", &l->init_std) && has_projection(l))
+        l->proj_std = l->init_std;
+    if (has_projection(l))
+        take_std(&own, "proj_std", &l->proj_std);
+    if (json_obj_end(&own) < 0)
+        o->status = own.status;
+}
+
+static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const struct layer *l))
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (is(&layers[i]) || any_layer(layers[i].inner, layers[i].n_inner, is))
+            return true;
+    return false;
+}
+
+/* The first key of `init` that was given, other than the seed; NULL: none. */
+static const char *given_key(const struct spec *s)
+{
+    return s->init.std > 0             ? "init.std"
+           : s->init.proj_std > 0      ? "init.proj_std"
+           : s->init.embedding_std > 0 ? "init.embedding_std"
+                                       : NULL;
+}
+
+int spec_check_init(const struct spec *s, struct err *err)
+{
+    const struct model *m = &s->model;
+
+    if (s->from && given_key(s))
+        return err_set_at(
+            err, -EINVAL, given_key(s),
+            "the model begins with the weights of the folder \"%s\", so none are drawn; remove it", s->from);
+    if (m->n_layers == 0) /* in a folder that was not opened */
+        return 0;
+    if (s->init.proj_std > 0 && !any_layer(m->layers, m->n_layers, has_projection))
+        return err_set_at(
+            err, -EINVAL, "init.proj_std",
+            "the model has no attention, mlp or swiglu layer, so it changes nothing; remove it");
+    if (s->init.embedding_std > 0 && !any_layer(m->layers, m->n_layers, is_embedding))
+        return err_set_at(
+            err, -EINVAL, "init.embedding_std",
+            "the model has neither an embedding nor positions, so it changes nothing; remove it");
+    return 0;
+}

@@ -1,0 +1,612 @@
+/* The model section: "mlp" and "chain" become the chain of layers that kernels/layer.h describes; spec_transformer.c has
+ * the others.
+ *
+ * A linear map with its activation and dropout is one layer (LAYER_dense): fewer blocks, less saved. Sizes
+ * are checked as layers are added, so that no product of a user's numbers is ever computed unchecked further
+ * on. The number of layers is capped, which also bounds what nested repeats can cost: an empty block is
+ * refused, so every turn adds a layer.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/vec.h"
+#include "daemon/spec/spec_private.h"
+#include "daemon/spec/transformer.h"
+
+#define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8) /* W, dW and two moments, with room to spare */
+
+struct builder {
+    const struct spec_reader *r;
+    VEC(struct layer) layers;
+    uint32_t width; /* elements per row after the last layer */
+    uint32_t seq;   /* tokens per row; 1: the rows are not sequences */
+    uint32_t vocab; /* of the tokens that come in; 0: none do, or they are embedded */
+    uint64_t weight_bytes;
+    bool inside;  /* of another layer */
+    bool trained; /* some layer has weights */
+    bool ended;   /* by a layer that is a loss */
+};
+
+static int fail_not_tokens(const struct builder *b, const char *path, const char *op)
+{
+    if (b->vocab > 0)
+        return err_set_at(b->r->err, -EINVAL, path, "%s works on vectors; put {\"op\":\"embedding\",\"out\":64} first", op);
+    return err_set_at(b->r->err, -EINVAL, path,
+                      "%s works on sequences; give \"input\": {\"tokens\": 64, \"vocab\": 256} and begin with "
+                      "{\"op\":\"embedding\",\"out\":64}",
+                      op);
+}
+
+static int check_place(const struct builder *b, const char *path, const struct layer *l)
+{
+    const char *name = layer_type(l)->name;
+
+    if (b->ended)
+        return err_set_at(b->r->err, -EINVAL, path, "comes after the loss, which is the last layer");
+    if ((l->kind == LAYER_embedding) != (b->vocab > 0))
+        return l->kind == LAYER_embedding
+                   ? err_set_at(b->r->err, -EINVAL, path,
+                                "an embedding is the first layer of a model with \"input\": {\"tokens\": 64, "
+                                "\"vocab\": 256}")
+                   : fail_not_tokens(b, path, name);
+    if (b->seq == 1 && (l->kind == LAYER_attention || l->kind == LAYER_positions || l->kind == LAYER_lm_head))
+        return fail_not_tokens(b, path, name);
+    return 0;
+}
+
+/* Elements that a layer's row has when a token has so many. */
+static int row_elements(const struct builder *b, const char *path, uint32_t per_token, uint32_t *ret)
+{
+    uint64_t n = (uint64_t)per_token * b->seq;
+
+    if (n > SPEC_MAX_DIM)
+        return err_set_at(b->r->err, -EINVAL, path, "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u",
+                          b->seq, per_token, SPEC_MAX_DIM);
+    *ret = (uint32_t)n;
+    return 0;
+}
+
+/* `path` is where the user asked for it. Fills in position and widths; `out` of a dense layer or an embedding is that of a
+ * token. */
+static int add_layer(struct builder *b, const char *path, struct layer l)
+{
+    struct layer_sizes size;
+    int r = check_place(b, path, &l);
+
+    if (r < 0)
+        return r;
+    if (b->layers.n >= SPEC_MAX_LAYERS)
+        return err_set_at(b->r->err, -EINVAL, path, "the model has more than %u layers", SPEC_MAX_LAYERS);
+    l.id = l.key = (uint32_t)b->layers.n;
+    l.in = b->width;
+    l.seq = b->seq;
+    if (l.kind == LAYER_dense || l.kind == LAYER_embedding)
+        r = row_elements(b, path, l.out, &l.out);
+    else if (l.kind != LAYER_block)
+        l.out = layer_type(&l)->is_loss ? 0 : l.in;
+    if (r < 0)
+        return r;
+    layer_type(&l)->sizes(&l, 1, &size);
+    if (!checked_add(b->weight_bytes, l.tied ? 0 : size.w, &b->weight_bytes) || b->weight_bytes > MAX_WEIGHT_BYTES)
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "with this layer of %" PRIu32 " x %" PRIu32
+                          " the weights take more than 2^50 bytes; make it smaller",
+                          l.in / l.seq, l.out / l.seq);
+    b->trained |= size.w > 0;
+    b->ended = layer_type(&l)->is_loss;
+    b->width = b->ended ? b->width : l.out;
+    b->vocab = 0;
+    vec_push(&b->layers, l);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ parts of both */
+
+static int read_token_input(struct builder *b, const struct json *node)
+{
+    struct spec *s = b->r->s;
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "model.input", b->r->err);
+    spec_take_u32(&o, "tokens", JSON_REQUIRED, 2, SPEC_MAX_DIM, &b->seq);
+    spec_take_u32(&o, "vocab", JSON_REQUIRED, 2, 1u << 24, &b->vocab);
+    s->tokens = true;
+    s->seq = b->width = s->features = b->seq;
+    s->vocab = b->vocab;
+    return json_obj_end(&o);
+}
+
+static int read_input(struct builder *b, const struct json *node)
+{
+    static const char path[] = "model.input";
+    uint64_t product = 1, dim;
+    char at[64];
+    size_t i = 0;
+    int r;
+
+    if (json_type(node) == JSON_OBJECT)
+        return read_token_input(b, node);
+    if (json_type(node) != JSON_ARRAY) {
+        r = json_u64(node, path, &product, b->r->err);
+        if (r < 0)
+            return r;
+    } else {
+        if (json_array_size(node) == 0)
+            return err_set_at(b->r->err, -EINVAL, path, "must have at least one dimension, e.g. [28,28]");
+        for (const struct json *d = json_array_first(node); d; d = json_array_next(d), i++) {
+            json_path_index(at, sizeof at, path, i);
+            r = json_u64(d, at, &dim, b->r->err);
+            if (r < 0)
+                return r;
+            if (!checked_mul(product, dim, &product) || product > SPEC_MAX_DIM)
+                return err_set_at(b->r->err, -EINVAL, at, "the input has more than %u elements",
+                                  SPEC_MAX_DIM);
+        }
+    }
+    if (product < 1 || product > SPEC_MAX_DIM)
+        return err_set_at(b->r->err, -EINVAL, path, "must have from 1 to %u elements, found %" PRIu64,
+                          SPEC_MAX_DIM, product);
+    b->width = b->r->s->features = (uint32_t)product;
+    return 0;
+}
+
+static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
+
+/* Loss layers come last; what is before them decides the number of classes. */
+static int add_loss(struct builder *b, int loss, const char *width_path)
+{
+    struct spec *s = b->r->s;
+    enum layer_kind kind = loss == 0 ? LAYER_mse : LAYER_softmax_xent;
+
+    if (b->ended) /* its last layer is one */
+        return 0;
+    if (s->tokens && kind == LAYER_mse)
+        return err_set_at(b->r->err, -EINVAL, "model.loss",
+                          "tokens are classes; write \"softmax_xent\" or end the layers with {\"op\":\"lm_head\"}");
+    if (s->tokens && b->width / b->seq < s->vocab)
+        return err_set_at(b->r->err, -EINVAL, width_path,
+                          "the last layer gives %" PRIu32 " classes per token, but the vocabulary has %" PRIu32
+                          "; end the layers with {\"op\":\"lm_head\"} or a linear of that width",
+                          b->width / b->seq, s->vocab);
+    if (kind == LAYER_softmax_xent && b->width < 2)
+        return err_set_at(
+            b->r->err, -EINVAL, width_path,
+            "softmax_xent needs at least 2 classes; write 2, or \"loss\": \"mse\" for one output");
+    s->classes = b->width / b->seq;
+    s->mse = kind == LAYER_mse;
+    return add_layer(b, "model.loss", (struct layer){.kind = kind});
+}
+
+static const char *const no_names[] = {NULL};
+
+static bool take_activation(struct json_obj *o, enum act *ret)
+{
+    const char *names[ACT_COUNT + 1] = {NULL};
+    int act;
+
+    memcpy(names, act_names, sizeof act_names);
+    if (!spec_take_choice(o, "activation", JSON_OPTIONAL, names, no_names, &act))
+        return false;
+    *ret = (enum act)act;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------ mlp */
+
+static int add_hidden(struct builder *b, const struct json *node, const struct layer *like)
+{
+    struct layer l = *like;
+    uint64_t width;
+    char at[64];
+    size_t i = 0;
+    int r = 0;
+
+    if (json_type(node) != JSON_ARRAY)
+        return err_set_at(b->r->err, -EINVAL, "model.hidden", "must be an array of widths, e.g. [1024,1024]");
+    for (const struct json *h = json_array_first(node); h && r == 0; h = json_array_next(h), i++) {
+        json_path_index(at, sizeof at, "model.hidden", i);
+        r = json_u64(h, at, &width, b->r->err);
+        if (r < 0)
+            return r;
+        if (width < 1 || width > SPEC_MAX_DIM)
+            return err_set_at(b->r->err, -EINVAL, at, "a width must be from 1 to %u, found %" PRIu64,
+                              SPEC_MAX_DIM, width);
+        l.out = (uint32_t)width;
+        r = add_layer(b, at, l);
+    }
+    return r;
+}
+
+static int read_mlp(struct builder *b, const struct json *node)
+{
+    struct layer hidden = {.kind = LAYER_dense, .act = ACT_RELU, .bias = true}, last;
+    const struct json *input = NULL, *widths = NULL;
+    const char *type;
+    double dropout = 0;
+    uint32_t classes = 0;
+    int loss = 1, r;
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "model", b->r->err);
+    json_take_string(&o, "type", JSON_REQUIRED, &type);
+    json_take(&o, "input", JSON_REQUIRED, &input);
+    json_take(&o, "hidden", JSON_REQUIRED, &widths);
+    spec_take_u32(&o, "classes", JSON_REQUIRED, 1, SPEC_MAX_DIM, &classes);
+    take_activation(&o, &hidden.act);
+    spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
+    json_take_bool(&o, "bias", JSON_OPTIONAL, &hidden.bias);
+    json_take_enum(&o, "loss", JSON_OPTIONAL, loss_names, &loss);
+    r = json_obj_end(&o);
+    if (r < 0)
+        return r;
+    hidden.dropout = (float)dropout;
+    spec_set_layer_init(b->r->s, &hidden);
+    last =
+        (struct layer){.kind = LAYER_dense, .out = classes, .bias = hidden.bias, .init_std = hidden.init_std};
+    r = read_input(b, input);
+    if (r == 0)
+        r = add_hidden(b, widths, &hidden);
+    if (r == 0)
+        r = add_layer(b, "model.classes", last);
+    return r < 0 ? r : add_loss(b, loss, "model.classes");
+}
+
+/* ------------------------------------------------------------------------------------------ chain */
+
+enum chain_op {
+    OP_ATTENTION,
+    OP_DROPOUT,
+    OP_EMBEDDING,
+    OP_GELU,
+    OP_GELU_ERF,
+    OP_LAYERNORM,
+    OP_LINEAR,
+    OP_LM_HEAD,
+    OP_MLP,
+    OP_POSITIONS,
+    OP_RELU,
+    OP_RMSNORM,
+    OP_SILU,
+    OP_SWIGLU,
+    OP_TANH,
+};
+static const char *const chain_ops[] = {"attention", "dropout", "embedding", "gelu",    "gelu_erf", "layernorm",
+                                        "linear",    "lm_head", "mlp",       "positions", "relu",     "rmsnorm",
+                                        "silu",      "swiglu",  "tanh",      NULL};
+static const char *const later_ops[] = {"add", "avgpool", "batchnorm", "conv", "flatten", "maxpool", NULL};
+
+static void take_dropout(struct json_obj *o, const char *key, enum json_need need, float *ret)
+{
+    double p = 0;
+
+    if (spec_take_float(o, key, need, SPEC_FRACTION, &p))
+        *ret = (float)p;
+}
+
+static void read_linear(const struct builder *b, struct json_obj *o, struct layer *l)
+{
+    l->kind = LAYER_dense;
+    l->bias = true;
+    spec_take_layer_init(b->r, o, l);
+    spec_take_u32(o, "out", JSON_REQUIRED, 1, SPEC_MAX_DIM, &l->out);
+    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+    take_activation(o, &l->act);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+}
+
+static void read_norm(struct json_obj *o, struct layer *l, bool rms)
+{
+    double eps = 1e-5;
+
+    l->kind = LAYER_norm;
+    l->rms = rms;
+    l->bias = !rms;
+    if (!rms)
+        json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+    spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
+    l->eps = (float)eps;
+}
+
+static void read_attention(const struct builder *b, struct json_obj *o, struct layer *l)
+{
+    uint32_t width = b->width / b->seq;
+    double theta = 0;
+
+    l->kind = LAYER_attention;
+    l->bias = true;
+    spec_take_layer_init(b->r, o, l);
+    spec_take_u32(o, "heads", JSON_REQUIRED, 1, 1u << 16, &l->heads);
+    l->kv_heads = l->heads;
+    spec_take_u32(o, "kv_heads", JSON_OPTIONAL, 1, 1u << 16, &l->kv_heads);
+    spec_take_float(o, "rope_theta", JSON_OPTIONAL, SPEC_POSITIVE, &theta);
+    l->rope_theta = (float)theta;
+    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+    take_dropout(o, "score_dropout", JSON_OPTIONAL, &l->score_dropout);
+    if (l->heads > 0 && width % l->heads != 0)
+        json_fail(o, "heads", -EINVAL, "%" PRIu32 " heads do not divide a width of %" PRIu32, l->heads, width);
+    else if (l->kv_heads > 0 && l->heads % l->kv_heads != 0)
+        json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads", l->kv_heads, l->heads);
+    else if (theta > 0 && l->heads > 0 && width / l->heads % 2 != 0)
+        json_fail(o, "rope_theta", -EINVAL, "rotary positions turn pairs, but a head has %" PRIu32 " elements",
+                  width / l->heads);
+}
+
+static void read_mlp_op(const struct builder *b, struct json_obj *o, struct layer *l, bool gated)
+{
+    l->kind = LAYER_mlp;
+    spec_take_layer_init(b->r, o, l);
+    l->gated = gated;
+    l->bias = !gated;
+    l->act = gated ? ACT_NONE : ACT_GELU;
+    spec_take_u32(o, "hidden", JSON_REQUIRED, 1, 1u << 24, &l->hidden);
+    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+    if (!gated)
+        take_activation(o, &l->act);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+}
+
+static void read_positions(const struct builder *b, struct json_obj *o, struct layer *l)
+{
+    l->kind = LAYER_positions;
+    l->positions = b->seq;
+    spec_take_layer_init(b->r, o, l);
+    spec_take_u32(o, "count", JSON_OPTIONAL, b->seq, 1u << 24, &l->positions);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+}
+
+/* Tied: to the embedding, which is the first layer. */
+static void read_lm_head(const struct builder *b, struct json_obj *o, struct layer *l)
+{
+    const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
+    const struct json *init;
+
+    l->kind = LAYER_lm_head;
+    l->vocab = b->r->s->vocab;
+    b->r->s->classes = l->vocab;
+    json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
+    if (!l->tied) /* else its weights are the embedding's */
+        spec_take_layer_init(b->r, o, l);
+    else if (json_take(o, "init", JSON_OPTIONAL, &init))
+        json_fail(o, "init", -EINVAL, "a tied lm_head has the weights of the embedding; move \"init\" there");
+    if (b->inside)
+        json_fail(o, "op", -EINVAL, "the loss is the last layer of the model, not inside another");
+    else if (l->tied && (!first || first->kind != LAYER_embedding || first->out != b->width))
+        json_fail(o, "tied", -EINVAL,
+                  "an embedding as wide as the last layer must be the first; write false, or change a width");
+}
+
+static void read_embedding(const struct builder *b, struct json_obj *o, struct layer *l)
+{
+    l->kind = LAYER_embedding;
+    l->vocab = b->vocab;
+    spec_take_layer_init(b->r, o, l);
+    spec_take_u32(o, "out", JSON_REQUIRED, 1, 1u << 24, &l->out);
+    if (b->inside)
+        json_fail(o, "op", -EINVAL, "an embedding is the first layer of the model, not inside another");
+}
+
+static void read_op_keys(const struct builder *b, enum chain_op op, struct json_obj *o, struct layer *l)
+{
+    switch (op) {
+    case OP_ATTENTION:
+        read_attention(b, o, l);
+        break;
+    case OP_DROPOUT:
+        l->kind = LAYER_dropout;
+        take_dropout(o, "p", JSON_REQUIRED, &l->dropout);
+        break;
+    case OP_EMBEDDING:
+        read_embedding(b, o, l);
+        break;
+    case OP_LAYERNORM:
+    case OP_RMSNORM:
+        read_norm(o, l, op == OP_RMSNORM);
+        break;
+    case OP_LINEAR:
+        read_linear(b, o, l);
+        break;
+    case OP_LM_HEAD:
+        read_lm_head(b, o, l);
+        break;
+    case OP_MLP:
+    case OP_SWIGLU:
+        read_mlp_op(b, o, l, op == OP_SWIGLU);
+        break;
+    case OP_POSITIONS:
+        read_positions(b, o, l);
+        break;
+    case OP_GELU:
+        l->act = ACT_GELU;
+        break;
+    case OP_GELU_ERF:
+        l->act = ACT_GELU_ERF;
+        break;
+    case OP_RELU:
+        l->act = ACT_RELU;
+        break;
+    case OP_SILU:
+        l->act = ACT_SILU;
+        break;
+    case OP_TANH:
+        l->act = ACT_TANH;
+        break;
+    }
+}
+
+static int read_op(struct builder *b, const struct json *node, const char *path)
+{
+    struct layer l = {.kind = LAYER_activation};
+    struct json_obj o;
+    int op = -1, r;
+
+    json_obj_begin(&o, node, path, b->r->err);
+    if (spec_take_choice(&o, "op", JSON_REQUIRED, chain_ops, later_ops, &op))
+        read_op_keys(b, (enum chain_op)op, &o, &l);
+    r = json_obj_end(&o);
+    return r < 0 ? r : add_layer(b, path, l);
+}
+
+static int read_layers(struct builder *b, const struct json *node, const char *path);
+
+static int read_repeat(struct builder *b, const struct json *node, const char *path)
+{
+    const struct json *block = NULL;
+    uint64_t times = 0;
+    char inside[256];
+    struct json_obj o;
+    int r;
+
+    json_obj_begin(&o, node, path, b->r->err);
+    spec_take_u64(&o, "repeat", JSON_REQUIRED, 1, SPEC_MAX_LAYERS, &times);
+    json_take(&o, "block", JSON_REQUIRED, &block);
+    r = json_obj_end(&o);
+    json_path_key(inside, sizeof inside, path, "block");
+    for (uint64_t i = 0; r == 0 && i < times; i++)
+        r = read_layers(b, block, inside);
+    return r;
+}
+
+static uint32_t count_inner(const struct layer *l)
+{
+    uint32_t n = l->n_inner;
+    for (uint32_t i = 0; i < l->n_inner; i++)
+        n += count_inner(&l->inner[i]);
+    return n;
+}
+
+/* Their places, "0", "1", ...: before the names of their parameters, so that no two are the same in a checkpoint. */
+static void name_inner(struct arena *arena, struct layer *layers, size_t n)
+{
+    char name[24];
+
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%zu", i);
+        layers[i].name = arena_strdup(arena, name);
+    }
+}
+
+/* {"residual": [...]} or {"block": [...]}: layers that become one. */
+static int read_composite(struct builder *b, const struct json *node, const char *path, const char *key)
+{
+    struct layer l = {.kind = strcmp(key, "residual") == 0 ? LAYER_residual : LAYER_block};
+    struct builder in = {
+        .r = b->r, .width = b->width, .seq = b->seq, .weight_bytes = b->weight_bytes, .inside = true};
+    const struct json *list = NULL;
+    char inside[256];
+    struct json_obj o;
+    int r;
+
+    json_obj_begin(&o, node, path, b->r->err);
+    json_take(&o, key, JSON_REQUIRED, &list);
+    r = json_obj_end(&o);
+    json_path_key(inside, sizeof inside, path, key);
+    if (r == 0 && b->vocab > 0)
+        r = fail_not_tokens(b, path, key);
+    if (r == 0)
+        r = read_layers(&in, list, inside);
+    name_inner(b->r->s->arena, in.layers.at, in.layers.n);
+    l.out = in.width;
+    l.n_inner = (uint32_t)in.layers.n;
+    l.inner = r == 0 ? arena_memdup(b->r->s->arena, in.layers.at, in.layers.n * sizeof *in.layers.at) : NULL;
+    vec_free(&in.layers);
+    if (r < 0)
+        return r;
+    if (l.kind == LAYER_residual && l.out != b->width)
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "a residual gives what it takes, but %" PRIu32 " elements go in and %" PRIu32 " come out",
+                          b->width / b->seq, l.out / b->seq);
+    if (count_inner(&l) > LAYER_MAX_INNER)
+        return err_set_at(b->r->err, -EINVAL, path, "one layer may have at most %u inside", LAYER_MAX_INNER);
+    return add_layer(b, path, l);
+}
+
+static int read_link(struct builder *b, const struct json *node, const char *path)
+{
+    if (json_type(node) == JSON_OBJECT && json_get(node, "repeat"))
+        return read_repeat(b, node, path);
+    if (json_type(node) == JSON_OBJECT && json_get(node, "residual"))
+        return read_composite(b, node, path, "residual");
+    if (json_type(node) == JSON_OBJECT && json_get(node, "block"))
+        return read_composite(b, node, path, "block");
+    return read_op(b, node, path);
+}
+
+/* Recursion is bounded by the depth of JSON documents. */
+static int read_layers(struct builder *b, const struct json *node, const char *path)
+{
+    char at[256];
+    size_t i = 0;
+    int r = 0;
+
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) == 0)
+        return err_set_at(b->r->err, -EINVAL, path, "must be an array of at least one layer");
+    for (const struct json *l = json_array_first(node); l && r == 0; l = json_array_next(l), i++) {
+        json_path_index(at, sizeof at, path, i);
+        r = read_link(b, l, at);
+    }
+    return r;
+}
+
+static int read_chain(struct builder *b, const struct json *node)
+{
+    const struct json *input = NULL, *layers = NULL;
+    const char *type;
+    struct json_obj o;
+    int loss = 1, r;
+
+    json_obj_begin(&o, node, "model", b->r->err);
+    json_take_string(&o, "type", JSON_REQUIRED, &type);
+    json_take(&o, "input", JSON_REQUIRED, &input);
+    json_take(&o, "layers", JSON_REQUIRED, &layers);
+    json_take_enum(&o, "loss", JSON_OPTIONAL, loss_names, &loss);
+    r = json_obj_end(&o);
+    if (r == 0)
+        r = read_input(b, input);
+    if (r == 0)
+        r = read_layers(b, layers, "model.layers");
+    if (r == 0 && !b->trained)
+        r = err_set_at(
+            b->r->err, -EINVAL, "model.layers",
+            "no layer has weights, so there is nothing to train; add {\"op\":\"linear\",\"out\":10}");
+    return r < 0 ? r : add_loss(b, loss, "model.layers");
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+static int read_by_type(struct builder *b, const struct json *node)
+{
+    static const char *const types[] = {"mlp", "chain", "gpt2", "llama", NULL};
+    static const char *const later[] = {"resnet", "vgg", NULL};
+    struct json_obj o;
+    int type = 0;
+
+    if (json_type(node) == JSON_OBJECT && (json_get(node, "from") || json_get(node, "config")))
+        return spec_read_hf(b->r, node);
+    json_obj_begin(&o, node, "model", b->r->err);
+    spec_take_choice(&o, "type", JSON_REQUIRED, types, later, &type);
+    if (o.status < 0)
+        return json_obj_end(&o);
+    if (type >= 2)
+        return spec_read_transformer(b->r, node, type == 2 ? ARCH_GPT2 : ARCH_LLAMA);
+    return type == 0 ? read_mlp(b, node) : read_chain(b, node);
+}
+
+int spec_read_model(const struct spec_reader *r, const struct json *node)
+{
+    struct builder b = {.r = r, .seq = 1};
+    int status = read_by_type(&b, node);
+
+    if (status == 0 && b.layers.n > 0) {
+        r->s->model.n_layers = (uint32_t)b.layers.n;
+        r->s->model.layers = arena_memdup(r->s->arena, b.layers.at, b.layers.n * sizeof *b.layers.at);
+        model_number(&r->s->model);
+    }
+    vec_free(&b.layers);
+    return status;
+}

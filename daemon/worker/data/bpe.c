@@ -1,0 +1,431 @@
+/* Byte-level BPE. See bpe.h.
+ *
+ * The files write bytes as characters: printable Latin-1 as itself, the rest as U+0100 and up, in their order. Both are
+ * read back into bytes at once, so that tokens, pairs and texts are bytes everywhere else. Two hash tables, open addressing:
+ * from bytes to id, and from a pair of ids to its merge. A word is joined by ids alone.
+ */
+#include "daemon/worker/data/bpe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/utf8.h"
+#include "base/fs.h"
+
+#define VOCAB    "vocab.json"
+#define MERGES   "merges.txt"
+#define FILE_MAX (64u << 20)
+
+struct token {
+    char *at; /* NULL: no token has this id */
+    size_t n;
+};
+
+struct merge {
+    uint64_t pair; /* left << 32 | right */
+    uint32_t rank; /* from 1; 0: an empty place of the table */
+    int32_t id;    /* of what it makes */
+};
+
+struct bpe {
+    struct token *tokens; /* [vocab] */
+    uint32_t vocab;
+    int32_t *by_bytes; /* [places]: an id, or -1 */
+    struct merge *merges;
+    size_t places, merge_places; /* powers of two */
+    struct arena *arena;
+    int32_t bytes[256]; /* tokens of one byte; -1: none */
+};
+
+/* ---- files ---- */
+
+bool bpe_is_there(const char *dir)
+{
+    char path[FS_PATH_BYTES];
+    fs_path(path, sizeof path, dir, VOCAB);
+    bool vocab = access(path, F_OK) == 0;
+    fs_path(path, sizeof path, dir, MERGES);
+    return vocab && access(path, F_OK) == 0;
+}
+
+/* Through links: the hub's cache is made of them. malloc'ed, NUL-terminated. */
+static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
+    struct stat st;
+    if (fd < 0)
+        return fs_fail(err, -errno, NULL, path, "open");
+    if (fstat(fd, &st) < 0)
+        r = -errno;
+    else if (!S_ISREG(st.st_mode))
+        r = -EINVAL;
+    else if (st.st_size > FILE_MAX)
+        r = -EFBIG;
+    char *text = r == 0 ? malloc((size_t)st.st_size + 1) : NULL;
+    if (r == 0)
+        r = text == NULL ? -ENOMEM : fs_pread_all(fd, text, (uint64_t)st.st_size, 0);
+    close(fd);
+    if (r < 0) {
+        free(text);
+        return fs_fail(err, r, NULL, path, "read");
+    }
+    text[st.st_size] = '\0';
+    *ret = text;
+    *ret_bytes = (size_t)st.st_size;
+    return 0;
+}
+
+/* ---- how the files write bytes ---- */
+
+static bool stands_for_itself(uint32_t c)
+{
+    return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
+}
+
+/* The byte that a character stands for; -1: none. */
+static int byte_of(uint32_t c)
+{
+    uint32_t next = 0x100;
+    if (stands_for_itself(c))
+        return (int)c;
+    for (uint32_t byte = 0; byte < 256; byte++)
+        if (!stands_for_itself(byte) && next++ == c)
+            return (int)byte;
+    return -1;
+}
+
+/* A character of one or two bytes: there are no others in that alphabet. 0: something else. */
+static uint32_t decode_char(const char *s, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    return n == 1 ? p[0] : n == 2 ? (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f) : 0;
+}
+
+/* The bytes that a text of the files stands for, in place, so many; -1: it has characters that stand for none. */
+static ptrdiff_t to_bytes(char *text, size_t n)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < n;) {
+        size_t length = utf8_char_bytes(text + i, n - i);
+        int byte = byte_of(decode_char(text + i, length));
+        if (length == 0 || byte < 0)
+            return -1;
+        text[to++] = (char)byte;
+        i += length;
+    }
+    return (ptrdiff_t)to;
+}
+
+/* ---- tables ---- */
+
+static size_t places_for(size_t n)
+{
+    size_t places = 16;
+    while (places < 2 * n)
+        places *= 2;
+    return places;
+}
+
+static uint64_t hash_bytes(const char *p, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)p[i]) * 0x100000001b3ull;
+    return h ^ h >> 29;
+}
+
+static uint64_t hash_pair(uint64_t pair)
+{
+    pair = (pair ^ pair >> 31) * 0x9E3779B97F4A7C15ull;
+    return pair ^ pair >> 29;
+}
+
+/* Where a token of these bytes is, or would be. */
+static int32_t *place_of(const struct bpe *b, const char *p, size_t n)
+{
+    size_t at = hash_bytes(p, n) & (b->places - 1);
+    for (;; at = (at + 1) & (b->places - 1)) {
+        int32_t id = b->by_bytes[at];
+        if (id < 0 || (b->tokens[id].n == n && memcmp(b->tokens[id].at, p, n) == 0))
+            return &b->by_bytes[at];
+    }
+}
+
+static struct merge *merge_of(const struct bpe *b, uint64_t pair)
+{
+    size_t at = hash_pair(pair) & (b->merge_places - 1);
+    while (b->merges[at].rank > 0 && b->merges[at].pair != pair)
+        at = (at + 1) & (b->merge_places - 1);
+    return &b->merges[at];
+}
+
+int64_t bpe_find(const struct bpe *b, const char *text, size_t bytes)
+{
+    return *place_of(b, text, bytes);
+}
+
+const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
+{
+    if (id >= b->vocab || b->tokens[id].at == NULL)
+        return NULL;
+    *ret_bytes = b->tokens[id].n;
+    return b->tokens[id].at;
+}
+
+/* ---- vocab.json ---- */
+
+/* Special tokens, with characters that stand for no byte, are their own text. */
+static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
+{
+    const char *key = json_key(member);
+    char shown[96];
+    uint64_t id = 0;
+    utf8_copy(shown, sizeof shown, key);
+    if (json_u64(member, path, &id, NULL) < 0 || id >= b->vocab)
+        return err_set_at(err, -EINVAL, path,
+                          "the id of \"%s\" is not a number below %" PRIu32
+                          ", the model's vocabulary; is this the tokenizer of another model?",
+                          shown, b->vocab);
+    if (b->tokens[id].at != NULL)
+        return err_set_at(err, -EINVAL, path, "\"%s\" has the id %" PRIu64 ", which another token has", shown,
+                          id);
+    struct token *t = &b->tokens[id];
+    t->n = strlen(key);
+    t->at = arena_memdup(b->arena, key, t->n + 1);
+    ptrdiff_t bytes = to_bytes(t->at, t->n);
+    if (bytes < 0)
+        memcpy(t->at, key, t->n + 1);
+    else
+        t->n = (size_t)bytes;
+    int32_t *place = place_of(b, t->at, t->n);
+    if (*place < 0)
+        *place = (int32_t)id;
+    return 0;
+}
+
+static int read_vocab(struct bpe *b, const char *path, struct err *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct json *doc = NULL;
+    int r = read_file(path, &text, &bytes, err);
+    if (r == 0)
+        r = json_parse(text, bytes, path, false, &doc, err);
+    if (r == 0 && json_type(doc) != JSON_OBJECT)
+        r = err_set_at(err, -EINVAL, path, "expected an object, {token: id}, found %s",
+                       json_type_name(json_type(doc)));
+    for (const struct json *m = r == 0 ? json_array_first(doc) : NULL; m != NULL && r == 0;
+         m = json_array_next(m))
+        r = add_token(b, m, path, err);
+    json_free(doc);
+    free(text);
+    for (int i = 0; i < 256; i++)
+        b->bytes[i] = *place_of(b, (const char[]){(char)i}, 1);
+    return r;
+}
+
+/* ---- merges.txt ---- */
+
+static int fail_line(const char *path, uint32_t line, struct err *err)
+{
+    return err_set_at(err, -EINVAL, path,
+                      "line %" PRIu32 " is not two tokens of " VOCAB " that make a third one", line);
+}
+
+/* One line, "left right": two tokens that together are one. */
+static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
+                     struct err *err)
+{
+    char *space = strchr(line, ' ');
+    ptrdiff_t left = space != NULL ? to_bytes(line, (size_t)(space - line)) : -1,
+              right = left > 0 ? to_bytes(space + 1, strlen(space + 1)) : -1;
+    if (left <= 0 || right <= 0)
+        return fail_line(path, number, err);
+    int32_t a = *place_of(b, line, (size_t)left), c = *place_of(b, space + 1, (size_t)right);
+    memmove(line + left, space + 1, (size_t)right);
+    int32_t id = *place_of(b, line, (size_t)(left + right));
+    if (a < 0 || c < 0 || id < 0)
+        return fail_line(path, number, err);
+    struct merge *m = merge_of(b, (uint64_t)a << 32 | (uint32_t)c);
+    if (m->rank == 0)
+        *m = (struct merge){(uint64_t)a << 32 | (uint32_t)c, rank, id};
+    return 0;
+}
+
+static size_t count_lines(const char *text)
+{
+    size_t n = 1;
+    for (; *text != '\0'; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* The first line may be "#version: 0.2". */
+static int read_merges(struct bpe *b, const char *path, struct err *err)
+{
+    char *text = NULL, *save = NULL;
+    size_t bytes = 0;
+    uint32_t number = 0, rank = 0;
+    int r = read_file(path, &text, &bytes, err);
+    if (r < 0)
+        return r;
+    b->merge_places = places_for(count_lines(text));
+    b->merges = calloc(b->merge_places, sizeof *b->merges);
+    if (b->merges == NULL)
+        r = err_set_at(err, -ENOMEM, path, "no memory for the merges");
+    for (char *line = text; r == 0 && line != NULL; line = save) {
+        save = strchr(line, '\n');
+        if (save != NULL)
+            *save++ = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        number++;
+        if (line[0] == '\0' || (number == 1 && strncmp(line, "#version", 8) == 0))
+            continue;
+        r = add_merge(b, line, ++rank, number, path, err);
+    }
+    free(text);
+    return r;
+}
+
+/* ---- opening ---- */
+
+static int load(struct bpe *b, const char *dir, struct err *err)
+{
+    char path[FS_PATH_BYTES];
+    b->places = places_for(b->vocab);
+    b->tokens = calloc(b->vocab, sizeof *b->tokens);
+    b->by_bytes = malloc(b->places * sizeof *b->by_bytes);
+    if (b->tokens == NULL || b->by_bytes == NULL)
+        return err_set(err, -ENOMEM, "no memory for a vocabulary of %" PRIu32, b->vocab);
+    memset(b->by_bytes, 0xff, b->places * sizeof *b->by_bytes);
+    fs_path(path, sizeof path, dir, VOCAB);
+    int r = read_vocab(b, path, err);
+    if (r < 0)
+        return r;
+    fs_path(path, sizeof path, dir, MERGES);
+    return read_merges(b, path, err);
+}
+
+int bpe_open(const char *dir, uint32_t vocab, struct bpe **ret, struct err *err)
+{
+    struct bpe *b = calloc(1, sizeof *b);
+    if (b == NULL)
+        return err_set(err, -ENOMEM, "no memory");
+    b->vocab = vocab;
+    b->arena = arena_create();
+    int r = load(b, dir, err);
+    if (r < 0)
+        bpe_close(b);
+    else
+        *ret = b;
+    return r;
+}
+
+void bpe_close(struct bpe *b)
+{
+    if (b == NULL)
+        return;
+    free(b->tokens);
+    free(b->by_bytes);
+    free(b->merges);
+    arena_destroy(b->arena);
+    free(b);
+}
+
+/* ---- words ---- */
+
+enum class { SPACE, LETTER, DIGIT, OTHER };
+
+static enum class class_of(char c) {
+    unsigned char u = (unsigned char)c; if (u == ' ' || (u >= '\t' && u <= '\r')) return SPACE;
+    if (u >= '0' && u <= '9') return DIGIT;
+    return u >= 0x80 || (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ? LETTER : OTHER;
+}
+
+/* Bytes of 's 't 're 've 'm 'll 'd at the beginning; 0: none. */
+static size_t contraction(const char *s, size_t n)
+{
+    static const char *const all[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strlen(all[i]) <= n && memcmp(s, all[i], strlen(all[i])) == 0)
+            return strlen(all[i]);
+    return 0;
+}
+
+static size_t run_of(const char *s, size_t n, enum class class)
+{
+    size_t i = 0;
+    while (i < n && class_of(s[i]) == class)
+        i++;
+    return i;
+}
+
+/* Bytes of the first word of a text. Of spaces before a word the last one is left to it. */
+static size_t word_bytes(const char *s, size_t n)
+{
+    size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
+    if (length > 0)
+        return length;
+    if (class_of(s[skip]) != SPACE)
+        return skip + run_of(s + skip, n - skip, class_of(s[skip]));
+    length = run_of(s, n, SPACE);
+    return length < n && length > 1 ? length - 1 : length;
+}
+
+static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
+{
+    const struct merge *best = NULL;
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct merge *m = merge_of(b, (uint64_t)ids[i] << 32 | (uint32_t)ids[i + 1]);
+        if (m->rank > 0 && (best == NULL || m->rank < best->rank))
+            best = m;
+    }
+    return best;
+}
+
+/* Joins all pairs of that kind, left to right; returns how many ids are left. */
+static size_t join(const struct merge *m, int32_t *ids, size_t n)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool pair = i + 1 < n && ((uint64_t)ids[i] << 32 | (uint32_t)ids[i + 1]) == m->pair;
+        ids[to++] = pair ? m->id : ids[i];
+        i += pair;
+    }
+    return to;
+}
+
+static int encode_word(const struct bpe *b, const char *word, size_t bytes, struct bpe_ids *ret,
+                       struct err *err)
+{
+    size_t first = ret->list.n, n = bytes;
+    for (size_t i = 0; i < bytes; i++) {
+        int32_t id = b->bytes[(unsigned char)word[i]];
+        if (id < 0)
+            return err_set(err, -EINVAL, "the vocabulary has no token for the byte 0x%02x",
+                           (unsigned char)word[i]);
+        vec_push(&ret->list, id);
+    }
+    int32_t *ids = ret->list.at + first;
+    for (const struct merge *m; n > 1 && (m = find_first_merge(b, ids, n)) != NULL;)
+        n = join(m, ids, n);
+    ret->list.n = first + n;
+    return 0;
+}
+
+int bpe_encode(const struct bpe *b, const char *text, size_t bytes, struct bpe_ids *ret, struct err *err)
+{
+    int r = 0;
+    for (size_t at = 0, n; r == 0 && at < bytes; at += n) {
+        n = word_bytes(text + at, bytes - at);
+        r = encode_word(b, text + at, n, ret, err);
+    }
+    return r;
+}

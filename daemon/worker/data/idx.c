@@ -1,0 +1,352 @@
+/* Reading IDX files: 0 0 type rank, then rank big-endian dimensions, then the elements.
+ *
+ * A file is accepted when it holds exactly what its header says: one byte less or more is an error that names
+ * both numbers. zlib's gzread would hide both a tail after the compressed stream and where a stream broke
+ * off, so inflate is called directly, and plain files are read as they are. A file may be a series of gzip
+ * members, as gzip allows.
+ *
+ * Sizes come from outside: before memory is taken for them they are held against the size of the file
+ * (deflate expands by at most 1032), so a header cannot ask for more than its file could fill.
+ */
+#include "daemon/worker/data/idx.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/checked.h"
+#include "base/crc32c.h"
+
+enum { IN_BYTES = 1 << 18, DEFLATE_RATIO = 1032, TYPE_UBYTE = 0x08 };
+
+/* A stream of the file's content. */
+struct source {
+    const char *path, *key;
+    struct err *err;
+    int fd;
+    uint64_t file_bytes, given; /* of content so far */
+    bool gzip, ended;           /* ended: at the end of a member, before any other */
+    z_stream z;
+    unsigned char in[IN_BYTES];
+};
+
+static int fail_read(const struct source *s, int code)
+{
+    return err_set_at(s->err, code, s->path, "cannot read %s: %s", s->key, strerror(-code));
+}
+
+/* ------------------------------------------------------------------------------------------ source */
+
+static ssize_t read_some(int fd, void *p, size_t bytes)
+{
+    ssize_t n;
+
+    do
+        n = read(fd, p, bytes);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
+}
+
+static int open_file(struct source *s)
+{
+    struct stat st;
+    unsigned char magic[2];
+    ssize_t n;
+
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (s->fd < 0)
+        return err_set_at(s->err, -errno, s->path, "cannot open %s: %s; check the path", s->key,
+                          strerror(errno));
+    if (fstat(s->fd, &st) < 0)
+        return fail_read(s, -errno);
+    if (!S_ISREG(st.st_mode))
+        return err_set_at(s->err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, s->path,
+                          "%s is not a regular file; give the path of an IDX file", s->key);
+    s->file_bytes = (uint64_t)st.st_size;
+    n = pread(s->fd, magic, 2, 0);
+    if (n < 0)
+        return fail_read(s, -errno);
+    s->gzip = n == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
+    return 0;
+}
+
+static int source_open(struct source *s)
+{
+    int r = open_file(s);
+
+    if (r == 0 && s->gzip && inflateInit2(&s->z, 15 + 16) != Z_OK) { /* 16: gzip, nothing else */
+        s->gzip = false;
+        r = err_set_at(s->err, -ENOMEM, s->path, "no memory to read %s", s->key);
+    }
+    return r;
+}
+
+static void source_close(struct source *s)
+{
+    if (s->gzip)
+        inflateEnd(&s->z);
+    if (s->fd >= 0)
+        close(s->fd);
+}
+
+/* More input for inflate: 1, or 0 at the end of the file. */
+static int refill(struct source *s)
+{
+    ssize_t n = read_some(s->fd, s->in, sizeof s->in);
+
+    if (n < 0)
+        return fail_read(s, (int)n);
+    s->z.next_in = s->in;
+    s->z.avail_in = (uInt)n;
+    return n > 0;
+}
+
+/* At the end of a member: 1 when another begins, 0 at the end of the file. */
+static int next_member(struct source *s)
+{
+    int r = s->z.avail_in > 0 ? 1 : refill(s);
+
+    if (r <= 0)
+        return r;
+    if (s->z.next_in[0] != 0x1f)
+        return err_set_at(s->err, -EBADMSG, s->path,
+                          "%s has something after the end of its gzip stream; download or compress it again",
+                          s->key);
+    inflateReset(&s->z);
+    s->ended = false;
+    return 1;
+}
+
+static int fail_inflate(const struct source *s, uint64_t done, int z)
+{
+    return err_set_at(s->err, z == Z_MEM_ERROR ? -ENOMEM : -EBADMSG, s->path,
+                      "the gzip stream of %s is damaged after %" PRIu64
+                      " bytes of content (%s); download it again",
+                      s->key, done, s->z.msg ? s->z.msg : zError(z));
+}
+
+static int fail_cut(const struct source *s, uint64_t done)
+{
+    return err_set_at(s->err, -EBADMSG, s->path,
+                      "the gzip stream of %s is cut short: it ends after %" PRIu64
+                      " bytes of content; download it again",
+                      s->key, done);
+}
+
+static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
+{
+    s->z.next_out = p;
+    s->z.avail_out = (uInt)bytes;
+    while (s->z.avail_out > 0) {
+        int r = s->ended ? next_member(s) : s->z.avail_in > 0 ? 1 : refill(s), z;
+        if (r < 0)
+            return r;
+        if (r == 0 && s->ended)
+            break;
+        if (r == 0)
+            return fail_cut(s, s->given + bytes - s->z.avail_out);
+        z = inflate(&s->z, Z_NO_FLUSH);
+        if (z == Z_STREAM_END)
+            s->ended = true;
+        else if (z != Z_OK && z != Z_BUF_ERROR)
+            return fail_inflate(s, s->given + bytes - s->z.avail_out, z);
+    }
+    *ret = bytes - s->z.avail_out;
+    return 0;
+}
+
+/* Up to `bytes` bytes of content; fewer only at its end. */
+static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
+{
+    uint64_t total = 0;
+
+    while (total < bytes) {
+        size_t want = bytes - total < (1u << 30) ? (size_t)(bytes - total) : 1u << 30, got = 0;
+        if (s->gzip) {
+            int r = inflate_some(s, (char *)p + total, want, &got);
+            if (r < 0)
+                return r;
+        } else {
+            ssize_t n = read_some(s->fd, (char *)p + total, want);
+            if (n < 0)
+                return fail_read(s, (int)n);
+            got = (size_t)n;
+        }
+        if (got == 0)
+            break;
+        total += got;
+        s->given += got;
+    }
+    *ret = total;
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ format */
+
+static const char *type_name(int type)
+{
+    static const struct {
+        int type;
+        const char *name;
+    } names[] = {{0x09, "signed bytes"},
+                 {0x0B, "16-bit integers"},
+                 {0x0C, "32-bit integers"},
+                 {0x0D, "32-bit floats"},
+                 {0x0E, "64-bit floats"}};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].type == type)
+            return names[i].name;
+    return NULL;
+}
+
+static int fail_short_header(const struct source *s, uint64_t need)
+{
+    return err_set_at(s->err, -EBADMSG, s->path,
+                      "%s is cut short: the IDX header takes %" PRIu64 " bytes, but there are %" PRIu64
+                      "; download it again",
+                      s->key, need, s->given);
+}
+
+static int check_magic(const struct source *s, const unsigned char *magic)
+{
+    if (magic[0] || magic[1] || (magic[2] != TYPE_UBYTE && !type_name(magic[2])))
+        return err_set_at(
+            s->err, -EBADMSG, s->path,
+            "%s is no IDX file: it begins with the bytes %02x %02x %02x %02x, not with 00 00 08", s->key,
+            magic[0], magic[1], magic[2], magic[3]);
+    if (magic[2] != TYPE_UBYTE)
+        return err_set_at(s->err, -EOPNOTSUPP, s->path,
+                          "%s holds %s; only unsigned bytes (type 08) are supported yet, convert it", s->key,
+                          type_name(magic[2]));
+    if (magic[3] < 1 || magic[3] > IDX_MAX_RANK)
+        return err_set_at(s->err, -EBADMSG, s->path, "%s has %d dimensions; 1 to %d are supported", s->key,
+                          magic[3], IDX_MAX_RANK);
+    return 0;
+}
+
+static int read_header(struct source *s, struct idx *x)
+{
+    unsigned char magic[4];
+    uint32_t dims[IDX_MAX_RANK];
+    uint64_t got;
+    int r = source_read(s, magic, sizeof magic, &got);
+
+    if (r < 0)
+        return r;
+    if (got < sizeof magic)
+        return fail_short_header(s, sizeof magic);
+    r = check_magic(s, magic);
+    if (r < 0)
+        return r;
+    x->rank = magic[3];
+    r = source_read(s, dims, x->rank * 4, &got);
+    if (r < 0)
+        return r;
+    if (got < x->rank * 4)
+        return fail_short_header(s, 4 + x->rank * 4);
+    x->bytes = 1;
+    for (uint32_t i = 0; i < x->rank; i++) {
+        x->dims[i] = ntohl(dims[i]);
+        if (!checked_mul(x->bytes, x->dims[i], &x->bytes))
+            return err_set_at(s->err, -EBADMSG, s->path, "%s has dimensions whose product is over 2^64",
+                              s->key);
+    }
+    return 0;
+}
+
+static int fail_short(const struct source *s, const struct idx *x, uint64_t found, const char *more)
+{
+    char dims[64] = "";
+
+    for (uint32_t i = 0; i < x->rank; i++)
+        snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%" PRIu32, i ? " x " : "", x->dims[i]);
+    return err_set_at(s->err, -EBADMSG, s->path,
+                      "%s is cut short: its header says %s, which takes %" PRIu64
+                      " bytes with the header, but there are "
+                      "%s%" PRIu64 "; download it again",
+                      s->key, dims, x->bytes + 4 + 4 * x->rank, more, found);
+}
+
+/* Can the file hold what its header says? Asked before memory is taken for it. */
+static int check_size(const struct source *s, const struct idx *x)
+{
+    uint64_t most = s->file_bytes;
+
+    if (s->gzip && !checked_mul(most, DEFLATE_RATIO, &most))
+        most = UINT64_MAX;
+    if (x->bytes > most)
+        return fail_short(s, x, most, s->gzip ? "at most " : "");
+    return 0;
+}
+
+static int read_data(struct source *s, struct idx *x)
+{
+    uint64_t got = 0;
+    char extra;
+    int r;
+
+    x->data = malloc(x->bytes ? x->bytes : 1);
+    if (!x->data)
+        return err_set_at(s->err, -ENOMEM, s->path, "no memory for the %" PRIu64 " bytes of %s", x->bytes,
+                          s->key);
+    r = source_read(s, x->data, x->bytes, &got);
+    if (r < 0)
+        return r;
+    if (got < x->bytes)
+        return fail_short(s, x, s->given, "");
+    r = source_read(s, &extra, 1, &got);
+    if (r < 0)
+        return r;
+    if (got > 0)
+        return err_set_at(s->err, -EBADMSG, s->path,
+                          "%s has more than the %" PRIu64 " bytes that its header says (file of %" PRIu64
+                          " bytes); is it the right file?",
+                          s->key, x->bytes + 4 + 4 * x->rank, s->file_bytes);
+    return 0;
+}
+
+int idx_load(const char *path, const char *key, struct idx *ret, struct err *err)
+{
+    struct source *s = calloc(1, sizeof *s);
+    struct idx x = {0};
+    int r;
+
+    if (!s)
+        return err_set_at(err, -ENOMEM, path, "no memory to read %s", key);
+    s->path = path;
+    s->key = key;
+    s->err = err;
+    s->fd = -1;
+    r = source_open(s);
+    if (r == 0)
+        r = read_header(s, &x);
+    if (r == 0)
+        r = check_size(s, &x);
+    if (r == 0)
+        r = read_data(s, &x);
+    source_close(s);
+    free(s);
+    if (r < 0) {
+        idx_finish(&x);
+        return r;
+    }
+    x.crc = crc32c(crc32c(0, x.dims, x.rank * sizeof x.dims[0]), x.data, x.bytes);
+    *ret = x;
+    return 0;
+}
+
+void idx_finish(struct idx *x)
+{
+    free(x->data);
+    *x = (struct idx){0};
+}

@@ -1,0 +1,77 @@
+/* Synthetic samples: a task that can be learnt, of any size, without storage. Sample i of a split has a
+ * random class c; its features are the prototype of c, uniform in [0, 1), plus noise, uniform in [-noise,
+ * noise). Everything is a pure function of (data.seed, split, sample, element), so any order, machine and
+ * number of threads gives the same bits: only + - * on floats, and the same Philox as dropout. Training and
+ * validation share the prototypes.
+ *
+ * For models of tokens: each token has one that follows it, a function of (data.seed, token); with the probability `noise`
+ * another comes instead. Small ids are drawn more often than large ones, as the frequent words of a text are few: a model
+ * first learns which these are, and then what follows what.
+ */
+#include "daemon/worker/data/synthetic.h"
+
+#include "base/rng.h"
+
+enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 }; /* that of the other split is one more */
+
+/* The third counter word, beside the purpose: what a number is for. */
+static uint32_t stream_label(const struct dataset *d)
+{
+    return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
+}
+
+static uint32_t stream_noise(const struct dataset *d)
+{
+    return rng_word2(RNG_DATA, 2 + 2 * (uint32_t)d->split);
+}
+
+uint32_t synthetic_label(const struct dataset *d, uint64_t index)
+{
+    struct rng_block b = rng_philox(d->seed, 0, (uint32_t)index, stream_label(d), (uint32_t)(index >> 32));
+
+    return (uint32_t)((uint64_t)b.v[0] * d->classes >> 32);
+}
+
+void synthetic_row(const struct dataset *d, uint64_t index, float *x)
+{
+    uint32_t label = synthetic_label(d, index), stream = stream_noise(d);
+
+    for (uint32_t f = 0; f < d->features; f += 4) {
+        struct rng_block proto = rng_philox(d->seed, f / 4, label, rng_word2(RNG_DATA, 0), 0);
+        struct rng_block noise = rng_philox(d->seed, f / 4, (uint32_t)index, stream, (uint32_t)(index >> 32));
+        for (uint32_t i = 0; i < 4 && f + i < d->features; i++) {
+            float away = d->noise * (2 * rng_unit(noise.v[i]) - 1);
+            x[f + i] = rng_unit(proto.v[i]) + away;
+        }
+    }
+}
+
+/* vocab * u^4 for uniform bits: half of all ids are in the first sixteenth. */
+static uint32_t draw_token(const struct dataset *d, uint32_t bits)
+{
+    uint64_t square = (uint64_t)bits * bits >> 32;
+
+    return (uint32_t)((square * square >> 32) * d->vocab >> 32);
+}
+
+static uint32_t next_token(const struct dataset *d, uint32_t token)
+{
+    return draw_token(d, rng_philox(d->seed, 0, token, rng_word2(RNG_DATA, STREAM_NEXT), 0).v[0]);
+}
+
+void synthetic_tokens(const struct dataset *d, uint64_t index, int32_t *ids, int32_t *targets)
+{
+    uint32_t stream = rng_word2(RNG_DATA, STREAM_TOKENS + (uint32_t)d->split), token = 0;
+    struct rng_block b = {0};
+
+    for (uint32_t i = 0; i <= d->seq; i++) {
+        if (i % 2 == 0)
+            b = rng_philox(d->seed, i / 2, (uint32_t)index, stream, (uint32_t)(index >> 32));
+        const uint32_t *v = &b.v[i % 2 * 2];
+        token = i == 0 || rng_unit(v[0]) < d->noise ? draw_token(d, v[1]) : next_token(d, token);
+        if (i < d->seq)
+            ids[i] = (int32_t)token;
+        if (i > 0)
+            targets[i - 1] = (int32_t)token;
+    }
+}

@@ -1,0 +1,419 @@
+/* Saving and opening checkpoints.
+ *
+ * Saving goes: step-N.tmp is made, each file written and synced, state.json last, the directory synced,
+ * step-N.tmp renamed to step-N, the parent synced. A crash at any point leaves either no step-N or all of it.
+ * An error at any point removes step-N.tmp and is reported with the file; a failed fsync is not tried again.
+ *
+ * Opening reads state.json, whose checksum covers itself, then every byte of the other files against the
+ * sizes and checksums that it has, and keeps them open: what was checked is what checkpoint_read gives out.
+ */
+#include "daemon/worker/model/checkpoint.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/worker/model/checkpoint_private.h"
+
+/* ------------------------------------------------------------------------------------------ tensors */
+
+struct tensor_list {
+    struct st_tensor *at;
+    size_t n;
+};
+
+static void add(struct arena *arena, struct tensor_list *list, const struct layer *l,
+                const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
+{
+    struct st_tensor *t = &list->at[list->n++];
+    char name[128];
+
+    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s", l->id, p->name, suffix);
+    t->name = arena_strdup(arena, name);
+    t->rank = p->rank;
+    memcpy(t->shape, p->shape, p->rank * sizeof p->shape[0]);
+    t->data = (float *)((char *)block + block_offset + p->offset);
+}
+
+static void add_state(struct arena *arena, struct tensor_list *list, const struct layer *l,
+                      const struct optimizer *o, const struct layer_param *p, void *k, uint64_t w_bytes)
+{
+    if (o->kind == OPTIMIZER_ADAMW) {
+        add(arena, list, l, p, ".exp_avg", k, 0);
+        add(arena, list, l, p, ".exp_avg_sq", k, w_bytes);
+    } else {
+        add(arena, list, l, p, ".momentum_buffer", k, 0);
+    }
+}
+
+void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
+                             const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx)
+{
+    struct arena *arena = arena_create();
+    struct tensor_list w = {0}, k = {0};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < model->n_layers; i++)
+        n += layer_type(&model->layers[i])->params(&model->layers[i], NULL);
+    w.at = arena_alloc_array(arena, n, sizeof *w.at);
+    k.at = arena_alloc_array(arena, 2 * (size_t)n, sizeof *k.at);
+    for (uint32_t i = 0; i < model->n_layers; i++) {
+        const struct layer *l = &model->layers[i];
+        uint32_t n_params = layer_type(l)->params(l, NULL);
+        struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
+        struct layer_sizes size;
+
+        if (n_params == 0) /* no weights, or another layer's */
+            continue;
+        layer_type(l)->params(l, params);
+        layer_type(l)->sizes(l, 1, &size);
+        void *w_block = block(ctx, i, false);
+        void *k_block = optimizer_state_bytes(optimizer, size.w) > 0 ? block(ctx, i, true) : NULL;
+        for (uint32_t j = 0; j < n_params; j++) {
+            add(arena, &w, l, &params[j], "", w_block, 0);
+            if (k_block)
+                add_state(arena, &k, l, optimizer, &params[j], k_block, size.w);
+        }
+    }
+    *t = (struct checkpoint_tensors){.model = w.at, .n_model = w.n, .optimizer = k.at, .n_optimizer = k.n};
+    t->arena = arena;
+}
+
+void checkpoint_tensors_finish(struct checkpoint_tensors *t)
+{
+    arena_destroy(t->arena);
+    *t = (struct checkpoint_tensors){0};
+}
+
+/* ------------------------------------------------------------------------------------------ writing */
+
+static int write_tensors(int dirfd, const char *dir, const char *name, const struct checkpoint_data *data,
+                         const struct st_tensor *tensors, size_t n, struct file_sum *ret, struct err *err)
+{
+    char step[24], hash[24], path[FS_PATH_BYTES];
+    const struct st_meta meta[] = {{"format", "pt"}, {"step", step}, {"spec_hash", hash}};
+    int fd = fs_create(dirfd, name), r, s;
+
+    fs_path(path, sizeof path, dir, name);
+    if (fd < 0)
+        return fs_fail(err, fd, NULL, path, "create");
+    snprintf(step, sizeof step, "%" PRIu64, data->step);
+    snprintf(hash, sizeof hash, "%016" PRIx64, spec_hash(data->spec));
+    r = safetensors_write(fd, path, tensors, n, meta, sizeof meta / sizeof meta[0], &ret->bytes, &ret->crc,
+                          err);
+    if (r < 0) {
+        close(fd);
+        return r;
+    }
+    s = fs_sync_close(fd);
+    return s < 0 ? fs_fail(err, s, NULL, path, "sync") : 0;
+}
+
+static int write_state(int dirfd, const char *dir, const struct checkpoint_data *data,
+                       const struct file_sum *files, struct err *err)
+{
+    struct strbuf b = {0};
+    int fd = fs_create(dirfd, STATE_FILE), r;
+
+    if (fd < 0)
+        return fs_fail(err, fd, dir, STATE_FILE, "create");
+    checkpoint_state_print(&b, data, files);
+    r = fs_write_all(fd, b.at, b.n);
+    strbuf_finish(&b);
+    if (r < 0) {
+        close(fd);
+        return fs_fail(err, r, dir, STATE_FILE, "write");
+    }
+    r = fs_sync_close(fd);
+    return r < 0 ? fs_fail(err, r, dir, STATE_FILE, "sync") : 0;
+}
+
+static int write_all(int dirfd, const char *dir, const struct checkpoint_data *data, struct err *err)
+{
+    const struct checkpoint_tensors *t = data->tensors;
+    struct file_sum files[FILE_COUNT];
+    int r = write_tensors(dirfd, dir, checkpoint_files[FILE_MODEL], data, t->model, t->n_model,
+                          &files[FILE_MODEL], err);
+
+    if (r == 0)
+        r = write_tensors(dirfd, dir, checkpoint_files[FILE_OPTIMIZER], data, t->optimizer, t->n_optimizer,
+                          &files[FILE_OPTIMIZER], err);
+    if (r == 0)
+        r = write_state(dirfd, dir, data, files, err);
+    if (r < 0)
+        return r;
+    r = fs_sync(dirfd);
+    return r < 0 ? fs_fail(err, r, NULL, dir, "sync") : 0;
+}
+
+/* step-N.tmp with all its files, synced. */
+static int write_tmp(const struct outdir *out, int parent, const char *tmp,
+                     const struct checkpoint_data *data, struct err *err)
+{
+    char dir[FS_PATH_BYTES];
+    int r = fs_remove_tree(parent, tmp), fd;
+
+    snprintf(dir, sizeof dir, "%s/%s/%s", out->name, CHECKPOINTS, tmp);
+    if (r < 0)
+        return fs_fail(err, r, NULL, dir, "remove");
+    if (mkdirat(parent, tmp, 0777) < 0)
+        return fs_fail(err, -errno, NULL, dir, "make the directory");
+    fd = fs_open_dir(parent, tmp);
+    if (fd < 0)
+        return fs_fail(err, fd, NULL, dir, "open the directory");
+    r = write_all(fd, dir, data, err);
+    close(fd);
+    return r;
+}
+
+/* Is there a step-N already? 1: a sound one of this spec; 0: none, or a damaged one, to be replaced. */
+static int look_before(const struct outdir *out, int parent, const struct checkpoint_data *data,
+                       struct err *err)
+{
+    char name[STEP_NAME_BYTES];
+    struct checkpoint *old;
+    struct stat st;
+    bool same;
+    int r;
+
+    step_name(name, data->step, "");
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? 0 : fs_fail(err, -errno, out->name, name, "look at");
+    r = checkpoint_open(out, data->step, &old, err);
+    if (r == -EBADMSG || r == -ENOTDIR || r == -ELOOP)
+        return 0;
+    if (r < 0)
+        return r;
+    same = checkpoint_info(old)->spec_hash == spec_hash(data->spec);
+    checkpoint_close(old);
+    if (!same)
+        return err_set_at(err, -EEXIST, out->name,
+                          "has a checkpoint of step %" PRIu64
+                          " of another spec; choose another output, or move %s away",
+                          data->step, CHECKPOINTS);
+    return 1;
+}
+
+/* The moment at which the checkpoint comes to exist. */
+static int publish(const struct outdir *out, int parent, uint64_t step, struct err *err)
+{
+    char name[STEP_NAME_BYTES], tmp[STEP_NAME_BYTES], old[STEP_NAME_BYTES];
+    int r;
+
+    step_name(name, step, "");
+    step_name(tmp, step, ".tmp");
+    step_name(old, step, ".old.tmp");
+    r = fs_remove_tree(parent, old);
+    if (r == 0 && renameat(parent, name, parent, old) < 0 && errno != ENOENT) /* a damaged one */
+        r = -errno;
+    if (r == 0 && renameat(parent, tmp, parent, name) < 0)
+        r = -errno;
+    if (r < 0)
+        return fs_fail(err, r, out->name, tmp, "rename");
+    r = fs_sync(parent);
+    if (r < 0)
+        return fs_fail(err, r, out->name, CHECKPOINTS, "sync");
+    (void)fs_remove_tree(parent, old); /* if not now, then by checkpoint_clean */
+    return 0;
+}
+
+int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data, struct err *err)
+{
+    char tmp[STEP_NAME_BYTES];
+    int parent = open_checkpoints(out, err), r;
+
+    if (parent < 0)
+        return parent;
+    step_name(tmp, data->step, ".tmp");
+    r = look_before(out, parent, data, err);
+    if (r == 0) {
+        r = write_tmp(out, parent, tmp, data, err);
+        if (r == 0)
+            r = publish(out, parent, data->step, err);
+        if (r < 0)
+            (void)fs_remove_tree(parent, tmp);
+    }
+    close(parent);
+    return r < 0 ? r : 0;
+}
+
+int checkpoint_export_weights(const struct outdir *out, const char *file, const struct checkpoint_data *data,
+                              struct err *err)
+{
+    struct file_sum sum;
+    char tmp[128];
+    int r;
+
+    assert(strlen(file) + sizeof ".tmp" <= sizeof tmp && !strchr(file, '/'));
+    snprintf(tmp, sizeof tmp, "%s.tmp", file);
+    r = fs_remove_tree(out->fd, tmp);
+    if (r < 0)
+        return fs_fail(err, r, out->name, tmp, "remove");
+    r = write_tensors(out->fd, out->name, tmp, data, data->tensors->model, data->tensors->n_model, &sum, err);
+    if (r == 0 && renameat(out->fd, tmp, out->fd, file) < 0)
+        r = fs_fail(err, -errno, out->name, file, "rename");
+    if (r < 0) {
+        (void)fs_remove_tree(out->fd, tmp);
+        return r;
+    }
+    r = fs_sync(out->fd);
+    return r < 0 ? fs_fail(err, r, NULL, out->name, "sync") : 0;
+}
+
+/* ------------------------------------------------------------------------------------------ opening */
+
+struct checkpoint {
+    struct state state;
+    int fd[FILE_COUNT];
+    struct safetensors *file[FILE_COUNT];
+};
+
+static int check_sum(int fd, const char *path, const struct file_sum *want, struct err *err)
+{
+    struct file_sum found = {0};
+    int r = fs_checksum(fd, &found.bytes, &found.crc);
+
+    if (r < 0)
+        return fs_fail(err, r, NULL, path, "read");
+    if (found.bytes != want->bytes)
+        return err_set_at(err, -EBADMSG, path, "damaged: it should have %" PRIu64 " bytes, but has %" PRIu64,
+                          want->bytes, found.bytes);
+    if (found.crc != want->crc)
+        return err_set_at(err, -EBADMSG, path,
+                          "damaged: it should have the CRC-32C %08" PRIx32 ", but has %08" PRIx32, want->crc,
+                          found.crc);
+    return 0;
+}
+
+static int open_file(struct checkpoint *c, int i, int dirfd, const char *dir, struct err *err)
+{
+    char path[FS_PATH_BYTES];
+    uint64_t bytes;
+    int r;
+
+    fs_path(path, sizeof path, dir, checkpoint_files[i]);
+    c->fd[i] = fs_open_read(dirfd, checkpoint_files[i], &bytes);
+    if (c->fd[i] == -ENOENT)
+        return err_set_at(err, -EBADMSG, path, "the file is missing");
+    if (c->fd[i] < 0)
+        return fs_fail(err, c->fd[i], NULL, path, "open");
+    r = check_sum(c->fd[i], path, &c->state.files[i], err);
+    return r < 0 ? r : safetensors_open(c->fd[i], path, &c->file[i], err);
+}
+
+static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t step, struct err *err)
+{
+    int r = checkpoint_state_load(dirfd, dir, &c->state, err);
+
+    if (r == 0 && c->state.info.step != step)
+        r = err_set_at(err, -EBADMSG, dir, "it is the checkpoint of step %" PRIu64 " under another name",
+                       c->state.info.step);
+    for (int i = 0; i < FILE_COUNT && r == 0; i++)
+        r = open_file(c, i, dirfd, dir, err);
+    return r;
+}
+
+/* What to do about damage: the same message, with the way out. */
+static void advise(const struct outdir *out, uint64_t step, const char *dir, struct err *err)
+{
+    uint64_t *steps = NULL, older = 0;
+    size_t n = 0;
+    bool found = false;
+
+    if (!err || list_steps(out, &steps, &n, NULL) < 0)
+        return;
+    for (size_t i = 0; i < n && steps[i] < step; i++) {
+        older = steps[i];
+        found = true;
+    }
+    free(steps);
+    if (found)
+        err_set_at(err, err->code, err->path, "%s; remove %s to resume from step %" PRIu64, err->msg, dir,
+                   older);
+    else
+        err_set_at(err, err->code, err->path, "%s; remove %s to begin again", err->msg, dir);
+}
+
+static int open_step_dir(const struct outdir *out, uint64_t step)
+{
+    char name[STEP_NAME_BYTES];
+    int parent = fs_open_dir(out->fd, CHECKPOINTS), fd;
+
+    if (parent < 0)
+        return parent;
+    step_name(name, step, "");
+    fd = fs_open_dir(parent, name);
+    close(parent);
+    return fd;
+}
+
+int checkpoint_open(const struct outdir *out, uint64_t step, struct checkpoint **ret, struct err *err)
+{
+    char dir[FS_PATH_BYTES];
+    struct checkpoint *c;
+    int fd = open_step_dir(out, step), r;
+
+    snprintf(dir, sizeof dir, "%s/%s/step-%" PRIu64, out->name, CHECKPOINTS, step);
+    if (fd < 0)
+        return fs_fail(err, fd, NULL, dir, "open the directory");
+    c = xcalloc(1, sizeof *c);
+    for (int i = 0; i < FILE_COUNT; i++)
+        c->fd[i] = -1;
+    r = open_all(c, fd, dir, step, err);
+    close(fd);
+    if (r < 0) {
+        checkpoint_close(c);
+        if (r == -EBADMSG)
+            advise(out, step, dir, err);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+void checkpoint_close(struct checkpoint *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < FILE_COUNT; i++) {
+        safetensors_close(c->file[i]);
+        if (c->fd[i] >= 0)
+            close(c->fd[i]);
+    }
+    checkpoint_state_finish(&c->state);
+    free(c);
+}
+
+const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
+{
+    return &c->state.info;
+}
+
+static int read_tensors(const struct safetensors *f, const char *name, const struct st_tensor *t, size_t n,
+                        struct err *err)
+{
+    if (safetensors_count(f) != n)
+        return err_set_at(err, -EINVAL, name, "has %zu tensors, but the model and its optimizer have %zu",
+                          safetensors_count(f), n);
+    for (size_t i = 0; i < n; i++) {
+        int r = safetensors_read_tensor(f, &t[i], err);
+        if (r < 0)
+            return r == -ENOENT ? -EINVAL : r;
+    }
+    return 0;
+}
+
+int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)
+{
+    int r = read_tensors(c->file[FILE_MODEL], checkpoint_files[FILE_MODEL], t->model, t->n_model, err);
+
+    return r < 0 ? r
+                 : read_tensors(c->file[FILE_OPTIMIZER], checkpoint_files[FILE_OPTIMIZER], t->optimizer,
+                                t->n_optimizer, err);
+}

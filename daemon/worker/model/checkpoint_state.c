@@ -1,0 +1,343 @@
+/* state.json of a checkpoint: what the tensors do not say, and the checksums of everything.
+ *
+ * The document's own checksum is its last member. It is computed over the document with eight zeros in its
+ * place, and the end of the file has one fixed form, so there is no second way to write the same state: a
+ * change of any byte, the case of a hex digit included, is found. One line. Pure functions but for
+ * state_load.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/json.h"
+#include "daemon/worker/model/checkpoint_private.h"
+
+const char *const checkpoint_files[FILE_COUNT] = {"model.safetensors", "optimizer.safetensors"};
+
+static const char tail_before[] = ",\"self_crc32c\":\"", tail_after[] = "\"}\n";
+enum { CRC_CHARS = 8, TAIL_BYTES = sizeof tail_before - 1 + CRC_CHARS + sizeof tail_after - 1 };
+
+/* ------------------------------------------------------------------------------------------ writing */
+
+static void add_metric(struct strbuf *b, const char *name, double v)
+{
+    if (isfinite(v))
+        strbuf_addf(b, "\"%s\":%.17g", name, v);
+    else
+        strbuf_addf(b, "\"%s\":null", name);
+}
+
+static void add_files(struct strbuf *b, const struct file_sum files[FILE_COUNT])
+{
+    strbuf_add(b, ",\"files\":[");
+    for (int i = 0; i < FILE_COUNT; i++)
+        strbuf_addf(b, "%s{\"name\":\"%s\",\"bytes\":%" PRIu64 ",\"crc32c\":\"%08" PRIx32 "\"}",
+                    i > 0 ? "," : "", checkpoint_files[i], files[i].bytes, files[i].crc);
+    strbuf_add(b, "]");
+}
+
+static void add_part(struct strbuf *b, const struct group_part *part, const struct group_state *group)
+{
+    const char *at = (const char *)group + part->offset;
+    uint64_t u64;
+    uint32_t u32;
+    float f32;
+
+    strbuf_addf(b, "\"%s\":", part->name);
+    switch (part->type) {
+    case GROUP_U64:
+        memcpy(&u64, at, sizeof u64);
+        strbuf_addf(b, "%" PRIu64, u64);
+        break;
+    case GROUP_U32:
+        memcpy(&u32, at, sizeof u32);
+        strbuf_addf(b, "%" PRIu32, u32);
+        break;
+    case GROUP_F32:
+        memcpy(&f32, at, sizeof f32);
+        strbuf_addf(b, "%.9g", (double)f32);
+        break;
+    }
+}
+
+/* "groups":[{"t":5}]: the saved parts of the state of each decision group. Backpropagation has one group. */
+static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
+{
+    const struct group_part *parts;
+    uint32_t n = optimizer_group_parts(o, false, &parts), saved = 0;
+
+    if (n == 0 || group == NULL)
+        return;
+    strbuf_add(b, ",\"groups\":[{");
+    for (uint32_t i = 0; i < n; i++) {
+        if (!parts[i].saved)
+            continue;
+        if (saved++ > 0)
+            strbuf_add(b, ",");
+        add_part(b, &parts[i], group);
+    }
+    strbuf_add(b, "}]");
+}
+
+void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
+                            const struct file_sum files[FILE_COUNT])
+{
+    const struct spec *s = data->spec;
+    char crc[CRC_CHARS + 1];
+
+    strbuf_addf(b, "{\"schema\":\"checkpoint/v1\",\"step\":%" PRIu64 ",\"data_position\":%" PRIu64,
+                data->step, data->data_position);
+    strbuf_addf(b, ",\"seeds\":{\"init\":%" PRIu64 ",\"data\":%" PRIu64 "}", s->seed, s->data.seed);
+    strbuf_addf(b, ",\"spec_hash\":\"%016" PRIx64 "\",\"resolved\":", spec_hash(s));
+    spec_resolved_json(s, b);
+    strbuf_add(b, ",\"numerics\":");
+    strbuf_add_json(b, data->numerics);
+    strbuf_add(b, ",");
+    add_metric(b, "loss", data->loss);
+    strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
+    if (s->checkpoint.best != BEST_NONE)
+        strbuf_addf(b, ",\"best\":\"%s\"", spec_best_names[s->checkpoint.best]);
+    add_groups(b, &s->optimizer, data->group);
+    if (data->eval.valid) {
+        strbuf_add(b, ",\"metrics\":{");
+        add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
+        strbuf_add(b, ",");
+        add_metric(b, spec_best_names[BEST_VAL_ACCURACY], data->eval.accuracy);
+        strbuf_add(b, "}");
+    }
+    add_files(b, files);
+    strbuf_addf(b, "%s00000000%s", tail_before, tail_after);
+    snprintf(crc, sizeof crc, "%08" PRIx32, crc32c(0, b->at, b->n));
+    memcpy(b->at + b->n - (sizeof tail_after - 1) - CRC_CHARS, crc, CRC_CHARS);
+}
+
+/* ------------------------------------------------------------------------------------------ reading */
+
+/* Of the document with zeros for the checksum, which are put in. */
+static int check_self(char *text, size_t bytes, const char *file, struct err *err)
+{
+    char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
+    char found[CRC_CHARS + 1], expected[CRC_CHARS + 1];
+
+    if (bytes < TAIL_BYTES || memcmp(tail, tail_before, sizeof tail_before - 1) != 0 ||
+        memcmp(crc + CRC_CHARS, tail_after, sizeof tail_after - 1) != 0)
+        return err_set_at(err, -EBADMSG, file, "damaged: its %zu bytes do not end with its checksum", bytes);
+    memcpy(expected, crc, CRC_CHARS);
+    expected[CRC_CHARS] = '\0';
+    memset(crc, '0', CRC_CHARS);
+    snprintf(found, sizeof found, "%08" PRIx32, crc32c(0, text, bytes));
+    if (strcmp(found, expected) != 0)
+        return err_set_at(err, -EBADMSG, file, "damaged: it should have the CRC-32C %s, but has %s", expected,
+                          found);
+    return 0;
+}
+
+static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *ret)
+{
+    const char *text;
+    char again[17];
+    uint64_t v;
+
+    if (!json_take_string(o, key, JSON_REQUIRED, &text))
+        return false;
+    v = strtoull(text, NULL, 16);
+    snprintf(again, sizeof again, "%0*" PRIx64, digits, v);
+    if (strcmp(again, text) != 0) {
+        json_fail(o, key, -EINVAL, "must be %d hex digits", digits);
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+static int read_seeds(const struct json *node, struct state *s, struct err *err)
+{
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "seeds", err);
+    json_take_u64(&o, "init", JSON_REQUIRED, &s->info.seed);
+    json_take_u64(&o, "data", JSON_REQUIRED, &s->info.data_seed);
+    return json_obj_end(&o);
+}
+
+static void take_metric(struct json_obj *o, const char *key, double *ret)
+{
+    const struct json *node;
+
+    *ret = NAN;
+    if (json_take(o, key, JSON_REQUIRED, &node) && json_type(node) != JSON_NULL)
+        json_take_double(o, key, JSON_REQUIRED, ret);
+}
+
+static int read_metrics(const struct json *node, struct state *s, struct err *err)
+{
+    struct json_obj o;
+
+    json_obj_begin(&o, node, "metrics", err);
+    take_metric(&o, spec_best_names[BEST_VAL_LOSS], &s->info.eval.loss);
+    take_metric(&o, spec_best_names[BEST_VAL_ACCURACY], &s->info.eval.accuracy);
+    s->info.eval.valid = true;
+    return json_obj_end(&o);
+}
+
+static void take_part(struct json_obj *o, const struct group_part *part, struct group_state *ret)
+{
+    char *at = (char *)ret + part->offset;
+    uint64_t u64 = 0;
+    uint32_t u32;
+    double f64 = 0;
+    float f32;
+
+    switch (part->type) {
+    case GROUP_U64:
+        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        memcpy(at, &u64, sizeof u64);
+        break;
+    case GROUP_U32:
+        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        u32 = (uint32_t)u64;
+        memcpy(at, &u32, sizeof u32);
+        break;
+    case GROUP_F32:
+        json_take_double(o, part->name, JSON_REQUIRED, &f64);
+        f32 = (float)f64;
+        memcpy(at, &f32, sizeof f32);
+        break;
+    }
+}
+
+/* `node` is NULL in a checkpoint of a job without group state, and in one that was written before there was a group
+ * state. In the latter, t is known all the same: every step that was not skipped was an update. */
+static int read_groups(const struct json *node, struct state *s, struct err *err)
+{
+    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* the optimizer with all parts */
+    const struct group_part *parts;
+    uint32_t n = optimizer_group_parts(&adamw, false, &parts);
+    struct json_obj o;
+
+    if (s->info.skipped_steps > s->info.step)
+        return err_set_at(err, -EINVAL, "skipped_steps", "must be at most the %" PRIu64 " of \"step\"",
+                          s->info.step);
+    if (node == NULL) {
+        s->info.group.t = s->info.step - s->info.skipped_steps;
+        return 0;
+    }
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 1)
+        return err_set_at(err, -EINVAL, "groups", "must be an array of one object");
+    json_obj_begin(&o, json_array_at(node, 0), "groups[0]", err);
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].saved)
+            take_part(&o, &parts[i], &s->info.group);
+    return json_obj_end(&o);
+}
+
+static int read_files(const struct json *node, struct state *s, struct err *err)
+{
+    struct json_obj o;
+    const char *name = "";
+    uint64_t crc = 0;
+    char path[32];
+
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) != FILE_COUNT)
+        return err_set_at(err, -EINVAL, "files", "must be an array of %d files", FILE_COUNT);
+    for (size_t i = 0; i < FILE_COUNT; i++) {
+        json_path_index(path, sizeof path, "files", i);
+        json_obj_begin(&o, json_array_at(node, i), path, err);
+        if (json_take_string(&o, "name", JSON_REQUIRED, &name) && strcmp(name, checkpoint_files[i]) != 0)
+            json_fail(&o, "name", -EINVAL, "must be \"%s\"", checkpoint_files[i]);
+        json_take_u64(&o, "bytes", JSON_REQUIRED, &s->files[i].bytes);
+        take_hex(&o, "crc32c", CRC_CHARS, &crc);
+        s->files[i].crc = (uint32_t)crc;
+        if (json_obj_end(&o) < 0)
+            return o.status;
+    }
+    return 0;
+}
+
+static int read_top(const struct json *doc, struct state *s, struct err *err)
+{
+    static const char *const schemas[] = {"checkpoint/v1", NULL};
+    const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *groups = NULL, *files = NULL, *crc;
+    const char *numerics = "";
+    struct json_obj o;
+    char *text;
+    int schema, best = BEST_NONE, r;
+
+    json_obj_begin(&o, doc, "", err);
+    json_take_enum(&o, "schema", JSON_REQUIRED, schemas, &schema);
+    json_take_u64(&o, "step", JSON_REQUIRED, &s->info.step);
+    json_take_u64(&o, "data_position", JSON_REQUIRED, &s->info.data_position);
+    json_take(&o, "seeds", JSON_REQUIRED, &seeds);
+    take_hex(&o, "spec_hash", 16, &s->info.spec_hash);
+    json_take(&o, "resolved", JSON_REQUIRED, &resolved);
+    json_take_string(&o, "numerics", JSON_REQUIRED, &numerics);
+    take_metric(&o, "loss", &s->info.loss);
+    json_take_u64(&o, "skipped_steps", JSON_REQUIRED, &s->info.skipped_steps);
+    json_take_enum(&o, "best", JSON_OPTIONAL, spec_best_names, &best);
+    s->info.best = (enum spec_best)best;
+    json_take(&o, "groups", JSON_OPTIONAL, &groups);
+    json_take(&o, "metrics", JSON_OPTIONAL, &metrics);
+    json_take(&o, "files", JSON_REQUIRED, &files);
+    json_take(&o, "self_crc32c", JSON_REQUIRED, &crc);
+    r = json_obj_end(&o);
+    if (r < 0)
+        return r;
+    s->info.numerics = arena_strdup(s->arena, numerics);
+    text = json_print(resolved);
+    s->info.resolved = arena_strdup(s->arena, text);
+    free(text);
+    r = read_seeds(seeds, s, err);
+    if (r == 0)
+        r = read_groups(groups, s, err);
+    if (r == 0 && metrics)
+        r = read_metrics(metrics, s, err);
+    return r < 0 ? r : read_files(files, s, err);
+}
+
+/* The checksum is right, so what fails from here on was written by another version. */
+static int state_parse(const char *text, size_t bytes, const char *file, struct state *ret, struct err *err)
+{
+    struct json *doc = NULL;
+    struct err inner = {0};
+    int r = json_parse(text, bytes, STATE_FILE, false, &doc, &inner);
+
+    ret->arena = arena_create();
+    if (r == 0)
+        r = read_top(doc, ret, &inner);
+    json_free(doc);
+    if (r == 0 || r == -ENOMEM)
+        return r;
+    return err_set_at(err, -EBADMSG, file, "not understood: %s: %s", inner.path, inner.msg);
+}
+
+int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err)
+{
+    char file[FS_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    int r = fs_read_text(dirfd, STATE_FILE, JSON_MAX_BYTES, &text, &bytes);
+
+    *ret = (struct state){0};
+    fs_path(file, sizeof file, dir, STATE_FILE);
+    if (r == -ENOENT)
+        return err_set_at(err, -EBADMSG, file, "the file is missing");
+    if (r < 0)
+        return fs_fail(err, r, NULL, file, "read");
+    r = check_self(text, bytes, file, err);
+    if (r == 0)
+        r = state_parse(text, bytes, file, ret, err);
+    free(text);
+    if (r < 0)
+        checkpoint_state_finish(ret);
+    return r;
+}
+
+void checkpoint_state_finish(struct state *s)
+{
+    arena_destroy(s->arena);
+    *s = (struct state){0};
+}

@@ -1,0 +1,388 @@
+/* Runs a transformer on the host's compute stream. See decoder.h.
+ *
+ * A token's queries, keys and values depend on the tokens up to it, so what was computed for the text so far is kept: a
+ * push works on the new tokens alone, but for the attention itself. Its op knows no text of which only the end is new, and
+ * does all queries again; that is little beside the projections that are not. Kept are the projections before the rotary
+ * positions turn them, since the op turns whole texts: it gets a copy.
+ *
+ * Norms and mlps are the layers of the chain, built for the number of new tokens. Of the final norm and the head only the
+ * last token is computed.
+ *
+ * Memory is the devset's host memory, in two blocks: all W, in the order of the chain; and what is worked in.
+ */
+#include "daemon/worker/model/decoder.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "kernels/device.h"
+
+#define STREAM LANE_COUNT /* the host's, behind those of the one device */
+
+struct decoder {
+    struct transformer t;
+    struct devset *devices;
+    struct step_args step;
+    uint32_t room, length;
+    uint32_t head, qkv; /* elements of a head, and of a token of qkv */
+    struct arena *arena;
+    struct model model; /* of a text of one token: for sizes and parameters, which do not depend on that */
+    float **w;          /* of each layer; of a tied head the embedding's */
+    struct checkpoint_tensors tensors;
+    char *weights, *work;
+    uint64_t weights_bytes, work_bytes;
+    /* in `work` */
+    int32_t *ids;
+    float *kept;                      /* [layers][room][qkv] */
+    float *turned;                    /* [room][qkv] */
+    float *x, *normed, *y, *attended; /* [room][width] */
+    float *lse, *scratch, *logits;
+};
+
+/* ---- memory ---- */
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
+}
+
+static uint64_t weight_bytes(const struct layer *l)
+{
+    struct layer_sizes size;
+    layer_type(l)->sizes(l, 1, &size);
+    return l->tied ? 0 : size.w;
+}
+
+static int lay_out_weights(struct decoder *d, struct err *err)
+{
+    for (uint32_t l = 0; l < d->model.n_layers; l++)
+        d->weights_bytes += aligned(weight_bytes(&d->model.layers[l]));
+    void *block = NULL;
+    int r = devset_host_alloc(d->devices, d->weights_bytes, &block, err);
+    if (r < 0)
+        return r;
+    char *at = d->weights = block;
+    for (uint32_t l = 0; l < d->model.n_layers; l++) {
+        const struct layer *layer = &d->model.layers[l];
+        d->w[l] = layer->tied ? d->w[layer->owner] : (float *)(void *)at;
+        at += aligned(weight_bytes(layer));
+    }
+    return 0;
+}
+
+static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
+{
+    const struct decoder *d = ctx;
+    assert(!optimizer_state);
+    return d->w[layer];
+}
+
+/* A layer of the inside of a block, for so many tokens. */
+static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
+{
+    return &m->layers[block].inner[residual].inner[i];
+}
+
+/* What an mlp works in, for the longest text that there is room for. */
+static uint64_t scratch_bytes(const struct decoder *d)
+{
+    struct arena *arena = arena_create();
+    struct layer_sizes mlp;
+    struct model m;
+    transformer_build(&d->t, d->room, 0, arena, &m);
+    const struct layer *l = inside(&m, m.n_layers - 3, 1, 1);
+    layer_type(l)->sizes(l, 1, &mlp);
+    arena_destroy(arena);
+    return mlp.scratch_fwd;
+}
+
+/* Where the next array of so many floats is; with base NULL only how far it reaches. */
+static float *take(char *base, uint64_t *at, uint64_t floats)
+{
+    float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
+    *at += aligned(floats * sizeof(float));
+    return p;
+}
+
+static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
+{
+    uint64_t at = 0, rows = (uint64_t)d->room * d->t.width, text = (uint64_t)d->room * d->qkv;
+    d->ids = (int32_t *)(void *)take(d->work, &at, d->room);
+    d->kept = take(d->work, &at, d->t.layers * text);
+    d->turned = take(d->work, &at, d->t.rope_theta > 0 ? text : 0);
+    d->x = take(d->work, &at, rows);
+    d->normed = take(d->work, &at, rows);
+    d->y = take(d->work, &at, rows);
+    d->attended = take(d->work, &at, rows);
+    d->lse = take(d->work, &at, (uint64_t)d->room * d->t.heads);
+    d->scratch = take(d->work, &at, scratch / sizeof(float) + 1);
+    d->logits = take(d->work, &at, d->t.vocab);
+    return at;
+}
+
+/* A row of the layers is a whole text. */
+static int alloc_work(struct decoder *d, struct err *err)
+{
+    uint64_t kept;
+    void *block = NULL;
+    if ((uint64_t)d->room * d->t.width > SPEC_MAX_DIM ||
+        !checked_mul((uint64_t)d->room * d->qkv, d->t.layers, &kept) || kept > SPEC_MAX_BYTES / 8)
+        return err_set(err, -ENOMEM,
+                       "a text of %" PRIu32 " tokens is too long for a model of %" PRIu32
+                       " elements a token; "
+                       "ask for fewer",
+                       d->room, d->t.width);
+    uint64_t scratch = scratch_bytes(d);
+    d->work_bytes = lay_out_work(d, scratch);
+    int r = devset_host_alloc(d->devices, d->work_bytes, &block, err);
+    if (r < 0)
+        return r;
+    d->work = block;
+    lay_out_work(d, scratch);
+    return 0;
+}
+
+/* ---- beginning and end ---- */
+
+static int open_devices(struct decoder *d, uint32_t threads, struct err *err)
+{
+    struct devset_config c = {
+        .backend = "cpu", .n_devices = 1, .capacity_bytes = {DEVICE_ALIGN}, .threads = threads};
+    return devset_open(&c, &d->devices, err);
+}
+
+static int build(struct decoder *d, struct err *err)
+{
+    const struct optimizer none = {.kind = OPTIMIZER_SGD};
+    d->arena = arena_create();
+    transformer_build(&d->t, 1, 0, d->arena, &d->model);
+    d->w = arena_alloc_array(d->arena, d->model.n_layers, sizeof *d->w);
+    int r = lay_out_weights(d, err);
+    if (r == 0)
+        r = alloc_work(d, err);
+    if (r == 0)
+        checkpoint_tensors_init(&d->tensors, &d->model, &none, block_of, d);
+    return r;
+}
+
+int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
+                   struct err *err)
+{
+    struct decoder *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return err_set(err, -ENOMEM, "no memory");
+    d->t = *t;
+    d->room = t->arch == ARCH_GPT2 && tokens > t->positions ? t->positions : tokens;
+    d->head = t->width / t->heads;
+    d->qkv = (t->heads + 2 * t->kv_heads) * d->head;
+    d->step = (struct step_args){.valid_rows = UINT32_MAX};
+    int r = open_devices(d, threads, err);
+    if (r == 0)
+        r = build(d, err);
+    if (r < 0)
+        decoder_destroy(d);
+    else
+        *ret = d;
+    return r;
+}
+
+void decoder_destroy(struct decoder *d)
+{
+    if (d == NULL)
+        return;
+    checkpoint_tensors_finish(&d->tensors);
+    if (d->work != NULL)
+        devset_host_free(d->devices, d->work, d->work_bytes);
+    if (d->weights != NULL)
+        devset_host_free(d->devices, d->weights, d->weights_bytes);
+    devset_close(d->devices);
+    arena_destroy(d->arena);
+    free(d);
+}
+
+const struct checkpoint_tensors *decoder_tensors(const struct decoder *d)
+{
+    return &d->tensors;
+}
+
+uint32_t decoder_length(const struct decoder *d)
+{
+    return d->length;
+}
+
+uint32_t decoder_room(const struct decoder *d)
+{
+    return d->room;
+}
+
+const float *decoder_logits(const struct decoder *d)
+{
+    return d->logits;
+}
+
+void decoder_reset(struct decoder *d)
+{
+    d->length = 0;
+}
+
+/* ---- one push ---- */
+
+/* What a push works on: n new tokens, behind `length` that are there. */
+struct push {
+    struct decoder *d;
+    struct model model; /* for n tokens */
+    uint32_t n;
+    struct op_sink sink;
+};
+
+static int launch(void *ctx, const struct op_call *call)
+{
+    const struct decoder *d = ctx;
+    return devset_launch(d->devices, STREAM, call);
+}
+
+#define LAUNCH(p, name, ...)                                                                                 \
+    launch((p)->d, &(struct op_call){.op = OP_##name, .step = &(p)->d->step, .name = {__VA_ARGS__}})
+
+static int run_layer(const struct push *p, const struct layer *l, const float *w, const void *x, float *y)
+{
+    struct layer_io io = {.step = &p->d->step, .rows = 1, .w = w, .x = x, .y = y, .scratch = p->d->scratch};
+    return layer_type(l)->fwd(l, &io, &p->sink);
+}
+
+/* A parameter of a layer whose W is at w; NULL when it has none of that name. */
+static const float *find_param(const struct layer *l, const float *w, const char *name)
+{
+    struct layer_param params[8];
+    uint32_t n = layer_type(l)->params(l, NULL);
+    assert(n <= 8);
+    layer_type(l)->params(l, params);
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(params[i].name, name) == 0)
+            return w + params[i].offset / sizeof *w;
+    return NULL;
+}
+
+/* The queries, keys and values of all tokens, turned by their positions where the model does that. */
+static int turn(const struct push *p, float *kept, uint32_t seq, float **ret)
+{
+    const struct decoder *d = p->d;
+    *ret = kept;
+    if (d->t.rope_theta <= 0)
+        return 0;
+    *ret = d->turned;
+    int r = LAUNCH(p, act_fwd, .x = kept, .y = d->turned, .n = (uint64_t)seq * d->qkv);
+    if (r < 0)
+        return r;
+    return LAUNCH(p, rope, .x = d->turned, .rows = 1, .seq = seq, .n = d->qkv,
+                  .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta);
+}
+
+/* The attention of block `block`, from normed to y. */
+static int attend(const struct push *p, const struct layer *l, const float *w, uint32_t block)
+{
+    const struct decoder *d = p->d;
+    uint32_t seq = d->length + p->n, width = d->t.width;
+    float *kept = d->kept + (uint64_t)block * d->room * d->qkv, *qkv = NULL;
+    int r = LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
+                   .b = find_param(l, w, "qkv.bias"), .y = kept + (uint64_t)d->length * d->qkv, .rows = p->n,
+                   .in = width, .out = d->qkv);
+    if (r == 0)
+        r = turn(p, kept, seq, &qkv);
+    if (r == 0)
+        r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse,
+                   .rows = 1, .seq = seq, .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
+    if (r < 0)
+        return r;
+    return LAUNCH(p, linear_fwd, .x = d->attended + (uint64_t)d->length * width,
+                  .w = find_param(l, w, "proj.weight"), .b = find_param(l, w, "proj.bias"), .y = d->y,
+                  .rows = p->n, .in = width, .out = width);
+}
+
+/* x += attention(norm(x)), x += mlp(norm(x)) */
+static int run_block(const struct push *p, uint32_t layer, uint32_t block)
+{
+    const struct decoder *d = p->d;
+    const float *w = d->w[layer];
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < 2; i++) {
+        const struct layer *norm = inside(&p->model, layer, i, 0), *part = inside(&p->model, layer, i, 1);
+        const float *part_w = w + weight_bytes(norm) / sizeof *w;
+        r = run_layer(p, norm, w, d->x, d->normed);
+        if (r == 0)
+            r = part->kind == LAYER_attention ? attend(p, part, part_w, block)
+                                              : run_layer(p, part, part_w, d->normed, d->y);
+        if (r == 0)
+            r = LAUNCH(p, add, .y = d->x, .x = d->y, .n = (uint64_t)p->n * d->t.width);
+        w = part_w + weight_bytes(part) / sizeof *w;
+    }
+    return r;
+}
+
+/* Vectors of the new tokens, and of their places. */
+static int embed(const struct push *p)
+{
+    const struct decoder *d = p->d;
+    uint32_t width = d->t.width;
+    int r = run_layer(p, &p->model.layers[0], d->w[0], d->ids, d->x);
+    if (r < 0 || d->t.arch != ARCH_GPT2)
+        return r;
+    return LAUNCH(p, bias_fwd, .x = d->x, .b = d->w[1] + (uint64_t)d->length * width, .y = d->x, .rows = 1,
+                  .n = p->n * width);
+}
+
+/* The logits of the last token. */
+static int run_head(const struct push *p)
+{
+    const struct decoder *d = p->d;
+    uint32_t width = d->t.width, head = p->model.n_layers - 1;
+    const struct layer *norm = &d->model.layers[head - 1]; /* of one token */
+    int r = run_layer(p, norm, d->w[head - 1], d->x + (uint64_t)(p->n - 1) * width, d->normed);
+    if (r < 0)
+        return r;
+    return LAUNCH(p, linear_fwd, .x = d->normed, .w = d->w[head], .y = d->logits, .rows = 1, .in = width,
+                  .out = d->t.vocab);
+}
+
+static int enqueue(const struct push *p)
+{
+    uint32_t first = p->d->t.arch == ARCH_GPT2 ? 2 : 1;
+    int r = embed(p);
+    for (uint32_t i = 0; r == 0 && i < p->d->t.layers; i++)
+        r = run_block(p, first + i, i);
+    return r < 0 ? r : run_head(p);
+}
+
+static int check_logits(const struct decoder *d, struct err *err)
+{
+    for (uint32_t i = 0; i < d->t.vocab; i++)
+        if (!isfinite(d->logits[i]))
+            return err_set(err, -EDOM,
+                           "the logits after %" PRIu32
+                           " tokens are not finite: the weights are not those of a "
+                           "model that works; its training may have diverged",
+                           d->length);
+    return 0;
+}
+
+int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *err)
+{
+    struct arena *arena = arena_create();
+    struct push p = {.d = d, .n = n, .sink = {launch, d}};
+    assert(n >= 1 && n <= d->room - d->length);
+    transformer_build(&d->t, n, 0, arena, &p.model);
+    memcpy(d->ids, ids, n * sizeof *ids);
+    int r = enqueue(&p), drained = devset_drain(d->devices);
+    arena_destroy(arena);
+    r = r < 0 ? r : drained;
+    if (r < 0)
+        return err_set(err, r, "the host failed to run the model: %s", strerror(-r));
+    d->length += n;
+    return check_logits(d, err);
+}

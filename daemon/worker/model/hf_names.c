@@ -1,0 +1,272 @@
+/* The tables of names, and the links made of them for a model.
+ *
+ * A table has one row for every tensor of theirs, with its shape in words, in the order of the chain. Rows that name the
+ * same tensor of ours are stacked: q, k and v; gate and up. So adding one is adding a row.
+ */
+#include "daemon/worker/model/hf_names.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum dim { NONE, WIDTH, KV, QKV, HIDDEN, VOCAB, POSITIONS };
+
+struct row {
+    const char *theirs, *ours;
+    enum dim a, b;
+    bool transposed;
+};
+
+static const struct row gpt2_before[] = {
+    {"wte.weight", "weight", VOCAB, WIDTH},
+    {"wpe.weight", "weight", POSITIONS, WIDTH},
+};
+static const struct row gpt2_block[] = {
+    {"ln_1.weight", "ln_1.weight", WIDTH},
+    {"ln_1.bias", "ln_1.bias", WIDTH},
+    {"attn.c_attn.weight", "attn.qkv.weight", WIDTH, QKV, true},
+    {"attn.c_attn.bias", "attn.qkv.bias", QKV},
+    {"attn.c_proj.weight", "attn.proj.weight", WIDTH, WIDTH, true},
+    {"attn.c_proj.bias", "attn.proj.bias", WIDTH},
+    {"ln_2.weight", "ln_2.weight", WIDTH},
+    {"ln_2.bias", "ln_2.bias", WIDTH},
+    {"mlp.c_fc.weight", "mlp.fc.weight", WIDTH, HIDDEN, true},
+    {"mlp.c_fc.bias", "mlp.fc.bias", HIDDEN},
+    {"mlp.c_proj.weight", "mlp.proj.weight", HIDDEN, WIDTH, true},
+    {"mlp.c_proj.bias", "mlp.proj.bias", WIDTH},
+};
+static const struct row gpt2_after[] = {
+    {"ln_f.weight", "weight", WIDTH},
+    {"ln_f.bias", "bias", WIDTH},
+};
+
+static const struct row llama_before[] = {
+    {"embed_tokens.weight", "weight", VOCAB, WIDTH},
+};
+static const struct row llama_block[] = {
+    {"input_layernorm.weight", "ln_1.weight", WIDTH},
+    {"self_attn.q_proj.weight", "attn.qkv.weight", WIDTH, WIDTH},
+    {"self_attn.k_proj.weight", "attn.qkv.weight", KV, WIDTH},
+    {"self_attn.v_proj.weight", "attn.qkv.weight", KV, WIDTH},
+    {"self_attn.o_proj.weight", "attn.proj.weight", WIDTH, WIDTH},
+    {"post_attention_layernorm.weight", "ln_2.weight", WIDTH},
+    {"mlp.gate_proj.weight", "mlp.fc.weight", HIDDEN, WIDTH},
+    {"mlp.up_proj.weight", "mlp.fc.weight", HIDDEN, WIDTH},
+    {"mlp.down_proj.weight", "mlp.proj.weight", WIDTH, HIDDEN},
+};
+static const struct row llama_after[] = {
+    {"norm.weight", "weight", WIDTH},
+};
+
+static const struct row head = {HF_HEAD, "weight", VOCAB, WIDTH};
+
+#define ROWS(table) (table), sizeof(table) / sizeof(table)[0]
+
+static const struct scheme {
+    const char *prefix, *block_name; /* "transformer.", "h" */
+    const struct row *before;        /* each a layer of the chain */
+    size_t n_before;
+    const struct row *block;
+    size_t n_block;
+    const struct row *after; /* together a layer */
+    size_t n_after;
+    const char *constants[3]; /* of a block, or of the model: without its number */
+} schemes[ARCH_COUNT] = {
+    [ARCH_GPT2] = {"transformer.",
+                   "h",
+                   ROWS(gpt2_before),
+                   ROWS(gpt2_block),
+                   ROWS(gpt2_after),
+                   {"attn.bias", "attn.masked_bias"}},
+    [ARCH_LLAMA] = {"model.",
+                    "layers",
+                    ROWS(llama_before),
+                    ROWS(llama_block),
+                    ROWS(llama_after),
+                    {"self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"}},
+};
+
+/* ------------------------------------------------------------------------------------------ links */
+
+static uint64_t size_of(const struct transformer *t, enum dim d)
+{
+    uint64_t kv = (uint64_t)(t->width / t->heads) * t->kv_heads;
+
+    switch (d) {
+    case WIDTH:
+        return t->width;
+    case KV:
+        return kv;
+    case QKV:
+        return t->width + 2 * kv;
+    case HIDDEN:
+        return t->hidden;
+    case VOCAB:
+        return t->vocab;
+    case POSITIONS:
+        return t->positions;
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+/* `inner` stands between prefix and name: "h.3.". */
+static void add(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
+                const char *inner, const struct row *row)
+{
+    struct hf_link *l = &names->links[names->n], *last = names->n > 0 ? l - 1 : NULL;
+    char text[128];
+
+    snprintf(text, sizeof text, "%s%s%s", prefix, inner, row->theirs);
+    l->name = arena_strdup(names->arena, text);
+    l->plain = l->name + strlen(prefix);
+    snprintf(text, sizeof text, "layers.%" PRIu32 ".%s", layer, row->ours);
+    l->rank = row->b == NONE ? 1 : 2;
+    l->shape[0] = size_of(t, row->a);
+    l->shape[1] = size_of(t, row->b);
+    l->transposed = row->transposed;
+    if (last && strcmp(last->ours, text) == 0) {
+        l->ours = last->ours;
+        l->row = last->row + last->shape[0];
+    } else {
+        l->ours = arena_strdup(names->arena, text);
+        names->n_ours++;
+    }
+    names->n++;
+}
+
+/* How many rows ours has is known once all of its parts are there. */
+static void add_up_rows(struct hf_names *names)
+{
+    for (size_t i = names->n; i-- > 0;) {
+        struct hf_link *l = &names->links[i], *next = i + 1 < names->n ? l + 1 : NULL;
+        l->rows = next && next->ours == l->ours ? next->rows : l->row + l->shape[l->transposed];
+    }
+}
+
+void hf_names_init(struct hf_names *names, const struct transformer *t)
+{
+    const struct scheme *s = &schemes[t->arch];
+    uint32_t layer = 0;
+    char inner[32];
+
+    *names = (struct hf_names){.arena = arena_create()};
+    names->links = arena_alloc_array(names->arena, s->n_before + t->layers * s->n_block + s->n_after + 1,
+                                     sizeof *names->links);
+    for (size_t i = 0; i < s->n_before; i++)
+        add(names, t, layer++, s->prefix, "", &s->before[i]);
+    for (uint32_t b = 0; b < t->layers; b++, layer++) {
+        snprintf(inner, sizeof inner, "%s.%" PRIu32 ".", s->block_name, b);
+        for (size_t i = 0; i < s->n_block; i++)
+            add(names, t, layer, s->prefix, inner, &s->block[i]);
+    }
+    for (size_t i = 0; i < s->n_after; i++)
+        add(names, t, layer, s->prefix, "", &s->after[i]);
+    if (!t->tied)
+        add(names, t, layer + 1, "", "", &head);
+    add_up_rows(names);
+}
+
+void hf_names_finish(struct hf_names *names)
+{
+    arena_destroy(names->arena);
+    *names = (struct hf_names){0};
+}
+
+uint64_t hf_link_columns(const struct hf_link *l)
+{
+    return l->rank == 1 ? 1 : l->shape[!l->transposed];
+}
+
+/* ------------------------------------------------------------------------------------------ constants */
+
+/* What follows "h.3." when there is such a layer, else the name itself. */
+static const char *skip_block(const struct transformer *t, const char *block, const char *name)
+{
+    size_t n = strlen(block);
+    char *end;
+
+    if (strncmp(name, block, n) != 0 || name[n] != '.' || name[n + 1] < '0' || name[n + 1] > '9')
+        return name;
+    return strtoull(name + n + 1, &end, 10) < t->layers && *end == '.' ? end + 1 : name;
+}
+
+bool hf_is_constant(const struct transformer *t, const char *name)
+{
+    const struct scheme *s = &schemes[t->arch];
+
+    if (strncmp(name, s->prefix, strlen(s->prefix)) == 0)
+        name += strlen(s->prefix);
+    name = skip_block(t, s->block_name, name);
+    for (int i = 0; s->constants[i]; i++)
+        if (strcmp(name, s->constants[i]) == 0)
+            return true;
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------ binding */
+
+static int compare_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct st_tensor *const *)a)->name, (*(const struct st_tensor *const *)b)->name);
+}
+
+static int check_shape(const struct hf_link *l, const struct st_tensor *t, const char *place, struct err *err)
+{
+    uint64_t want[2] = {l->rows, hf_link_columns(l)};
+    char needed[64], found[192];
+
+    if (t->rank == l->rank && memcmp(t->shape, want, l->rank * sizeof want[0]) == 0)
+        return 0;
+    st_shape_text(needed, sizeof needed, l->rank, want);
+    st_shape_text(found, sizeof found, t->rank, t->shape);
+    return err_set_at(err, -EINVAL, place, "tensor \"%s\" is %s, but in this model it is %s", t->name, found,
+                      needed);
+}
+
+static int bind_all(const struct hf_names *names, const struct st_tensor **sorted, size_t n,
+                    const char *place, const struct st_tensor **to, struct err *err)
+{
+    for (size_t i = 0; i < names->n; i++) {
+        const struct hf_link *l = &names->links[i];
+        const struct st_tensor key = {.name = l->ours}, *want = &key, **found;
+        found = n > 0 ? bsearch(&want, sorted, n, sizeof *sorted, compare_name) : NULL;
+        if (!found)
+            return err_set_at(err, -EINVAL, place, "there is no tensor \"%s\", which this model has",
+                              l->ours);
+        int r = check_shape(l, *found, place, err);
+        if (r < 0)
+            return r;
+        to[i] = *found;
+    }
+    if (n != names->n_ours)
+        return err_set_at(err, -EINVAL, place, "there are %zu tensors, but this model has %zu", n,
+                          names->n_ours);
+    return 0;
+}
+
+int hf_names_bind(const struct hf_names *names, const struct st_tensor *tensors, size_t n, const char *place,
+                  const struct st_tensor ***ret, struct err *err)
+{
+    const struct st_tensor **sorted = calloc(n + 1, sizeof *sorted), **to = calloc(names->n, sizeof *to);
+    int r = -ENOMEM;
+
+    if (!sorted || !to) {
+        err_set_at(err, r, place, "no memory for lists of %zu tensors", n);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            sorted[i] = &tensors[i];
+        qsort(sorted, n, sizeof *sorted, compare_name);
+        r = bind_all(names, sorted, n, place, to, err);
+    }
+    free(sorted);
+    if (r < 0)
+        free(to);
+    else
+        *ret = to;
+    return r;
+}

@@ -1,0 +1,390 @@
+/* Writing and reading safetensors files.
+ *
+ * Writing: the header is built from the list of tensors, padded so that the data begins at a multiple of 8,
+ * and everything goes out through `sink`, which checksums a block and writes it while it is in the cache. A
+ * transposed tensor is turned a block at a time on the way.
+ *
+ * Reading: safetensors_open proves, before anything is given out, that entries have distinct names, sizes
+ * that agree with type and shape, and offsets that tile the data from its start to the end of the file. After
+ * that a read is one pread of a range that is known to exist.
+ */
+#include "daemon/worker/model/safetensors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/checked.h"
+#include "base/crc32c.h"
+#include "base/strbuf.h"
+#include "base/fs.h"
+#include "daemon/worker/model/st_header.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors data is little-endian, and this writes memory as it is"
+#endif
+
+const char *const st_dtype_names[ST_DTYPE_COUNT] = {
+    [ST_BOOL] = "BOOL", [ST_U8] = "U8",     [ST_I8] = "I8",   [ST_I16] = "I16", [ST_U16] = "U16",
+    [ST_F16] = "F16",   [ST_BF16] = "BF16", [ST_I32] = "I32", [ST_U32] = "U32", [ST_F32] = "F32",
+    [ST_F64] = "F64",   [ST_I64] = "I64",   [ST_U64] = "U64",
+};
+
+const uint32_t st_dtype_bytes[ST_DTYPE_COUNT] = {
+    [ST_BOOL] = 1, [ST_U8] = 1,  [ST_I8] = 1,  [ST_I16] = 2, [ST_U16] = 2, [ST_F16] = 2, [ST_BF16] = 2,
+    [ST_I32] = 4,  [ST_U32] = 4, [ST_F32] = 4, [ST_F64] = 8, [ST_I64] = 8, [ST_U64] = 8,
+};
+
+static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtype, uint64_t *ret)
+{
+    uint64_t n = st_dtype_bytes[dtype];
+
+    for (uint32_t i = 0; i < rank; i++)
+        if (!checked_mul(n, shape[i], &n))
+            return false;
+    *ret = n;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------ writing */
+
+struct sink {
+    int fd;
+    uint64_t bytes;
+    uint32_t crc;
+};
+
+static int put(struct sink *s, const void *p, uint64_t bytes)
+{
+    const char *at = p;
+
+    while (bytes > 0) {
+        uint64_t n = bytes < FS_BLOCK_BYTES ? bytes : FS_BLOCK_BYTES;
+        int r = fs_write_all(s->fd, at, n);
+        if (r < 0)
+            return r;
+        s->crc = crc32c(s->crc, at, n);
+        s->bytes += n;
+        at += n;
+        bytes -= n;
+    }
+    return 0;
+}
+
+/* Rows of the file are columns of memory: as many at a time as fit a block, so that a run of neighbours is read of each
+ * row of memory. */
+static int put_transposed(struct sink *s, const struct st_tensor *t)
+{
+    uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
+    float *block;
+    int r;
+
+    if (rows == 0 || columns == 0)
+        return 0;
+    most = row_bytes < FS_BLOCK_BYTES ? FS_BLOCK_BYTES / row_bytes : 1;
+    block = malloc(most * row_bytes);
+    r = block ? 0 : -ENOMEM;
+    for (uint64_t first = 0; r == 0 && first < rows; first += most) {
+        uint64_t n = rows - first < most ? rows - first : most;
+        for (uint64_t c = 0; c < columns; c++)
+            for (uint64_t i = 0; i < n; i++)
+                block[i * columns + c] = t->data[c * rows + first + i];
+        r = put(s, block, n * row_bytes);
+    }
+    free(block);
+    return r;
+}
+
+static void add_metadata(struct strbuf *b, const struct st_meta *meta, size_t n)
+{
+    strbuf_add(b, "\"__metadata__\":{");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0)
+            strbuf_add(b, ",");
+        strbuf_add_json(b, meta[i].key);
+        strbuf_add(b, ":");
+        strbuf_add_json(b, meta[i].value);
+    }
+    strbuf_add(b, "}");
+}
+
+static void add_tensor(struct strbuf *b, const struct st_tensor *t, uint64_t begin, uint64_t end)
+{
+    if (b->n > 1)
+        strbuf_add(b, ",");
+    strbuf_add_json(b, t->name);
+    strbuf_add(b, ":{\"dtype\":\"F32\",\"shape\":[");
+    for (uint32_t i = 0; i < t->rank; i++)
+        strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", t->shape[i]);
+    strbuf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
+}
+
+/* The header with its length in front. */
+static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_t n,
+                        const struct st_meta *meta, size_t n_meta)
+{
+    uint64_t at = 0, bytes;
+
+    strbuf_add(b, "{");
+    if (n_meta > 0)
+        add_metadata(b, meta, n_meta);
+    for (size_t i = 0; i < n; i++) {
+        assert(tensors[i].rank <= SAFETENSORS_MAX_RANK && (!tensors[i].transposed || tensors[i].rank == 2));
+        if (!shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes) ||
+            !checked_add(at, bytes, &bytes))
+            return -EOVERFLOW;
+        add_tensor(b, &tensors[i], at, bytes);
+        at = bytes;
+    }
+    strbuf_add(b, "}");
+    while (b->n % 8 != 0)
+        strbuf_add(b, " ");
+    return b->n > SAFETENSORS_MAX_HEADER ? -EFBIG : 0;
+}
+
+int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
+                      const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
+                      struct err *err)
+{
+    struct strbuf b = {0};
+    struct sink s = {.fd = fd};
+    uint64_t length;
+    int r = build_header(&b, tensors, n, meta, n_meta);
+
+    length = b.n;
+    if (r == 0)
+        r = put(&s, &length, sizeof length);
+    if (r == 0)
+        r = put(&s, b.at, b.n);
+    strbuf_finish(&b);
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        uint64_t bytes = 0;
+        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes); /* build_header has checked it */
+        r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
+    }
+    if (r < 0)
+        return fs_fail(err, r, NULL, file, "write");
+    if (ret_bytes)
+        *ret_bytes = s.bytes;
+    if (ret_crc)
+        *ret_crc = s.crc;
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ reading */
+
+static int compare_offset(const void *a, const void *b)
+{
+    const struct st_entry *x = a, *y = b;
+
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static int compare_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct st_entry *const *)a)->name, (*(const struct st_entry *const *)b)->name);
+}
+
+static int compare_key(const void *a, const void *b)
+{
+    return strcmp(((const struct st_meta *)a)->key, ((const struct st_meta *)b)->key);
+}
+
+static int read_header(struct safetensors *f, struct err *err)
+{
+    struct stat st;
+    uint64_t length;
+    int r;
+
+    if (fstat(f->fd, &st) < 0)
+        return fs_fail(err, -errno, NULL, f->file, "read");
+    if (st.st_size < 8)
+        return err_set_at(err, -EBADMSG, f->file,
+                          "not a safetensors file: it has %lld bytes, at least 8 are needed",
+                          (long long)st.st_size);
+    r = fs_pread_all(f->fd, &length, sizeof length, 0);
+    if (r < 0)
+        return fs_fail(err, r, NULL, f->file, "read");
+    if (length > SAFETENSORS_MAX_HEADER || length > (uint64_t)st.st_size - 8)
+        return err_set_at(err, -EBADMSG, f->file,
+                          "not a safetensors file, or cut short: its header claims %" PRIu64
+                          " bytes, the file has %lld after the first 8 (a header has at most %u)",
+                          length, (long long)st.st_size - 8, SAFETENSORS_MAX_HEADER);
+    f->data_begin = 8 + length;
+    f->text = malloc(length + 1);
+    if (!f->text)
+        return err_set_at(err, -ENOMEM, f->file, "no memory for the header of %" PRIu64 " bytes", length);
+    r = fs_pread_all(f->fd, f->text, length, 8);
+    if (r < 0)
+        return fs_fail(err, r, NULL, f->file, "read");
+    return st_header_parse(&f->header, f->text, length, f->file, err);
+}
+
+/* Sizes agree with shapes, and offsets tile the data. */
+static int check_layout(struct safetensors *f, struct err *err)
+{
+    struct st_header *h = &f->header;
+    uint64_t at = 0, bytes;
+    struct stat st;
+
+    if (h->n_entries > 0)
+        qsort(h->entries, h->n_entries, sizeof *h->entries, compare_offset);
+    for (size_t i = 0; i < h->n_entries; i++) {
+        const struct st_entry *e = &h->entries[i];
+        if (e->begin != at || e->end < e->begin)
+            return err_set_at(err, -EBADMSG, f->file,
+                              "damaged header: tensor \"%s\" has data_offsets [%" PRIu64 ", %" PRIu64
+                              "], but the one before ends at %" PRIu64 "; gaps and overlaps are not allowed",
+                              e->name, e->begin, e->end, at);
+        if (!shape_bytes(e->rank, e->shape, e->dtype, &bytes) || bytes != e->end - e->begin)
+            return err_set_at(err, -EBADMSG, f->file,
+                              "damaged header: tensor \"%s\" has %" PRIu64
+                              " bytes by its offsets, which is not what its shape and dtype %s take",
+                              e->name, e->end - e->begin, st_dtype_names[e->dtype]);
+        at = e->end;
+    }
+    if (fstat(f->fd, &st) < 0)
+        return fs_fail(err, -errno, NULL, f->file, "read");
+    if ((uint64_t)st.st_size < f->data_begin || (uint64_t)st.st_size - f->data_begin != at)
+        return err_set_at(err, -EBADMSG, f->file,
+                          "the header describes %" PRIu64 " bytes of data, the file has %lld", at,
+                          (long long)st.st_size - (long long)f->data_begin);
+    return 0;
+}
+
+static int check_names(struct safetensors *f, struct err *err)
+{
+    struct st_header *h = &f->header;
+
+    if (h->n_meta > 0)
+        qsort(h->meta, h->n_meta, sizeof *h->meta, compare_key);
+    for (size_t i = 1; i < h->n_meta; i++)
+        if (strcmp(h->meta[i - 1].key, h->meta[i].key) == 0)
+            return err_set_at(err, -EBADMSG, f->file, "damaged header: metadata \"%s\" occurs twice",
+                              h->meta[i].key);
+    if (h->n_entries == 0)
+        return 0;
+    f->by_name = calloc(h->n_entries, sizeof(struct st_entry *));
+    if (!f->by_name)
+        return err_set_at(err, -ENOMEM, f->file, "no memory for the names of %zu tensors", h->n_entries);
+    for (size_t i = 0; i < h->n_entries; i++)
+        f->by_name[i] = &h->entries[i];
+    qsort(f->by_name, h->n_entries, sizeof *f->by_name, compare_name);
+    for (size_t i = 1; i < h->n_entries; i++)
+        if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
+            return err_set_at(err, -EBADMSG, f->file, "damaged header: tensor \"%s\" occurs twice",
+                              f->by_name[i]->name);
+    return 0;
+}
+
+int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err)
+{
+    struct safetensors *f = calloc(1, sizeof *f);
+    int r;
+
+    if (!f || !(f->file = strdup(file))) {
+        free(f);
+        return err_set_at(err, -ENOMEM, file, "no memory");
+    }
+    f->fd = fd;
+    r = read_header(f, err);
+    if (r == 0)
+        r = check_layout(f, err);
+    if (r == 0)
+        r = check_names(f, err);
+    if (r < 0) {
+        safetensors_close(f);
+        return r;
+    }
+    *ret = f;
+    return 0;
+}
+
+void safetensors_close(struct safetensors *f)
+{
+    if (!f)
+        return;
+    st_header_finish(&f->header);
+    free(f->by_name);
+    free(f->text);
+    free(f->file);
+    free(f);
+}
+
+size_t safetensors_count(const struct safetensors *f)
+{
+    return f->header.n_entries;
+}
+
+const struct st_entry *safetensors_at(const struct safetensors *f, size_t i)
+{
+    assert(i < f->header.n_entries);
+    return &f->header.entries[i];
+}
+
+const struct st_entry *safetensors_find(const struct safetensors *f, const char *name)
+{
+    struct st_entry key = {.name = name};
+    const struct st_entry *want = &key, **found;
+
+    if (f->header.n_entries == 0)
+        return NULL;
+    found = bsearch(&want, f->by_name, f->header.n_entries, sizeof *f->by_name, compare_name);
+    return found ? *found : NULL;
+}
+
+const char *safetensors_meta(const struct safetensors *f, const char *key)
+{
+    struct st_meta want = {.key = key}, *found;
+
+    if (f->header.n_meta == 0)
+        return NULL;
+    found = bsearch(&want, f->header.meta, f->header.n_meta, sizeof want, compare_key);
+    return found ? found->value : NULL;
+}
+
+int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err)
+{
+    int r = fs_pread_all(f->fd, ret, e->end - e->begin, f->data_begin + e->begin);
+
+    return r < 0 ? fs_fail(err, r, NULL, f->file, "read") : 0;
+}
+
+void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape)
+{
+    int at = snprintf(buf, size, "[");
+
+    for (uint32_t i = 0; i < rank && (size_t)at < size; i++)
+        at += snprintf(buf + at, size - (size_t)at, "%s%" PRIu64, i > 0 ? "," : "", shape[i]);
+    if ((size_t)at < size)
+        snprintf(buf + at, size - (size_t)at, "]");
+}
+
+static int fail_shape(const struct safetensors *f, const struct st_entry *e, const struct st_tensor *t,
+                      struct err *err)
+{
+    char found[192], needed[192];
+
+    st_shape_text(found, sizeof found, e->rank, e->shape);
+    st_shape_text(needed, sizeof needed, t->rank, t->shape);
+    return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s %s in the file, but the model needs F32 %s",
+                      t->name, st_dtype_names[e->dtype], found, needed);
+}
+
+int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err)
+{
+    const struct st_entry *e = safetensors_find(f, t->name);
+
+    if (!e)
+        return err_set_at(err, -ENOENT, f->file, "there is no tensor \"%s\" in the file", t->name);
+    if (e->dtype != ST_F32 || e->rank != t->rank ||
+        memcmp(e->shape, t->shape, t->rank * sizeof t->shape[0]) != 0)
+        return fail_shape(f, e, t, err);
+    return safetensors_read(f, e, t->data, err);
+}

@@ -1,0 +1,94 @@
+/* Samples a token. See sampler.h.
+ *
+ * The random number is a function of the seed and the token's number (base/rng.h), so a text is the same on any machine
+ * that computes the same logits, and asking for more tokens prolongs it. Probabilities are summed in double, in the order of
+ * ids: which number meets which token does not depend on how the largest ones were found.
+ */
+#include "daemon/worker/model/sampler.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/rng.h"
+
+static bool is_larger(const float *logits, uint32_t a, uint32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+static uint32_t find_largest(const float *logits, uint32_t vocab)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* A heap of the k largest so far, the least of them on top. */
+static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at)
+{
+    for (;;) {
+        uint32_t least = at;
+        for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < n; child++)
+            if (is_larger(logits, heap[least], heap[child]))
+                least = child;
+        if (least == at)
+            return;
+        uint32_t moved = heap[at];
+        heap[at] = heap[least];
+        heap[least] = moved;
+        at = least;
+    }
+}
+
+/* The k-th largest. */
+static uint32_t find_least(const float *logits, uint32_t vocab, uint32_t k, uint32_t *heap)
+{
+    for (uint32_t i = 0; i < k; i++)
+        heap[i] = i;
+    for (uint32_t i = k; i-- > 0;)
+        sift_down(logits, heap, k, i);
+    for (uint32_t i = k; i < vocab; i++) {
+        if (!is_larger(logits, i, heap[0]))
+            continue;
+        heap[0] = i;
+        sift_down(logits, heap, k, 0);
+    }
+    return heap[0];
+}
+
+/* Uniform in [0, 1), with 53 bits. */
+static double random_unit(uint64_t seed, uint64_t n)
+{
+    struct rng_block b = rng_philox(seed, (uint32_t)n, (uint32_t)(n >> 32), rng_word2(RNG_SAMPLE, 0), 0);
+    return (double)((uint64_t)(b.v[0] >> 5) << 26 | b.v[1] >> 6) * 0x1p-53;
+}
+
+/* Not a probability yet: the largest logit gives 1. */
+static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
+{
+    if (is_larger(logits, least, i))
+        return 0;
+    return exp(((double)logits[i] - (double)logits[best]) / s->temperature);
+}
+
+uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t vocab, uint64_t n,
+                        uint32_t *order)
+{
+    uint32_t best = find_largest(logits, vocab), k = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
+    double sum = 0, at = 0;
+    if (s->temperature <= 0 || k == 1)
+        return best;
+    uint32_t least = find_least(logits, vocab, k, order);
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += weigh(s, logits, best, least, i);
+    double want = random_unit(s->seed, n) * sum;
+    for (uint32_t i = 0; i < vocab; i++) {
+        at += weigh(s, logits, best, least, i);
+        if (at > want)
+            return i;
+    }
+    return best; /* want < sum, and the same sums are made: only the product's rounding leads here */
+}

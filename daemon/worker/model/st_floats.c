@@ -1,0 +1,132 @@
+/* Tensors of a safetensors file as floats: converted while they are read, or mapped where they are.
+ *
+ * F16 and BF16 are subsets of F32, so conversion is exact. It is done with integers: a float that passes through the
+ * arithmetic unit may lose what a NaN carries. The two bytes of each element are read into the upper half of the
+ * caller's memory and spread from the front: what is written never reaches what is still to be read.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/fs.h"
+#include "daemon/worker/model/safetensors.h"
+#include "daemon/worker/model/st_header.h"
+
+/* ------------------------------------------------------------------------------------------ converting */
+
+static uint32_t bf16_bits(uint16_t v)
+{
+    return (uint32_t)v << 16;
+}
+
+/* Sign, 5 bits of exponent, 10 of fraction. */
+static uint32_t f16_bits(uint16_t v)
+{
+    uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 0x1f, fraction = v & 0x3ff;
+
+    if (exponent == 0x1f) /* infinite, NaN */
+        return sign | 0x7f800000u | fraction << 13;
+    if (exponent > 0)
+        return sign | (exponent + 127 - 15) << 23 | fraction << 13;
+    if (fraction == 0)
+        return sign;
+    exponent = 127 - 14; /* subnormal: a float has room to make it a normal one */
+    while (!(fraction & 0x400)) {
+        fraction <<= 1;
+        exponent--;
+    }
+    return sign | exponent << 23 | (fraction & 0x3ff) << 13;
+}
+
+static void spread(float *at, uint64_t n, enum st_dtype dtype)
+{
+    const char *from = (const char *)at + n * sizeof(uint16_t);
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t v;
+        uint32_t bits;
+        memcpy(&v, from + i * sizeof v, sizeof v);
+        bits = dtype == ST_F16 ? f16_bits(v) : bf16_bits(v);
+        memcpy(&at[i], &bits, sizeof bits);
+    }
+}
+
+int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
+                            float *ret, struct err *err)
+{
+    uint64_t size = st_dtype_bytes[e->dtype];
+    int r;
+
+    if (e->dtype != ST_F32 && e->dtype != ST_F16 && e->dtype != ST_BF16)
+        return err_set_at(err, -EINVAL, f->file,
+                          "tensor \"%s\" is %s; F32, F16 and BF16 can be read as floats", e->name,
+                          st_dtype_names[e->dtype]);
+    assert(first <= (e->end - e->begin) / size && n <= (e->end - e->begin) / size - first);
+    if (n == 0)
+        return 0;
+    r = fs_pread_all(f->fd, (char *)ret + n * (sizeof(float) - size), n * size,
+                     f->data_begin + e->begin + first * size);
+    if (r < 0)
+        return fs_fail(err, r, NULL, f->file, "read");
+    if (e->dtype != ST_F32)
+        spread(ret, n, e->dtype);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ mapping */
+
+static int check_mappable(const struct safetensors *f, struct err *err)
+{
+    for (size_t i = 0; i < f->header.n_entries; i++) {
+        const struct st_entry *e = &f->header.entries[i];
+        if (e->dtype != ST_F32)
+            return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s, F32 is needed", e->name,
+                              st_dtype_names[e->dtype]);
+    }
+    if (f->data_begin % sizeof(float) != 0)
+        return err_set_at(err, -EINVAL, f->file,
+                          "its data begins at byte %" PRIu64
+                          ", not at a multiple of 4; write it again with a padded header",
+                          f->data_begin);
+    return 0;
+}
+
+int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err)
+{
+    size_t n = f->header.n_entries;
+    struct st_map m = {.n = n};
+    int r = check_mappable(f, err);
+
+    if (r < 0)
+        return r;
+    m.bytes = f->data_begin + (n > 0 ? f->header.entries[n - 1].end : 0);
+    m.tensors = calloc(n + 1, sizeof *m.tensors);
+    if (!m.tensors)
+        return err_set_at(err, -ENOMEM, f->file, "no memory for a list of %zu tensors", n);
+    m.at = mmap(NULL, m.bytes, PROT_READ, MAP_PRIVATE, f->fd, 0);
+    if (m.at == MAP_FAILED) {
+        r = -errno;
+        free(m.tensors);
+        return fs_fail(err, r, NULL, f->file, "map");
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct st_entry *e = &f->header.entries[i];
+        struct st_tensor *t = &m.tensors[i];
+        *t = (struct st_tensor){.name = e->name, .rank = e->rank};
+        memcpy(t->shape, e->shape, sizeof t->shape);
+        t->data = (float *)((char *)m.at + f->data_begin + e->begin);
+    }
+    *ret = m;
+    return 0;
+}
+
+void st_map_finish(struct st_map *m)
+{
+    if (m->at)
+        munmap(m->at, m->bytes);
+    free(m->tensors);
+    *m = (struct st_map){0};
+}

@@ -1,0 +1,309 @@
+/* Choosing and checking the weights of a run. See weights.h. */
+#include "daemon/worker/model/weights.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/crc32c.h"
+#include "base/get.h"
+#include "daemon/worker/model/checkpoint_private.h"
+#include "daemon/spec/hf_config.h"
+
+#define MODEL_FILE "model.safetensors"
+#define TEXT_MAX   (1u << 20)
+
+/* ---- choosing ---- */
+
+/* Reads result.json: true when the job is done; then its steps and the hash of its weights. */
+static bool job_is_done(const struct outdir *out, struct weights *w)
+{
+    char *text = NULL;
+    size_t bytes;
+    struct json *doc = NULL;
+    if (fs_read_text(out->fd, RUN_RESULT_FILE, TEXT_MAX, &text, &bytes) < 0)
+        return false;
+    bool done = json_parse(text, bytes, RUN_RESULT_FILE, false, &doc, NULL) == 0 && get_flag(doc, "ok") &&
+                get_node(doc, "stopped") != NULL && !get_flag(doc, "stopped") &&
+                get_count(doc, "steps", &w->step) && get_text(doc, "weights_hash")[0] != '\0';
+    if (done)
+        snprintf(w->want_hash, sizeof w->want_hash, "%s", get_text(doc, "weights_hash"));
+    json_free(doc);
+    free(text);
+    return done;
+}
+
+/* -ENOENT, without a message: there is no finished model. */
+static int open_final(const struct outdir *out, struct weights *w, struct err *err)
+{
+    uint64_t bytes;
+    if (!job_is_done(out, w))
+        return -ENOENT;
+    fs_path(w->path, sizeof w->path, out->name, MODEL_FILE);
+    w->fd = fs_open_read(out->fd, MODEL_FILE, &bytes);
+    w->final = true;
+    if (w->fd >= 0)
+        return 0;
+    return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
+}
+
+static int open_step(const struct outdir *out, uint64_t step, struct state *ret, int *ret_fd, char *path,
+                     size_t size, struct err *err)
+{
+    char name[STEP_NAME_BYTES];
+    step_name(name, step, "");
+    snprintf(path, size, "%s/%s/%s", out->name, CHECKPOINTS, name);
+    int parent = fs_open_dir(out->fd, CHECKPOINTS), dir = parent < 0 ? parent : fs_open_dir(parent, name);
+    if (parent >= 0)
+        close(parent);
+    if (dir == -ENOENT)
+        return err_set_at(err, -ENOENT, out->name, "there is no checkpoint of step %" PRIu64, step);
+    if (dir < 0)
+        return fs_fail(err, dir, NULL, path, "open the directory");
+    int r = checkpoint_state_load(dir, path, ret, err);
+    if (r < 0)
+        close(dir);
+    else
+        *ret_fd = dir;
+    return r;
+}
+
+static int open_checkpoint(const struct outdir *out, uint64_t step, struct weights *w, struct err *err)
+{
+    char dir[FS_PATH_BYTES - 64];
+    struct state state = {0};
+    uint64_t bytes;
+    int fd = -1, r = open_step(out, step, &state, &fd, dir, sizeof dir, err);
+    if (r < 0)
+        return r;
+    w->step = state.info.step;
+    w->want_bytes = state.files[FILE_MODEL].bytes;
+    w->want_crc = state.files[FILE_MODEL].crc;
+    w->final = false;
+    fs_path(w->path, sizeof w->path, dir, checkpoint_files[FILE_MODEL]);
+    w->fd = fs_open_read(fd, checkpoint_files[FILE_MODEL], &bytes);
+    close(fd);
+    checkpoint_state_finish(&state);
+    return w->fd < 0 ? fs_fail(err, w->fd == -ENOENT ? -EBADMSG : w->fd, NULL, w->path, "open") : 0;
+}
+
+/* The evaluations of a run's checkpoints. */
+struct evaluated {
+    uint64_t *steps; /* ascending; malloc'ed */
+    struct checkpoint_eval *evals;
+    size_t n;
+    enum spec_best best; /* of the newest checkpoint: what the job said last */
+};
+
+/* Leaves out checkpoints that are damaged, or were removed meanwhile. */
+static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
+{
+    char path[FS_PATH_BYTES];
+    size_t n = 0;
+    int fd, r = list_steps(out, &ret->steps, &n, err);
+    if (r < 0)
+        return r;
+    ret->evals = xcalloc(n + 1, sizeof *ret->evals);
+    for (size_t i = 0; i < n; i++) {
+        struct state state = {0};
+        if (open_step(out, ret->steps[i], &state, &fd, path, sizeof path, NULL) < 0)
+            continue;
+        ret->steps[ret->n] = ret->steps[i];
+        ret->evals[ret->n++] = state.info.eval;
+        ret->best = state.info.best;
+        close(fd);
+        checkpoint_state_finish(&state);
+    }
+    return 0;
+}
+
+static int find_best(const struct outdir *out, uint64_t *ret, const char **ret_by, struct err *err)
+{
+    struct evaluated e = {0};
+    const struct checkpoint_eval *best = NULL;
+    int r = read_evaluations(out, &e, err);
+    for (size_t i = 0; i < e.n; i++) {
+        if (!e.evals[i].valid || (best && !checkpoint_is_better(&e.evals[i], best, e.best)))
+            continue;
+        best = &e.evals[i];
+        *ret = e.steps[i];
+    }
+    *ret_by = spec_best_names[e.best == BEST_NONE ? BEST_VAL_ACCURACY : e.best];
+    if (r == 0 && !best)
+        r = err_set_at(err, -ENOENT, out->name,
+                       "no checkpoint was evaluated, so none is the best; take --step last, or a number");
+    free(e.evals);
+    free(e.steps);
+    return r;
+}
+
+static int parse_step(const char *text, uint64_t *ret, struct err *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno != 0 || text[0] < '0' || text[0] > '9' || *end != '\0')
+        return err_set_at(err, -EINVAL, "--step", "expected a number, \"best\" or \"last\", found \"%s\"",
+                          text);
+    *ret = v;
+    return 0;
+}
+
+static int choose(const struct outdir *out, const char *word, struct weights *w, struct err *err)
+{
+    uint64_t step = 0;
+    int r;
+    if (word == NULL) {
+        r = open_final(out, w, err);
+        if (r != -ENOENT)
+            return r;
+    }
+    if (word == NULL || strcmp(word, "last") == 0)
+        r = checkpoint_latest(out, &step, err);
+    else if (strcmp(word, "best") == 0)
+        r = find_best(out, &step, &w->best_by, err);
+    else
+        r = parse_step(word, &step, err);
+    return r < 0 ? r : open_checkpoint(out, step, w, err);
+}
+
+static int look_inside(struct weights *w, struct err *err)
+{
+    struct safetensors *f;
+    uint64_t data = 0;
+    struct stat st;
+    if (fstat(w->fd, &st) < 0)
+        return fs_fail(err, -errno, NULL, w->path, "read");
+    int r = safetensors_open(w->fd, w->path, &f, err);
+    if (r < 0)
+        return r;
+    w->tensors = safetensors_count(f);
+    w->bytes = (uint64_t)st.st_size;
+    for (size_t i = 0; i < w->tensors; i++) {
+        const struct st_entry *e = safetensors_at(f, i);
+        w->parameters += (e->end - e->begin) / st_dtype_bytes[e->dtype];
+        data = e->end;
+    }
+    w->data_begin = w->bytes - data;
+    safetensors_close(f);
+    return 0;
+}
+
+int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err)
+{
+    *ret = (struct weights){.fd = -1};
+    int r = choose(out, step, ret, err);
+    return r < 0 ? r : look_inside(ret, err);
+}
+
+void weights_close(struct weights *w)
+{
+    if (w->fd >= 0)
+        close(w->fd);
+    w->fd = -1;
+}
+
+/* ---- reading all of it ---- */
+
+struct sums {
+    uint64_t bytes;
+    uint32_t crc;
+    uint64_t hash;
+};
+
+static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
+{
+    for (size_t i = 0; i + sizeof(uint32_t) <= bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, p + i, sizeof word);
+        h = (h ^ word) * 0x100000001b3ull;
+    }
+    return h;
+}
+
+/* The header first, so that blocks of data begin at whole words. */
+static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
+                      struct err *err)
+{
+    bool header = s->bytes < w->data_begin;
+    uint64_t left = (header ? w->data_begin : w->bytes) - s->bytes;
+    size_t n = left < FS_BLOCK_BYTES ? (size_t)left : FS_BLOCK_BYTES;
+    int r = fs_pread_all(w->fd, block, n, s->bytes);
+    if (r < 0)
+        return fs_fail(err, r, NULL, w->path, "read");
+    if (!header)
+        s->hash = hash_words(s->hash, block, n);
+    s->crc = crc32c(s->crc, block, n);
+    s->bytes += n;
+    r = to < 0 ? 0 : fs_write_all(to, block, n);
+    return r < 0 ? fs_fail(err, r, NULL, to_path, "write") : 0;
+}
+
+static int check_sums(const struct weights *w, const struct sums *found, struct err *err)
+{
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016" PRIx64, found->hash);
+    if (w->final && strcmp(hash, w->want_hash) != 0)
+        return err_set_at(
+            err, -EBADMSG, w->path,
+            "damaged, or not of this job: its weights have the hash %s, but %s says %s; try --step last",
+            hash, RUN_RESULT_FILE, w->want_hash);
+    if (!w->final && found->bytes != w->want_bytes)
+        return err_set_at(err, -EBADMSG, w->path,
+                          "damaged: it should have %" PRIu64 " bytes, but has %" PRIu64, w->want_bytes,
+                          found->bytes);
+    if (!w->final && found->crc != w->want_crc)
+        return err_set_at(err, -EBADMSG, w->path,
+                          "damaged: it should have the CRC-32C %08" PRIx32 ", but has %08" PRIx32,
+                          w->want_crc, found->crc);
+    return 0;
+}
+
+int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err)
+{
+    struct sums s = {.hash = 0xcbf29ce484222325ull};
+    char *block = malloc(FS_BLOCK_BYTES);
+    int r = block == NULL ? err_set(err, -ENOMEM, "no memory to copy with") : 0;
+    while (r == 0 && s.bytes < w->bytes)
+        r = copy_block(w, block, to, to_path, &s, err);
+    free(block);
+    if (r == 0)
+        r = check_sums(w, &s, err);
+    if (r == 0)
+        *ret_hash = s.hash;
+    return r;
+}
+
+/* ---- the model ---- */
+
+int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err)
+{
+    struct strbuf b = {0};
+    char *before = NULL;
+    size_t bytes;
+    hf_config_write(t, &b);
+    bool same = fs_read_text(out->fd, WEIGHTS_TRANSFORMER, TEXT_MAX, &before, &bytes) == 0 && bytes == b.n &&
+                memcmp(before, b.at, bytes) == 0;
+    int r = same ? 0 : fs_replace(out, WEIGHTS_TRANSFORMER, b.at, b.n, err);
+    free(before);
+    strbuf_finish(&b);
+    return r;
+}
+
+int weights_transformer(const struct outdir *out, struct transformer *ret, struct err *err)
+{
+    char *text = NULL, path[FS_PATH_BYTES];
+    size_t bytes;
+    int r = fs_read_text(out->fd, WEIGHTS_TRANSFORMER, TEXT_MAX, &text, &bytes);
+    if (r < 0)
+        return r == -ENOENT ? r : fs_fail(err, r, out->name, WEIGHTS_TRANSFORMER, "read");
+    fs_path(path, sizeof path, out->name, WEIGHTS_TRANSFORMER);
+    r = hf_config_parse(text, bytes, path, ret, err);
+    free(text);
+    return r;
+}

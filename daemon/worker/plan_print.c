@@ -1,0 +1,236 @@
+/* The page, the JSON and the table of plans. See planned.h. */
+#include "daemon/worker/plan_print.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/worker/report.h"
+#include "scheduler/explain/explain.h"
+
+void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m)
+{
+    p->sim = plan_simulate(p->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, m);
+    why_of(p->plan, p->sim, &p->why.why);
+    p->why.host_bytes = p->sim->bytes.in + p->sim->bytes.out;
+}
+
+void planned_finish(struct planned *p)
+{
+    sim_destroy(p->sim);
+    plan_destroy(p->plan);
+    p->sim = NULL;
+    p->plan = NULL;
+}
+
+/* ---- files ---- */
+
+static int write_file(const char *path, const struct strbuf *b, struct err *err)
+{
+    FILE *f = fopen(path, "we");
+    if (f == NULL)
+        return err_set_at(err, -errno, path, "cannot be written: %s", strerror(errno));
+    size_t n = fwrite(b->at, 1, b->n, f);
+    if (fclose(f) != 0 || n != b->n)
+        return err_set_at(err, -EIO, path, "could not be written whole: %s", strerror(errno));
+    return 0;
+}
+
+static int write_files(const struct verb_options *o, const struct planned *p, struct err *err)
+{
+    struct strbuf b = {0};
+    int r = 0;
+    if (o->plan_path != NULL) {
+        plan_to_json(p->plan, &b);
+        r = write_file(o->plan_path, &b, err);
+        strbuf_finish(&b);
+    }
+    if (r == 0 && o->trace_path != NULL) {
+        const struct trace_part part = {"plan", p->sim->spans, p->sim->runs};
+        plan_trace(p->plan, PROGRAM_CYCLE, &part, 1, &b);
+        r = write_file(o->trace_path, &b, err);
+        strbuf_finish(&b);
+    }
+    if (r == 0 && o->svg_path != NULL) {
+        plan_svg(p->plan, p->sim, &b);
+        r = write_file(o->svg_path, &b, err);
+        strbuf_finish(&b);
+    }
+    return r;
+}
+
+/* ---- one ---- */
+
+/* Its brace comes off and on again: the members of others stand inside. */
+static void add_json(struct strbuf *b, const struct planned *p, const char *members)
+{
+    plan_summary_json(p->plan, p->sim, p->plan_s, b);
+    b->at[--b->n] = '\0';
+    strbuf_add(b, ",\"why\":");
+    plan_why_json(&p->why, b);
+    strbuf_addf(b, "%s}", members);
+}
+
+int planned_print(const struct verb_options *o, const struct planned *p, const char *head, const char *times,
+                  const char *members)
+{
+    struct strbuf b = {0};
+    struct err err = {0};
+    int r = write_files(o, p, &err);
+    if (r < 0)
+        return report_error(o, r, &err, 0, false);
+    if (o->json) {
+        add_json(&b, p, members);
+        strbuf_add(&b, "\n");
+        return print_buffer(&b);
+    }
+    strbuf_add(&b, head);
+    plan_summary(p->plan, p->graph, p->sim, times, &b);
+    plan_why(&p->why, &b);
+    if (o->dump)
+        plan_dump(p->plan, &b);
+    return print_buffer(&b);
+}
+
+/* ---- several ---- */
+
+static bool is_auto(const struct planned *p)
+{
+    return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
+}
+
+/* Each under the name that was asked for, so that no name occurs twice; what `auto` took is "chosen". */
+static void add_json_entry(struct strbuf *b, const struct planned *p, const char *members)
+{
+    if (p->plan == NULL) {
+        strbuf_addf(b, "{\"policy\":\"%s\",\"error\":", p->policy);
+        strbuf_add_json(b, p->err.msg);
+        if (p->least_bytes > 0)
+            strbuf_addf(b, ",\"least_device_bytes\":%" PRIu64, p->least_bytes);
+        strbuf_addf(b, "%s}", members);
+        return;
+    }
+    struct strbuf one = {0};
+    add_json(&one, p, members);
+    strbuf_addf(b, "{\"policy\":\"%s\"", p->policy);
+    if (is_auto(p))
+        strbuf_addf(b, ",\"chosen\":\"%s\"", p->plan->policy);
+    strbuf_add(b, strchr(one.at, ',')); /* all but its own first member */
+    strbuf_finish(&one);
+}
+
+/* Three digits: "1.62 GiB", "336 MiB". */
+static void add_size(struct strbuf *b, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double v = (double)bytes;
+    uint32_t unit = 0;
+    char text[24];
+    for (; v >= 999.5 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        v /= 1024;
+    snprintf(text, sizeof text, "%.*f %s", unit == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2, v, units[unit]);
+    strbuf_addf(b, " %8s", text);
+}
+
+static void add_time(struct strbuf *b, uint64_t ns)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s"};
+    double v = (double)ns;
+    uint32_t unit = 0;
+    char text[24];
+    for (; v >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        v /= 1000;
+    snprintf(text, sizeof text, "%.4g %s", v, units[unit]);
+    strbuf_addf(b, " %9s", text);
+}
+
+/* State and stash by their bound. */
+static void add_bound(struct strbuf *b, const struct plan_figures *f)
+{
+    double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
+    if (f->bound_bytes == 0)
+        strbuf_addf(b, " %6s", f->moved_bytes > 0 ? "of 0" : "none");
+    else if (times > 999)
+        strbuf_addf(b, " %6s", ">999x");
+    else
+        strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
+}
+
+/* In one line of a table; the whole sentence is in the JSON, and what --policy NAME says. */
+static void add_reason(struct strbuf *b, const struct planned *p)
+{
+    if (p->least_bytes == 0) {
+        strbuf_addf(b, "%s\n", p->err.msg);
+        return;
+    }
+    strbuf_add(b, "does not fit: needs ");
+    strbuf_add_bytes(b, p->least_bytes);
+    strbuf_add(b, " of each device\n");
+}
+
+/* Of the first layer; "4.." where there are others. */
+static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
+{
+    bool differ = false;
+    for (uint32_t l = 1; l < g->n_layers; l++)
+        differ |= g->layers[l].rows != g->layers[0].rows;
+    char text[24];
+    snprintf(text, sizeof text, "%u%s", g->layers[0].rows, differ ? ".." : "");
+    strbuf_addf(b, "%-6s %4s", form, text);
+}
+
+static void add_row(struct strbuf *b, const struct planned *p)
+{
+    strbuf_addf(b, "%-10s ", p->policy);
+    if (p->plan == NULL) {
+        add_reason(b, p);
+        return;
+    }
+    const struct plan_bytes *bytes = &p->sim->bytes;
+    struct plan_figures f;
+    plan_figures(p->plan, p->sim, &f);
+    add_rows(b, p->graph, f.form);
+    add_time(b, f.iteration_ns);
+    strbuf_addf(b, " %5.1f%%", f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
+    add_size(b, bytes->in);
+    add_size(b, bytes->out);
+    add_size(b, bytes->peer);
+    add_bound(b, &f);
+    strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
+}
+
+/* 80 columns. */
+static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
+{
+    strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",
+                "stall", "in", "out", "peer", "bound", "memory");
+    for (uint32_t i = 0; i < n; i++)
+        add_row(b, &list[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (is_auto(&list[i]))
+            strbuf_addf(b, "%s: a plan of policy %s\n", list[i].policy, list[i].plan->policy);
+    strbuf_add(b, "rows: of a micro-batch (..: fewer in some layers). bound: state and stash, in\n"
+                  "and out, by the least they could be. memory: of the fullest device, at its peak.\n");
+}
+
+int planned_compare(const struct verb_options *o, const struct planned *list, uint32_t n, const char *head,
+                    const char *members)
+{
+    struct strbuf b = {0};
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++)
+        any |= list[i].plan != NULL;
+    if (o->json) {
+        for (uint32_t i = 0; i < n; i++) {
+            strbuf_add(&b, i > 0 ? ",\n" : "[");
+            add_json_entry(&b, &list[i], members);
+        }
+        strbuf_add(&b, "]\n");
+    } else {
+        strbuf_add(&b, head);
+        add_table(&b, list, n);
+    }
+    int code = print_buffer(&b);
+    return code != EXIT_DONE || any ? code : EXIT_MISFIT;
+}

@@ -1,0 +1,346 @@
+/* Times layers and updates. See time_layers.h.
+ *
+ * All repetitions are enqueued before anything is waited for, so that the stream never runs dry between two of them: what
+ * is between two marks is the work, not the way to it. As many as fit into a budget, an odd number, and at least three.
+ * The first run, alone, warms up: it finds code that is not loaded yet.
+ *
+ * Caches. In a step all other layers pass through the caches before a layer has its turn again, so its weights, gradients
+ * and saved values come from memory, while what it reads from the layer before and writes for the next is at hand. So the
+ * repetitions go round several copies of the former, TIMER_COLD_BYTES in all where there is room, and share the latter.
+ */
+#include "daemon/worker/probe/time_layers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kernels/device.h"
+
+#define BUDGET_NS 300000000ull /* for the repetitions of one measurement */
+#define WARM_UP   4 /* runs that do not count: caches, and on the cpu the ways of a product that are tried first */
+#define LEAST     3
+#define MOST      25
+
+struct timer {
+    struct devset *devices;
+    void *host;
+    uint64_t bytes, device_bytes; /* of host memory, of the device's */
+    struct step_args step;
+    uint64_t marks[2 * MOST];
+};
+
+/* ---- memory ---- */
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
+}
+
+/* Of either pass. */
+static uint64_t scratch_bytes(const struct layer_sizes *s)
+{
+    uint64_t fwd = s->scratch_fwd > s->room ? s->scratch_fwd : s->room;
+    return fwd > s->scratch_bwd ? fwd : s->scratch_bwd;
+}
+
+uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
+{
+    struct layer_sizes s;
+    layer_type(l)->sizes(l, rows, &s);
+    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(scratch_bytes(&s)) +
+           aligned(s.target) + aligned(s.result);
+}
+
+uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
+{
+    return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
+}
+
+/* What of a layer is met once a step, a copy of which each repetition in turn gets. */
+static uint64_t layer_cold_bytes(const struct layer_sizes *s)
+{
+    return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
+}
+
+/* How many copies of so many bytes: the room and the repetitions limit them, and beyond TIMER_COLD_BYTES they are cold. */
+static uint32_t count_copies(uint64_t bytes, uint64_t room)
+{
+    uint64_t n = bytes > 0 ? (room < TIMER_COLD_BYTES ? room : TIMER_COLD_BYTES) / bytes : 1;
+    return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
+}
+
+/* Blocks one after another; NULL for those that have no bytes. */
+struct blocks {
+    char *at;
+};
+
+static void *take(struct blocks *b, uint64_t bytes)
+{
+    void *p = b->at;
+    b->at += aligned(bytes);
+    return bytes > 0 ? p : NULL;
+}
+
+/* Numbers between a quarter and one half: no infinities, no denormals, and good as squares. */
+static void fill(struct timer *t, uint64_t bytes)
+{
+    float *v = t->host;
+    for (uint64_t i = 0; i < bytes / sizeof *v; i++)
+        v[i] = 0.25f + (float)(i * 2654435761u >> 8 & 1023) / 4096;
+}
+
+static int copy_in(struct timer *t, void *to, const void *from, uint64_t bytes)
+{
+    int r = devset_copy(t->devices, LANE_IN, to, from, bytes), d = devset_drain(t->devices);
+    return r < 0 ? r : d;
+}
+
+static int open_devices(const struct timer_config *c, struct timer *t, struct err *err)
+{
+    t->bytes = aligned(c->bytes > TIMER_COLD_BYTES ? c->bytes : TIMER_COLD_BYTES);
+    t->device_bytes = aligned(c->device_bytes);
+    struct devset_config d = {.backend = c->backend,
+                              .n_devices = 1,
+                              .capacity_bytes = {t->device_bytes},
+                              .threads = c->threads,
+                              .device_index = c->device_index};
+    int r = devset_open(&d, &t->devices, err);
+    if (r < 0)
+        return r;
+    r = devset_host_alloc(t->devices, t->bytes, &t->host, err);
+    if (r < 0)
+        return r;
+    fill(t, t->bytes);
+    return 0;
+}
+
+int timer_open(const struct timer_config *c, struct timer **ret, struct err *err)
+{
+    struct timer *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return err_set(err, -ENOMEM, "no memory to measure with");
+    t->step = (struct step_args){.lr = 1e-6f, .grad_scale = 1e-3f, .valid_rows = UINT32_MAX, .training = 1};
+    int r = open_devices(c, t, err);
+    if (r < 0) {
+        timer_close(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+void timer_close(struct timer *t)
+{
+    if (t == NULL)
+        return;
+    if (t->devices != NULL && t->host != NULL)
+        devset_host_free(t->devices, t->host, t->bytes);
+    devset_close(t->devices);
+    free(t);
+}
+
+/* ---- timing ---- */
+
+/* One piece of work: a pass of a layer, or an update. */
+struct work {
+    struct timer *timer;
+    uint32_t stream;
+    const struct layer *layer; /* NULL: an update */
+    bool backward;
+    const struct optimizer *optimizer;
+    uint32_t turn, copies; /* repetition i works on copy i % copies */
+    struct layer_io io[MOST];
+    struct optimizer_io update[MOST];
+};
+
+static int launch(void *ctx, const struct op_call *call)
+{
+    const struct work *w = ctx;
+    return devset_launch(w->timer->devices, w->stream, call);
+}
+
+/* When training, a loss may be the backward pass's alone. */
+static int run_forward(const struct work *w, const struct layer_io *io, const struct op_sink *sink)
+{
+    struct layer_io in = *io;
+    if (layer_type(w->layer)->loss_in_bwd)
+        in.result = NULL;
+    return layer_type(w->layer)->fwd(w->layer, &in, sink);
+}
+
+static int enqueue(struct work *w)
+{
+    const struct op_sink sink = {launch, w};
+    uint32_t i = w->turn++ % w->copies;
+    if (w->layer == NULL)
+        return optimizer_update(w->optimizer, &w->timer->step, &w->update[i], &sink);
+    return w->backward ? layer_type(w->layer)->bwd(w->layer, &w->io[i], &sink)
+                       : run_forward(w, &w->io[i], &sink);
+}
+
+/* n times, with marks around each. */
+static int run(struct work *w, uint32_t n)
+{
+    struct timer *t = w->timer;
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        r = devset_mark(t->devices, w->stream, &t->marks[2 * i]);
+        if (r == 0)
+            r = enqueue(w);
+        if (r == 0)
+            r = devset_mark(t->devices, w->stream, &t->marks[2 * i + 1]);
+    }
+    int d = devset_drain(t->devices);
+    for (uint32_t i = 0; i < n; i++)
+        t->marks[i] = t->marks[2 * i + 1] - t->marks[2 * i];
+    return r < 0 ? r : d;
+}
+
+static int compare_u64(const void *pa, const void *pb)
+{
+    uint64_t a = *(const uint64_t *)pa, b = *(const uint64_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+static int time_work(struct work *w, double *ret_s, struct err *err)
+{
+    uint64_t *took = w->timer->marks;
+    int r = run(w, WARM_UP);
+    uint64_t n = BUDGET_NS / (took[WARM_UP - 1] + 1);
+    n = (n < LEAST ? LEAST : n > MOST ? MOST : n) | 1;
+    if (r == 0)
+        r = run(w, (uint32_t)n);
+    if (r < 0)
+        return err_set(err, r, "the device failed while measuring: %s", strerror(-r));
+    qsort(took, n, sizeof *took, compare_u64);
+    *ret_s = (double)took[n / 2] * 1e-9;
+    return 0;
+}
+
+/* The blocks of a layer; returns how many bytes of them are numbers, behind which target and result are. */
+static uint64_t lay_out(struct work *w, const struct layer_sizes *s, bool dx, uint32_t rows)
+{
+    struct timer *t = w->timer;
+    struct blocks b = {devset_address(t->devices, 0, 0)};
+    char *begin = b.at;
+    struct layer_io io = {.step = &t->step, .rows = rows, .accumulate = true};
+    float *input_grad = take(&b, s->x);
+    io.dx = dx ? input_grad : NULL;
+    io.y = take(&b, s->y);
+    io.dy = take(&b, s->y);
+    io.scratch = take(&b, scratch_bytes(s));
+    uint64_t cold = layer_cold_bytes(s), behind = aligned(s->target) + aligned(s->result);
+    w->copies = count_copies(cold, t->device_bytes - (uint64_t)(b.at - begin) - behind);
+    for (uint32_t i = 0; i < w->copies; i++) {
+        w->io[i] = io;
+        w->io[i].w = take(&b, s->w);
+        w->io[i].dw = take(&b, s->w);
+        w->io[i].x = take(&b, s->x);
+        w->io[i].s = take(&b, s->s);
+    }
+    uint64_t filled = (uint64_t)(b.at - begin);
+    const void *target = take(&b, s->target);
+    void *result = take(&b, s->result);
+    for (uint32_t i = 0; i < w->copies; i++) {
+        w->io[i].target = target;
+        w->io[i].result = result;
+    }
+    return filled;
+}
+
+/* Numbers for the first so many bytes of the device; zero, which is a class of every loss, for the target. */
+static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
+{
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < bytes; at += t->bytes)
+        r = copy_in(t, devset_address(t->devices, 0, at), t->host,
+                    bytes - at < t->bytes ? bytes - at : t->bytes);
+    if (r < 0 || target_bytes == 0)
+        return r;
+    memset(t->host, 0, target_bytes);
+    r = copy_in(t, devset_address(t->devices, 0, bytes), t->host, target_bytes);
+    fill(t, aligned(target_bytes));
+    return r;
+}
+
+/* Ids all over the vocabulary, for each copy of the input. */
+static int fill_ids(struct work *w, const struct layer *l, uint64_t bytes)
+{
+    int32_t *ids = w->timer->host;
+    int r = 0;
+    for (uint64_t i = 0; i < bytes / sizeof *ids; i++)
+        ids[i] = (int32_t)(i * 2654435761u % l->vocab);
+    for (uint32_t i = 0; r == 0 && i < w->copies; i++)
+        r = copy_in(w->timer, (void *)(uintptr_t)w->io[i].x, ids, bytes);
+    fill(w->timer, aligned(bytes));
+    return r;
+}
+
+int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
+                double *ret_bwd_s, struct err *err)
+{
+    struct layer_sizes s;
+    struct work w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
+    layer_type(l)->sizes(l, rows, &s);
+    if (timer_layer_bytes(l, rows) > t->device_bytes)
+        return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
+    int r = fill_device(t, lay_out(&w, &s, dx, rows), s.target);
+    if (r == 0 && layer_type(l)->takes_ids)
+        r = fill_ids(&w, l, s.x);
+    if (r < 0)
+        return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
+    r = time_work(&w, ret_fwd_s, err);
+    w.backward = true;
+    return r < 0 ? r : time_work(&w, ret_bwd_s, err);
+}
+
+static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w_bytes, uint32_t stream,
+                          void *at, uint64_t room, double *ret_s, struct err *err)
+{
+    struct blocks b = {at};
+    struct work w = {.timer = t, .stream = stream, .optimizer = o};
+    w.copies = count_copies(timer_update_bytes(o, w_bytes), room);
+    for (uint32_t i = 0; i < w.copies; i++) {
+        struct optimizer_io *io = &w.update[i];
+        io->w_bytes = w_bytes;
+        io->w = take(&b, w_bytes);
+        io->dw = take(&b, w_bytes);
+        optimizer_split(o, take(&b, optimizer_state_bytes(o, w_bytes)), io);
+    }
+    return time_work(&w, ret_s, err);
+}
+
+int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
+                 double *ret_device_s, struct err *err)
+{
+    uint64_t bytes = timer_update_bytes(o, w_bytes);
+    void *device = devset_address(t->devices, 0, 0);
+    int r = 0;
+    if (bytes > t->bytes)
+        return err_set(err, -ENOSPC, "the update is larger than the memory for measuring");
+    *ret_device_s = 0;
+    if (bytes <= t->device_bytes) {
+        r = fill_device(t, count_copies(bytes, t->device_bytes) * bytes, 0);
+        r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
+                  : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
+    }
+    if (r == 0) /* the stream behind those of the one device */
+        r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
+    fill(t, count_copies(bytes, t->bytes) * bytes);
+    return r;
+}
+
+uint64_t timer_host_copy(struct timer *t)
+{
+    uint64_t best = UINT64_MAX, half = t->bytes / 2;
+    for (int i = 0; i < LEAST + 1; i++) {
+        uint64_t begin = clock_now_ns();
+        memcpy((char *)t->host + half, t->host, half);
+        uint64_t took = clock_now_ns() - begin;
+        if (i > 0 && took < best)
+            best = took;
+    }
+    fill(t, t->bytes);
+    return (uint64_t)((double)half * 1e9 / (double)(best + 1)) + 1;
+}

@@ -1,0 +1,232 @@
+/* exp, tanh, the normal distribution and what is made of them, as plain arithmetic that compilers turn into vector code.
+ *
+ * Only + - * / and selections, in a fixed order and without fused multiply-add: the same bits on every
+ * instruction set, scalar or vector. (The C library's own vary with the machine, and a vector version of it
+ * with the position in the array.) Arguments of exp are clamped to +-80, so that nothing on the way is a
+ * denormal. NaN in gives NaN out: each clamp is written so that a failed comparison passes the value through.
+ * Errors: tests/unit/test_ops.c.
+ */
+#ifndef KERNELS_VMATH_H
+#define KERNELS_VMATH_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef VMATH_INLINE
+#define VMATH_INLINE static inline __attribute__((always_inline)) /* kernels/cuda/ compiles it for devices */
+#endif
+
+#define VMATH_EXP_MAX 80.0f
+
+VMATH_INLINE float vmath_clamp(float x, float most)
+{
+    x = x > most ? most : x;
+    return x < -most ? -most : x;
+}
+
+/* The nearest integer to x / ln 2, plus a number that leaves it in the low bits of the sum. */
+#define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
+
+VMATH_INLINE float vmath_exp_steps(float x)
+{
+    return x * 1.44269504f + VMATH_ROUND_MAGIC;
+}
+
+/* x - n ln 2; ln 2 in two parts, of which the first has few bits, so that its product is exact. */
+VMATH_INLINE float vmath_exp_rest(float x, float t)
+{
+    float n = t - VMATH_ROUND_MAGIC;
+    float r = x - n * 0.693359375f;
+    return r - n * -2.12194440e-4f;
+}
+
+/* 2^n e^r for |r| <= ln 2 / 2 and a little more. */
+VMATH_INLINE float vmath_exp_finish(float r, float t)
+{
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = ((p * r) * r + r) + 1.0f;
+
+    uint32_t bits; /* 2^n; a product, not a sum of exponents, so that NaN stays NaN */
+    memcpy(&bits, &t, sizeof bits);
+    bits = (bits << 23) + 0x3f800000u;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for
+ * e^r. */
+VMATH_INLINE float vmath_exp(float x)
+{
+    x = vmath_clamp(x, VMATH_EXP_MAX);
+    float t = vmath_exp_steps(x);
+    return vmath_exp_finish(vmath_exp_rest(x, t), t);
+}
+
+/* Within 3 ulp. */
+VMATH_INLINE float vmath_tanh(float x)
+{
+    float a = __builtin_fabsf(x);
+    float z = x * x;
+
+    float p = -5.70498872745e-3f;
+    p = p * z + 2.06390887954e-2f;
+    p = p * z + -5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z + -3.33332819422e-1f;
+    float near = (p * z) * x + x;
+
+    float far = 1.0f - 2.0f / (vmath_exp(2.0f * a) + 1.0f);
+    return a < 0.625f ? near : __builtin_copysignf(far, x);
+}
+
+/* gelu in its tanh form is x * s(v), s the logistic function, v = 2 sqrt(2/pi) (x + 0.044715 x^3). Written
+ * so, it has no cancellation at negative x. Beyond +-12 it is exactly 0 or x in float; clamping there keeps
+ * x^3 finite. */
+#define VMATH_GELU_SCALE 1.59576912f
+#define VMATH_GELU_CUBE  0.044715f
+
+struct vmath_gelu {
+    float x; /* clamped */
+    float x2;
+    float e; /* exp(-v) */
+    float s; /* 1 / (1 + e) */
+};
+
+VMATH_INLINE struct vmath_gelu vmath_gelu_parts(float x)
+{
+    struct vmath_gelu g;
+
+    g.x = vmath_clamp(x, 12.0f);
+    g.x2 = g.x * g.x;
+    float v = VMATH_GELU_SCALE * (g.x * (1.0f + VMATH_GELU_CUBE * g.x2));
+    g.e = vmath_exp(-v);
+    g.s = 1.0f / (1.0f + g.e);
+    g.s = v < -VMATH_EXP_MAX ? 0.0f : g.s;
+    return g;
+}
+
+VMATH_INLINE float vmath_gelu(float x)
+{
+    return x * vmath_gelu_parts(x).s;
+}
+
+/* s + x s' with s' = s (1 - s) v' = e s^2 v' */
+VMATH_INLINE float vmath_gelu_slope(float x)
+{
+    struct vmath_gelu g = vmath_gelu_parts(x);
+    float dv = VMATH_GELU_SCALE * (1.0f + (3.0f * VMATH_GELU_CUBE) * g.x2);
+    return g.s + (g.x * ((g.e * g.s) * g.s)) * dv;
+}
+
+/* gelu in its erf form is x * Phi(x), Phi the normal distribution. Of a = |x|, Phi(-a) = e^(-a^2/2) / (a + 1.5) * P(t) with
+ * t = (a - 3.5) / (a + 3.5): the polynomial is nearly constant. No cancellation at negative x, where Phi is small. Beyond
+ * +-12.6 it is 0 or x. a^2 is kept in two parts, since what is lost of it counts a^2 times. */
+#define VMATH_NORMAL_MAX 12.6f
+
+struct vmath_normal {
+    float x;       /* clamped */
+    float below;   /* Phi(x) */
+    float density; /* e^(-x^2/2) / sqrt(2 pi) */
+};
+
+/* a without its lower half: its square is exact. */
+VMATH_INLINE float vmath_upper_half(float a)
+{
+    uint32_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    bits &= 0xfffff000u;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
+VMATH_INLINE float vmath_exp_half_square(float a)
+{
+    float h = vmath_upper_half(a);
+    float upper = -0.5f * (h * h), lower = -0.5f * ((a - h) * (a + h));
+    float t = vmath_exp_steps(upper);
+    return vmath_exp_finish(vmath_exp_rest(upper, t) + lower, t);
+}
+
+VMATH_INLINE struct vmath_normal vmath_normal(float x)
+{
+    struct vmath_normal g;
+
+    g.x = vmath_clamp(x, VMATH_NORMAL_MAX);
+    float a = __builtin_fabsf(g.x), far = a + 3.5f, near = a + 1.5f, u = 1.0f / (far * near);
+    float t = ((a - 3.5f) * near) * u;
+    float p = 1.397356731e-04f;
+    p = p * t + 1.580531731e-04f;
+    p = p * t + -1.213025644e-03f;
+    p = p * t + -3.999643507e-04f;
+    p = p * t + 9.597804142e-03f;
+    p = p * t + -2.072867466e-02f;
+    p = p * t + 7.227921506e-03f;
+    p = p * t + 6.371483365e-02f;
+    p = p * t + -1.912824187e-01f;
+    p = p * t + 5.317257640e-01f;
+    float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
+    tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* not a number: it stays */
+    g.below = x < 0.0f ? tail : 1.0f - tail;
+    g.density = e * 0.398942280f;
+    return g;
+}
+
+VMATH_INLINE float vmath_gelu_erf(float x)
+{
+    return x * vmath_normal(x).below;
+}
+
+VMATH_INLINE float vmath_gelu_erf_slope(float x)
+{
+    struct vmath_normal g = vmath_normal(x);
+    return g.below + g.x * g.density;
+}
+
+/* silu is x * s(x), s the logistic function; s is 0 below -80. */
+struct vmath_silu {
+    float x; /* clamped */
+    float e; /* exp(-x) */
+    float s; /* 1 / (1 + e) */
+};
+
+VMATH_INLINE struct vmath_silu vmath_silu_parts(float x)
+{
+    struct vmath_silu g;
+
+    g.x = vmath_clamp(x, VMATH_EXP_MAX);
+    g.e = vmath_exp(-g.x);
+    g.s = 1.0f / (1.0f + g.e);
+    g.s = x < -VMATH_EXP_MAX ? 0.0f : g.s;
+    return g;
+}
+
+VMATH_INLINE float vmath_silu(float x)
+{
+    return x * vmath_silu_parts(x).s;
+}
+
+/* s + x s' with s' = s (1 - s) = e s^2 */
+VMATH_INLINE float vmath_silu_slope(float x)
+{
+    struct vmath_silu g = vmath_silu_parts(x);
+    return g.s + g.x * ((g.e * g.s) * g.s);
+}
+
+VMATH_INLINE float vmath_relu(float x)
+{
+    return x < 0.0f ? 0.0f : x;
+}
+
+VMATH_INLINE float vmath_tanh_slope(float x)
+{
+    float t = vmath_tanh(x);
+    return 1.0f - t * t;
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* Assembles a plan from a policy's task order: the cycle and the eval program by the stages of build.h, the
+ * other three from the boundary state alone (entry fetches it, flush spills what is dirty, exit spills and
+ * drops).
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "scheduler/build/build.h"
+
+/* ---- host memory ---- */
+
+static void mark_host_use(const struct draft *d, bool *used)
+{
+    for (size_t i = 0; i < d->operands.n; i++)
+        if (d->operands.at[i].segment == SEGMENT_NONE)
+            used[d->operands.at[i].tensor] = true;
+}
+
+/* Every tensor that is ever on the host has a place of its own there. State comes first in the graph, so it
+ * has the same offsets in every plan of a model. */
+static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
+{
+    uint64_t at = 0;
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *gt = &g->tensors[t];
+        tensors[t] =
+            (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->bytes, PLAN_NO_HOST, 0};
+        if (!gt->persistent && !gt->external && !used[t])
+            continue;
+        tensors[t].host_offset = at;
+        tensors[t].host_slots = gt->external ? PLAN_RING : 1;
+        at += tensors[t].host_slots * round_up(gt->bytes, PLAN_ALIGN);
+    }
+    return at;
+}
+
+/* ---- programs ---- */
+
+static void fill_operand(const struct plan *p, const struct draft *d, const struct draft_operand *from,
+                         struct plan_operand *to)
+{
+    const struct plan_tensor *t = &p->tensors[from->tensor];
+    *to = (struct plan_operand){
+        .tensor = from->tensor, .begin = from->of.begin, .end = from->of.end, .access = from->access};
+    if (from->segment == SEGMENT_NONE) {
+        to->loc = PLAN_HOST;
+        to->addr = t->host_offset + to->begin;
+    } else {
+        const struct segment *s = &d->segments.at[from->segment];
+        to->loc = s->device;
+        to->addr = s->addr + (to->begin - s->of.begin);
+    }
+}
+
+static void fill_program(struct plan *p, enum program_kind k, const struct draft *d)
+{
+    struct plan_program *prog = &p->programs[k];
+    prog->n_instrs = (uint32_t)d->instrs.n;
+    prog->n_operands = (uint32_t)d->operands.n;
+    prog->n_waits = (uint32_t)d->waits.n;
+    prog->instrs = arena_memdup(p->arena, d->instrs.at, d->instrs.n * sizeof *d->instrs.at);
+    prog->waits = arena_memdup(p->arena, d->waits.at, d->waits.n * sizeof *d->waits.at);
+    prog->operands = arena_alloc_array(p->arena, d->operands.n, sizeof *prog->operands);
+    for (size_t i = 0; i < d->operands.n; i++) {
+        bounded_poll();
+        fill_operand(p, d, &d->operands.at[i], &prog->operands[i]);
+    }
+}
+
+static int compare_boundary(const void *pa, const void *pb)
+{
+    const struct segment *a = *(const struct segment *const *)pa, *b = *(const struct segment *const *)pb;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    return a->addr < b->addr ? -1 : a->addr > b->addr;
+}
+
+static void add_instr(struct draft *d, enum instr_kind kind, const struct segment *s, enum lane lane)
+{
+    uint32_t segment = (uint32_t)(s - d->segments.at);
+    struct plan_instr in = {.kind = kind,
+                            .stream = plan_stream(s->device, lane),
+                            .layer = PLAN_NONE,
+                            .micro = PLAN_NONE,
+                            .replica = PLAN_NONE,
+                            .operand = (uint32_t)d->operands.n};
+    struct draft_operand device = {s->tensor, segment, ACCESS_READ, s->of},
+                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE, s->of};
+    if (kind == INSTR_FETCH) {
+        device.access = ACCESS_WRITE;
+        host.access = ACCESS_READ;
+        vec_push(&d->operands, host);
+    } else if (kind == INSTR_DROP) {
+        device.access = ACCESS_DROP;
+    }
+    vec_push(&d->operands, device);
+    if (kind == INSTR_SPILL)
+        vec_push(&d->operands, host);
+    in.n_operands = (uint32_t)d->operands.n - in.operand;
+    vec_push(&d->instrs, in);
+}
+
+/* Entry, flush and exit run between drains, and each touches a copy on one stream only: no waits. */
+static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
+{
+    struct draft entry = {.segments = cycle->segments}, flush = entry,
+                 leave = entry; /* segments are borrowed */
+    VEC(const struct segment *) kept = {0};
+    for (size_t i = 0; i < cycle->segments.n; i++)
+        if (cycle->segments.at[i].boundary)
+            vec_push(&kept, &cycle->segments.at[i]);
+    if (kept.n > 0)
+        sort_array(kept.at, kept.n, sizeof *kept.at, compare_boundary);
+    p->boundary = arena_alloc_array(p->arena, kept.n, sizeof *p->boundary);
+    p->n_boundary = (uint32_t)kept.n;
+    for (size_t i = 0; i < kept.n; i++) {
+        const struct segment *s = kept.at[i];
+        p->boundary[i] = (struct plan_copy){s->tensor, s->device, s->of.begin, s->of.end, s->addr};
+        add_instr(&entry, INSTR_FETCH, s, LANE_IN);
+        if (s->dirty)
+            add_instr(&flush, INSTR_SPILL, s, LANE_OUT);
+        if (s->dirty)
+            add_instr(&leave, INSTR_SPILL, s, LANE_OUT);
+        add_instr(&leave, INSTR_DROP, s, LANE_OUT);
+    }
+    fill_program(p, PROGRAM_ENTRY, &entry);
+    fill_program(p, PROGRAM_FLUSH, &flush);
+    fill_program(p, PROGRAM_EXIT, &leave);
+    struct draft *all[] = {&entry, &flush, &leave};
+    for (int i = 0; i < 3; i++) {
+        vec_free(&all[i]->instrs);
+        vec_free(&all[i]->operands);
+    }
+    vec_free(&kept);
+}
+
+/* ---- the plan ---- */
+
+/* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
+ * lowered by as much, and the draft made again. */
+#define RETAIN_TRIES 4
+/* Instructions. Addresses of larger drafts are found quickly only where there is room; and beyond the second figure keeping
+ * copies takes longer than it is worth. */
+#define LEAVE_WASTE_ABOVE 20000
+#define RETAIN_BELOW      200000
+
+/* True when some device has too little memory for the addresses. */
+static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
+{
+    bool over = false;
+    for (uint32_t i = 0; i < d->n_devices; i++) {
+        if (d->peak[i] <= m->capacity_bytes[i])
+            continue;
+        uint64_t excess = d->peak[i] - m->capacity_bytes[i];
+        budget[i] -= excess < budget[i] ? excess : budget[i];
+        over = true;
+    }
+    return over;
+}
+
+static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
+                           const struct machine *m, bool cyclic)
+{
+    uint64_t budget[DEVICE_MAX];
+    gap_list gaps = {0};
+    struct draft bare;
+    bool over;
+    memcpy(budget, m->capacity_bytes, sizeof budget);
+    draft_residency(&bare, o, knobs, cyclic, NULL, &gaps);
+    draft_place(&bare, NULL);
+    over = lower_budget(&bare, m, budget) || bare.instrs.n > RETAIN_BELOW;
+    for (uint32_t i = 0; i < o->n_devices && bare.instrs.n > LEAVE_WASTE_ABOVE; i++)
+        budget[i] -= budget[i] / 64;
+    bool large = bare.instrs.n > LEAVE_WASTE_ABOVE;
+    for (int tries = 0; tries < (large ? RETAIN_TRIES / 2 : RETAIN_TRIES) && !over; tries++) {
+        draft_retain(&bare, budget, &gaps);
+        draft_residency(d, o, knobs, cyclic, &gaps, NULL);
+        draft_place(d, m->capacity_bytes);
+        if (!lower_budget(d, m, budget)) {
+            draft_finish(&bare);
+            vec_free(&gaps);
+            return;
+        }
+        draft_finish(d);
+    }
+    *d = bare;
+    vec_free(&gaps);
+}
+
+static void draft_program(struct draft *d, const struct order *o, const struct knobs *knobs,
+                          const struct machine *m, bool cyclic)
+{
+    if (knobs->keep == KEEP_LRU) {
+        draft_paging(d, o, m, knobs->least_cache, cyclic);
+        return;
+    }
+    if (knobs->retain) {
+        draft_retained(d, o, knobs, m, cyclic);
+        return;
+    }
+    draft_residency(d, o, knobs, cyclic, NULL, NULL);
+    draft_place(d, NULL);
+}
+
+static int draft_eval(const struct plan_request *r, const struct order *cycle, const struct knobs *knobs,
+                      const struct profile *prof, struct draft *ret, struct err *err)
+{
+    struct order eval;
+    if (r->eval == NULL) {
+        *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
+        return 0;
+    }
+    struct knobs plain = *knobs; /* an evaluation reads every weight once: there is nothing to keep */
+    plain.retain = false;
+    order_forward_only(cycle, r->eval, &eval);
+    int e = order_merge(&eval, prof, err);
+    if (e == 0)
+        draft_program(ret, &eval, &plain, r->machine, false);
+    order_finish(&eval);
+    return e;
+}
+
+static struct plan *assemble(const struct plan_request *r, const char *policy, struct draft *cycle,
+                             struct draft *eval, const struct plan_tensor *tensors, uint64_t host_bytes)
+{
+    struct arena *arena = arena_create();
+    struct plan *p = arena_alloc(arena, sizeof *p);
+    const struct graph *g = r->train;
+    *p = (struct plan){
+        .n_devices = r->machine->n_devices,
+        .n_layers = g->n_layers,
+        .n_micro = g->n_micro,
+        .n_replicas = g->n_replicas,
+        .rows = g->rows,
+        .steps = 1,
+        .host_lease_bytes = r->machine->host_bytes - r->machine->host_taken_bytes,
+        .host_bytes = host_bytes,
+        .tensors = arena_memdup(arena, tensors, g->n_tensors * sizeof *tensors),
+        .n_tensors = g->n_tensors,
+        .arena = arena,
+    };
+    snprintf(p->policy, sizeof p->policy, "%s", policy);
+    for (uint32_t i = 0; i < p->n_devices; i++) {
+        uint64_t a = cycle->peak[i], b = eval->peak[i];
+        p->devices[i] = (struct plan_device){r->machine->capacity_bytes[i], a > b ? a : b};
+    }
+    draft_waits(cycle);
+    draft_waits(eval);
+    fill_program(p, PROGRAM_CYCLE, cycle);
+    fill_program(p, PROGRAM_EVAL, eval);
+    fill_boundary_programs(p, cycle);
+    return p;
+}
+
+static bool fits(const struct machine *m, const struct draft *cycle, const struct draft *eval,
+                 struct plan_need *need)
+{
+    bool ok = true;
+    for (uint32_t i = 0; i < m->n_devices; i++) {
+        uint64_t peak = cycle->peak[i] > eval->peak[i] ? cycle->peak[i] : eval->peak[i];
+        need->peak[i] = peak;
+        ok &= peak <= m->capacity_bytes[i];
+        if (peak > need->device_bytes)
+            need->device_bytes = peak;
+    }
+    need->devices_fit = ok;
+    return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
+}
+
+/* Clocks of waits have an entry for each stream: with 16 devices they take as long as all the rest. */
+#define CLOCK_STREAMS 64
+
+static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
+{
+    uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;
+    return (cycle->instrs.n + eval->instrs.n) * (CLOCK_STREAMS + streams) / CLOCK_STREAMS;
+}
+
+int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
+               const struct knobs *knobs, const struct profile *prof, struct plan **ret,
+               struct plan_need *ret_need, struct err *err)
+{
+    struct draft dc, de;
+    if (ret != NULL)
+        *ret = NULL;
+    int r = order_merge(cycle, prof, err);
+    if (r < 0)
+        return r;
+    r = draft_eval(request, cycle, knobs, prof, &de, err);
+    if (r < 0)
+        return r;
+    draft_program(&dc, cycle, knobs, request->machine, true);
+
+    const struct graph *g = request->train;
+    bool *used = xcalloc(g->n_tensors, sizeof *used);
+    struct plan_tensor *tensors = xcalloc(g->n_tensors, sizeof *tensors);
+    mark_host_use(&dc, used);
+    mark_host_use(&de, used);
+    *ret_need = (struct plan_need){.host_bytes = assign_host(tensors, g, used)};
+    ret_need->work = work_of(&dc, &de);
+    if (fits(request->machine, &dc, &de, ret_need) && ret != NULL)
+        *ret = assemble(request, policy, &dc, &de, tensors, ret_need->host_bytes);
+    xfree(used);
+    xfree(tensors);
+    draft_finish(&dc);
+    draft_finish(&de);
+    return 0;
+}

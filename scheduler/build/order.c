@@ -1,0 +1,579 @@
+/* Task orders: what policies share when they say who computes what when, and how the locations' own orders
+ * become one issue order.
+ *
+ * The merge is list scheduling: at each step, of the next tasks of all locations that are ready, the one that
+ * could start earliest goes first. The issue order decides only what the planner assumes to be concurrent
+ * (lifetimes, addresses), never correctness: that comes from the waits.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "scheduler/build/build.h"
+#include "scheduler/rate.h"
+
+void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
+{
+    *o = (struct order){.graph = g, .n_devices = n_devices, .n_shares = 1};
+}
+
+uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices)
+{
+    uint32_t n = n_devices < g->n_replicas ? n_devices : g->n_replicas;
+    while (g->n_replicas % n != 0)
+        n--;
+    return n;
+}
+
+void order_own(struct order *o, uint32_t n_shares)
+{
+    o->n_shares = n_shares;
+    o->owners = xcalloc((size_t)o->graph->n_layers * n_shares, sizeof *o->owners);
+}
+
+void order_finish(struct order *o)
+{
+    xfree(o->owners);
+    vec_free(&o->todos);
+}
+
+static void add_todo(struct order *o, struct todo t)
+{
+    t.task = graph_task_find(o->graph, t.kind, t.layer, t.kind == INSTR_RED ? t.replica : t.micro);
+    assert(t.task != PLAN_NONE);
+    bounded_poll();
+    vec_push(&o->todos, t);
+}
+
+void order_add(struct order *o, struct todo t)
+{
+    t.share = SHARE_ALL;
+    add_todo(o, t);
+}
+
+void order_share(struct order *o, struct todo t)
+{
+    tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
+    struct extent e = extent_piece(o->graph, o->n_shares, w, t.share);
+    if (e.begin < e.end)
+        add_todo(o, t);
+}
+
+void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret)
+{
+    order_init(ret, eval, o->n_devices);
+    ret->n_shares = o->n_shares;
+    ret->alone = o->alone;
+    if (o->owners != NULL) {
+        size_t n = (size_t)eval->n_layers * o->n_shares;
+        ret->owners = xcalloc(n, sizeof *ret->owners);
+        memcpy(ret->owners, o->owners, n * sizeof *ret->owners);
+    }
+    ret->pinned = o->pinned;
+    for (size_t i = 0; i < o->todos.n; i++) {
+        struct todo t = o->todos.at[i];
+        if (t.kind != INSTR_FWD)
+            continue;
+        t.save = false;
+        order_add(ret, t);
+    }
+}
+
+/* ---- updates ---- */
+
+bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer)
+{
+    return r->update == UPDATE_DEVICE || (r->update == UPDATE_AUTO && pinned != NULL && pinned[layer]);
+}
+
+static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t loc, uint32_t span,
+                               uint32_t item)
+{
+    return (struct todo){
+        .kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
+}
+
+static void add_decide(struct order *o)
+{
+    order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
+}
+
+void order_begin(struct order *o)
+{
+    if (o->graph->has_group && !o->graph->decision)
+        add_decide(o);
+}
+
+/* Sums of the replica that is complete with this micro-batch, if one is. */
+static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
+                   uint32_t span, uint32_t item)
+{
+    const struct graph *g = o->graph;
+    uint32_t replica = graph_replica(g, first, micro), each = graph_micros(g, first) / g->n_replicas;
+    if (replica == 0 || (micro + 1) % each != 0)
+        return;
+    for (uint32_t l = last; l-- > first;) {
+        struct todo t = update_todo(INSTR_RED, l, device, span, item);
+        t.replica = replica;
+        if (l >= g->first_trained && g->layers[l].size.w > 0)
+            order_add(o, t);
+    }
+}
+
+void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
+                          uint32_t micro, uint32_t device, uint32_t span, uint32_t *item)
+{
+    reduce(o, first, last, micro, device, span, *item);
+    if (micro + 1 < graph_micros(o->graph, first))
+        return;
+    for (uint32_t l = last; l-- > first;) {
+        if (!graph_updates(o->graph, l))
+            continue;
+        bool on_device = updates_on_device(r, o->pinned, l);
+        if (o->graph->decision)
+            order_add(o, update_todo(INSTR_NORM, l, on_device ? device : PLAN_HOST, span, *item));
+        else if (on_device)
+            order_add(o, update_todo(INSTR_UPD, l, device, span, ++*item));
+        else
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+    }
+}
+
+/* Each owner updates its share of the layer. */
+static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
+{
+    for (uint32_t s = 0; s < o->n_shares; s++) {
+        uint32_t d = o->owners[layer * o->n_shares + s];
+        struct todo t = update_todo(INSTR_UPD, layer, d, next_span[d]++, next_item[d]++);
+        t.share = s;
+        order_share(o, t);
+    }
+}
+
+void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
+                   uint32_t *next_span, uint32_t *next_item)
+{
+    if (!o->graph->decision)
+        return;
+    add_decide(o);
+    for (uint32_t l = 0; l < o->graph->n_layers; l++) {
+        if (!graph_updates(o->graph, l))
+            continue;
+        uint32_t d = bwd_device[l];
+        if (!updates_on_device(r, o->pinned, l))
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+        else if (o->n_shares > 1)
+            update_shares(o, l, next_span, next_item);
+        else
+            order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
+    }
+}
+
+/* ---- shares ---- */
+
+/* What is to be done with the gradient of a layer on one device, when those of all are there: the owner's share is added
+ * up, and updated or brought home. The host is told once, by the owner of the first share. */
+static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
+{
+    struct order *o = p->o;
+    const struct graph *g = o->graph;
+    bool on_device = updates_on_device(p->r, o->pinned, l);
+    for (uint32_t s = 0; s < o->n_shares; s++) {
+        if (o->owners[l * o->n_shares + s] != device)
+            continue;
+        struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device] - 1);
+        t.share = s;
+        for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
+            order_share(o, t);
+        t.kind = INSTR_UPD;
+        if (graph_updates(g, l) && !g->decision && on_device)
+            order_share(o, t);
+        if (s > 0 || !graph_updates(g, l))
+            continue;
+        if (g->decision)
+            order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
+        else if (!on_device)
+            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+    }
+}
+
+/* How long a device sends and receives for the gradient of a layer. */
+static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
+{
+    uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
+             per_s = p->r->machine->peer_bytes_per_s;
+    return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
+}
+
+/* Another pass is over: settles the layers whose exchange has had its time, or all. */
+static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
+{
+    struct pass_open *open = &p->open[device];
+    open->ns += pass_ns;
+    for (; open->first < open->n; open->first++) {
+        uint32_t l = open->layers[open->first];
+        uint64_t ns = exchange_ns(p, l);
+        if (!all && ns > open->ns)
+            return;
+        open->ns -= ns < open->ns ? ns : open->ns;
+        settle_layer(p, l, device);
+    }
+    open->ns = 0;
+}
+
+/* The gradients of layers [first, last) are done on this device. */
+static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    struct pass_open *open = &p->open[device];
+    if (open->layers == NULL)
+        open->layers = xcalloc(g->n_layers, sizeof *open->layers);
+    for (uint32_t l = last; l-- > first && l >= g->first_trained;)
+        if (g->layers[l].size.w > 0)
+            open->layers[open->n++] = l;
+}
+
+/* After a backward pass, fused or not, of a device that shares. */
+static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                     uint32_t device, bool fused)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t rows = g->rows * g->n_micro / p->o->n_shares; /* of a device */
+    uint64_t ns = 0;
+    if (p->o->n_shares == 1 || to % rows != 0)
+        return;
+    for (uint32_t l = first; l < last; l++) {
+        const struct profile_layer *t = &p->prof->layers[l];
+        ns += (t->bwd_ns + t->fwd_ns) * ((to - from) / g->layers[l].rows);
+    }
+    if (!fused)
+        settle(p, device, ns, false);
+    open_exchange(p, first, last, device);
+}
+
+/* ---- passes ---- */
+
+void passes_begin(struct passes *p, struct order *o, const struct plan_request *r, const struct profile *prof)
+{
+    *p = (struct passes){
+        .o = o, .r = r, .prof = prof, .bwd_device = xcalloc(o->graph->n_layers, sizeof *p->bwd_device)};
+    order_begin(o);
+}
+
+void passes_end(struct passes *p)
+{
+    for (uint32_t d = 0; p->o->n_shares > 1 && d < p->o->n_devices; d++) {
+        settle(p, d, 0, true);
+        xfree(p->open[d].layers);
+    }
+    order_updates(p->o, p->r, p->bwd_device, p->next_span, p->next_item);
+    xfree(p->bwd_device);
+}
+
+/* Whether this micro-batch's pass through a pack saves S. */
+static bool is_kept(const struct passes *p, uint32_t first, uint32_t micro)
+{
+    uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
+    return p->keep > 0 && first < p->keep_end && ((uint64_t)first * each + micro % each) % p->keep == 0;
+}
+
+static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
+                     bool save, bool output)
+{
+    order_add(p->o, (struct todo){.kind = kind,
+                                  .layer = layer,
+                                  .micro = micro,
+                                  .loc = device,
+                                  .span = p->next_span[device],
+                                  .item = p->next_item[device],
+                                  .save = save,
+                                  .output = output});
+}
+
+static void end_span(struct passes *p, uint32_t device)
+{
+    p->last_span[device] = p->next_span[device]++;
+}
+
+void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                  uint32_t device)
+{
+    uint32_t rows = p->o->graph->layers[first].rows, n = (to - from) / rows;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
+        bool kept = is_kept(p, first, j);
+        for (uint32_t l = first; l < last; l++)
+            add_pass(p, INSTR_FWD, l, j, device, kept && l >= p->o->graph->first_trained, true);
+        p->next_item[device]++;
+    }
+    p->back[device] ^= p->snake;
+    end_span(p, device);
+}
+
+/* What the pack's backward needs again: inputs of all but its first layer, S of all that are trained. */
+static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t l = first; l < last; l++) {
+        bool save = l >= g->first_trained && g->layers[l].size.s > 0, output = l + 1 < last;
+        if (save || output)
+            add_pass(p, INSTR_REC, l, micro, device, save, output);
+    }
+}
+
+static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t l = last; l-- > first && l >= g->first_trained;) {
+        p->bwd_device[l] = device;
+        add_pass(p, INSTR_BWD, l, micro, device, false, false);
+    }
+    if (p->o->n_shares == 1)
+        order_gradients_done(p->o, p->r, first, last, micro, device, p->next_span[device],
+                             &p->next_item[device]);
+}
+
+void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
+                   uint32_t device)
+{
+    uint32_t rows = p->o->graph->layers[first].rows;
+    if (last <= p->o->graph->first_trained)
+        return;
+    for (uint32_t j = from / rows; j < to / rows; j++) {
+        if (!is_kept(p, first, j))
+            recompute(p, first, last, j, device);
+        backward(p, first, last, j, device);
+        p->next_item[device]++;
+    }
+    end_span(p, device);
+    exchange(p, first, last, from, to, device, false);
+}
+
+/* Forward and backward of one micro-batch through layers [first, last): through as many as have its size, and between the
+ * two, one micro-batch after another, through the rest, whose micro-batches are smaller. All that is one item. */
+static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t rows = g->layers[first].rows, end = first;
+    while (end < last && g->layers[end].rows == rows)
+        end++;
+    for (uint32_t l = first; l < end; l++)
+        add_pass(p, INSTR_FWD, l, micro, device, l >= g->first_trained, true);
+    uint32_t inner = end < last ? rows / g->layers[end].rows : 0;
+    for (uint32_t j = micro * inner; j < (micro + 1) * inner; j++)
+        fuse(p, end, last, j, device);
+    backward(p, first, end, micro, device);
+}
+
+void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device)
+{
+    uint32_t rows = p->o->graph->layers[first].rows;
+    for (uint32_t j = from / rows; j < to / rows; j++) {
+        fuse(p, first, last, j, device);
+        p->next_item[device]++;
+    }
+    end_span(p, device);
+    exchange(p, first, last, from, to, device, true);
+}
+
+/* ---- partition ---- */
+
+static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
+{
+    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
+}
+
+/* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs
+ * do. */
+static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
+                             uint32_t count, uint64_t limit, uint32_t *starts)
+{
+    uint32_t l = first;
+    bounded_poll_steps(last - first);
+    for (uint32_t run = 0; run < count; run++) {
+        uint64_t sum = 0;
+        uint32_t reserve = count - run - 1;
+        starts[run] = l;
+        while (l < last - reserve && (sum == 0 || sum + layer_time(p, forwards, l) <= limit))
+            sum += layer_time(p, forwards, l++);
+        if (sum > limit)
+            return false;
+    }
+    starts[count] = last;
+    return l == last;
+}
+
+uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
+                          uint32_t count, uint32_t *starts)
+{
+    assert(count >= 1 && count <= last - first);
+    uint64_t low = 0, high = 0;
+    for (uint32_t l = first; l < last; l++)
+        high += layer_time(prof, forwards, l);
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (partition_within(prof, forwards, first, last, count, mid, starts))
+            high = mid;
+        else
+            low = mid;
+    }
+    bool ok = partition_within(prof, forwards, first, last, count, high, starts);
+    assert(ok);
+    (void)ok;
+    return high;
+}
+
+/* ---- merge ---- */
+
+struct merger {
+    const struct order *o;
+    const struct graph *g;
+    uint32_t *first;    /* per tensor: of its pieces in the next two */
+    uint32_t *written;  /* per piece: writes of the step so far; NOTHING: it has no bytes */
+    uint64_t *ready_ns; /* per piece: when its newest value is there */
+    uint64_t *free_ns;  /* per location, the host last */
+    uint32_t n_locations;
+};
+
+#define NOTHING UINT32_MAX
+
+/* A share of a small tensor: nobody writes it. */
+static bool is_empty(const struct order *o, tensor_id t, uint32_t piece)
+{
+    uint64_t begin, end;
+    tensor_piece(o->graph, o->n_shares, t, piece, &begin, &end);
+    return begin == end;
+}
+
+/* The loader has written the external inputs before the step starts. */
+static bool loader_writes(const struct graph_tensor *t)
+{
+    return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
+}
+
+static uint32_t location_index(const struct order *o, uint32_t loc)
+{
+    return loc == PLAN_HOST ? o->n_devices : loc;
+}
+
+/* When the task could start, or false when something it reads does not exist yet. */
+static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
+{
+    const struct graph_task *task = &m->g->tasks[t->task];
+    uint64_t at = m->free_ns[location];
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (!(op->access & ACCESS_READ))
+            continue;
+        struct extent e = todo_extent(m->o, t, op, 0); /* the parts of a K go together */
+        for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
+             k++) {
+            if (m->written[k] == NOTHING)
+                continue;
+            if (m->written[k] != op->read_version)
+                return false;
+            if (m->ready_ns[k] > at)
+                at = m->ready_ns[k];
+        }
+    }
+    *ret_ns = at;
+    return true;
+}
+
+/* A share takes its part of the time. */
+static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
+{
+    uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
+    return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
+}
+
+static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
+                   const struct profile *prof)
+{
+    const struct graph_task *task = &m->g->tasks[t->task];
+    uint64_t end = start_ns + todo_ns(m, t, prof);
+    m->free_ns[location] = end;
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (!(op->access & ACCESS_WRITE))
+            continue;
+        for (uint32_t part = 0; part < todo_extents(m->o, t, op); part++) {
+            struct extent e = todo_extent(m->o, t, op, part);
+            for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
+                 k++) {
+                if (t->kind != INSTR_REC && m->written[k] != NOTHING)
+                    m->written[k] = op->write_version;
+                m->ready_ns[k] = end;
+            }
+        }
+    }
+}
+
+int order_merge(struct order *o, const struct profile *prof, struct err *err)
+{
+    const struct graph *g = o->graph;
+    uint32_t n_locations = o->n_devices + 1;
+    struct arena *a = arena_create();
+    struct merger m = {
+        .o = o,
+        .g = g,
+        .first = arena_alloc_array(a, (size_t)g->n_tensors + 1, sizeof *m.first),
+        .free_ns = arena_alloc_array(a, n_locations, sizeof *m.free_ns),
+        .n_locations = n_locations,
+    };
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        m.first[t + 1] = m.first[t] + tensor_pieces(g, o->n_shares, t);
+    m.written = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.written);
+    m.ready_ns = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.ready_ns);
+    bounded_poll_steps(g->n_tensors);
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
+            m.written[k] = is_empty(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
+
+    /* Each location's todos as a linked list through `next`. */
+    size_t n = o->todos.n;
+    uint32_t *next = arena_alloc_array(a, n, sizeof *next);
+    uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);
+    for (uint32_t k = 0; k < n_locations; k++)
+        head[k] = PLAN_NONE;
+    for (size_t i = n; i-- > 0;) {
+        uint32_t k = location_index(o, o->todos.at[i].loc);
+        next[i] = head[k];
+        head[k] = (uint32_t)i;
+    }
+
+    struct todo *merged = xcalloc(n ? n : 1, sizeof *merged);
+    int r = 0;
+    for (size_t done = 0; done < n; done++) {
+        uint32_t best = PLAN_NONE;
+        uint64_t best_ns = UINT64_MAX, ns;
+        bounded_poll();
+        for (uint32_t k = 0; k < n_locations; k++) {
+            if (head[k] != PLAN_NONE && earliest_start(&m, &o->todos.at[head[k]], k, &ns) && ns < best_ns) {
+                best = k;
+                best_ns = ns;
+            }
+        }
+        if (best == PLAN_NONE) {
+            r = err_set(err, -EINVAL,
+                        "internal: the policy's task order has no schedule (%zu of %zu tasks placed)", done,
+                        n);
+            break;
+        }
+        merged[done] = o->todos.at[head[best]];
+        commit(&m, &merged[done], best, best_ns, prof);
+        head[best] = next[head[best]];
+    }
+    if (r == 0) {
+        xfree(o->todos.at);
+        o->todos.at = merged;
+        o->todos.cap = n;
+    } else {
+        xfree(merged);
+    }
+    arena_destroy(a);
+    return r;
+}

@@ -1,0 +1,445 @@
+/* Demand paging: which copies exist when, and at which addresses, decided together by replaying a cache.
+ *
+ * Each device is a cache of whole tensors: an arena that is filled first fit, with the blocks in order of
+ * last use. The tasks are gone through in issue order. What a task needs and does not find is admitted: into
+ * the lowest hole that is large enough, or else blocks are evicted, least recently used first, until there is
+ * one. A dirty block (newer than the host's copy) is spilled when it is evicted, a clean one only dropped.
+ * Then the missing tensor is brought: from the device that has it dirty and then gives it up, or from the
+ * host. Nothing is brought ahead, nothing is chosen by looking ahead, with one exception that any
+ * allocator makes: what has had its last use of the step is freed, so dead activations are never written
+ * back. At the end all that is dirty is spilled, and the caches are empty again.
+ *
+ * A dirty tensor has one copy on one device; a clean one may have a copy on several. A write makes all others
+ * stale, and they are dropped.
+ *
+ * Blocks are not pages: with all others evicted the operands of a task that are there already may lie so that
+ * no hole is left for those that are not. Then they leave as well, and all come back in a row. So a cache of
+ * the size of the largest task's operands is always enough.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "scheduler/build/build.h"
+
+#define NONE SEGMENT_NONE
+
+/* What the cache knows of a segment that is there now; same index. */
+struct block {
+    uint64_t bytes;        /* that it occupies */
+    uint32_t below, above; /* neighbours in the arena */
+    uint32_t older, newer; /* neighbours by last use */
+    uint32_t other;        /* copy of the same tensor on another device */
+    uint32_t used;         /* position of the last task that used it */
+    enum lane lane; /* of what touched it last: its drop stands there, and no stream waits just to drop */
+    bool dirty;
+};
+
+struct cache {
+    uint64_t bytes;
+    uint32_t lowest, oldest, newest; /* blocks */
+};
+
+struct use {
+    tensor_id tensor;
+    enum access access;
+    uint32_t segment; /* NONE: not there yet, or on the host */
+    bool admitted;    /* for this task, and not yet brought */
+};
+
+struct paging {
+    struct draft *d;
+    const struct graph *g;
+    uint32_t pos;        /* of the task under way */
+    uint32_t *uses_left; /* per tensor */
+    uint32_t *copies;    /* per tensor: its first block */
+    VEC(struct block) blocks;
+    VEC(struct use) uses; /* of the task under way */
+    struct cache caches[DEVICE_MAX];
+};
+
+static struct block *block_at(struct paging *p, uint32_t id)
+{
+    return &p->blocks.at[id];
+}
+
+static struct segment *segment_at(struct paging *p, uint32_t id)
+{
+    return &p->d->segments.at[id];
+}
+
+static struct cache *cache_of(struct paging *p, uint32_t id)
+{
+    return &p->caches[segment_at(p, id)->device];
+}
+
+/* A cache knows no pieces. */
+static struct extent whole(const struct paging *p, tensor_id t)
+{
+    return extent_whole(p->g, 1, t);
+}
+
+static uint64_t block_bytes(const struct paging *p, tensor_id t)
+{
+    return round_up(p->g->tensors[t].bytes, PLAN_ALIGN);
+}
+
+/* ---- the three lists that a block is in ---- */
+
+static void link_use(struct paging *p, struct cache *c, uint32_t id)
+{
+    struct block *b = block_at(p, id);
+    b->older = c->newest;
+    b->newer = NONE;
+    *(c->newest == NONE ? &c->oldest : &block_at(p, c->newest)->newer) = id;
+    c->newest = id;
+}
+
+static void unlink_use(struct paging *p, struct cache *c, uint32_t id)
+{
+    const struct block *b = block_at(p, id);
+    *(b->older == NONE ? &c->oldest : &block_at(p, b->older)->newer) = b->newer;
+    *(b->newer == NONE ? &c->newest : &block_at(p, b->newer)->older) = b->older;
+}
+
+static void link_address(struct paging *p, struct cache *c, uint32_t id, uint32_t below)
+{
+    struct block *b = block_at(p, id);
+    uint32_t *up = below == NONE ? &c->lowest : &block_at(p, below)->above;
+    b->below = below;
+    b->above = *up;
+    *up = id;
+    if (b->above != NONE)
+        block_at(p, b->above)->below = id;
+}
+
+static void unlink_address(struct paging *p, struct cache *c, uint32_t id)
+{
+    const struct block *b = block_at(p, id);
+    *(b->below == NONE ? &c->lowest : &block_at(p, b->below)->above) = b->above;
+    if (b->above != NONE)
+        block_at(p, b->above)->below = b->below;
+}
+
+static void unlink_copy(struct paging *p, uint32_t id)
+{
+    uint32_t *at = &p->copies[segment_at(p, id)->tensor];
+    while (*at != id)
+        at = &block_at(p, *at)->other;
+    *at = block_at(p, id)->other;
+}
+
+static uint32_t copy_on(struct paging *p, tensor_id tensor, uint32_t device)
+{
+    uint32_t id = p->copies[tensor];
+    while (id != NONE && segment_at(p, id)->device != device)
+        id = block_at(p, id)->other;
+    return id;
+}
+
+static uint32_t dirty_copy(struct paging *p, tensor_id tensor)
+{
+    uint32_t id = p->copies[tensor];
+    while (id != NONE && !block_at(p, id)->dirty)
+        id = block_at(p, id)->other;
+    return id;
+}
+
+static void touch(struct paging *p, uint32_t id)
+{
+    struct cache *c = cache_of(p, id);
+    unlink_use(p, c, id);
+    link_use(p, c, id);
+    block_at(p, id)->used = p->pos;
+}
+
+/* ---- blocks go ---- */
+
+static void forget(struct paging *p, uint32_t id)
+{
+    struct cache *c = cache_of(p, id);
+    unlink_use(p, c, id);
+    unlink_address(p, c, id);
+    unlink_copy(p, id);
+}
+
+static void drop(struct paging *p, uint32_t id)
+{
+    draft_put_drop(p->d, id, block_at(p, id)->lane);
+    forget(p, id);
+}
+
+static void write_back(struct paging *p, uint32_t id)
+{
+    struct block *b = block_at(p, id);
+    if (!b->dirty)
+        return;
+    draft_put_spill(p->d, id, p->d->segments.at[id].of);
+    b->lane = LANE_OUT;
+    b->dirty = false;
+}
+
+static void evict(struct paging *p, uint32_t id)
+{
+    write_back(p, id);
+    drop(p, id);
+}
+
+static void drop_copies(struct paging *p, tensor_id tensor, uint32_t except)
+{
+    for (uint32_t id = p->copies[tensor], next; id != NONE; id = next) {
+        next = block_at(p, id)->other;
+        if (id != except)
+            drop(p, id);
+    }
+}
+
+/* ---- blocks come ---- */
+
+static uint64_t hole_start(struct paging *p, uint32_t below)
+{
+    return below == NONE ? 0 : segment_at(p, below)->addr + block_at(p, below)->bytes;
+}
+
+static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t below)
+{
+    return below == NONE ? c->lowest : block_at(p, below)->above;
+}
+
+/* Whether there is room for so many bytes right above a block, or at the bottom for NONE. */
+static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
+{
+    uint32_t above = next_above(p, c, below);
+    uint64_t end = above == NONE ? c->bytes : segment_at(p, above)->addr;
+    return end - hole_start(p, below) >= bytes;
+}
+
+/* First fit. *ret_below is the block under the hole. What the task under way uses is not evicted. */
+static bool make_room(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
+{
+    uint32_t below = NONE;
+    do {
+        bounded_poll();
+        *ret_below = below;
+        if (fits_above(p, c, below, bytes))
+            return true;
+        below = next_above(p, c, below);
+    } while (below != NONE);
+    for (uint32_t id = c->oldest, next; id != NONE; id = next) {
+        next = block_at(p, id)->newer;
+        bounded_poll();
+        if (block_at(p, id)->used == p->pos)
+            continue;
+        *ret_below = block_at(p, id)->below;
+        evict(p, id);
+        if (fits_above(p, c, *ret_below, bytes)) /* no other hole has grown */
+            return true;
+    }
+    return false;
+}
+
+static uint32_t admit(struct paging *p, tensor_id tensor, uint32_t device, uint32_t below)
+{
+    uint32_t id = (uint32_t)p->blocks.n;
+    struct cache *c = &p->caches[device];
+    vec_push(&p->d->segments, (struct segment){.tensor = tensor,
+                                               .device = device,
+                                               .of = whole(p, tensor),
+                                               .start = SEGMENT_UNBORN,
+                                               .addr = hole_start(p, below)});
+    vec_push(&p->blocks, (struct block){.bytes = block_bytes(p, tensor),
+                                        .other = p->copies[tensor],
+                                        .used = p->pos,
+                                        .lane = LANE_COMPUTE});
+    p->copies[tensor] = id;
+    link_address(p, c, id, below);
+    link_use(p, c, id);
+    return id;
+}
+
+static bool admit_missing(struct paging *p, uint32_t device)
+{
+    for (size_t i = 0; i < p->uses.n; i++) {
+        struct use *u = &p->uses.at[i];
+        uint32_t below;
+        if (u->segment != NONE)
+            continue;
+        if (!make_room(p, &p->caches[device], block_bytes(p, u->tensor), &below))
+            return false;
+        u->segment = admit(p, u->tensor, device, below);
+        u->admitted = true;
+    }
+    return true;
+}
+
+/* The operands that are there, or just admitted, stand in the way of the others: all leave. */
+static void clear_way(struct paging *p)
+{
+    size_t n = p->blocks.n;
+    for (size_t i = 0; i < p->uses.n; i++) {
+        struct use *u = &p->uses.at[i];
+        if (u->admitted) { /* nothing was written about it yet, and it is among the last in the arrays */
+            forget(p, u->segment);
+            n--;
+        } else if (u->segment != NONE) {
+            evict(p, u->segment);
+        }
+        u->segment = NONE;
+        u->admitted = false;
+    }
+    p->blocks.n = p->d->segments.n = n;
+}
+
+/* An admitted operand that is read gets its value. */
+static void bring(struct paging *p, const struct use *u)
+{
+    uint32_t owner = dirty_copy(p, u->tensor);
+    if (owner == NONE) {
+        draft_put_fetch(p->d, u->segment, whole(p, u->tensor));
+        return;
+    }
+    draft_put_send(p->d, owner, u->segment, whole(p, u->tensor));
+    block_at(p, u->segment)->dirty = true;
+    block_at(p, owner)->lane = LANE_PEER;
+    drop(p, owner);
+}
+
+/* ---- tasks ---- */
+
+static void collect_uses(struct paging *p, const struct todo *t)
+{
+    const struct graph_task *task = &p->g->tasks[t->task];
+    p->uses.n = 0;
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &p->g->operands[task->operand + i];
+        if (todo_uses(t, &p->g->tensors[op->tensor], op))
+            vec_push(&p->uses, (struct use){op->tensor, op->access, NONE, false});
+    }
+}
+
+static void make_resident(struct paging *p, uint32_t device)
+{
+    for (size_t i = 0; i < p->uses.n; i++) {
+        struct use *u = &p->uses.at[i];
+        u->segment = copy_on(p, u->tensor, device);
+        if (u->segment != NONE)
+            touch(p, u->segment);
+    }
+    if (!admit_missing(p, device)) {
+        clear_way(p);
+        bool ok = admit_missing(p, device);
+        assert(ok); /* the cache is empty and has room for all operands of any task */
+        (void)ok;
+    }
+    for (size_t i = 0; i < p->uses.n; i++) {
+        const struct use *u = &p->uses.at[i];
+        assert(u->admitted || u->access != ACCESS_WRITE); /* what is only written has no value before */
+        if (u->admitted && (u->access & ACCESS_READ))
+            bring(p, u);
+    }
+}
+
+static void make_home(struct paging *p)
+{
+    for (size_t i = 0; i < p->uses.n; i++) {
+        const struct use *u = &p->uses.at[i];
+        uint32_t owner = u->access & ACCESS_READ ? dirty_copy(p, u->tensor) : NONE;
+        if (owner != NONE)
+            write_back(p, owner);
+    }
+}
+
+static bool stays(const struct graph_tensor *t)
+{
+    return t->persistent || trainer_reads(t);
+}
+
+static void run_task(struct paging *p, const struct todo *t)
+{
+    assert(t->kind != INSTR_REC);
+    bounded_poll();
+    collect_uses(p, t);
+    if (t->loc == PLAN_HOST)
+        make_home(p);
+    else
+        make_resident(p, t->loc);
+    draft_put_task(p->d, t);
+    for (size_t i = 0; i < p->uses.n; i++)
+        draft_put_use(p->d, p->uses.at[i].tensor, p->uses.at[i].segment, p->uses.at[i].access,
+                      whole(p, p->uses.at[i].tensor));
+    for (size_t i = 0; i < p->uses.n; i++) {
+        const struct use *u = &p->uses.at[i];
+        if (u->segment != NONE)
+            block_at(p, u->segment)->lane = LANE_COMPUTE;
+        if (u->access & ACCESS_WRITE) {
+            drop_copies(p, u->tensor, u->segment);
+            if (u->segment != NONE)
+                block_at(p, u->segment)->dirty = true;
+        }
+        if (--p->uses_left[u->tensor] == 0 && !stays(&p->g->tensors[u->tensor]))
+            drop_copies(p, u->tensor, NONE);
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Counts uses, and what the largest task of each device needs. */
+static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
+{
+    for (size_t i = 0; i < o->todos.n; i++) {
+        const struct todo *t = &o->todos.at[i];
+        uint64_t bytes = 0;
+        bounded_poll();
+        collect_uses(p, t);
+        for (size_t k = 0; k < p->uses.n; k++) {
+            p->uses_left[p->uses.at[k].tensor]++;
+            bytes += block_bytes(p, p->uses.at[k].tensor);
+        }
+        if (t->loc != PLAN_HOST && bytes > ret_needs[t->loc])
+            ret_needs[t->loc] = bytes;
+    }
+}
+
+static void flush(struct paging *p)
+{
+    for (uint32_t i = 0; i < p->d->n_devices; i++)
+        while (p->caches[i].oldest != NONE)
+            evict(p, p->caches[i].oldest);
+}
+
+static void measure(struct draft *d)
+{
+    for (size_t i = 0; i < d->segments.n; i++) {
+        const struct segment *s = &d->segments.at[i];
+        uint64_t end = s->addr + segment_bytes(s);
+        if (end > d->peak[s->device])
+            d->peak[s->device] = end;
+    }
+}
+
+void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
+                  bool cyclic)
+{
+    *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .n_shares = 1, .cyclic = cyclic};
+    struct arena *a = arena_create();
+    struct paging p = {.d = d, .g = o->graph};
+    uint64_t needs[DEVICE_MAX] = {0};
+    p.uses_left = arena_alloc_array(a, p.g->n_tensors, sizeof *p.uses_left);
+    p.copies = arena_alloc_array(a, p.g->n_tensors, sizeof *p.copies);
+    memset(p.copies, 0xff, p.g->n_tensors * sizeof *p.copies);
+    survey(&p, o, needs);
+    for (uint32_t i = 0; i < o->n_devices; i++) {
+        uint64_t capacity = least_cache ? 0 : m->capacity_bytes[i] & ~(uint64_t)(PLAN_ALIGN - 1);
+        p.caches[i] = (struct cache){capacity > needs[i] ? capacity : needs[i], NONE, NONE, NONE};
+    }
+    for (p.pos = 0; p.pos < o->todos.n; p.pos++)
+        run_task(&p, &o->todos.at[p.pos]);
+    flush(&p);
+    measure(d);
+    vec_free(&p.blocks);
+    vec_free(&p.uses);
+    arena_destroy(a);
+}

@@ -1,0 +1,424 @@
+/* Offline placement: every segment gets an address such that segments that live at the same time do not
+ * overlap. Placement does not depend on the capacity: whether the peak fits is decided by the caller.
+ *
+ * First a quick way: through the issue order once, what lives long from below and the rest from above, into as many
+ * bytes as are ever alive (in large programs a little more where that fails). With few sizes, as chains have, that often
+ * succeeds.
+ *
+ * Otherwise: largest first, each at the lowest gap that is free over its whole life.
+ * Most of that work is to find who lives at the same time. The issue order is cut into blocks, at several
+ * levels of coarseness; a placed segment is listed in the few blocks that it touches at the level that suits
+ * its length, each list sorted by address. The lowest gap is then found by merging the lists of the blocks
+ * that the new segment touches, up to the first gap that is large enough.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "scheduler/build/build.h"
+
+#define FINEST       64 /* positions per block at level 0 */
+#define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
+#define LEVELS       8
+#define LARGE        8192  /* instructions, from which on the quick way may waste a little */
+#define MOST_WASTE   5     /* half percents of what is alive, then */
+#define SWEEPS       8     /* tried, where there is a limit that leaves room for them */
+#define HUGE         20000 /* instructions: a draft with a limit is then placed by sweeps alone */
+
+struct placed {
+    uint64_t from, to;   /* addresses */
+    uint32_t start, end; /* positions */
+};
+
+typedef VEC(struct placed) placed_list; /* sorted by `from` */
+
+struct level {
+    placed_list *blocks;
+    uint32_t n_blocks;
+    uint64_t width; /* positions */
+};
+
+/* Of one device. */
+struct index {
+    struct level levels[LEVELS];
+};
+
+struct merge_head {
+    const struct placed *at, *end;
+};
+
+struct placer {
+    struct draft *d;
+    struct index index;
+    VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
+};
+
+static bool wraps(const struct segment *s)
+{
+    return s->start > s->end;
+}
+
+/* A segment that wraps is placed in two pieces, at one address: pieces themselves never wrap. */
+static bool alive(const struct placed *p, const struct segment *s)
+{
+    return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
+}
+
+/* ---- the index ---- */
+
+static void index_init(struct index *ix, size_t positions)
+{
+    uint64_t width = FINEST;
+    for (int k = 0; k < LEVELS; k++, width *= LEVEL_FACTOR) {
+        ix->levels[k].width = width;
+        ix->levels[k].n_blocks = (uint32_t)(positions / width + 1);
+        ix->levels[k].blocks = xcalloc(ix->levels[k].n_blocks, sizeof *ix->levels[k].blocks);
+    }
+}
+
+static void index_finish(struct index *ix)
+{
+    for (int k = 0; k < LEVELS; k++) {
+        for (uint32_t b = 0; b < ix->levels[k].n_blocks; b++)
+            vec_free(&ix->levels[k].blocks[b]);
+        xfree(ix->levels[k].blocks);
+    }
+}
+
+static void list_insert(placed_list *list, const struct placed *p)
+{
+    size_t low = 0, high = list->n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (list->at[mid].from <= p->from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    vec_push(list, *p);
+    memmove(list->at + low + 1, list->at + low, (list->n - 1 - low) * sizeof *list->at);
+    list->at[low] = *p;
+}
+
+static void index_add(struct index *ix, const struct placed *p)
+{
+    int k = 0;
+    while (k < LEVELS - 1 && p->end / ix->levels[k].width - p->start / ix->levels[k].width >= LEVEL_FACTOR)
+        k++;
+    const struct level *lv = &ix->levels[k];
+    for (uint64_t b = p->start / lv->width; b <= p->end / lv->width; b++)
+        list_insert(&lv->blocks[b], p);
+}
+
+/* ---- the lowest gap ---- */
+
+static void touch_range(struct placer *p, const struct index *ix, uint32_t start, uint32_t end)
+{
+    for (int k = 0; k < LEVELS; k++) {
+        const struct level *lv = &ix->levels[k];
+        for (uint64_t b = start / lv->width; b <= end / lv->width; b++)
+            if (lv->blocks[b].n > 0)
+                vec_push(&p->heads,
+                         (struct merge_head){lv->blocks[b].at, lv->blocks[b].at + lv->blocks[b].n});
+    }
+}
+
+static void touch_lists(struct placer *p, const struct segment *s)
+{
+    const struct index *ix = &p->index;
+    p->heads.n = 0;
+    if (!wraps(s)) {
+        touch_range(p, ix, s->start, s->end);
+        return;
+    }
+    touch_range(p, ix, 0, s->end);
+    touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
+}
+
+/* True when what is at `q` leaves room below it; otherwise *at moves behind it. */
+static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
+{
+    if (q->from >= *at && q->from - *at >= bytes)
+        return true;
+    if (q->to > *at)
+        *at = q->to;
+    return false;
+}
+
+/* Puts the head at i where it belongs among those below it: the list whose next piece is lowest is at 0. */
+static void sift_down(struct merge_head *h, size_t n, size_t i)
+{
+    struct merge_head moved = h[i];
+    for (size_t child = 2 * i + 1; child < n; i = child, child = 2 * i + 1) {
+        if (child + 1 < n && h[child + 1].at->from < h[child].at->from)
+            child++;
+        if (moved.at->from <= h[child].at->from)
+            break;
+        h[i] = h[child];
+    }
+    h[i] = moved;
+}
+
+static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t bytes)
+{
+    struct merge_head *h = p->heads.at;
+    uint64_t at = 0;
+    for (size_t i = p->heads.n / 2; i-- > 0;)
+        sift_down(h, p->heads.n, i);
+    while (p->heads.n > 0) {
+        bounded_poll();
+        if (alive(h->at, s) && gap_before(h->at, bytes, &at))
+            break;
+        if (++h->at == h->end)
+            *h = h[--p->heads.n];
+        if (p->heads.n > 0)
+            sift_down(h, p->heads.n, 0);
+    }
+    return at;
+}
+
+static void place_segment(struct placer *p, uint32_t id)
+{
+    struct segment *s = &p->d->segments.at[id];
+    uint64_t bytes = segment_bytes(s);
+    bounded_poll();
+    touch_lists(p, s);
+    s->addr = lowest_gap(p, s, bytes);
+    if (s->addr + bytes > p->d->peak[s->device])
+        p->d->peak[s->device] = s->addr + bytes;
+    struct placed whole = {s->addr, s->addr + bytes, s->start, s->end};
+    if (!wraps(s)) {
+        index_add(&p->index, &whole);
+        return;
+    }
+    struct placed head = whole, tail = whole;
+    head.start = 0;
+    tail.end = (uint32_t)p->d->instrs.n - 1;
+    index_add(&p->index, &head);
+    index_add(&p->index, &tail);
+}
+
+/* ---- largest first ---- */
+
+struct rank {
+    uint64_t bytes;
+    uint32_t life, start, id;
+};
+
+static int compare_ranks(const void *pa, const void *pb)
+{
+    const struct rank *a = pa, *b = pb;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    if (a->life != b->life)
+        return a->life > b->life ? -1 : 1;
+    if (a->start != b->start)
+        return a->start < b->start ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+static uint32_t life_of(const struct draft *d, const struct segment *s)
+{
+    return wraps(s) ? (uint32_t)d->instrs.n - (s->start - s->end) : s->end - s->start;
+}
+
+static void place_largest_first(struct draft *d, uint32_t device)
+{
+    uint32_t n = 0;
+    struct placer p = {.d = d};
+    struct rank *ranks = xcalloc(d->segments.n + 1, sizeof *ranks);
+    index_init(&p.index, d->instrs.n);
+    d->peak[device] = 0;
+    for (uint32_t i = 0; i < d->segments.n; i++) {
+        const struct segment *s = &d->segments.at[i];
+        if (s->device == device)
+            ranks[n++] = (struct rank){segment_bytes(s), life_of(d, s), s->start, i};
+    }
+    sort_array(ranks, n, sizeof *ranks, compare_ranks);
+    for (uint32_t i = 0; i < n; i++)
+        place_segment(&p, ranks[i].id);
+    xfree(ranks);
+    index_finish(&p.index);
+    vec_free(&p.heads);
+}
+
+/* ---- from both ends ---- */
+
+struct vacant {
+    uint64_t from, to;
+};
+
+struct sweep {
+    struct draft *d;
+    VEC(struct vacant) free; /* pieces of the arena, sorted by address */
+    uint32_t *ends_at;       /* per position: first segment that ends there, or SEGMENT_NONE */
+    uint32_t *next;          /* per segment: the next that ends with it */
+};
+
+static void remove_free(struct sweep *w, size_t i)
+{
+    memmove(w->free.at + i, w->free.at + i + 1, (--w->free.n - i) * sizeof *w->free.at);
+}
+
+static void insert_free(struct sweep *w, size_t i, struct vacant v)
+{
+    vec_push(&w->free, v);
+    memmove(w->free.at + i + 1, w->free.at + i, (w->free.n - 1 - i) * sizeof *w->free.at);
+    w->free.at[i] = v;
+}
+
+static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
+{
+    for (size_t i = 0; i < w->free.n; i++) {
+        struct vacant *v = &w->free.at[i];
+        if (v->to - v->from < bytes)
+            continue;
+        *ret = v->from;
+        v->from += bytes;
+        if (v->from == v->to)
+            remove_free(w, i);
+        return true;
+    }
+    return false;
+}
+
+static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
+{
+    for (size_t i = w->free.n; i-- > 0;) {
+        struct vacant *v = &w->free.at[i];
+        if (v->to - v->from < bytes)
+            continue;
+        v->to -= bytes;
+        *ret = v->to;
+        if (v->from == v->to)
+            remove_free(w, i);
+        return true;
+    }
+    return false;
+}
+
+static void give_back(struct sweep *w, uint64_t from, uint64_t to)
+{
+    size_t low = 0, high = w->free.n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (w->free.at[mid].from < from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool joins_before = low > 0 && w->free.at[low - 1].to == from;
+    bool joins_behind = low < w->free.n && w->free.at[low].from == to;
+    if (joins_before && joins_behind) {
+        w->free.at[low - 1].to = w->free.at[low].to;
+        remove_free(w, low);
+    } else if (joins_before) {
+        w->free.at[low - 1].to = to;
+    } else if (joins_behind) {
+        w->free.at[low].from = from;
+    } else {
+        insert_free(w, low, (struct vacant){from, to});
+    }
+}
+
+/* In issue order: what lives long from below, the rest from above; what lives across the boundary lies at the bottom all
+ * the time. False when it does not fit into `top` bytes so. */
+static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
+                         uint32_t long_life)
+{
+    struct draft *d = w->d;
+    uint64_t bottom = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct segment *s = &d->segments.at[by_start[i]];
+        if (!s->boundary)
+            continue;
+        s->addr = bottom;
+        bottom += segment_bytes(s);
+    }
+    if (bottom > top)
+        return false;
+    w->free.n = 0;
+    if (bottom < top)
+        vec_push(&w->free, (struct vacant){bottom, top});
+    uint32_t given = 0; /* positions up to here have given back what ended there */
+    for (uint32_t i = 0; i < n; i++) {
+        struct segment *s = &d->segments.at[by_start[i]];
+        bounded_poll_steps(1 + w->free.n / 8);
+        if (s->boundary)
+            continue;
+        for (; given < s->start; given++)
+            for (uint32_t k = w->ends_at[given]; k != SEGMENT_NONE; k = w->next[k])
+                give_back(w, d->segments.at[k].addr,
+                          d->segments.at[k].addr + segment_bytes(&d->segments.at[k]));
+        uint64_t bytes = segment_bytes(s);
+        if (!(s->end - s->start > long_life ? take_low(w, bytes, &s->addr) : take_high(w, bytes, &s->addr)))
+            return false;
+    }
+    return true;
+}
+
+/* How much more than what is alive the sweep may take, in steps of half a percent. */
+static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
+{
+    if (positions <= LARGE)
+        return 0;
+    if (limit == 0 || limit <= live)
+        return MOST_WASTE;
+    uint64_t steps = (limit - live) / (live / 200 + 1);
+    return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
+}
+
+static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
+{
+    uint32_t positions = (uint32_t)d->instrs.n, n = 0;
+    uint64_t live = draft_live_peak(d, device);
+    struct arena *a = arena_create();
+    struct sweep w = {.d = d};
+    uint32_t *by_start = arena_alloc_array(a, d->segments.n + 1, sizeof *by_start);
+    uint32_t *starts_at = arena_alloc_array(a, (size_t)positions + 1, sizeof *starts_at);
+    uint32_t *next_start = arena_alloc_array(a, d->segments.n + 1, sizeof *next_start);
+    w.ends_at = arena_alloc_array(a, (size_t)positions + 1, sizeof *w.ends_at);
+    w.next = arena_alloc_array(a, d->segments.n + 1, sizeof *w.next);
+    memset(starts_at, 0xff, ((size_t)positions + 1) * sizeof *starts_at);
+    memset(w.ends_at, 0xff, ((size_t)positions + 1) * sizeof *w.ends_at);
+    for (uint32_t i = (uint32_t)d->segments.n; i-- > 0;) {
+        const struct segment *s = &d->segments.at[i];
+        if (s->device != device)
+            continue;
+        next_start[i] = starts_at[s->start];
+        starts_at[s->start] = i;
+        if (s->boundary)
+            continue;
+        w.next[i] = w.ends_at[s->end];
+        w.ends_at[s->end] = i;
+    }
+    for (uint32_t at = 0; at < positions; at++)
+        for (uint32_t i = starts_at[at]; i != SEGMENT_NONE; i = next_start[i])
+            by_start[n++] = i;
+    bool ok = false;
+    uint32_t most = most_waste(positions, live, limit);
+    for (uint32_t more = 0; more <= most && !ok; more++)
+        for (uint32_t k = 4; k <= 256 && !ok; k *= 8) {
+            d->peak[device] = round_up(live + live * more / 200, PLAN_ALIGN);
+            ok = sweep_within(&w, by_start, n, d->peak[device], positions / k);
+        }
+    vec_free(&w.free);
+    arena_destroy(a);
+    return ok;
+}
+
+void draft_place(struct draft *d, const uint64_t *limits)
+{
+    for (uint32_t device = 0; device < d->n_devices; device++) {
+        uint64_t limit = limits != NULL ? limits[device] : 0;
+        if (place_both_ends(d, device, limit))
+            continue;
+        if (limit > 0 && d->instrs.n > HUGE)
+            d->peak[device] = limit + limit / 100; /* whoever asks lowers what is alive by that */
+        else
+            place_largest_first(d, device);
+    }
+}

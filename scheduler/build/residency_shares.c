@@ -1,0 +1,344 @@
+/* Residency of state that devices share, in data parallel orders: n devices compute a layer, each owns a share of its
+ * state (struct order).
+ *
+ * W and B come in rounds: a round is the copies that all devices have for one pass. Each owner fetches its share into its
+ * copy and sends it to the others, so that the host is read once. Where the layer is pinned the owner has its share for
+ * good, beside the copy for the pass, and nothing is fetched. dW of a replica is whole on the device that summed it; the
+ * others' shares are sent to their owners when it is done, and the sum of all replicas grows where the owner is, in the
+ * place of replica 0's. Then the owner's share of it goes home, or the owner updates with it, with its shares of W and K.
+ */
+#include <assert.h>
+
+#include "base/arena.h"
+#include "scheduler/build/residency_private.h"
+
+struct shared {
+    struct residency *r;
+    tensor_id tensor;
+    uint32_t layer, n; /* shares */
+    const uint32_t *owners;
+};
+
+static uint32_t share_of(const struct shared *s, uint32_t device)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->owners[i] == device)
+            return i;
+    assert(!"a device that does not compute the layer");
+    return 0;
+}
+
+static struct extent piece_of(const struct shared *s, uint32_t piece)
+{
+    return extent_piece(s->r->g, s->n, s->tensor, piece);
+}
+
+static bool is_empty(struct extent e)
+{
+    return e.begin == e.end;
+}
+
+static bool is_pinned(const struct shared *s)
+{
+    const bool *pinned = s->r->knobs->pinned;
+    return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
+}
+
+static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
+                uint32_t to, struct extent of)
+{
+    if (!is_empty(of))
+        vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
+}
+
+/* A piece that stays on its device for good. */
+static uint32_t pin_piece(struct shared *s, uint32_t device, struct extent of, bool dirty)
+{
+    uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
+    s->r->d->segments.at[seg].boundary = true;
+    s->r->d->segments.at[seg].dirty = dirty;
+    return seg;
+}
+
+static void fetch_piece(struct shared *s, uint32_t seg, uint32_t pos, struct extent of)
+{
+    put(s->r, residency_fetch_slot(s->r, s->tensor, pos), ENTRY_FETCH, pos, SEGMENT_NONE, seg, of);
+}
+
+/* ---- W and B ---- */
+
+struct round {
+    uint32_t *segment, *pos, *slot; /* by share: the copy, its first use, and when it comes to be */
+    uint32_t *before;               /* the copy of the round before, or SEGMENT_NONE */
+};
+
+struct rounds {
+    VEC(struct round) at;
+    uint32_t *count;   /* by share: rounds begun */
+    uint32_t *current; /* by share: the copy of the last round */
+    uint32_t *pinned;  /* by share: its piece; NULL: not pinned */
+};
+
+static struct round *next_round(struct shared *s, struct rounds *rs, uint32_t share)
+{
+    uint32_t k = rs->count[share]++;
+    if (k == rs->at.n) {
+        struct arena *a = s->r->arena;
+        struct round new = {
+            arena_alloc_array(a, s->n, sizeof *new.segment), arena_alloc_array(a, s->n, sizeof *new.pos),
+            arena_alloc_array(a, s->n, sizeof *new.slot), arena_alloc_array(a, s->n, sizeof *new.before)};
+        for (uint32_t i = 0; i < s->n; i++)
+            new.segment[i] = SEGMENT_NONE;
+        vec_push(&rs->at, new);
+    }
+    return &rs->at.at[k];
+}
+
+static void read_weights(struct shared *s, struct rounds *rs, struct use *u)
+{
+    struct residency *r = s->r;
+    uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
+    if (seg == SEGMENT_NONE || !residency_keeps(r, seg, u->pos)) {
+        struct round *round = next_round(s, rs, share);
+        uint32_t slot = residency_fetch_slot(r, s->tensor, u->pos);
+        round->before[share] = seg;
+        if (seg != SEGMENT_NONE) {
+            uint32_t gone = slot_after(r->lives.at[seg].last);
+            slot = slot > gone ? slot : gone;
+            r->lives.at[seg].limit = slot;
+        }
+        seg = residency_segment(r, s->tensor, device, u->pos, extent_whole(r->g, s->n, s->tensor));
+        round->segment[share] = rs->current[share] = seg;
+        round->pos[share] = u->pos;
+        round->slot[share] = slot;
+    }
+    u->segment = seg;
+    r->lives.at[seg].last = u->pos;
+}
+
+/* The owner's update: where the share is, or of a piece that is fetched for it. */
+static void update_weights(struct shared *s, struct rounds *rs, struct use *u)
+{
+    struct residency *r = s->r;
+    uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
+    if (rs->pinned != NULL) {
+        u->segment = rs->pinned[share];
+        return;
+    }
+    if (seg == SEGMENT_NONE || !residency_keeps(r, seg, u->pos)) {
+        seg = residency_segment(r, s->tensor, device, u->pos, u->of);
+        fetch_piece(s, seg, u->pos, u->of);
+    }
+    u->segment = seg;
+    r->lives.at[seg].last = u->pos;
+    residency_spill(r, seg, u->pos, u->of);
+}
+
+/* Every copy of the round is there when the first of its devices needs the others' pieces, unless the one before it is
+ * still in use. */
+static void begin_together(struct shared *s, struct round *round)
+{
+    uint32_t need = UINT32_MAX;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (slot_before(round->pos[i]) < need)
+            need = slot_before(round->pos[i]);
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct life *before = round->before[i] != SEGMENT_NONE ? &s->r->lives.at[round->before[i]] : NULL;
+        uint32_t least = before != NULL && slot_after(before->last) > need ? slot_after(before->last) : need;
+        if (round->slot[i] <= least)
+            continue;
+        round->slot[i] = least;
+        if (before != NULL)
+            before->limit = least;
+    }
+}
+
+/* Each owner's piece to all copies of the round; a device for which it comes too late, or is gone, fetches it too. */
+static void gather(struct shared *s, const struct rounds *rs, const struct round *round)
+{
+    struct residency *r = s->r;
+    for (uint32_t from = 0; from < s->n; from++) {
+        struct extent of = piece_of(s, from);
+        uint32_t source = rs->pinned != NULL ? rs->pinned[from] : round->segment[from];
+        if (rs->pinned == NULL)
+            put(r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, source, of);
+        for (uint32_t i = 1; i <= s->n; i++) { /* not all to the same one at the same time */
+            uint32_t to = (from + i) % s->n, slot = round->slot[to];
+            if (rs->pinned == NULL && slot < round->slot[from])
+                slot = round->slot[from];
+            if ((rs->pinned == NULL && to == from) || round->segment[to] == SEGMENT_NONE)
+                continue;
+            if (rs->pinned == NULL &&
+                (slot > slot_before(round->pos[to]) || slot >= r->lives.at[source].limit)) {
+                put(r, round->slot[to], ENTRY_FETCH, round->pos[to], SEGMENT_NONE, round->segment[to], of);
+                continue;
+            }
+            put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
+            if (rs->pinned == NULL && (slot + 2) / 3 > r->lives.at[source].last)
+                r->lives.at[source].last = (slot + 2) / 3; /* it is still there then */
+        }
+    }
+}
+
+/* Some devices alone have this round: each fetches all of it. */
+static void fetch_alone(struct shared *s, const struct round *round)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (round->segment[i] != SEGMENT_NONE)
+            put(s->r, round->slot[i], ENTRY_FETCH, round->pos[i], SEGMENT_NONE, round->segment[i],
+                extent_whole(s->r->g, s->n, s->tensor));
+}
+
+static bool has_all(const struct shared *s, const struct round *round)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (round->segment[i] == SEGMENT_NONE)
+            return false;
+    return true;
+}
+
+static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
+{
+    struct residency *r = s->r;
+    struct rounds rs = {.count = arena_alloc_array(r->arena, s->n, sizeof *rs.count),
+                        .current = arena_alloc_array(r->arena, s->n, sizeof *rs.current)};
+    uint32_t first = (uint32_t)r->d->segments.n;
+    if (is_pinned(s)) {
+        rs.pinned = arena_alloc_array(r->arena, s->n, sizeof *rs.pinned);
+        for (uint32_t i = 0; i < s->n; i++)
+            rs.pinned[i] = is_empty(piece_of(s, i)) ? SEGMENT_NONE
+                                                    : pin_piece(s, s->owners[i], piece_of(s, i),
+                                                                r->g->tensors[s->tensor].writes_per_step > 0);
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        rs.current[i] = SEGMENT_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        struct use *u = &r->uses.at[sorted[i]];
+        if (r->todos[u->pos].loc == PLAN_HOST)
+            continue; /* an update there: the host has the newest value before and after */
+        if (u->access & ACCESS_WRITE)
+            update_weights(s, &rs, u);
+        else
+            read_weights(s, &rs, u);
+    }
+    for (size_t k = 0; k < rs.at.n; k++)
+        if (!r->o->alone && has_all(s, &rs.at.at[k]))
+            begin_together(s, &rs.at.at[k]);
+    for (size_t k = 0; k < rs.at.n; k++) {
+        bool alone = r->o->alone || !has_all(s, &rs.at.at[k]);
+        if (alone && rs.pinned == NULL)
+            fetch_alone(s, &rs.at.at[k]);
+        else
+            gather(s, &rs, &rs.at.at[k]);
+    }
+    for (uint32_t seg = first; seg < r->d->segments.n; seg++)
+        if (!r->d->segments.at[seg].boundary)
+            residency_end(r, seg);
+    vec_free(&rs.at);
+}
+
+/* ---- dW ---- */
+
+/* A share of the sum, at its owner. */
+struct sum {
+    uint32_t segment;  /* SEGMENT_NONE: it is still only where it was summed */
+    uint32_t produced; /* position of its last write */
+    bool at_host;
+};
+
+/* The piece is at its owner: where the whole is, or sent. */
+static void settle_sum(struct shared *s, const struct value *v, struct sum *sum, const struct use *u)
+{
+    struct residency *r = s->r;
+    uint32_t device = r->todos[u->pos].loc;
+    if (sum->segment != SEGMENT_NONE)
+        return;
+    assert(v->producer != SEGMENT_NONE);
+    sum->produced = v->produced;
+    if (r->d->segments.at[v->producer].device == device) {
+        sum->segment = v->producer;
+        return;
+    }
+    sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
+    put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
+    struct life *life = &r->lives.at[v->producer]; /* held until it has left */
+    if (life->produced == PLAN_NONE || life->produced < v->produced)
+        life->produced = v->produced;
+}
+
+static void bring_sums_home(struct shared *s, struct sum *sums)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct extent of = piece_of(s, i);
+        if (is_empty(of) || sums[i].at_host)
+            continue;
+        residency_spill(s->r, sums[i].segment, sums[i].produced, of);
+        sums[i].at_host = true;
+    }
+}
+
+static void plan_gradient(struct shared *s, const uint32_t *sorted, uint32_t n)
+{
+    struct residency *r = s->r;
+    uint32_t first = (uint32_t)r->d->segments.n;
+    struct sum *sums = arena_alloc_array(r->arena, s->n, sizeof *sums);
+    struct value v = {.tensor = s->tensor};
+    residency_new_value(&v, SEGMENT_NONE, PLAN_NONE);
+    for (uint32_t i = 0; i < DEVICE_MAX; i++)
+        v.previous[i] = SEGMENT_NONE;
+    for (uint32_t i = 0; i < s->n; i++)
+        sums[i].segment = SEGMENT_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        struct use *u = &r->uses.at[sorted[i]];
+        const struct todo *t = &r->todos[u->pos];
+        if (t->loc == PLAN_HOST) {
+            bring_sums_home(s, sums);
+            continue;
+        }
+        if (t->share == SHARE_ALL) {
+            residency_use(r, &v, u);
+            continue;
+        }
+        struct sum *sum = &sums[t->share];
+        settle_sum(s, &v, sum, u);
+        u->segment = sum->segment;
+        r->lives.at[sum->segment].last = u->pos;
+        if (u->access & ACCESS_WRITE)
+            sum->produced = u->pos;
+    }
+    for (uint32_t seg = first; seg < r->d->segments.n; seg++)
+        residency_end(r, seg);
+}
+
+/* ---- K ---- */
+
+static void plan_moments(struct shared *s, const uint32_t *sorted, uint32_t n)
+{
+    struct residency *r = s->r;
+    for (uint32_t i = 0; i < n; i++) {
+        struct use *u = &r->uses.at[sorted[i]];
+        uint32_t device = r->todos[u->pos].loc;
+        if (device == PLAN_HOST)
+            continue;
+        if (is_pinned(s)) {
+            u->segment = pin_piece(s, device, u->of, true);
+            continue;
+        }
+        u->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
+        fetch_piece(s, u->segment, u->pos, u->of);
+        residency_spill(r, u->segment, u->pos, u->of);
+        residency_end(r, u->segment);
+    }
+}
+
+void residency_shared(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
+{
+    const struct graph_tensor *t = &r->g->tensors[tensor];
+    struct shared s = {r, tensor, t->layer, r->o->n_shares, r->o->owners + (size_t)t->layer * r->o->n_shares};
+    if (t->kind == TENSOR_DW)
+        plan_gradient(&s, sorted, n);
+    else if (t->kind == TENSOR_K)
+        plan_moments(&s, sorted, n);
+    else
+        plan_weights(&s, sorted, n);
+}

@@ -1,0 +1,568 @@
+/* Retention: which copies stay in the memory that a draft leaves free.
+ *
+ * For a fixed order of tasks it is known when each copy is given up and fetched again. Such a gap is an interval of
+ * positions (across the boundary of the cycle it wraps); keeping the copy takes its bytes all along it and saves a
+ * fetch, and often a spill. To choose gaps so that they save most and no position has more than there is room for is
+ * interval packing:
+ *
+ * - a sweep over the positions, which gives up what saves least per byte, and of equals what is needed last (Belady's
+ *   rule: exact when all blocks and all gains are equal), then fills what is left over;
+ * - where all blocks are equal, chosen gaps are a flow along the line of positions with integer capacities: cancelling
+ *   negative cycles makes it exact, for the gaps across the boundary that the sweep chose (on a circle the problem is
+ *   no flow any more); of these, each is tried the other way, too;
+ * - otherwise gaps that were left out push others out while that saves more.
+ *
+ * Each device is a problem of its own. Positions between two ends of gaps are one place.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "scheduler/build/build.h"
+
+#define CANCEL_WORK 40000000ull /* edges looked at: then what was found so far must do */
+#define PUSH_ROUNDS 4
+
+struct item {
+    uint32_t from, to; /* places [from, to); to <= from: across the boundary */
+    uint64_t bytes, gain;
+    uint32_t gap; /* in the list */
+    bool keep;
+};
+
+struct packing {
+    struct item *items;
+    uint32_t n_items, n_places;
+    uint64_t *room; /* per place, of what is free there without any gap */
+    uint64_t *tree; /* least room left, over places; see least_room */
+    uint64_t *less; /* taken from a whole subtree */
+    uint32_t leaves;
+};
+
+/* ---- room left: a tree of minima with lazy subtraction ---- */
+
+static void tree_build(struct packing *p)
+{
+    for (uint32_t i = 0; i < p->leaves; i++)
+        p->tree[p->leaves + i] = i < p->n_places ? p->room[i] : UINT64_MAX / 2;
+    for (uint32_t i = p->leaves - 1; i >= 1; i--)
+        p->tree[i] = p->tree[2 * i] < p->tree[2 * i + 1] ? p->tree[2 * i] : p->tree[2 * i + 1];
+    memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
+}
+
+static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
+                           uint32_t to)
+{
+    if (to <= low || high <= from)
+        return UINT64_MAX / 2;
+    if (from <= low && high <= to)
+        return p->tree[node];
+    uint32_t mid = (low + high) / 2;
+    uint64_t a = node_least(p, 2 * node, low, mid, from, to),
+             b = node_least(p, 2 * node + 1, mid, high, from, to);
+    return (a < b ? a : b) - p->less[node];
+}
+
+/* bytes: two's complement, to give room back. The minima never pass below 0. */
+static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
+                      uint32_t to, uint64_t bytes)
+{
+    if (to <= low || high <= from)
+        return;
+    if (from <= low && high <= to) {
+        p->tree[node] -= bytes;
+        p->less[node] += bytes;
+        return;
+    }
+    uint32_t mid = (low + high) / 2;
+    node_take(p, 2 * node, low, mid, from, to, bytes);
+    node_take(p, 2 * node + 1, mid, high, from, to, bytes);
+    uint64_t a = p->tree[2 * node], b = p->tree[2 * node + 1];
+    p->tree[node] = (a < b ? a : b) - p->less[node];
+}
+
+static bool across(const struct item *it)
+{
+    return it->to <= it->from;
+}
+
+static bool has_room(const struct packing *p, const struct item *it)
+{
+    if (!across(it))
+        return node_least(p, 1, 0, p->leaves, it->from, it->to) >= it->bytes;
+    return node_least(p, 1, 0, p->leaves, it->from, p->n_places) >= it->bytes &&
+           (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
+}
+
+static void set_keep(struct packing *p, struct item *it, bool keep)
+{
+    uint64_t bytes = keep ? it->bytes : 0 - it->bytes;
+    assert(it->keep != keep);
+    it->keep = keep;
+    if (!across(it)) {
+        node_take(p, 1, 0, p->leaves, it->from, it->to, bytes);
+        return;
+    }
+    node_take(p, 1, 0, p->leaves, it->from, p->n_places, bytes);
+    if (it->to > 0)
+        node_take(p, 1, 0, p->leaves, 0, it->to, bytes);
+}
+
+static bool covers(const struct item *it, uint32_t place)
+{
+    return across(it) ? place >= it->from || place < it->to : place >= it->from && place < it->to;
+}
+
+/* ---- the sweep ---- */
+
+/* Where the interval ends, seen from a place that it covers. */
+static uint32_t end_from(const struct packing *p, const struct item *it, uint32_t place)
+{
+    return across(it) && place >= it->from ? p->n_places + it->to : it->to;
+}
+
+/* Whether a is given up rather than b. */
+static bool worth_less(const struct packing *p, const struct item *a, const struct item *b, uint32_t place)
+{
+    unsigned __int128 x = (unsigned __int128)a->gain * b->bytes, y = (unsigned __int128)b->gain * a->bytes;
+    if (x != y)
+        return x < y;
+    uint32_t ea = end_from(p, a, place), eb = end_from(p, b, place);
+    if (ea != eb)
+        return ea > eb;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->gap > b->gap;
+}
+
+static int compare_starts(const void *pa, const void *pb)
+{
+    const struct item *a = pa, *b = pb;
+    if (a->from != b->from)
+        return a->from < b->from ? -1 : 1;
+    return a->gap < b->gap ? -1 : a->gap > b->gap;
+}
+
+static void sweep(struct packing *p)
+{
+    VEC(struct item *) active = {0};
+    uint64_t load = 0;
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        p->items[i].keep = true;
+        if (across(&p->items[i]) && p->items[i].to > 0) {
+            vec_push(&active, &p->items[i]);
+            load += p->items[i].bytes;
+        }
+    }
+    for (uint32_t place = 0; place < p->n_places; place++) {
+        bounded_poll_steps(1 + active.n);
+        for (size_t i = 0; i < active.n;) {
+            if (active.at[i]->keep && covers(active.at[i], place)) {
+                i++;
+                continue;
+            }
+            load -= active.at[i]->keep ? active.at[i]->bytes : 0;
+            active.at[i] = active.at[--active.n];
+        }
+        for (; next < p->n_items && p->items[next].from == place; next++) {
+            if (!p->items[next].keep)
+                continue;
+            vec_push(&active, &p->items[next]);
+            load += p->items[next].bytes;
+        }
+        while (load > p->room[place]) {
+            size_t least = 0;
+            bounded_poll_steps(active.n);
+            for (size_t i = 1; i < active.n; i++)
+                if (worth_less(p, active.at[i], active.at[least], place))
+                    least = i;
+            active.at[least]->keep = false;
+            load -= active.at[least]->bytes;
+            active.at[least] = active.at[--active.n];
+        }
+    }
+    vec_free(&active);
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        if (!p->items[i].keep)
+            continue;
+        p->items[i].keep = false;
+        set_keep(p, &p->items[i], true);
+    }
+}
+
+static int compare_worth(const void *pa, const void *pb)
+{
+    const struct item *a = *(struct item *const *)pa, *b = *(struct item *const *)pb;
+    unsigned __int128 x = (unsigned __int128)a->gain * b->bytes, y = (unsigned __int128)b->gain * a->bytes;
+    if (x != y)
+        return x > y ? -1 : 1;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    return a->gap < b->gap ? -1 : a->gap > b->gap;
+}
+
+/* The densest first: whatever still has room. */
+static void fill(struct packing *p, struct item **by_worth)
+{
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        bounded_poll();
+        if (!by_worth[i]->keep && has_room(p, by_worth[i]))
+            set_keep(p, by_worth[i], true);
+    }
+}
+
+/* ---- unequal blocks: pushing out ---- */
+
+/* Gives up kept items that overlap `it`, the least dense first, until it has room; undoes that when they save as much. */
+static bool push(struct packing *p, struct item *it, struct item **by_worth)
+{
+    VEC(struct item *) out = {0};
+    uint64_t lost = 0;
+    bool fits = has_room(p, it);
+    for (uint32_t i = p->n_items; i-- > 0 && lost < it->gain && !fits;) {
+        struct item *o = by_worth[i];
+        bounded_poll();
+        if (!o->keep || !(covers(it, o->from) || covers(o, it->from)))
+            continue;
+        set_keep(p, o, false);
+        lost += o->gain;
+        vec_push(&out, o);
+        fits = has_room(p, it);
+    }
+    bool better = lost < it->gain && fits;
+    if (better)
+        set_keep(p, it, true);
+    for (size_t i = out.n; i-- > 0;) /* what need not have gone comes back */
+        if (has_room(p, out.at[i]))
+            set_keep(p, out.at[i], true);
+    vec_free(&out);
+    return better;
+}
+
+static void push_all(struct packing *p, struct item **by_worth)
+{
+    bool better = true;
+    for (int round = 0; round < PUSH_ROUNDS && better; round++) {
+        better = false;
+        for (uint32_t i = 0; i < p->n_items; i++)
+            if (!by_worth[i]->keep)
+                better |= push(p, by_worth[i], by_worth);
+        fill(p, by_worth);
+    }
+}
+
+/* ---- equal blocks: negative cycles ---- */
+
+struct cycles {
+    struct packing *p;
+    int64_t *distance;
+    int32_t *via; /* the edge by which a node was reached: an item, or FREE_FORWARD, FREE_BACK */
+    uint64_t work;
+};
+enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
+
+/* Nodes are the ends of places: place i is between node i and node i + 1. The node that the edge to `node` is from. */
+static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
+{
+    if (via == FREE_FORWARD)
+        return node - 1;
+    if (via == FREE_BACK)
+        return node + 1;
+    const struct item *it = &c->p->items[via];
+    return it->keep ? it->to : it->from;
+}
+
+static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, int32_t via)
+{
+    if (c->distance[from] + cost >= c->distance[to])
+        return false;
+    c->distance[to] = c->distance[from] + cost;
+    c->via[to] = via;
+    return true;
+}
+
+/* Along a place forwards always; backwards where one more block fits; along an item that is out, and back along one
+ * that is in. Returns a node whose distance still falls, or PLAN_NONE. */
+static uint32_t relax_all(struct cycles *c, const uint64_t *left)
+{
+    struct packing *p = c->p;
+    uint32_t n = p->n_places, fell = PLAN_NONE;
+    bounded_poll_steps(p->n_items + (size_t)n);
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        const struct item *it = &p->items[i];
+        if (across(it))
+            continue;
+        uint32_t source = it->keep ? it->to : it->from, target = it->keep ? it->from : it->to;
+        if (relax(c, source, target, it->keep ? (int64_t)it->gain : -(int64_t)it->gain, (int32_t)i))
+            fell = target;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (relax(c, i, i + 1, 0, FREE_FORWARD))
+            fell = i + 1;
+    for (uint32_t i = n; i-- > 0;)
+        if (left[i] > 0 && relax(c, i + 1, i, 0, FREE_BACK))
+            fell = i;
+    c->work += p->n_items + 2 * (uint64_t)n;
+    return fell;
+}
+
+/* Room in blocks, per place. `more` is scratch: one more than there are places. */
+static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
+{
+    memset(more, 0, ((size_t)p->n_places + 1) * sizeof *more);
+    for (uint32_t k = 0; k < p->n_items; k++) {
+        const struct item *it = &p->items[k];
+        if (!it->keep)
+            continue;
+        more[it->from]++;
+        more[it->to]--;
+        if (across(it))
+            more[0]++;
+    }
+    uint64_t kept = 0;
+    for (uint32_t i = 0; i < p->n_places; i++) {
+        kept += more[i];
+        ret[i] = p->room[i] / p->items[0].bytes - kept;
+    }
+}
+
+/* Turns the items on the cycle that `node` hangs on: those out come in, those in go out. */
+static void turn_cycle(struct cycles *c, uint32_t node)
+{
+    struct packing *p = c->p;
+    for (uint32_t i = 0; i <= p->n_places; i++)
+        node = edge_source(c, c->via[node], node); /* certainly on the cycle by now */
+    VEC(uint32_t) in = {0};
+    uint32_t at = node;
+    do {
+        int32_t via = c->via[at];
+        at = edge_source(c, via, at);
+        if (via < 0)
+            continue;
+        if (p->items[via].keep)
+            set_keep(p, &p->items[via], false);
+        else
+            vec_push(&in, (uint32_t)via);
+    } while (at != node);
+    for (size_t i = 0; i < in.n; i++)
+        set_keep(p, &p->items[in.at[i]], true);
+    vec_free(&in);
+}
+
+static void cancel_cycles(struct packing *p, uint64_t *work)
+{
+    struct arena *a = arena_create();
+    uint32_t n = p->n_places, fell;
+    struct cycles c = {p, arena_alloc_array(a, n + 1, sizeof *c.distance),
+                       arena_alloc_array(a, n + 1, sizeof *c.via), *work};
+    uint64_t *left = arena_alloc_array(a, n, sizeof *left), *more = arena_alloc_array(a, n + 1, sizeof *more);
+    do {
+        blocks_left(p, left, more);
+        for (uint32_t i = 0; i <= n; i++) {
+            c.distance[i] = 0;
+            c.via[i] = NO_EDGE;
+        }
+        fell = 0;
+        for (uint32_t round = 0; round <= n + 1 && fell != PLAN_NONE && c.work < CANCEL_WORK; round++)
+            fell = relax_all(&c, left);
+        if (fell != PLAN_NONE && c.work < CANCEL_WORK)
+            turn_cycle(&c, fell);
+    } while (fell != PLAN_NONE && c.work < CANCEL_WORK);
+    *work = c.work;
+    arena_destroy(a);
+}
+
+static uint64_t total_gain(const struct packing *p)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->n_items; i++)
+        sum += p->items[i].keep ? p->items[i].gain : 0;
+    return sum;
+}
+
+/* To `keep`, as it was remembered. */
+static void restore(struct packing *p, const bool *keep)
+{
+    for (uint32_t i = 0; i < p->n_items; i++)
+        if (p->items[i].keep && !keep[i])
+            set_keep(p, &p->items[i], false);
+    for (uint32_t i = 0; i < p->n_items; i++)
+        if (!p->items[i].keep && keep[i])
+            set_keep(p, &p->items[i], true);
+}
+
+/* Exact for the items within the cycle; those across its boundary are tried one by one. */
+static void choose_equal(struct packing *p, struct item **by_worth)
+{
+    uint64_t work = 0, best;
+    bool *keep = xcalloc(p->n_items, sizeof *keep);
+    cancel_cycles(p, &work);
+    best = total_gain(p);
+    for (uint32_t i = 0; i < p->n_items && work < CANCEL_WORK; i++) {
+        if (!across(&p->items[i]))
+            continue;
+        for (uint32_t k = 0; k < p->n_items; k++)
+            keep[k] = p->items[k].keep;
+        bounded_poll_steps(p->n_items);
+        if (p->items[i].keep) {
+            set_keep(p, &p->items[i], false);
+        } else {
+            for (uint32_t k = p->n_items; k-- > 0 && !has_room(p, &p->items[i]);)
+                if (by_worth[k]->keep && !across(by_worth[k]))
+                    set_keep(p, by_worth[k], false);
+            if (has_room(p, &p->items[i]))
+                set_keep(p, &p->items[i], true);
+        }
+        cancel_cycles(p, &work);
+        if (total_gain(p) > best)
+            best = total_gain(p);
+        else
+            restore(p, keep);
+    }
+    xfree(keep);
+}
+
+/* ---- one device ---- */
+
+static int compare_u32(const void *pa, const void *pb)
+{
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+static uint32_t place_of(const uint32_t *starts, uint32_t n, uint32_t position)
+{
+    uint32_t low = 0, high = n;
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (starts[mid] <= position)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32_t n_positions)
+{
+    if (n_gaps == 0)
+        return;
+    struct arena *a = arena_create();
+    /* Places: positions [starts[i], starts[i + 1]). A gap covers (from, to): behind its drop, before its fetch. */
+    uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
+    for (uint32_t i = 0; i < n_gaps; i++) {
+        if (gaps[i].from + 1 < n_positions)
+            starts[n_starts++] = gaps[i].from + 1;
+        starts[n_starts++] = gaps[i].to;
+    }
+    sort_array(starts, n_starts, sizeof *starts, compare_u32);
+    for (uint32_t i = 0; i < n_starts; i++)
+        if (i == 0 || starts[i] != starts[n - 1])
+            starts[n++] = starts[i];
+    struct packing p = {.n_items = 0, .n_places = n, .leaves = 1};
+    while (p.leaves < n)
+        p.leaves *= 2;
+    p.items = arena_alloc_array(a, n_gaps, sizeof *p.items);
+    p.room = arena_alloc_array(a, n, sizeof *p.room);
+    p.tree = arena_alloc_array(a, 2 * (size_t)p.leaves, sizeof *p.tree);
+    p.less = arena_alloc_array(a, 2 * (size_t)p.leaves, sizeof *p.less);
+    for (uint32_t i = 0; i < n; i++) {
+        p.room[i] = UINT64_MAX / 4;
+        for (uint32_t at = starts[i]; at < (i + 1 < n ? starts[i + 1] : n_positions); at++)
+            if (room[at] < p.room[i])
+                p.room[i] = room[at];
+    }
+    bool equal = true;
+    for (uint32_t i = 0; i < n_gaps; i++) {
+        gaps[i].keep = gaps[i].from + 1 == gaps[i].to; /* it takes nothing */
+        if (gaps[i].keep || gaps[i].gain == 0)
+            continue;
+        uint32_t from = gaps[i].from + 1 < n_positions ? place_of(starts, n, gaps[i].from + 1) : 0;
+        uint32_t to = place_of(starts, n, gaps[i].to);
+        if (gaps[i].from > gaps[i].to && gaps[i].from + 1 == n_positions && gaps[i].to == 0) {
+            gaps[i].keep = true;
+            continue;
+        }
+        p.items[p.n_items++] = (struct item){from, to, gaps[i].bytes, gaps[i].gain, i, false};
+        equal &= gaps[i].bytes == p.items[0].bytes;
+    }
+    sort_array(p.items, p.n_items, sizeof *p.items, compare_starts);
+    struct item **by_worth = arena_alloc_array(a, p.n_items + 1, sizeof *by_worth);
+    for (uint32_t i = 0; i < p.n_items; i++)
+        by_worth[i] = &p.items[i];
+    sort_array(by_worth, p.n_items, sizeof *by_worth, compare_worth);
+    tree_build(&p);
+    sweep(&p);
+    fill(&p, by_worth);
+    if (equal && p.n_items > 0)
+        choose_equal(&p, by_worth);
+    else
+        push_all(&p, by_worth);
+    for (uint32_t i = 0; i < p.n_items; i++)
+        gaps[p.items[i].gap].keep = p.items[i].keep;
+    arena_destroy(a);
+}
+
+/* ---- drafts ---- */
+
+/* Bytes alive at each position. */
+static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
+{
+    uint32_t n = (uint32_t)d->instrs.n;
+    memset(ret, 0, ((size_t)n + 1) * sizeof *ret);
+    bounded_poll_steps(d->segments.n + n);
+    for (size_t i = 0; i < d->segments.n; i++) {
+        const struct segment *s = &d->segments.at[i];
+        uint64_t bytes = segment_bytes(s);
+        if (s->device != device)
+            continue;
+        ret[s->start] += bytes; /* modulo 2^64: the sums below are right */
+        ret[s->end + 1] -= bytes;
+        if (s->start > s->end)
+            ret[0] += bytes;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        ret[i] += ret[i - 1];
+}
+
+uint64_t draft_live_peak(const struct draft *d, uint32_t device)
+{
+    uint64_t *live = xcalloc(d->instrs.n + 1, sizeof *live), peak = 0;
+    live_bytes(d, device, live);
+    for (size_t i = 0; i < d->instrs.n; i++)
+        if (live[i] > peak)
+            peak = live[i];
+    xfree(live);
+    return peak;
+}
+
+void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps)
+{
+    uint32_t n = (uint32_t)d->instrs.n;
+    uint64_t *room = xcalloc((size_t)n + 1, sizeof *room);
+    struct gap *mine = xcalloc(gaps->n + 1, sizeof *mine);
+    uint32_t *at = xcalloc(gaps->n + 1, sizeof *at);
+    for (uint32_t device = 0; device < d->n_devices; device++) {
+        uint32_t k = 0;
+        for (size_t i = 0; i < gaps->n; i++) {
+            if (gaps->at[i].device != device)
+                continue;
+            at[k] = (uint32_t)i;
+            mine[k++] = gaps->at[i];
+        }
+        if (k == 0)
+            continue;
+        live_bytes(d, device, room);
+        for (uint32_t i = 0; i < n; i++)
+            room[i] = capacity[device] > room[i] ? capacity[device] - room[i] : 0;
+        retain_pack(mine, k, room, n);
+        for (uint32_t i = 0; i < k; i++)
+            gaps->at[at[i]].keep = mine[i].keep;
+    }
+    xfree(at);
+    xfree(mine);
+    xfree(room);
+}

@@ -1,0 +1,236 @@
+/* Waits: from data dependence and address reuse, transitively reduced.
+ *
+ * The program is walked in issue order (a cyclic one twice, the second walk in the state that the first
+ * left), with per place the last writer and the readers since. What an instruction must come after are its
+ * dependences; those that its stream and its other waits imply already are left out, by vector clocks:
+ * clock[i][s] is the position, in the unrolled order, behind which stream s is known to be done when
+ * instruction i is done. Dependences are taken newest first, and none can imply a newer one, so the result
+ * has no redundant wait: removing any breaks an order that something relies on.
+ *
+ * Places are the pieces of segments and host copies. A segment is created, used and dropped; its bytes are free for the
+ * next one at the same addresses when the drop is done, so the first to write a piece depends on the drops of whatever
+ * was there. Ring copies on the host differ from step to step and cause no dependence between cycles.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "scheduler/build/build.h"
+
+#define NEVER UINT32_MAX
+
+/* Who touched a place last, as unrolled positions: run * n + index. */
+struct place {
+    uint32_t writer;
+    uint32_t readers; /* head of a list in walker.reads */
+};
+
+struct read {
+    uint32_t at, next;
+};
+
+/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint,
+ * in no order. */
+struct vacancy {
+    uint64_t from, to;
+    uint32_t dropped;
+};
+
+typedef VEC(struct vacancy) vacancy_list;
+
+struct walker {
+    struct draft *d;
+    uint32_t n, n_streams;
+    struct place *places;           /* of every piece of segments and host copies */
+    uint32_t *of_segment, *of_host; /* where those of each begin */
+    VEC(struct read) reads;
+    vacancy_list vacant[DEVICE_MAX];
+    vacancy_list scratch;
+    uint32_t *clock; /* [unrolled position][stream] */
+    uint32_t *last_of_stream;
+    VEC(uint32_t) deps; /* of the instruction under way */
+};
+
+static void depend(struct walker *w, uint32_t at)
+{
+    if (at != NEVER)
+        vec_push(&w->deps, at);
+}
+
+static void touch(struct walker *w, struct place *p, enum access access, uint32_t now)
+{
+    depend(w, p->writer);
+    if (access == ACCESS_READ) {
+        vec_push(&w->reads, (struct read){now, p->readers});
+        p->readers = (uint32_t)w->reads.n - 1;
+        return;
+    }
+    for (uint32_t i = p->readers; i != NEVER; i = w->reads.at[i].next)
+        depend(w, w->reads.at[i].at);
+    p->readers = NEVER;
+    p->writer = now;
+}
+
+/* Addresses [from, to) are taken; their vacancies are consumed. Who writes there first depends on the drops: they count
+ * as readers of the piece that is to come. */
+static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct place *ret)
+{
+    vacancy_list *list = &w->vacant[device], *out = &w->scratch;
+    *ret = (struct place){NEVER, NEVER};
+    out->n = 0;
+    bounded_poll_steps(list->n);
+    for (size_t i = 0; i < list->n; i++) {
+        struct vacancy v = list->at[i];
+        if (v.to <= from || v.from >= to) {
+            vec_push(out, v);
+            continue;
+        }
+        vec_push(&w->reads, (struct read){v.dropped, ret->readers});
+        ret->readers = (uint32_t)w->reads.n - 1;
+        if (v.from < from)
+            vec_push(out, (struct vacancy){v.from, from, v.dropped});
+        if (v.to > to)
+            vec_push(out, (struct vacancy){to, v.to, v.dropped});
+    }
+    vacancy_list swap = *list;
+    *list = *out;
+    *out = swap;
+}
+
+static void vacate(struct walker *w, const struct segment *s, uint32_t now)
+{
+    vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
+}
+
+/* The segment's places begin anew, piece by piece; the last has what is left to the alignment. */
+static void create(struct walker *w, uint32_t segment)
+{
+    const struct segment *s = &w->d->segments.at[segment];
+    struct place *p = &w->places[w->of_segment[segment]];
+    uint64_t end = s->addr + segment_bytes(s);
+    for (uint32_t i = 0; i < s->of.n_pieces; i++) {
+        uint64_t from, to;
+        tensor_piece(w->d->graph, w->d->n_shares, s->tensor, s->of.piece + i, &from, &to);
+        from = s->addr + (from - s->of.begin);
+        to = i + 1 < s->of.n_pieces ? s->addr + (to - s->of.begin) : end;
+        occupy(w, s->device, from, to, &p[i]);
+    }
+}
+
+static void visit_operand(struct walker *w, const struct draft_operand *o, uint32_t index, uint32_t run)
+{
+    uint32_t now = run * w->n + index;
+    if (o->segment == SEGMENT_NONE) {
+        struct place *p = &w->places[w->of_host[o->tensor] + o->of.piece];
+        bool ring = w->d->graph->tensors[o->tensor].external;
+        for (uint32_t i = 0; i < o->of.n_pieces; i++, p++) {
+            if (ring && p->writer != NEVER && p->writer / w->n != run)
+                *p = (struct place){NEVER, NEVER};
+            if (ring && p->readers != NEVER && w->reads.at[p->readers].at / w->n != run)
+                p->readers = NEVER;
+            touch(w, p, o->access, now);
+        }
+        return;
+    }
+    const struct segment *s = &w->d->segments.at[o->segment];
+    struct place *p = &w->places[w->of_segment[o->segment] + (o->of.piece - s->of.piece)];
+    bool created = !s->boundary || s->start > s->end; /* in the cycle, at its start; not before the first */
+    if (created && s->start == index)
+        create(w, o->segment);
+    for (uint32_t i = 0; i < o->of.n_pieces; i++)
+        touch(w, &p[i], o->access, now);
+    if (o->access == ACCESS_DROP)
+        vacate(w, s, now);
+}
+
+static int newest_first(const void *pa, const void *pb)
+{
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    return a > b ? -1 : a < b;
+}
+
+static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (other[i] > clock[i])
+            clock[i] = other[i];
+}
+
+/* Turns w->deps into waits; they are recorded in the walk that counts. */
+static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
+{
+    struct plan_instr *in = &w->d->instrs.at[index];
+    uint32_t now = run * w->n + index;
+    uint32_t *clock = &w->clock[(size_t)now * w->n_streams];
+    if (w->last_of_stream[in->stream] != NEVER)
+        join(clock, &w->clock[(size_t)w->last_of_stream[in->stream] * w->n_streams], w->n_streams);
+    if (w->deps.n > 1)
+        sort_array(w->deps.at, w->deps.n, sizeof *w->deps.at, newest_first);
+    if (record)
+        in->wait = (uint32_t)w->d->waits.n;
+    for (size_t i = 0; i < w->deps.n; i++) {
+        uint32_t on = w->deps.at[i], stream = w->d->instrs.at[on % w->n].stream;
+        if (on == now || clock[stream] > on) /* clocks hold position + 1 */
+            continue;
+        join(clock, &w->clock[(size_t)on * w->n_streams], w->n_streams);
+        if (!record)
+            continue;
+        vec_push(&w->d->waits, (struct plan_wait){on % w->n, run - on / w->n});
+        in->n_waits++;
+    }
+    clock[in->stream] = now + 1;
+    w->last_of_stream[in->stream] = now;
+}
+
+static void walk(struct walker *w, uint32_t run, bool record)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct plan_instr *in = &w->d->instrs.at[i];
+        w->deps.n = 0;
+        bounded_poll();
+        for (uint32_t k = 0; k < in->n_operands; k++)
+            visit_operand(w, &w->d->operands.at[in->operand + k], i, run);
+        order_instr(w, i, run, record);
+    }
+}
+
+static void number_places(struct walker *w, struct arena *a)
+{
+    const struct draft *d = w->d;
+    uint32_t n = 0;
+    w->of_segment = arena_alloc_array(a, d->segments.n, sizeof *w->of_segment);
+    w->of_host = arena_alloc_array(a, d->graph->n_tensors, sizeof *w->of_host);
+    for (size_t i = 0; i < d->segments.n; i++) {
+        w->of_segment[i] = n;
+        n += d->segments.at[i].of.n_pieces;
+    }
+    for (uint32_t t = 0; t < d->graph->n_tensors; t++) {
+        w->of_host[t] = n;
+        n += tensor_pieces(d->graph, d->n_shares, t);
+    }
+    w->places = arena_alloc_array(a, n, sizeof *w->places);
+    memset(w->places, 0xff, n * sizeof *w->places);
+}
+
+void draft_waits(struct draft *d)
+{
+    struct arena *a = arena_create();
+    uint32_t runs = d->cyclic ? 2 : 1;
+    struct walker w = {.d = d, .n = (uint32_t)d->instrs.n, .n_streams = d->n_devices * LANE_COUNT + 1};
+    number_places(&w, a);
+    w.clock = xcalloc((size_t)runs * w.n * w.n_streams + 1, sizeof *w.clock);
+    w.last_of_stream = arena_alloc_array(a, w.n_streams, sizeof *w.last_of_stream);
+    memset(w.last_of_stream, 0xff, w.n_streams * sizeof *w.last_of_stream);
+    for (uint32_t run = 0; run < runs; run++)
+        walk(&w, run, run == runs - 1);
+    for (uint32_t i = 0; i < DEVICE_MAX; i++)
+        vec_free(&w.vacant[i]);
+    vec_free(&w.scratch);
+    vec_free(&w.reads);
+    vec_free(&w.deps);
+    xfree(w.clock);
+    arena_destroy(a);
+}

@@ -1,0 +1,194 @@
+/* A plan as JSON: the format, and writing it. explain_load.c reads it.
+ *
+ * A plan has up to 100,000 instructions, so its tables are arrays of rows, not of objects: a tenth of the
+ * text, and loaded in a fraction of a second. What stands where in a row is said once, under "columns"; a
+ * file whose columns differ is not of this schema and is refused. Operands and waits stand inside the row of
+ * their instruction: there are no index ranges in the file that could point astray, and moving an instruction
+ * moves all of it.
+ *
+ *     {"schema":"plan/v1","policy":"stream","n_devices":2, ... ,
+ *      "columns":{...},
+ *      "devices":[[lease_bytes,peak_bytes], ...],
+ *      "tensors":[["W",0,null,0,4096,0,1], ...],
+ *      "boundary":[[tensor,device,begin,end,addr], ...],
+ *      "programs":{"entry":[...],
+ *                  "cycle":[["FWD",0,1,0,0,0,[[3,0,"r",4096],[5,0,"w",8192,0,512]],[[9,0]]], ...], ...}}
+ *
+ * null stands for what does not apply (PLAN_NONE), for the host (PLAN_HOST) and for no host copy
+ * (PLAN_NO_HOST). An operand without begin and end is the whole tensor. A stream is 4 * device + lane
+ * (compute, in, out, peer), the host's is 4 * n_devices.
+ */
+#include "scheduler/explain/explain.h"
+#include "scheduler/explain/explain_parts.h"
+
+const char plan_json_columns[] =
+    "{\"devices\":[\"lease_bytes\",\"peak_bytes\"],"
+    "\"tensors\":[\"kind\",\"layer\",\"micro\",\"replica\",\"bytes\",\"host_offset\",\"host_slots\"],"
+    "\"boundary\":[\"tensor\",\"device\",\"begin\",\"end\",\"addr\"],"
+    "\"instrs\":[\"kind\",\"stream\",\"layer\",\"micro\",\"replica\",\"step\",\"operands\",\"waits\"],"
+    "\"operands\":[\"tensor\",\"device\",\"access\",\"addr\",\"begin\",\"end\"],"
+    "\"waits\":[\"instr\",\"distance\"]}";
+
+const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT] = {
+    [ACCESS_READ] = "r", [ACCESS_WRITE] = "w", [ACCESS_RW] = "rw", [ACCESS_DROP] = "drop"};
+
+/* Values put their own comma, unless they are the first in their array. */
+static void put_comma(struct strbuf *out)
+{
+    if (out->at[out->n - 1] != '[')
+        strbuf_addn(out, ",", 1);
+}
+
+static void put_open(struct strbuf *out)
+{
+    put_comma(out);
+    strbuf_addn(out, "[", 1);
+}
+
+/* A row of a table, on a line of its own: files can be diffed. */
+static void put_open_row(struct strbuf *out)
+{
+    put_comma(out);
+    strbuf_addn(out, "\n[", 2);
+}
+
+static void put_close(struct strbuf *out)
+{
+    strbuf_addn(out, "]", 1);
+}
+
+/* By hand, because millions of them are what writing a plan is. */
+static void put_u64(struct strbuf *out, uint64_t v)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+
+    put_comma(out);
+    do
+        digits[--at] = (char)('0' + v % 10);
+    while (v /= 10);
+    strbuf_addn(out, digits + at, sizeof digits - at);
+}
+
+static void put_id(struct strbuf *out, uint32_t v)
+{
+    if (v != PLAN_NONE) {
+        put_u64(out, v);
+        return;
+    }
+    put_comma(out);
+    strbuf_add(out, "null");
+}
+
+static void put_name(struct strbuf *out, const char *name)
+{
+    put_comma(out);
+    strbuf_add_json(out, name);
+}
+
+static void write_operand(const struct plan *p, const struct plan_operand *o, struct strbuf *out)
+{
+    put_open(out);
+    put_u64(out, o->tensor);
+    put_id(out, o->loc);
+    put_name(out, plan_json_access[o->access]);
+    put_u64(out, o->addr);
+    if (o->begin != 0 || o->end != p->tensors[o->tensor].bytes) {
+        put_u64(out, o->begin);
+        put_u64(out, o->end);
+    }
+    put_close(out);
+}
+
+static void write_instr(const struct plan *p, const struct plan_program *prog, const struct plan_instr *in,
+                        struct strbuf *out)
+{
+    put_open_row(out);
+    put_name(out, instr_kind_names[in->kind]);
+    put_u64(out, in->stream);
+    put_id(out, in->layer);
+    put_id(out, in->micro);
+    put_id(out, in->replica);
+    put_u64(out, in->step);
+    put_open(out);
+    for (uint32_t i = 0; i < in->n_operands; i++)
+        write_operand(p, &prog->operands[in->operand + i], out);
+    put_close(out);
+    put_open(out);
+    for (uint32_t i = 0; i < in->n_waits; i++) {
+        put_open(out);
+        put_u64(out, prog->waits[in->wait + i].instr);
+        put_u64(out, prog->waits[in->wait + i].distance);
+        put_close(out);
+    }
+    put_close(out);
+    put_close(out);
+}
+
+static void write_programs(const struct plan *p, struct strbuf *out)
+{
+    strbuf_add(out, "\"programs\":{");
+    for (int k = 0; k < PROGRAM_COUNT; k++) {
+        strbuf_addf(out, "%s\"%s\":[", k ? ",\n" : "", program_kind_names[k]);
+        for (uint32_t i = 0; i < p->programs[k].n_instrs; i++)
+            write_instr(p, &p->programs[k], &p->programs[k].instrs[i], out);
+        put_close(out);
+    }
+    strbuf_add(out, "}");
+}
+
+static void write_tensor(const struct plan_tensor *t, struct strbuf *out)
+{
+    put_open_row(out);
+    put_name(out, tensor_kind_names[t->kind]);
+    put_id(out, t->layer);
+    put_id(out, t->micro);
+    put_id(out, t->replica);
+    put_u64(out, t->bytes);
+    if (t->host_offset != PLAN_NO_HOST)
+        put_u64(out, t->host_offset);
+    else
+        put_id(out, PLAN_NONE);
+    put_u64(out, t->host_slots);
+    put_close(out);
+}
+
+static void write_tables(const struct plan *p, struct strbuf *out)
+{
+    strbuf_add(out, "\"devices\":[");
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        put_open_row(out);
+        put_u64(out, p->devices[d].lease_bytes);
+        put_u64(out, p->devices[d].peak_bytes);
+        put_close(out);
+    }
+    strbuf_add(out, "],\n\"tensors\":[");
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        write_tensor(&p->tensors[i], out);
+    strbuf_add(out, "],\n\"boundary\":[");
+    for (uint32_t i = 0; i < p->n_boundary; i++) {
+        const struct plan_copy *c = &p->boundary[i];
+        put_open_row(out);
+        put_u64(out, c->tensor);
+        put_u64(out, c->device);
+        put_u64(out, c->begin);
+        put_u64(out, c->end);
+        put_u64(out, c->addr);
+        put_close(out);
+    }
+    strbuf_add(out, "],\n");
+}
+
+void plan_to_json(const struct plan *p, struct strbuf *out)
+{
+    strbuf_add(out, "{\"schema\":\"" PLAN_JSON_SCHEMA "\",\"policy\":");
+    strbuf_add_json(out, p->policy);
+    strbuf_addf(out, ",\n\"n_devices\":%u,\"n_layers\":%u,\"n_micro\":%u,\"n_replicas\":%u,", p->n_devices,
+                p->n_layers, p->n_micro, p->n_replicas);
+    strbuf_addf(out, "\"rows\":%u,\"steps\":%u,\"host_lease_bytes\":%llu,\"host_bytes\":%llu,\n", p->rows,
+                p->steps, (unsigned long long)p->host_lease_bytes, (unsigned long long)p->host_bytes);
+    strbuf_addf(out, "\"columns\":%s,\n", plan_json_columns);
+    write_tables(p, out);
+    write_programs(p, out);
+    strbuf_add(out, "}\n");
+}

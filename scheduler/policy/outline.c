@@ -1,0 +1,634 @@
+/* Outlines: see outline.h. Sums over runs of layers come from prefix sums per micro-batch size, so memory and time of any
+ * outline are a few additions; only what layers work in, and the chain at the end of an iteration (the last gradients are
+ * exchanged and updated, and the first layers wait for that), are looked at layer by layer.
+ */
+#include "scheduler/policy/outline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "base/vec.h"
+#include "scheduler/rate.h"
+
+#define KEEP_WORTH                                                                                           \
+    64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
+
+/* One size. Sums have n_layers + 1 entries: of the layers before. */
+struct scale {
+    uint32_t rows;
+    uint64_t *fwd, *bwd; /* ns, sums */
+    uint64_t *s, *x;     /* bytes, sums */
+    uint64_t *work;      /* bytes that each layer's forward works in */
+    uint64_t *scratch;   /* and its backward */
+};
+
+struct outline_model {
+    uint32_t n_layers, n_scales;
+    struct scale *scales;
+    uint64_t *w, *b, *k;             /* bytes, sums */
+    uint64_t *upd_host, *upd_device; /* ns of each layer */
+    struct arena *arena;
+};
+
+/* ---- models ---- */
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t *new_sums(struct arena *a, uint32_t n)
+{
+    return arena_alloc_array(a, (size_t)n + 1, sizeof(uint64_t));
+}
+
+static struct outline_model *new_model(uint32_t n_layers, uint32_t n_scales)
+{
+    struct arena *a = arena_create();
+    struct outline_model *m = arena_alloc(a, sizeof *m);
+    *m = (struct outline_model){.n_layers = n_layers,
+                                .n_scales = n_scales,
+                                .scales = arena_alloc_array(a, n_scales, sizeof *m->scales),
+                                .w = new_sums(a, n_layers),
+                                .b = new_sums(a, n_layers),
+                                .k = new_sums(a, n_layers),
+                                .upd_host = new_sums(a, n_layers),
+                                .upd_device = new_sums(a, n_layers),
+                                .arena = a};
+    for (uint32_t i = 0; i < n_scales; i++)
+        m->scales[i] = (struct scale){.fwd = new_sums(a, n_layers),
+                                      .bwd = new_sums(a, n_layers),
+                                      .s = new_sums(a, n_layers),
+                                      .x = new_sums(a, n_layers),
+                                      .work = new_sums(a, n_layers),
+                                      .scratch = new_sums(a, n_layers)};
+    return m;
+}
+
+static void put_state(struct outline_model *m, uint32_t l, uint64_t w, uint64_t b, uint64_t k)
+{
+    m->w[l + 1] = m->w[l] + w;
+    m->b[l + 1] = m->b[l] + b;
+    m->k[l + 1] = m->k[l] + k;
+}
+
+static void put_layer(struct scale *s, uint32_t l, uint64_t fwd, uint64_t bwd, uint64_t x, uint64_t saved,
+                      uint64_t work, uint64_t scratch)
+{
+    s->fwd[l + 1] = s->fwd[l] + fwd;
+    s->bwd[l + 1] = s->bwd[l] + bwd;
+    s->x[l + 1] = s->x[l] + x;
+    s->s[l + 1] = s->s[l] + saved;
+    s->work[l] = work;
+    s->scratch[l] = scratch;
+}
+
+struct outline_model *outline_model_table(const struct table *t, const struct machine *machine,
+                                          const uint32_t *sizes, uint32_t n_sizes)
+{
+    struct outline_model *m = new_model(t->n_layers, n_sizes);
+    for (uint32_t l = 0; l < t->n_layers; l++) {
+        const struct table_layer *tl = &t->layers[l];
+        struct table_point at = {0};
+        put_state(m, l, tl->tied ? 0 : tl->w, tl->b, tl->k);
+        for (uint32_t i = 0; i < n_sizes; i++) {
+            table_at(t, l, sizes[i], &at);
+            m->scales[i].rows = sizes[i];
+            put_layer(&m->scales[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work, 0);
+        }
+        uint64_t traffic = 3 * tl->w + 2 * tl->k;
+        m->upd_host[l] = at.upd_host_ns > 0 ? at.upd_host_ns : rate_ns(traffic, machine->host_bytes_per_s);
+        m->upd_device[l] =
+            at.upd_device_ns > 0 ? at.upd_device_ns : rate_ns(traffic, machine->device_bytes_per_s);
+    }
+    return m;
+}
+
+struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof)
+{
+    struct outline_model *m = new_model(g->n_layers, 1);
+    m->scales[0].rows = g->rows;
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        const struct graph_layer *gl = &g->layers[l];
+        const struct profile_layer *p = &prof->layers[l];
+        put_state(m, l, gl->tied ? 0 : gl->size.w, gl->b_bytes, gl->k_bytes);
+        put_layer(&m->scales[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s,
+                  most(gl->size.scratch_fwd, gl->size.room), gl->size.scratch_bwd);
+        m->upd_host[l] = p->upd_host_ns;
+        m->upd_device[l] = p->upd_device_ns;
+    }
+    return m;
+}
+
+void outline_model_destroy(struct outline_model *m)
+{
+    if (m != NULL)
+        arena_destroy(m->arena);
+}
+
+/* ---- one outline ---- */
+
+/* The outline with its sizes looked up. */
+struct sketch {
+    const struct outline_request *q;
+    const struct outline_model *m;
+    struct outline *o;
+    const struct scale *at, *fused, *head; /* of the three sizes */
+    uint64_t local;                        /* rows of a device */
+};
+
+static const struct scale *scale_of(const struct outline_model *m, uint32_t rows)
+{
+    for (uint32_t i = 0; i < m->n_scales; i++)
+        if (m->scales[i].rows == rows)
+            return &m->scales[i];
+    return &m->scales[0];
+}
+
+static struct sketch sketch_of(const struct outline_request *q, struct outline *o)
+{
+    const struct outline_model *m = q->model;
+    return (struct sketch){q,
+                           m,
+                           o,
+                           scale_of(m, o->rows),
+                           scale_of(m, o->fused_rows),
+                           scale_of(m, o->head_rows),
+                           q->batch / o->shares};
+}
+
+static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
+{
+    return last > first ? sums[last] - sums[first] : 0;
+}
+
+/* The first layer of the pack that ends before `end`. */
+static uint32_t pack_first(const struct outline *o, uint32_t end)
+{
+    return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;
+}
+
+static uint64_t x_at(const struct scale *s, uint32_t l)
+{
+    return s->x[l + 1] - s->x[l];
+}
+
+/* ---- memory ---- */
+
+static uint64_t pinned_bytes(const struct sketch *k)
+{
+    uint32_t pins = k->o->pins;
+    return (k->m->w[pins] + k->m->k[pins] + k->m->b[pins]) / k->o->shares;
+}
+
+uint32_t outline_lead(const struct outline *o)
+{
+    return o->keep > 2 ? o->keep - 1 : 1;
+}
+
+/* What gradients take while they leave: they are held for a pass, and with shares the others' come in. Where they are used
+ * on the device, what they update comes in and leaves meanwhile. */
+static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
+{
+    uint64_t w = sum(k->m->w, first, last), shares = k->o->shares, updated = 0;
+    uint32_t moved = first > k->o->pins ? first : k->o->pins;
+    if (k->q->update == UPDATE_DEVICE)
+        updated = sum(k->m->k, moved, last) + (shares > 1 ? sum(k->m->w, moved, last) : 0);
+    return w + w / shares * (shares - 1) + updated / shares;
+}
+
+/* What layers [first, last) save, while they are gone through backward: each has its scratch, and those behind it are done. */
+static uint64_t saved_bytes(const struct scale *s, uint32_t first, uint32_t last)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = first; l < last; l++)
+        bytes = most(bytes, sum(s->s, first, l + 1) + s->scratch[l]);
+    return bytes;
+}
+
+/* At the turn of the fused layers: all of their state and of what they save, and what is on its way in and out. */
+static uint64_t fused_bytes(const struct sketch *k)
+{
+    const struct outline *o = k->o;
+    uint32_t n = k->m->n_layers, f = o->fused, h = o->head;
+    const struct scale *input = o->rows > o->fused_rows && f > 0 ? k->at : f < h ? k->fused : k->head;
+    uint64_t bytes = 2 * sum(k->m->w, f, n) + sum(k->m->b, f, n);
+    bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
+    if (h < n) {
+        bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
+        bytes += f < h ? 2 * x_at(k->fused, h) : 0; /* and its gradient */
+    }
+    bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the gradient at the turn */
+    bool pieces = o->rows > o->fused_rows;
+    bytes += x_at(input, f) * (f > 0 ? (pieces ? 4 : 3) : 2);
+    bytes += f > 0 ? x_at(k->at, f) * (outline_lead(o) - 1) * (pieces ? 1 : 3) : 0;
+    if (f > 0)
+        bytes += sum(k->m->w, pack_first(o, f), f) + sum(k->m->b, pack_first(o, f), f);
+    return bytes;
+}
+
+/* In the backward pass of the pack [first, last), behind that of [last, after). */
+static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
+{
+    uint32_t before = pack_first(k->o, first);
+    const struct scale *s = k->at;
+    uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
+    uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
+    if (k->o->keep > 0) /* the next comes in */
+        inside += most(sum(s->s, before, first), sum(s->s, first, last));
+    uint64_t lead = outline_lead(k->o);
+    return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
+           (1 + lead) * x_at(s, last);
+}
+
+static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
+{
+    const struct scale *s = k->at;
+    uint64_t activations = 0;
+    for (uint32_t l = first; l < last; l++)
+        activations =
+            most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
+    if (k->o->keep > 0)
+        activations += 2 * sum(s->s, first, last);
+    uint32_t after = last + k->o->pack < k->o->fused ? last + k->o->pack : k->o->fused;
+    return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
+}
+
+static uint64_t device_bytes(const struct sketch *k)
+{
+    const struct outline *o = k->o;
+    uint64_t bytes = fused_bytes(k);
+    uint32_t after = k->m->n_layers;
+    for (uint32_t last = o->fused; last > 0;) {
+        uint32_t first = pack_first(o, last);
+        bytes = most(bytes, backward_bytes(k, first, last, after));
+        bytes = most(bytes, forward_bytes(k, first, last));
+        after = last;
+        last = first;
+    }
+    return bytes + pinned_bytes(k);
+}
+
+/* ---- time ---- */
+
+static uint64_t micros(const struct sketch *k, const struct scale *s)
+{
+    return k->local / s->rows;
+}
+
+/* Backward of layers [first, fused), with what is forwarded again. */
+static uint64_t backward_ns(const struct sketch *k, uint32_t first)
+{
+    uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
+    if (k->o->keep > 0)
+        again -= again / k->o->keep;
+    return (again + bwd) * micros(k, k->at);
+}
+
+/* Of the device, and its parts: until the fused begin, and until they end. */
+static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
+{
+    uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
+    uint64_t forward = sum(k->at->fwd, 0, f) * micros(k, k->at);
+    uint64_t fused = (sum(k->fused->fwd, f, h) + sum(k->fused->bwd, f, h)) * micros(k, k->fused) +
+                     (sum(k->head->fwd, h, n) + sum(k->head->bwd, h, n)) * (h < n ? micros(k, k->head) : 0);
+    *ret_forward = forward;
+    *ret_turned = forward + fused;
+    return forward + fused + backward_ns(k, 0);
+}
+
+static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
+{
+    return per_s > 0 ? rate_ns(bytes, per_s) : 0;
+}
+
+/* What all devices together get of the host's links. */
+static uint64_t links_per_s(const struct machine *m, uint32_t devices)
+{
+    uint64_t all = m->all_links_bytes_per_s, each = m->link_bytes_per_s * devices;
+    return all > 0 && all < each ? all : each;
+}
+
+/* How late the state of the layers comes back: the longest that a layer's next forward has to wait behind the cycle. */
+static uint64_t chain(const struct sketch *k, uint64_t turned)
+{
+    const struct outline *o = k->o;
+    const struct machine *m = k->q->machine;
+    uint64_t shares = o->shares, links = links_per_s(m, o->shares), host = 0, longest = 0,
+             n = micros(k, k->at);
+    bool all_on_device = k->q->update == UPDATE_DEVICE;
+    uint32_t first = pack_first(o, o->fused); /* of the pack under way */
+    for (uint32_t l = k->m->n_layers; l-- > 0;) {
+        uint64_t w = k->m->w[l + 1] - k->m->w[l], done = turned, starts = k->at->fwd[l] * n;
+        if (w == 0)
+            continue;
+        if (l < o->fused) {
+            while (l < first)
+                first = pack_first(o, first);
+            done += backward_ns(k, first);
+        } else {
+            starts = k->at->fwd[o->fused] * n;
+        }
+        done += at_rate(w / shares * (shares - 1), m->peer_bytes_per_s);
+        uint64_t gather = at_rate(w / shares * (shares - 1), m->peer_bytes_per_s);
+        if (l < o->pins || all_on_device) {
+            done += k->m->upd_device[l] / shares + gather;
+        } else {
+            done += at_rate(w, links);
+            host = most(host, done) + k->m->upd_host[l];
+            done = host + at_rate(w, links) + gather;
+        }
+        if (done > starts)
+            longest = most(longest, done - starts);
+    }
+    return longest;
+}
+
+/* What is saved on the host of what the layers before the fused ones save, by all devices. */
+static uint64_t kept_bytes(const struct sketch *k)
+{
+    uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->shares;
+    return k->o->keep > 0 ? all / k->o->keep : 0;
+}
+
+static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
+{
+    const struct outline *o = k->o;
+    uint32_t n = k->m->n_layers, f = o->fused, p = o->pins;
+    uint64_t w = sum(k->m->w, p, n), again = sum(k->m->w, p, f), stash = 0, boundary = 0;
+    for (uint32_t last = f; last > 0; last = pack_first(o, last)) {
+        uint64_t x = x_at(k->at, last) * micros(k, k->at) * o->shares;
+        stash += last < f ? x : 0;
+        boundary += x;
+    }
+    uint64_t local = (stash + boundary) / o->shares / o->groups, spare = k->q->machine->capacity_bytes[0];
+    spare = spare > o->device_bytes ? spare - o->device_bytes : 0;
+    if (local <= spare) { /* it stays where it is */
+        stash = boundary = 0;
+    }
+    uint64_t saved = kept_bytes(k);
+    uint64_t sums = k->m->w[n] * o->shares * (o->groups - 1); /* unfinished ones, between groups */
+    *ret_in = (w + again) * o->groups + sums + 2 * stash + 2 * boundary + saved;
+    *ret_out = w + sums + stash + boundary + saved;
+    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + stash + boundary + saved;
+    if (k->q->update == UPDATE_DEVICE) {
+        *ret_in += w + sum(k->m->k, p, n);
+        *ret_out += sum(k->m->k, p, n);
+    }
+}
+
+static uint64_t host_ns(const struct sketch *k)
+{
+    uint64_t ns = 0;
+    for (uint32_t l = k->o->pins; l < k->m->n_layers && k->q->update != UPDATE_DEVICE; l++)
+        ns += k->m->upd_host[l];
+    return ns;
+}
+
+void outline_measure(const struct outline_request *q, struct outline *o)
+{
+    struct sketch k = sketch_of(q, o);
+    uint64_t forward, turned, in, out, links = links_per_s(q->machine, o->shares), w = k.m->w[k.m->n_layers];
+    o->compute_ns = compute(&k, &forward, &turned);
+    o->device_bytes = device_bytes(&k);
+    count_bytes(&k, &in, &out);
+    uint64_t rounds = 2 * o->groups + 1;
+    uint64_t peers = at_rate(rounds * w / o->shares * (o->shares - 1), q->machine->peer_bytes_per_s);
+    o->ns = most(most(o->compute_ns, chain(&k, turned)), most(host_ns(&k), peers));
+    o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
+    o->host_bytes = in + out;
+}
+
+/* ---- the list ---- */
+
+struct list {
+    const struct outline_request *q;
+    struct outline *at;
+    uint32_t n, most;
+};
+
+static bool is_better(const struct outline_request *q, const struct outline *a, const struct outline *b)
+{
+    if (q->objective == OBJECTIVE_BYTES && a->host_bytes != b->host_bytes)
+        return a->host_bytes < b->host_bytes;
+    if (a->ns != b->ns)
+        return a->ns < b->ns;
+    return a->host_bytes < b->host_bytes;
+}
+
+static void insert(struct list *list, const struct outline *o)
+{
+    uint32_t i = list->n;
+    if (i == list->most && !is_better(list->q, o, &list->at[i - 1]))
+        return;
+    if (i < list->most)
+        list->n++;
+    else
+        i--;
+    for (; i > 0 && is_better(list->q, o, &list->at[i - 1]); i--)
+        list->at[i] = list->at[i - 1];
+    list->at[i] = *o;
+}
+
+/* The last layer that may be the first of the fused ones: the loss is always one. */
+static uint32_t last_fused(const struct outline_request *q, const struct outline *o)
+{
+    return o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
+}
+
+static bool fits(const struct outline_request *q, const struct outline *o)
+{
+    struct outline copy = *o;
+    struct sketch k = sketch_of(q, &copy);
+    bounded_poll();
+    for (uint32_t d = 0; d < o->shares; d++)
+        if (device_bytes(&k) > q->machine->capacity_bytes[d])
+            return false;
+    return true;
+}
+
+/* The most layers fused that fit; what does not fit even with few has none. */
+static bool fuse(const struct outline_request *q, struct outline *o)
+{
+    uint32_t low = 0, high = last_fused(q, o);
+    o->fused = high;
+    if (!fits(q, o))
+        return false;
+    while (low < high) {
+        o->fused = low + (high - low) / 2;
+        if (fits(q, o))
+            high = o->fused;
+        else
+            low = o->fused + 1;
+    }
+    o->fused = high;
+    return true;
+}
+
+/* With so many layers fused, packs as large as fit. */
+static void enlarge_packs(const struct outline_request *q, struct outline *o)
+{
+    for (uint32_t pack = 2; pack <= 32 && pack < o->fused; pack += 1 + pack / 4) {
+        struct outline larger = *o;
+        larger.pack = pack;
+        if (!fits(q, &larger))
+            break;
+        *o = larger;
+    }
+}
+
+static uint64_t host_room(const struct outline_request *q)
+{
+    const struct machine *m = q->machine;
+    return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
+}
+
+/* With no more layers fused than fit. */
+static bool fit_by_fused(const struct outline_request *q, struct outline *o)
+{
+    while (o->fused < last_fused(q, o) && !fits(q, o))
+        o->fused++;
+    return fits(q, o);
+}
+
+/* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
+ * backward pass in, and the host the memory. */
+static void try_keeping(struct list *list, const struct outline *without)
+{
+    const struct outline_request *q = list->q;
+    for (uint32_t keep = 1; keep <= 64; keep += 1 + keep / 8) {
+        struct outline o = *without;
+        struct sketch k = sketch_of(q, &o);
+        o.pack = 1;
+        o.keep = keep;
+        uint64_t forward, turned, all = compute(&k, &forward, &turned),
+                                  links = links_per_s(q->machine, o.shares);
+        uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.shares, w = sum(k.m->w, 0, o.fused);
+        uint64_t saved = kept_bytes(&k);
+        if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
+            continue;
+        if (!fit_by_fused(q, &o)) {
+            o.pins = 0;
+            o.fused = without->fused;
+            fit_by_fused(q, &o);
+        }
+        outline_measure(q, &o);
+        if (o.host_memory > host_room(q) || !fits(q, &o))
+            continue;
+        if (o.ns < without->ns - without->ns / KEEP_WORTH)
+            insert(list, &o);
+        return;
+    }
+}
+
+/* Larger packs, and for them fewer layers fused, until what is stashed fits the host. */
+static void spare_host(const struct outline_request *q, struct outline *o)
+{
+    outline_measure(q, o);
+    for (uint32_t pack = o->pack + 1; o->host_memory > host_room(q) && pack < q->model->n_layers;
+         pack += 1 + pack / 2) {
+        struct outline larger = *o;
+        larger.pack = pack;
+        if (!fuse(q, &larger))
+            return;
+        *o = larger;
+        outline_measure(q, o);
+    }
+}
+
+static void try_sizes(struct list *list, const struct outline *sizes)
+{
+    const struct outline_request *q = list->q;
+    uint32_t n = q->model->n_layers;
+    struct outline best = {0};
+    for (uint32_t pins = 0; pins <= n; pins = pins == n      ? n + 1
+                                              : pins < 4     ? pins + 1
+                                              : pins * 2 < n ? pins * 2
+                                                             : n) {
+        struct outline o = *sizes;
+        o.pins = pins;
+        o.pack = o.groups = 1;
+        if (pins > 0 && q->update == UPDATE_HOST)
+            break;
+        if (!fuse(q, &o))
+            break;
+        enlarge_packs(q, &o);
+        spare_host(q, &o);
+        uint32_t most_groups = q->objective == OBJECTIVE_BYTES ? q->batch / o.shares / o.rows : 1;
+        for (o.groups = 1; o.groups <= most_groups; o.groups *= 2) {
+            outline_measure(q, &o);
+            if (o.host_memory <= host_room(q) && (best.shares == 0 || is_better(q, &o, &best)))
+                best = o;
+        }
+    }
+    if (best.shares == 0)
+        return;
+    if (!q->keep)
+        insert(list, &best);
+    else if (best.fused > 0)
+        try_keeping(list, &best);
+}
+
+uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t max)
+{
+    const struct outline_model *m = q->model;
+    struct list list = {q, ret, 0, max};
+    uint32_t local = q->batch / q->shares, n = m->n_layers;
+    for (uint32_t a = 0; a < m->n_scales; a++)
+        for (uint32_t b = 0; b <= a; b++)
+            for (uint32_t c = 0; c <= b; c++) {
+                uint32_t u = m->scales[a].rows, v = m->scales[b].rows, w = m->scales[c].rows;
+                if (local % u != 0 || u % v != 0 || v % w != 0)
+                    continue;
+                struct outline o = {
+                    .shares = q->shares, .rows = u, .fused_rows = v, .head_rows = w, .head = n};
+                for (uint32_t head = c == b ? n : n - 1; head + 3 >= n && head > 0; head--) {
+                    o.head = head;
+                    try_sizes(&list, &o);
+                    if (c == b)
+                        break;
+                }
+            }
+    return list.n;
+}
+
+/* Smaller packs cost least, if that is where it does not fit; then pins, then fused layers; or, for the fewest bytes, pins
+ * last. */
+bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
+{
+    struct sketch k = sketch_of(q, o);
+    uint64_t now = device_bytes(&k), want = now > excess ? now - excess : 0;
+    uint32_t last = last_fused(q, o);
+    if (o->pack > 1) {
+        o->pack = 1;
+    } else if (o->pins > 0 && (q->objective == OBJECTIVE_TIME || o->fused == last)) {
+        o->pins /= 2;
+    } else if (o->fused < last) {
+        do
+            o->fused++;
+        while (o->fused < last && device_bytes(&k) > want);
+    } else {
+        return false;
+    }
+    outline_measure(q, o);
+    return true;
+}
+
+void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret)
+{
+    for (uint32_t l = 0; l < n_layers; l++)
+        ret[l] = l >= o->head ? o->head_rows : l >= o->fused ? o->fused_rows : o->rows;
+}
+
+uint32_t outline_packs(const struct outline *o, uint32_t *starts)
+{
+    uint32_t n = 0;
+    for (uint32_t last = o->fused; last > 0; last = pack_first(o, last))
+        n++;
+    starts[n] = o->fused;
+    for (uint32_t k = n; k-- > 0;)
+        starts[k] = pack_first(o, starts[k + 1]);
+    return n;
+}

@@ -1,0 +1,614 @@
+/* Policy `auto`: ours. On one device, as a pipeline that wraps around N, data parallel on devices that share the host's
+ * traffic, or as data parallel pipelines.
+ *
+ * The chain is cut into packs and a fused last segment. Pack k runs on device k mod N, forward and backward alike, so
+ * that what a device knows of a layer can stay there (or, `onward`, backward wherever the round takes it, as Harmony
+ * does: no device waits at the turn); the fused segment is next to the last pack. Its forward, loss
+ * and backward run per micro-batch, with nothing done twice; the packs recompute their inside from their input. The batch goes
+ * through the chain in one or more groups. The state of some layers is pinned: it never leaves its device, and its
+ * updates are there; the others are updated on the host. Whatever memory is left then keeps copies that would be
+ * fetched again (retain.c).
+ *
+ * Where each device is alone with its part of the batch, outlines (outline.h) say what to build. The search of pipelines
+ * goes from a first way that fits along one axis after another (packs, fused segment, groups, pins) and keeps what is
+ * better. Every way is built with addresses and simulated.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/build/build.h"
+#include "scheduler/policy/outline.h"
+
+static const struct knobs variants[] = {
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 1},
+    {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 0},
+};
+#define N_VARIANTS (sizeof variants / sizeof variants[0])
+
+/* ---- the order of a candidate ---- */
+
+static uint32_t group_devices(const struct plan_request *r, const struct candidate *c)
+{
+    return c->single ? 1 : r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
+}
+
+/* Pack by pack around the devices of a group. */
+static uint32_t group_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
+                             uint32_t pack)
+{
+    uint32_t each = group_devices(r, c);
+    return group * each + pack % each;
+}
+
+static uint32_t pack_start(const struct candidate *c, uint32_t pack)
+{
+    return c->starts != NULL ? c->starts[pack] : pack;
+}
+
+/* In data parallel form, the devices of all groups that compute a layer share its state. */
+static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
+{
+    order_own(o, c->shares);
+    for (uint32_t l = 0, k = 0; l < o->graph->n_layers; l++) {
+        while (k < c->packs && l >= pack_start(c, k + 1))
+            k++;
+        for (uint32_t s = 0; s < c->shares; s++)
+            o->owners[(size_t)l * c->shares + s] = group_device(r, c, s, k);
+    }
+}
+
+/* Where a part of a group's rows begins: at a micro-batch of every layer. */
+static uint32_t group_begin(const struct candidate *c, uint32_t rows, uint32_t group)
+{
+    uint32_t unit = c->unit > 0 ? c->unit : 1;
+    return (uint32_t)((uint64_t)group * (rows / unit) / c->groups) * unit;
+}
+
+static void pass_group(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                       uint32_t share, uint32_t from, uint32_t to)
+{
+    for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
+        p->back[d] =
+            c->packs % 2 == 1; /* the last pass before the fused one descends: that begins with the newest */
+    for (uint32_t k = 0; k < c->packs; k++)
+        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, group_device(r, c, share, k));
+    pass_fused(p, c->fused, r->train->n_layers, from, to, group_device(r, c, share, c->packs));
+    for (uint32_t k = c->packs; k-- > 0;)
+        pass_backward(p, pack_start(c, k), pack_start(c, k + 1), from, to,
+                      group_device(r, c, share, c->onward ? 2 * c->packs - k : k));
+}
+
+/* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile, unless
+ * there is enough of it (`keep_last`). */
+static uint32_t keep_end(const struct plan_request *r, const struct candidate *c)
+{
+    if (c->keep_last)
+        return c->fused;
+    uint32_t items = graph_micros(r->train, 0) / (c->shares > 1 ? c->shares : 1);
+    uint32_t packs = c->knobs.lead_items / items + 1;
+    return c->packs > packs ? pack_start(c, c->packs - packs) : 0;
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
+{
+    const struct graph *g = r->train;
+    uint32_t shares = c->shares > 1 ? c->shares : 1;
+    order_init(ret, g, r->machine->n_devices);
+    ret->pinned = c->knobs.pinned;
+    if (shares > 1)
+        own_shares(r, c, ret);
+    struct passes p;
+    passes_begin(&p, ret, r, prof);
+    p.snake = c->snake;
+    p.keep = c->keep;
+    p.keep_end = keep_end(r, c);
+    if (c->packs_bwd > 0)
+        harmony_passes(&p, c, 0, g->rows * g->n_micro, 0, r->machine->n_devices);
+    for (uint32_t share = 0; share < shares && c->packs_bwd == 0; share++) {
+        uint32_t each = g->n_micro / shares * g->rows, begin = share * each;
+        for (uint32_t group = 0; group < c->groups; group++)
+            pass_group(&p, r, c, share, begin + group_begin(c, each, group),
+                       begin + group_begin(c, each, group + 1));
+    }
+    passes_end(&p);
+}
+
+static struct candidate outline_candidate(const struct plan_request *r, const struct outline *o,
+                                          struct arena *a)
+{
+    uint32_t n = r->train->n_layers, *starts = arena_alloc_array(a, (size_t)n + 1, sizeof *starts);
+    bool *pinned = arena_alloc_array(a, n, sizeof *pinned);
+    for (uint32_t l = 0; l < o->pins; l++)
+        pinned[l] = true;
+    struct candidate c = {.starts = starts,
+                          .packs = outline_packs(o, starts),
+                          .fused = o->fused,
+                          .groups = o->groups,
+                          .shares = o->shares,
+                          .single = true,
+                          .unit = o->rows,
+                          .snake = o->keep == 0, /* what is kept comes at even distances */
+                          .keep = o->keep,
+                          .keep_last = o->keep_last,
+                          .knobs = variants[0]};
+    c.knobs.pinned = o->pins > 0 ? pinned : NULL;
+    c.knobs.lead_items = outline_lead(o);
+    return c;
+}
+
+int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
+                 struct plan **ret, struct plan_need *ret_need, struct err *err)
+{
+    struct arena *a = arena_create();
+    struct candidate c = outline_candidate(r, o, a);
+    struct order made;
+    order(r, prof, &c, &made);
+    int e = plan_build(r, policy_auto.name, &made, &c.knobs, prof, ret, ret_need, err);
+    order_finish(&made);
+    arena_destroy(a);
+    return e;
+}
+
+static void leanest(const struct plan_request *r, struct candidate *ret)
+{
+    uint32_t before = r->train->n_layers - 1;
+    *ret = (struct candidate){.packs = before,
+                              .fused = before,
+                              .groups = 1,
+                              .unit = r->train->rows,
+                              .knobs = variants[N_VARIANTS - 1]};
+    ret->knobs.retain = false;
+}
+
+/* ---- the search ---- */
+
+#define ENOUGH 100000 /* tasks placed, in all candidates: then the best so far will do */
+
+struct search {
+    const struct plan_request *r;
+    struct trial *t;
+    struct candidate best; /* with the overlap under way; the trial knows the best of all */
+    uint64_t best_cost;    /* UINT64_MAX: none fits yet */
+    bool perfect;          /* fewest bytes are wanted, and the best moves nothing but data */
+    uint32_t *packs;       /* scratch */
+    struct arena *arena;
+};
+
+/* Tries, and remembers it if it is better. 1: it fits; 0: it does not; negative: an error. */
+static int attempt(struct search *s, const struct candidate *c)
+{
+    if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
+        return 0;
+    int e = s->t->run(s->t, c);
+    bool less = s->r->objective == OBJECTIVE_BYTES && s->t->cost < s->best_cost;
+    if (e > 0 && (s->t->best || less || s->best_cost == UINT64_MAX)) {
+        s->best = *c;
+        s->best_cost = s->t->cost;
+        s->perfect = s->r->objective == OBJECTIVE_BYTES && s->t->moves_data_only;
+    }
+    return e;
+}
+
+static uint64_t pack_ns(const struct search *s, uint32_t first, uint32_t last)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = first; l < last; l++)
+        sum += 2 * s->t->profile->layers[l].fwd_ns + s->t->profile->layers[l].bwd_ns;
+    return sum;
+}
+
+static uint64_t fused_ns(const struct search *s, uint32_t first)
+{
+    uint64_t sum = 0;
+    for (uint32_t l = first; l < s->r->train->n_layers; l++)
+        sum += s->t->profile->layers[l].fwd_ns + s->t->profile->layers[l].bwd_ns;
+    return sum;
+}
+
+/* What the busiest device computes. */
+static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
+{
+    uint64_t sum[DEVICE_MAX] = {0}, most = 0;
+    for (uint32_t k = 0; k < c->packs; k++)
+        sum[group_device(s->r, c, 0, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
+    sum[group_device(s->r, c, 0, c->packs)] += fused_ns(s, c->fused);
+    for (uint32_t d = 0; d < group_devices(s->r, c); d++)
+        if (sum[d] > most)
+            most = sum[d];
+    return most;
+}
+
+/* Packs by quota: every device the same time in all, the one with the fused segment so much less in its packs. Each pack
+ * ends where the sum so far is nearest to what it should be. */
+static void cut_by_quota(const struct search *s, const struct candidate *c, uint32_t *starts)
+{
+    uint32_t n = group_devices(s->r, c), fused_device = group_device(s->r, c, 0, c->packs);
+    double fused = (double)fused_ns(s, c->fused), each = ((double)pack_ns(s, 0, c->fused) + fused) / n;
+    double want = 0, have = 0;
+    uint32_t l = 0;
+    for (uint32_t k = 0; k < c->packs; k++) {
+        uint32_t device = group_device(s->r, c, 0, k);
+        uint32_t packs = (c->packs - device + n - 1) / n; /* of the device */
+        double quota = (device == fused_device ? each - fused : each) / packs;
+        want += quota > 0 ? quota : 0;
+        starts[k] = l;
+        uint32_t most = c->fused - (c->packs - k - 1); /* one layer at least is left for each pack to come */
+        do
+            have += (double)pack_ns(s, l, l + 1), l++;
+        while (l < most && have + (double)pack_ns(s, l, l + 1) / 2 < want);
+    }
+    starts[c->packs] = c->fused;
+}
+
+/* Packs of the layers before c->fused: c->packs of them, or as near as can be, so that the busiest device has least to
+ * do. */
+static void cut_packs(struct search *s, struct candidate *c)
+{
+    if (c->packs > c->fused)
+        c->packs = c->fused;
+    if (c->packs == 0 && c->fused > 0)
+        c->packs = 1;
+    uint32_t *even = arena_alloc_array(s->arena, c->packs + 1, sizeof *even);
+    uint32_t *quota = arena_alloc_array(s->arena, c->packs + 1, sizeof *quota);
+    c->starts = even;
+    if (c->packs == 0)
+        return;
+    partition_layers(s->t->profile, 2, 0, c->fused, c->packs, even);
+    uint64_t most = busiest_ns(s, c);
+    if (group_devices(s->r, c) == 1)
+        return;
+    cut_by_quota(s, c, quota);
+    quota[c->packs] = c->fused;
+    c->starts = quota;
+    if (busiest_ns(s, c) >= most)
+        c->starts = even;
+}
+
+/* All layers in `total` runs of about the same time, of which the last is the fused segment. That is not recomputed, so
+ * it may have more layers. */
+static void cut(struct search *s, uint32_t total, struct candidate *c)
+{
+    const struct profile *prof = s->t->profile;
+    uint32_t n = s->r->train->n_layers, best = n - 1;
+    uint64_t fused = 0, least = UINT64_MAX;
+    for (uint32_t f = n; f-- > total - 1;) {
+        fused += prof->layers[f].fwd_ns + prof->layers[f].bwd_ns;
+        uint64_t packs = total > 1 ? partition_layers(prof, 2, 0, f, total - 1, s->packs)
+                         : f > 0   ? UINT64_MAX
+                                   : 0;
+        uint64_t longest = packs > fused ? packs : fused;
+        if (longest <= least) {
+            least = longest;
+            best = f;
+        }
+        if (fused > packs)
+            break; /* and from here on only more so */
+    }
+    c->packs = total - 1;
+    c->fused = best;
+    cut_packs(s, c);
+}
+
+/* The fewest packs that fit. *ret_total is 0 when none do. */
+static int fewest_packs(struct search *s, struct candidate *c, uint32_t *ret_total)
+{
+    uint32_t low = 1, high = s->r->train->n_layers;
+    cut(s, high, c);
+    int e = attempt(s, c);
+    *ret_total = e > 0 ? high : 0;
+    while (e > 0 && low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        cut(s, mid, c);
+        int fits = attempt(s, c);
+        if (fits < 0)
+            return fits;
+        if (fits)
+            high = *ret_total = mid;
+        else
+            low = mid + 1;
+    }
+    return e < 0 ? e : 0;
+}
+
+/* More packs than need be leave memory for other things; in a pipeline, a multiple of the devices is balanced. */
+static int try_packs(struct search *s, uint32_t fewest)
+{
+    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
+    uint32_t tried = 0;
+    for (uint32_t i = 1; i <= 8; i++) {
+        uint32_t total = fewest + fewest * i / 4 + (i < 3 ? i : 0);
+        if (n > 1)
+            total = (total + n - 1) / n * n;
+        if (total <= tried || total > most)
+            continue;
+        struct candidate c = s->best;
+        cut(s, total, &c);
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        tried = total;
+    }
+    return 0;
+}
+
+/* The fused segment as long as it fits: what is in it is not recomputed. In a pipeline one device has it, so it is no
+ * use to make it much longer than the packs. */
+static int try_fused(struct search *s)
+{
+    uint32_t low = 0, high = s->best.fused;
+    for (int tries = 0; tries < 6 && low < high; tries++) {
+        struct candidate c = s->best;
+        c.fused = low + (high - low) / 2;
+        cut_packs(s, &c);
+        uint64_t before = s->best_cost;
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        if (e > 0 && s->best_cost < before)
+            high = c.fused;
+        else
+            low = c.fused + 1;
+    }
+    return 0;
+}
+
+/* And as short as can be: what it does not need can keep other things. */
+static int try_short_fused(struct search *s)
+{
+    const uint32_t last = s->r->train->n_layers - 1;
+    for (uint32_t f = last; f + 3 > last && f > s->best.fused; f--) {
+        struct candidate c = s->best;
+        c.fused = f;
+        cut_packs(s, &c);
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+    }
+    return 0;
+}
+
+static int try_onward(struct search *s)
+{
+    struct candidate c = s->best;
+    if (s->r->machine->n_devices == 1 || c.shares > 1)
+        return 0; /* shares have their owners: both passes of a layer on one device of the group */
+    c.onward = true;
+    c.knobs.pinned = NULL; /* its state has no one device to stay on */
+    int e = attempt(s, &c);
+    return e < 0 ? e : 0;
+}
+
+static int try_groups(struct search *s)
+{
+    uint32_t most = s->r->train->n_micro / (s->best.shares > 1 ? s->best.shares : 1); /* none is empty */
+    for (uint32_t groups = 2; groups <= most; groups *= 2) {
+        struct candidate c = s->best;
+        uint64_t before = s->best_cost;
+        c.groups = groups;
+        int e = attempt(s, &c);
+        if (e < 0)
+            return e;
+        if (s->best_cost == before)
+            break;
+    }
+    return 0;
+}
+
+static uint64_t state_bytes(const struct graph_layer *l)
+{
+    return l->size.w + l->k_bytes + l->b_bytes + 3 * PLAN_ALIGN;
+}
+
+/* Pins layers in ascending order, each device within its budget: the first layers are updated last and needed first. */
+static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
+{
+    const struct graph *g = s->r->train;
+    bool *pinned = arena_alloc_array(s->arena, g->n_layers, sizeof *pinned);
+    uint64_t used[DEVICE_MAX] = {0};
+    uint32_t k = 0;
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        while (k < c->packs && l >= c->starts[k + 1])
+            k++;
+        uint32_t device = group_device(s->r, c, 0, k);
+        uint64_t bytes = state_bytes(&g->layers[l]) / (c->shares > 1 ? c->shares : 1);
+        if (used[device] + bytes > budget[device])
+            continue;
+        used[device] += bytes;
+        pinned[l] = true;
+    }
+    c->knobs.pinned = pinned;
+}
+
+/* What a candidate needs without anything kept, as a budget for pins: the rest of the capacity. */
+static int spare(struct search *s, const struct candidate *c, uint64_t *ret)
+{
+    struct candidate bare = *c;
+    bare.knobs.retain = false;
+    bare.knobs.pinned = NULL;
+    int e = attempt(s, &bare);
+    for (uint32_t d = 0; d < s->r->machine->n_devices; d++) {
+        uint64_t has = s->r->machine->capacity_bytes[d], needs = s->t->need.peak[d];
+        ret[d] = has > needs ? has - needs : 0;
+    }
+    return e;
+}
+
+static int try_pins(struct search *s)
+{
+    uint64_t room[DEVICE_MAX], budget[DEVICE_MAX];
+    struct candidate c = s->best;
+    if (s->r->update == UPDATE_HOST || c.onward)
+        return 0;
+    int e = spare(s, &c, room);
+    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* all of it, half, a quarter */
+        for (uint32_t d = 0; d < DEVICE_MAX; d++)
+            budget[d] = room[d] / 4 * (uint64_t)part;
+        pin(s, &c, budget);
+        e = attempt(s, &c);
+    }
+    return e < 0 ? e : 0;
+}
+
+static int attempt_pinned(struct search *s, struct candidate *c, const uint64_t *budget)
+{
+    pin(s, c, budget);
+    return attempt(s, c);
+}
+
+/* Every state on its device for good: nothing of it moves. Packs as few as fit then. */
+static int try_all_pinned(struct search *s)
+{
+    uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
+    if (s->r->update == UPDATE_HOST)
+        return 0;
+    for (uint32_t l = 0; l < s->r->train->n_layers; l++)
+        sum += state_bytes(&s->r->train->layers[l]);
+    for (uint32_t d = 0; d < s->r->machine->n_devices; d++)
+        has += s->r->machine->capacity_bytes[d];
+    if (sum > has)
+        return 0;
+    for (uint32_t d = 0; d < DEVICE_MAX; d++)
+        endless[d] = UINT64_MAX / 2;
+    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
+    bool fitted = false;
+    for (uint32_t rounds = most / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
+        struct candidate c = s->best;
+        c.onward = false;
+        cut(s, rounds * n, &c);
+        int e = attempt_pinned(s, &c, endless);
+        for (uint32_t f = most - 1;
+             e >= 0 && s->r->objective == OBJECTIVE_BYTES && f > c.fused && f + 3 >= most; f--) {
+            struct candidate shorter = c;
+            shorter.fused = f;
+            cut_packs(s, &shorter);
+            int fits = attempt_pinned(s, &shorter, endless);
+            e = fits < 0 ? fits : e | fits;
+        }
+        if (e < 0)
+            return e;
+        if (e == 0 && fitted)
+            break;
+        fitted |= e > 0;
+    }
+    return 0;
+}
+
+static int improve(struct search *s, uint32_t fewest)
+{
+    int (*const axes[])(struct search *) = {try_all_pinned, try_fused,  try_short_fused,
+                                            try_pins,       try_groups, try_onward};
+    int e = try_packs(s, fewest);
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->perfect; i++)
+        e = axes[i](s);
+    return e;
+}
+
+/* All devices one pipeline, or groups of them that are one each. */
+static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t shares)
+{
+    struct search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
+    s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
+    int e = 0;
+    for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
+        struct candidate c = {.groups = 1, .shares = shares, .unit = r->train->rows, .knobs = variants[i]};
+        uint32_t fewest;
+        s.best_cost = UINT64_MAX;
+        e = fewest_packs(&s, &c, &fewest);
+        if (e < 0 || fewest == 0)
+            continue;
+        e = improve(&s, fewest);
+        if (r->objective == OBJECTIVE_TIME || s.perfect)
+            break; /* less overlap is not faster; but it leaves more memory */
+    }
+    arena_destroy(s.arena);
+    return e;
+}
+
+/* Every device alone with its replicas: the best outlines. */
+#define OUTLINES 3
+
+/* As the outline says; `excess`: what it needs more than there is. */
+static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
+                       uint32_t lead_state, uint64_t *ret_excess)
+{
+    struct arena *a = arena_create();
+    struct candidate c = outline_candidate(r, o, a);
+    c.knobs.lead_state = lead_state;
+    int e = t->run(t, &c);
+    arena_destroy(a);
+    *ret_excess = 0;
+    for (uint32_t d = 0; e == 0 && d < o->shares; d++)
+        if (t->need.peak[d] > r->machine->capacity_bytes[d] + *ret_excess)
+            *ret_excess = t->need.peak[d] - r->machine->capacity_bytes[d];
+    return e;
+}
+
+/* Shrunk until it fits. */
+static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
+                              struct outline *o)
+{
+    uint64_t excess;
+    int e;
+    do
+        e = try_outline(r, t, o, variants[0].lead_state, &excess);
+    while (e == 0 && excess > 0 && outline_shrink(q, o, excess));
+    if (e == 0 && excess > 0) /* cannot be smaller: then with less overlap */
+        e = try_outline(r, t, o, 0, &excess);
+    return e;
+}
+
+static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t shares, bool keep)
+{
+    struct outline list[OUTLINES];
+    struct outline_model *model = outline_model_graph(r->train, t->profile);
+    const struct outline_request q = {
+        model, r->machine, r->train->rows * r->train->n_micro, shares, r->objective, r->update, keep};
+    uint32_t n = outline_list(&q, list, OUTLINES);
+    int e = 0;
+    for (uint32_t i = 0; i < n && e >= 0; i++) {
+        e = try_outline_shrunk(&q, r, t, &list[i]);
+        list[i].keep_last = true;
+        if (e >= 0 && keep)
+            e = try_outline_shrunk(&q, r, t, &list[i]);
+    }
+    outline_model_destroy(model);
+    return e < 0 ? e : 0;
+}
+
+static bool has_tied(const struct graph *g)
+{
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        if (g->layers[l].tied)
+            return true;
+    return false;
+}
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    const uint32_t n = r->machine->n_devices, replicas = r->train->n_replicas;
+    int e = 0;
+    for (uint32_t shares = order_replica_devices(r->train, n); shares >= 1 && e == 0; shares--) {
+        if (replicas % shares != 0 || (shares > 1 && n / shares > 1 && has_tied(r->train)))
+            continue;
+        if (n / shares == 1)
+            e = search_outlines_of(r, t, shares, false);
+        if (e == 0 && n / shares == 1 && r->objective == OBJECTIVE_TIME)
+            e = search_outlines_of(r, t, shares, true);
+        if (e == 0 && (shares == 1 || n / shares > 1))
+            e = search_pipeline(r, t, shares);
+    }
+    for (int retain = 1; retain >= 0 && e == 0 && t->spent <= ENOUGH; retain--)
+        e = harmony_search(r, t, retain);
+    return e;
+}
+
+const struct policy policy_auto = {
+    .name = "auto",
+    .default_update = UPDATE_AUTO,
+    .search = search,
+    .leanest = leanest,
+    .order = order,
+};

@@ -1,0 +1,46 @@
+/* Policy `harmony-dp`: Harmony's data parallel form (Li et al., VLDB'22). Every device runs all packs, as `harmony-pp` does
+ * on one device, on its part of the batch, and fetches all weights by itself. Gradients are reduced when a pack is done:
+ * each device adds up its share, and the host updates.
+ *
+ * As many devices work as can have the same number of replicas each; with one replica that is one device.
+ */
+#include "scheduler/build/build.h"
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    return policy_harmony_pp.search(r, t);
+}
+
+static void leanest(const struct plan_request *r, struct candidate *ret)
+{
+    policy_harmony_pp.leanest(r, ret);
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
+{
+    const struct graph *g = r->train;
+    uint32_t devices = order_replica_devices(g, r->machine->n_devices);
+    uint32_t rows = g->n_micro / devices * g->rows;
+    struct passes p;
+    order_init(ret, g, r->machine->n_devices);
+    if (devices > 1) {
+        order_own(ret, devices);
+        ret->alone = true;
+        for (uint32_t l = 0; l < g->n_layers; l++)
+            for (uint32_t s = 0; s < devices; s++)
+                ret->owners[l * devices + s] = s;
+    }
+    passes_begin(&p, ret, r, prof);
+    for (uint32_t d = 0; d < devices; d++)
+        harmony_passes(&p, c, d * rows, (d + 1) * rows, d, 1);
+    passes_end(&p);
+}
+
+const struct policy policy_harmony_dp = {
+    .name = "harmony-dp",
+    .default_update = UPDATE_HOST,
+    .search = search,
+    .leanest = leanest,
+    .order = order,
+};

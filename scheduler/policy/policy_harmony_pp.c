@@ -1,0 +1,112 @@
+/* Policy `harmony-pp`: Harmony's wrap-around pipeline (Li et al., VLDB'22) on one device or N.
+ *
+ * The chain is cut into forward and backward packs. A task runs all micro-batches through its pack before the
+ * next task of its device starts, so W comes in once per pass. Forward pack i runs on device i mod N. The
+ * last backward pack has no separate forward: forward, loss and backward run together per micro-batch. The
+ * others recompute their inside from the stashed input of the pack. Updates follow the last backward of a
+ * layer at once. Activations go to the next device directly; nothing is kept across iterations.
+ *
+ * The search takes the fewest packs that fit, first backward, then forward; and a way with less overlap only
+ * where it allows fewer packs than the ways with more.
+ */
+#include <stdlib.h>
+
+#include "scheduler/build/build.h"
+
+static const struct knobs variants[] = {
+    {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
+    {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
+    {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 0},
+};
+#define N_VARIANTS (sizeof variants / sizeof variants[0])
+
+/* The least count in [low, high] that fits, by bisection; `high` is known to fit. */
+static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_t low)
+{
+    uint32_t high = *count;
+    while (low < high) {
+        *count = low + (high - low) / 2;
+        int e = t->run(t, c);
+        if (e < 0)
+            return e;
+        if (e > 0)
+            high = *count;
+        else
+            low = *count + 1;
+    }
+    *count = high;
+    return 0;
+}
+
+int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
+{
+    uint32_t packs = r->train->n_layers + 1; /* fewest so far, plus: what the next variant must stay below */
+    for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
+        struct candidate c;
+        policy_harmony_pp.leanest(r, &c);
+        c.knobs = variants[i];
+        c.knobs.retain = retain;
+        c.packs_bwd = packs - 1;
+        int e = t->run(t, &c);
+        if (e == 0)
+            continue;
+        if (e > 0)
+            e = fewest(t, &c, &c.packs_bwd, 1);
+        if (e == 0 && c.packs_bwd > 1) /* with one pack everything is in the fused task */
+            e = fewest(t, &c, &c.packs_fwd, 1);
+        if (e < 0)
+            return e;
+        packs = c.packs_bwd;
+    }
+    return 0;
+}
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    return harmony_search(r, t, false);
+}
+
+static void leanest(const struct plan_request *r, struct candidate *ret)
+{
+    *ret = (struct candidate){
+        .packs_fwd = r->train->n_layers, .packs_bwd = r->train->n_layers, .knobs = variants[N_VARIANTS - 1]};
+}
+
+void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
+                    uint32_t n)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t *fwd = xcalloc(g->n_layers + 1, sizeof *fwd), *bwd = xcalloc(g->n_layers + 1, sizeof *bwd);
+    uint32_t task = 0;
+
+    partition_layers(p->prof, 1, 0, g->n_layers, c->packs_bwd, bwd);
+    uint32_t fused = bwd[c->packs_bwd - 1];
+    uint32_t packs_fwd = c->packs_fwd < fused ? c->packs_fwd : fused;
+    if (packs_fwd > 0)
+        partition_layers(p->prof, 1, 0, fused, packs_fwd, fwd);
+    for (uint32_t i = 0; i < packs_fwd; i++)
+        pass_forward(p, fwd[i], fwd[i + 1], from, to, device + task++ % n);
+    pass_fused(p, fused, g->n_layers, from, to, device + task++ % n);
+    for (uint32_t k = c->packs_bwd - 1; k-- > 0;)
+        pass_backward(p, bwd[k], bwd[k + 1], from, to, device + task++ % n);
+    xfree(fwd);
+    xfree(bwd);
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
+{
+    struct passes p;
+    order_init(ret, r->train, r->machine->n_devices);
+    passes_begin(&p, ret, r, prof);
+    harmony_passes(&p, c, 0, r->train->rows * r->train->n_micro, 0, r->machine->n_devices);
+    passes_end(&p);
+}
+
+const struct policy policy_harmony_pp = {
+    .name = "harmony-pp",
+    .default_update = UPDATE_HOST,
+    .search = search,
+    .leanest = leanest,
+    .order = order,
+};

@@ -1,0 +1,89 @@
+/* Policy `resident`: everything fits. The chain is cut into one stage per device, balanced by time; state
+ * stays on its device for good, activations from forward to backward.
+ *
+ * Each stage runs one-forward-one-backward: as many forwards ahead as there are stages behind it, then
+ * backward and forward in turn. That keeps a pipeline full with the fewest activations held; on one device it
+ * is depth first.
+ */
+#include <stdlib.h>
+
+#include "scheduler/build/build.h"
+
+static int search(const struct plan_request *r, struct trial *t)
+{
+    struct candidate c;
+    policy_resident.leanest(r, &c);
+    int e = t->run(t, &c);
+    return e < 0 ? e : 0;
+}
+
+static void leanest(const struct plan_request *r, struct candidate *ret)
+{
+    (void)r;
+    *ret = (struct candidate){.knobs = {.keep = KEEP_ALL, .lead_state = 1, .lead_items = 1}};
+}
+
+struct stage {
+    uint32_t device, first, last; /* layers [first, last) */
+    uint32_t item;
+};
+
+static void forward(struct order *o, struct stage *s, uint32_t micro)
+{
+    for (uint32_t l = s->first; l < s->last; l++)
+        order_add(o, (struct todo){.kind = INSTR_FWD,
+                                   .layer = l,
+                                   .micro = micro,
+                                   .loc = s->device,
+                                   .item = s->item,
+                                   .save = true,
+                                   .output = true});
+    s->item++;
+}
+
+static void backward(struct order *o, const struct plan_request *r, struct stage *s, uint32_t micro)
+{
+    for (uint32_t l = s->last; l-- > s->first && l >= o->graph->first_trained;)
+        order_add(o, (struct todo){
+                         .kind = INSTR_BWD, .layer = l, .micro = micro, .loc = s->device, .item = s->item});
+    order_gradients_done(o, r, s->first, s->last, micro, s->device, 0, &s->item);
+    s->item++;
+}
+
+static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                  struct order *ret)
+{
+    const struct graph *g = r->train;
+    uint32_t n_layers = g->n_layers, m = g->n_micro;
+    uint32_t n_stages = r->machine->n_devices < n_layers ? r->machine->n_devices : n_layers;
+    uint32_t starts[DEVICE_MAX + 1], next_span[DEVICE_MAX] = {0}, next_item[DEVICE_MAX] = {0};
+    (void)c;
+    order_init(ret, g, r->machine->n_devices);
+    order_begin(ret);
+    uint32_t *bwd_device = xcalloc(n_layers, sizeof *bwd_device);
+    partition_layers(prof, 1, 0, n_layers, n_stages, starts);
+    for (uint32_t k = 0; k < n_stages; k++) {
+        struct stage s = {k, starts[k], starts[k + 1], 0};
+        uint32_t ahead = n_stages - k < m ? n_stages - k : m;
+        for (uint32_t j = 0; j < ahead; j++)
+            forward(ret, &s, j);
+        for (uint32_t j = 0; j < m; j++) {
+            backward(ret, r, &s, j);
+            if (j + ahead < m)
+                forward(ret, &s, j + ahead);
+        }
+        for (uint32_t l = s.first; l < s.last; l++)
+            bwd_device[l] = k;
+        next_item[k] = s.item;
+    }
+    order_updates(ret, r, bwd_device, next_span, next_item);
+    xfree(bwd_device);
+}
+
+const struct policy policy_resident = {
+    .name = "resident",
+    .default_update = UPDATE_DEVICE,
+    .search = search,
+    .leanest = leanest,
+    .order = order,
+};

@@ -1,0 +1,249 @@
+/* Search over outlines: see search.h. What is built is decided by counts, not by a clock, so that a request has the same
+ * answer everywhere.
+ */
+#include "scheduler/policy/profile_search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "scheduler/build/build.h"
+#include "scheduler/policy/outline.h"
+#include "scheduler/predict/simulate.h"
+
+#define LISTED       24 /* outlines that are kept of all */
+#define BUILDS       3  /* plans that are built, and fit */
+#define KEEP_BUILDS  2  /* the same of those that save S on the host */
+#define SHRINKS      4  /* times that an outline is made smaller until it fits */
+#define MAX_SIZES    256
+#define SIM_RUNS     3
+#define ENOUGH       100000 /* instructions that are built: then the best so far will do */
+#define WAITS_BEYOND 32     /* notably longer: by one part in */
+#define VARIATIONS   5      /* of a plan that waits */
+#define REFINES      8      /* of them in all */
+
+struct search {
+    const struct search_request *q;
+    struct outline_request outlines;
+    struct search_result best;
+    struct outline best_outline;
+    uint64_t spent; /* instructions of what was built */
+    struct err *err;
+};
+
+void search_result_finish(struct search_result *r)
+{
+    plan_destroy(r->plan);
+    graph_destroy(r->graph);
+    *r = (struct search_result){0};
+}
+
+/* ---- one outline ---- */
+
+static int outline_graph(const struct search *s, const struct outline *o, struct graph **ret)
+{
+    uint32_t n = s->q->table->n_layers, *rows = xcalloc(n, sizeof *rows);
+    const struct graph_sizes sizes = {s->q->batch, o->shares, rows};
+    outline_rows(o, n, rows);
+    int r = graph_build_sizes(s->q->table, &sizes, true, ret, s->err);
+    xfree(rows);
+    return r;
+}
+
+static bool is_better(const struct search *s, const struct search_result *a)
+{
+    const struct search_result *b = &s->best;
+    if (b->plan == NULL)
+        return true;
+    if (s->q->objective == OBJECTIVE_BYTES && a->bytes != b->bytes)
+        return a->bytes < b->bytes;
+    return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
+}
+
+static void keep(struct search *s, const struct plan_request *r, const struct profile *prof,
+                 const struct outline *o, struct search_result *made)
+{
+    s->spent += made->plan->programs[PROGRAM_CYCLE].n_instrs;
+    struct sim_result *sim = plan_simulate(made->plan, PROGRAM_CYCLE, SIM_RUNS, prof, r->machine);
+    made->ns = sim->cycle_ns;
+    made->bytes = sim->bytes.in + sim->bytes.out;
+    made->moves_data_only = made->bytes == sim->bytes.data_in + sim->bytes.data_out;
+    made->waits =
+        o->shares < r->machine->n_devices || made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
+    sim_destroy(sim);
+    if (is_better(s, made)) {
+        search_result_finish(&s->best);
+        s->best = *made;
+        s->best_outline = *o;
+    } else {
+        search_result_finish(made);
+    }
+}
+
+/* 1: it fits; 0: it does not, by *ret_excess bytes of a device (0: of host memory). */
+static int build(struct search *s, const struct outline *o, uint64_t *ret_excess)
+{
+    struct search_result made = {0};
+    int e = outline_graph(s, o, &made.graph);
+    if (e < 0)
+        return e;
+    struct plan_request r = {.train = made.graph,
+                             .machine = s->q->machine,
+                             .update = s->q->update,
+                             .table = s->q->table,
+                             .objective = s->q->objective};
+    struct plan_need need;
+    struct profile *prof = plan_profile(&r);
+    e = plan_outline(&r, o, prof, &made.plan, &need, s->err);
+    *ret_excess = 0;
+    for (uint32_t d = 0; e == 0 && d < r.machine->n_devices; d++)
+        if (need.peak[d] > r.machine->capacity_bytes[d] &&
+            need.peak[d] - r.machine->capacity_bytes[d] > *ret_excess)
+            *ret_excess = need.peak[d] - r.machine->capacity_bytes[d];
+    bool fits = e == 0 && made.plan != NULL;
+    if (fits)
+        keep(s, &r, prof, o, &made);
+    else
+        search_result_finish(&made);
+    profile_destroy(prof);
+    return e < 0 ? e : fits;
+}
+
+/* Smaller and smaller, until it fits. */
+static int build_fitting(struct search *s, struct outline *o)
+{
+    uint64_t excess = 0;
+    int e = build(s, o, &excess);
+    for (int i = 0; e == 0 && i < SHRINKS && excess > 0 && outline_shrink(&s->outlines, o, excess); i++)
+        e = build(s, o, &excess);
+    return e;
+}
+
+/* ---- all ---- */
+
+/* The part of the batch of a device is divided by them, and both directions were measured; or the one that was asked for. */
+static uint32_t find_sizes(const struct search_request *q, uint32_t shares, uint32_t *ret)
+{
+    const struct table *t = q->table;
+    uint32_t local = q->batch / shares, n = 0;
+    uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0];
+    if (q->micro_batch > 0) {
+        ret[0] = q->micro_batch;
+        return local % q->micro_batch == 0 ? 1 : 0;
+    }
+    for (uint32_t u = least; u <= local && u <= table_largest(t) && n < MAX_SIZES; u++)
+        if (local % u == 0)
+            ret[n++] = u;
+    return n;
+}
+
+/* As many devices as can have an equal part each. */
+static uint32_t find_shares(const struct search_request *q)
+{
+    uint32_t n = q->machine->n_devices, unit = q->micro_batch > 0 ? q->micro_batch : 1;
+    while (n > 1 && (q->batch % n != 0 || q->batch / n % unit != 0))
+        n--;
+    return n;
+}
+
+/* What differs from what was built in more than details. */
+static bool is_new(const struct outline *o, const struct outline *built, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (o->rows == built[i].rows && o->fused_rows == built[i].fused_rows)
+            return false;
+    return true;
+}
+
+/* Lists the outlines, and builds the best. */
+static int build_best(struct search *s, int builds)
+{
+    struct outline list[LISTED], built[BUILDS];
+    uint32_t n = outline_list(&s->outlines, list, LISTED);
+    int n_built = 0;
+    for (uint32_t i = 0; i < n && n_built < builds; i++) {
+        struct outline o = list[i];
+        bool hopeless = s->q->objective == OBJECTIVE_TIME && s->best.plan != NULL && o.ns >= s->best.ns;
+        if (hopeless || !is_new(&o, built, n_built))
+            continue;
+        if (s->best.plan != NULL && s->spent > ENOUGH)
+            break;
+        built[n_built] = o;
+        int e = build_fitting(s, &o);
+        if (e < 0)
+            return e;
+        n_built += e;
+        if (e > 0 && s->q->objective == OBJECTIVE_BYTES && s->best.moves_data_only)
+            break;
+    }
+    return 0;
+}
+
+/* ---- details ---- */
+
+/* What estimates do not tell well: how state and packs should be where devices wait for one another. */
+static bool vary(const struct search *s, int way, struct outline *ret)
+{
+    uint32_t n = s->q->table->n_layers;
+    *ret = s->best_outline;
+    switch (way) {
+    case 0:
+        ret->pins = ret->pins * 2 + 4 < n ? ret->pins * 2 + 4 : n;
+        break;
+    case 1:
+        ret->pins = n;
+        break;
+    case 2:
+        ret->pack = ret->pack * 2;
+        break;
+    case 3:
+        ret->pack = ret->pack > 2 ? ret->pack / 2 : 1;
+        break;
+    default:
+        ret->fused += ret->fused + 2 < ret->head ? 2 : 0;
+        break;
+    }
+    if (ret->pins > 0 && s->q->update == UPDATE_HOST)
+        return false;
+    return memcmp(ret, &s->best_outline, sizeof *ret) != 0;
+}
+
+/* For a plan that waits: small changes to it, as long as one is better. */
+static int refine(struct search *s)
+{
+    int failed = 0;
+    for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL && s->best.waits; i++) {
+        if (s->spent > 2 * ENOUGH)
+            break;
+        struct outline o;
+        uint64_t before = s->best.ns, excess;
+        int e = vary(s, i % VARIATIONS, &o) ? build(s, &o, &excess) : 0;
+        if (e < 0)
+            return e;
+        failed = s->best.ns < before ? 0 : failed + 1;
+    }
+    return 0;
+}
+
+int search_outlines(const struct search_request *q, struct search_result *ret, struct err *err)
+{
+    uint32_t sizes[MAX_SIZES], shares = find_shares(q), n_sizes = find_sizes(q, shares, sizes);
+    struct search s = {.q = q, .err = err};
+    *ret = (struct search_result){0};
+    if (n_sizes == 0)
+        return 0;
+    struct outline_model *model = outline_model_table(q->table, q->machine, sizes, n_sizes);
+    s.outlines =
+        (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update, false};
+    int e = build_best(&s, BUILDS);
+    s.outlines.keep = true;
+    if (e == 0 && q->objective == OBJECTIVE_TIME)
+        e = build_best(&s, KEEP_BUILDS);
+    if (e == 0 && q->objective == OBJECTIVE_TIME)
+        e = refine(&s);
+    outline_model_destroy(model);
+    if (e < 0)
+        search_result_finish(&s.best);
+    *ret = s.best;
+    return e;
+}

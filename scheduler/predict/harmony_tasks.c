@@ -1,0 +1,178 @@
+/* The tasks of Harmony's forms, and what must hold for packs and micro-batches. See harmony_rules.h. */
+#include "scheduler/predict/harmony_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "kernels/device.h"
+
+#define MAX_OPS 10000000ull /* of a schedule that somebody waits for */
+
+const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
+
+/* ---- what must hold ---- */
+
+static int check_packs(const struct rules_packs *p, const char *name, uint32_t n_layers, const char *what,
+                       struct err *err)
+{
+    if (n_layers == 0 && p->n > 0)
+        return err_set_at(err, -EINVAL, name, "must be empty: the only backward pack holds all layers");
+    for (uint32_t i = 0; i < p->n; i++) {
+        char at[64];
+        json_path_index(at, sizeof at, name, i);
+        if (p->ends[i] >= n_layers)
+            return err_set_at(err, -EINVAL, at, "layer %u is behind layer %u, %s", p->ends[i], n_layers - 1,
+                              what);
+        if (i > 0 && p->ends[i] <= p->ends[i - 1])
+            return err_set_at(err, -EINVAL, at,
+                              "layer %u does not come after %u: the last layers of packs ascend", p->ends[i],
+                              p->ends[i - 1]);
+    }
+    if (n_layers > 0 && (p->n == 0 || p->ends[p->n - 1] != n_layers - 1))
+        return err_set_at(err, -EINVAL, name, "must end with layer %u, %s", n_layers - 1, what);
+    return 0;
+}
+
+static int check_micro(uint32_t micro, const char *name, uint32_t batch, struct err *err)
+{
+    if (micro == 0 || batch % micro != 0)
+        return err_set_at(err, -EINVAL, name, "%u does not divide the %u samples of a device's batch", micro,
+                          batch);
+    return 0;
+}
+
+static uint32_t batch_of_device(const struct rules_schedule *s)
+{
+    return s->form == RULES_DP ? s->batch / s->devices : s->batch;
+}
+
+static int check_batch(const struct rules_schedule *s, struct err *err)
+{
+    if (s->devices == 0 || s->devices > DEVICE_MAX)
+        return err_set_at(err, -EINVAL, "devices", "must be from 1 to %d", DEVICE_MAX);
+    if (s->batch == 0)
+        return err_set_at(err, -EINVAL, "batch", "must be at least 1");
+    if (s->form == RULES_DP && s->batch % s->devices != 0)
+        return err_set_at(err, -EINVAL, "batch", "%u devices do not divide it equally", s->devices);
+    int r = check_micro(s->micro_fwd, "micro_batch_fwd", batch_of_device(s), err);
+    return r < 0 ? r : check_micro(s->micro_bwd, "micro_batch_bwd", batch_of_device(s), err);
+}
+
+static int check_size(const struct rules_schedule *s, struct err *err)
+{
+    uint64_t batch = batch_of_device(s);
+    uint64_t forward = batch / s->micro_fwd * (3ull * s->fwd.n + 2ull * s->bwd.n);
+    uint64_t backward = batch / s->micro_bwd * (7ull * s->bwd.n);
+    if (forward + backward > MAX_OPS)
+        return err_set_at(err, -EINVAL, "batch", "makes more than %llu operations; take larger micro-batches",
+                          MAX_OPS);
+    return 0;
+}
+
+static int check_links(const struct rules_schedule *s, const struct table *t, struct err *err)
+{
+    if (t->link_bytes_per_s == 0)
+        return err_set_at(err, -EINVAL, "link.swap_bytes_per_s", "the profile does not have it");
+    if (s->devices > 1 && t->peer_bytes_per_s == 0)
+        return err_set_at(err, -EINVAL, "link.p2p_bytes_per_s", "the profile does not have it");
+    if (s->devices > 1 && s->form == RULES_PP && t->host_copy_bytes_per_s == 0)
+        return err_set_at(err, -EINVAL, "link.host_copy_bytes_per_s", "the profile does not have it");
+    return 0;
+}
+
+int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err)
+{
+    int r = check_packs(&s->bwd, "packs_bwd", t->n_layers, "the loss", err);
+    uint32_t before = s->bwd.n > 1 ? s->bwd.ends[s->bwd.n - 2] + 1 : 0;
+    if (r == 0)
+        r = check_packs(&s->fwd, "packs_fwd", before, "the one before the last backward pack", err);
+    if (r == 0)
+        r = check_batch(s, err);
+    if (r == 0)
+        r = check_size(s, err);
+    return r < 0 ? r : check_links(s, t, err);
+}
+
+/* ---- tasks ---- */
+
+static uint32_t pack_first(const struct rules_packs *p, uint32_t pack)
+{
+    return pack > 0 ? p->ends[pack - 1] + 1 : 0;
+}
+
+static void add_tasks(struct tasks *g)
+{
+    const struct rules_schedule *s = g->schedule;
+    uint32_t batch = batch_of_device(s);
+    for (uint32_t i = 0; i < s->fwd.n; i++)
+        g->at[g->n++] = (struct task){.kind = TASK_FWD,
+                                      .first = pack_first(&s->fwd, i),
+                                      .last = s->fwd.ends[i],
+                                      .micro = s->micro_fwd,
+                                      .n_micro = batch / s->micro_fwd};
+    for (uint32_t i = s->bwd.n; i-- > 0;)
+        g->at[g->n++] = (struct task){.kind = i + 1 == s->bwd.n ? TASK_LOSS : TASK_BWD,
+                                      .first = pack_first(&s->bwd, i),
+                                      .last = s->bwd.ends[i],
+                                      .micro = s->micro_bwd,
+                                      .n_micro = batch / s->micro_bwd};
+    g->n_fwd = s->fwd.n;
+}
+
+/* Round the devices, backward going on where forward ended. */
+static void place_tasks(struct tasks *g)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct task *t = &g->at[i];
+        t->device = i % g->n_devices;
+        t->left = i >= g->n_devices ? &g->at[i - g->n_devices] : NULL;
+        t->left2 = t->left != NULL ? t->left->left : NULL;
+    }
+}
+
+/* Cuts forward `f` at every layer where a backward pack begins, and tells that backward task. */
+static void cut_task(struct tasks *g, struct task *f, struct arena *a)
+{
+    f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);
+    f->parts[f->n_parts++] = (struct part){.first = f->first, .taker = NO_OP};
+    for (uint32_t i = g->n; i-- > g->n_fwd;) { /* layers ascend */
+        struct task *b = &g->at[i];
+        if (b->kind != TASK_BWD || b->first < f->first || b->first > f->last)
+            continue;
+        if (b->first > f->first)
+            f->parts[f->n_parts++].first = b->first;
+        f->parts[f->n_parts - 1].taker = i;
+        b->source = f;
+        b->source_part = f->n_parts - 1;
+    }
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        f->parts[i].last = i + 1 < f->n_parts ? f->parts[i + 1].first - 1 : f->last;
+}
+
+void rules_make_tasks(const struct rules_schedule *s, const struct table *t, struct arena *a,
+                      struct tasks *ret)
+{
+    uint32_t n = s->fwd.n + s->bwd.n;
+    bool pipeline = s->form == RULES_PP && s->devices > 1;
+    *ret = (struct tasks){
+        .schedule = s,
+        .table = t,
+        .pipeline = pipeline,
+        .last_by_host = pipeline && s->micro_fwd != s->micro_bwd,
+        .n_devices = pipeline ? s->devices : 1,
+        .n_busy = pipeline && n < s->devices ? n : s->devices,
+        .at = arena_alloc_array(a, n, sizeof *ret->at),
+    };
+    add_tasks(ret);
+    place_tasks(ret);
+    for (uint32_t i = 0; i < ret->n_fwd; i++)
+        cut_task(ret, &ret->at[i], a);
+}
+
+uint32_t rules_forward_micro(const struct tasks *g, uint32_t backward_micro)
+{
+    const struct rules_schedule *s = g->schedule;
+    return (uint32_t)((((uint64_t)backward_micro + 1) * s->micro_bwd - 1) / s->micro_fwd);
+}

@@ -1,0 +1,234 @@
+/* The critical path: from the instruction that ends the last run backwards, always to what the start waited for (the one
+ * before in its stream, or one of its waits: whichever ended last), until the run before. Every moment of the
+ * iteration is then on the account of one instruction.
+ *
+ * What memory costs cannot be read off that path: who waits for a drop waits at the same time for everything before it. So
+ * the program is run again with the lengths that its instructions had, each waiting for its stream and for the writers of
+ * what it reads, but never for addresses. What that saves is the price of too little room.
+ */
+#include "scheduler/predict/why.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/arena.h"
+
+#define SIM_RUNS 3
+#define BUSY_SHARE                                                                                           \
+    0.9 /* of the compute on the path: by one device, so that the others are not what it waits for */
+#define ROOM_SHARE 0.2 /* of the iteration: from here on memory binds */
+#define MORE_SHARE 0.1 /* so much less with more memory: likewise */
+
+const char *const path_part_names[PATH_PART_COUNT] = {
+    [PATH_COMPUTE] = "compute", [PATH_IN] = "in",     [PATH_OUT] = "out",
+    [PATH_PEER] = "peer",       [PATH_HOST] = "host",
+};
+const char *const binding_names[BINDING_COUNT] = {
+    [BINDING_COMPUTE] = "compute", [BINDING_BUBBLE] = "bubble", [BINDING_LINK] = "link",
+    [BINDING_PEER] = "peer",       [BINDING_HOST] = "host",     [BINDING_MEMORY] = "memory",
+};
+
+/* ---- the critical path ---- */
+
+struct walk {
+    const struct plan *plan;
+    const struct plan_program *program;
+    const struct sim_result *sim;
+    uint32_t *before; /* in its stream; PLAN_NONE for the first, which follows the last of the run before */
+    uint32_t *last_of_stream;
+};
+
+static const struct plan_span *span(const struct walk *w, uint32_t run, uint32_t instr)
+{
+    return &w->sim->spans[(size_t)run * w->sim->n_instrs + instr];
+}
+
+static void link_streams(struct walk *w, struct arena *a)
+{
+    uint32_t n_streams = plan_n_streams(w->plan);
+    w->before = arena_alloc_array(a, w->program->n_instrs + 1, sizeof *w->before);
+    w->last_of_stream = arena_alloc_array(a, n_streams, sizeof *w->last_of_stream);
+    memset(w->last_of_stream, 0xff, n_streams * sizeof *w->last_of_stream);
+    for (uint32_t i = 0; i < w->program->n_instrs; i++) {
+        uint32_t stream = w->program->instrs[i].stream;
+        w->before[i] = w->last_of_stream[stream];
+        w->last_of_stream[stream] = i;
+    }
+}
+
+/* Moves to what the instruction waited for longest. False at the beginning. */
+static bool step_back(const struct walk *w, uint32_t *run, uint32_t *instr)
+{
+    const struct plan_instr *in = &w->program->instrs[*instr];
+    uint32_t from_run = *run, from = w->before[*instr];
+    bool found = true;
+    if (from == PLAN_NONE) {
+        from = w->last_of_stream[in->stream];
+        found = from_run > 0;
+        from_run -= found;
+    }
+    uint64_t latest = found ? span(w, from_run, from)->end_ns : 0;
+    for (uint32_t i = 0; i < in->n_waits; i++) {
+        const struct plan_wait *wait = &w->program->waits[in->wait + i];
+        if (wait->distance > *run)
+            continue;
+        uint64_t end = span(w, *run - wait->distance, wait->instr)->end_ns;
+        if (found && end <= latest)
+            continue;
+        found = true;
+        latest = end;
+        from_run = *run - wait->distance;
+        from = wait->instr;
+    }
+    *run = from_run;
+    *instr = from;
+    return found;
+}
+
+static enum path_part part_of(const struct plan *p, uint32_t stream)
+{
+    return stream == plan_host_stream(p) ? PATH_HOST : (enum path_part)(stream % LANE_COUNT);
+}
+
+static void walk_path(const struct walk *w, uint64_t path_ns[PATH_PART_COUNT])
+{
+    uint32_t run = w->sim->runs - 1, at = 0;
+    for (uint32_t i = 1; i < w->sim->n_instrs; i++)
+        if (span(w, run, i)->end_ns > span(w, run, at)->end_ns)
+            at = i;
+    uint64_t until = span(w, run, at)->end_ns, cycle = w->sim->cycle_ns;
+    uint64_t begin = until > cycle ? until - cycle : 0;
+    for (bool more = true; more && until > begin;) {
+        uint64_t start = span(w, run, at)->start_ns;
+        enum path_part part = part_of(w->plan, w->program->instrs[at].stream);
+        if (start < begin)
+            start = begin;
+        if (start < until) {
+            path_ns[part] += until - start;
+            until = start;
+        }
+        more = step_back(w, &run, &at);
+    }
+}
+
+/* ---- without waits for memory ---- */
+
+/* The end of one run, from the state that the run before left: when each stream is free, when each copy is there. */
+static uint64_t run_roomy(const struct walk *w, uint32_t run, uint64_t *free_at, uint64_t *there_at)
+{
+    const struct plan_program *prog = w->program;
+    uint32_t places = w->plan->n_devices + 1;
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        const struct plan_operand *ops = &prog->operands[in->operand];
+        uint64_t at = free_at[in->stream];
+        if (in->kind == INSTR_DROP)
+            continue;
+        for (uint32_t k = 0; k < in->n_operands; k++) {
+            uint32_t loc = ops[k].loc == PLAN_HOST ? w->plan->n_devices : ops[k].loc;
+            uint64_t there = there_at[(size_t)ops[k].tensor * places + loc];
+            if (ops[k].access & ACCESS_READ && there > at)
+                at = there;
+        }
+        at += span(w, run, i)->end_ns - span(w, run, i)->start_ns;
+        free_at[in->stream] = at;
+        for (uint32_t k = 0; k < in->n_operands; k++) {
+            uint32_t loc = ops[k].loc == PLAN_HOST ? w->plan->n_devices : ops[k].loc;
+            if (ops[k].access & ACCESS_WRITE)
+                there_at[(size_t)ops[k].tensor * places + loc] = at;
+        }
+        end = at > end ? at : end;
+    }
+    return end;
+}
+
+static uint64_t price_of_room(const struct walk *w, struct arena *a)
+{
+    uint64_t *free_at = arena_alloc_array(a, plan_n_streams(w->plan), sizeof *free_at);
+    uint64_t *there_at =
+        arena_alloc_array(a, (size_t)w->plan->n_tensors * (w->plan->n_devices + 1), sizeof *there_at);
+    uint64_t first = 0, last = 0;
+    for (uint32_t run = 0; run < w->sim->runs; run++) {
+        last = run_roomy(w, run, free_at, there_at);
+        first = run == 0 ? last : first;
+    }
+    uint64_t cycle = w->sim->runs > 1 ? (last - first) / (w->sim->runs - 1) : last;
+    return w->sim->cycle_ns > cycle ? w->sim->cycle_ns - cycle : 0;
+}
+
+/* ---- what binds ---- */
+
+static enum binding binding_of(const struct why *y)
+{
+    uint64_t link = y->path_ns[PATH_IN] + y->path_ns[PATH_OUT];
+    uint64_t compute = y->path_ns[PATH_COMPUTE], peer = y->path_ns[PATH_PEER], host = y->path_ns[PATH_HOST];
+    double cycle = (double)y->cycle_ns;
+    if ((double)y->room_ns > ROOM_SHARE * cycle)
+        return BINDING_MEMORY;
+    if (compute >= link && compute >= peer && compute >= host)
+        return y->busiest * cycle >= BUSY_SHARE * (double)compute ? BINDING_COMPUTE : BINDING_BUBBLE;
+    return link >= peer && link >= host ? BINDING_LINK : peer >= host ? BINDING_PEER : BINDING_HOST;
+}
+
+void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret)
+{
+    struct arena *a = arena_create();
+    struct walk w = {.plan = p, .program = &p->programs[PROGRAM_CYCLE], .sim = cycle};
+    *ret = (struct why){.cycle_ns = cycle->cycle_ns};
+    link_streams(&w, a);
+    if (cycle->n_instrs > 0) {
+        walk_path(&w, ret->path_ns);
+        ret->room_ns = price_of_room(&w, a);
+    }
+    for (uint32_t d = 0; d < p->n_devices && cycle->cycle_ns > 0; d++) {
+        double share = (double)cycle->compute_ns[d] / cycle->runs / (double)cycle->cycle_ns;
+        ret->busiest = share > ret->busiest ? share : ret->busiest;
+    }
+    ret->binds = binding_of(ret);
+    arena_destroy(a);
+}
+
+/* ---- what would be ---- */
+
+int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret)
+{
+    if (m->n_devices + more_devices > DEVICE_MAX)
+        return -ERANGE;
+    *ret = *m;
+    ret->n_devices += more_devices;
+    for (uint32_t d = 0; d < ret->n_devices; d++) {
+        uint32_t like = d < m->n_devices ? d : m->n_devices - 1;
+        ret->capacity_bytes[d] = m->capacity_bytes[like] + more_bytes / PLAN_ALIGN * PLAN_ALIGN;
+    }
+    return 0;
+}
+
+void what_if_plan(const struct plan_request *request, struct what_if *ret)
+{
+    struct plan *p;
+    *ret = (struct what_if){0};
+    if (plan_make(request, &p, NULL, NULL) < 0)
+        return;
+    struct profile *prof = plan_profile(request);
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, request->machine);
+    *ret = (struct what_if){true, sim->cycle_ns, sim->bytes.in + sim->bytes.out};
+    sim_destroy(sim);
+    profile_destroy(prof);
+    plan_destroy(p);
+}
+
+void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective)
+{
+    bool worse =
+        objective == OBJECTIVE_BYTES ? w->host_bytes > at_hand->host_bytes : w->cycle_ns > at_hand->cycle_ns;
+    if (!w->fits || worse)
+        *w = *at_hand;
+}
+
+void why_report_settle(struct why_report *r)
+{
+    double now = (double)r->why.cycle_ns;
+    if (r->asked && r->memory.fits && (double)r->memory.cycle_ns < (1 - MORE_SHARE) * now)
+        r->why.binds = BINDING_MEMORY;
+}

@@ -1,0 +1,327 @@
+/* Invariants 10 and 3: what the plan says, against the graph, the leases and itself. Needs no execution.
+ *
+ * Numbers that are merely too large (host bytes, leases, peaks) are reported and the checks go on; an
+ * instruction that is not what it claims to be is refused, since executing it would only repeat that in other
+ * words.
+ */
+#include "base/bounded.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "scheduler/verify/verify_internal.h"
+
+#define NOTE(v, ...) violate(v, INVARIANT_AGREES, PROGRAM_ENTRY, PLAN_NONE, __VA_ARGS__)
+
+/* ---- memory: leases and the host pool ---- */
+
+static void agree_leases(struct verify *v)
+{
+    const struct plan *p = v->plan;
+    if (p->host_bytes > p->host_lease_bytes)
+        NOTE(v, "the host pool has %llu bytes, the lease is %llu", (unsigned long long)p->host_bytes,
+             (unsigned long long)p->host_lease_bytes);
+    if (p->host_lease_bytes > v->machine->host_bytes)
+        NOTE(v, "the host lease is %llu bytes, the machine gives %llu",
+             (unsigned long long)p->host_lease_bytes, (unsigned long long)v->machine->host_bytes);
+    for (uint32_t d = 0; d < p->n_devices; d++)
+        if (p->devices[d].lease_bytes > v->machine->capacity_bytes[d])
+            NOTE(v, "the lease of d%u is %llu bytes, the machine gives %llu", d,
+                 (unsigned long long)p->devices[d].lease_bytes,
+                 (unsigned long long)v->machine->capacity_bytes[d]);
+}
+
+struct slot {
+    uint64_t offset, end;
+    tensor_id tensor;
+};
+
+static int compare_slots(const void *a, const void *b)
+{
+    const struct slot *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* True when the tensor has a host slot whose extent makes sense; *ret is that. */
+static bool agree_slot(struct verify *v, tensor_id t, struct slot *ret)
+{
+    const struct plan_tensor *pt = &v->plan->tensors[t];
+    const struct graph_tensor *gt = &v->train->tensors[t];
+    bool none = pt->host_offset == PLAN_NO_HOST;
+    uint64_t length, end;
+    if (none != (pt->host_slots == 0))
+        NOTE(v, "%s has %u host slots and %s", name_tensor(v, t).s, pt->host_slots,
+             none ? "no offset" : "an offset");
+    else if (none && (gt->external || gt->persistent))
+        NOTE(v, "%s must have a host slot", name_tensor(v, t).s);
+    else if (!none && pt->host_slots != (gt->external ? PLAN_RING : 1))
+        NOTE(v, "%s has %u host slots instead of %u", name_tensor(v, t).s, pt->host_slots,
+             gt->external ? PLAN_RING : 1u);
+    else if (!none && pt->host_offset % PLAN_ALIGN != 0)
+        NOTE(v, "%s has the unaligned host offset %llu", name_tensor(v, t).s,
+             (unsigned long long)pt->host_offset);
+    else if (!none && (!checked_mul(round_up(pt->bytes, PLAN_ALIGN), pt->host_slots, &length) ||
+                       !checked_add(pt->host_offset, length, &end) || end > v->plan->host_bytes))
+        NOTE(v, "the host slot of %s at %llu does not fit in the pool of %llu bytes", name_tensor(v, t).s,
+             (unsigned long long)pt->host_offset, (unsigned long long)v->plan->host_bytes);
+    else if (!none) {
+        *ret = (struct slot){pt->host_offset, end, t};
+        return true;
+    }
+    return false;
+}
+
+static void agree_host_pool(struct verify *v)
+{
+    VEC(struct slot) slots = {0};
+    for (tensor_id t = 0; t < v->plan->n_tensors; t++) {
+        struct slot s;
+        if (agree_slot(v, t, &s))
+            vec_push(&slots, s);
+    }
+    if (slots.n > 1)
+        sort_array(slots.at, slots.n, sizeof *slots.at, compare_slots);
+    for (size_t i = 1; i < slots.n; i++)
+        if (slots.at[i].offset < slots.at[i - 1].end)
+            NOTE(v, "the host slots of %s and %s overlap at %llu", name_tensor(v, slots.at[i - 1].tensor).s,
+                 name_tensor(v, slots.at[i].tensor).s, (unsigned long long)slots.at[i].offset);
+    vec_free(&slots);
+}
+
+static void agree_boundary(struct verify *v)
+{
+    for (uint32_t i = 1; i < v->plan->n_boundary; i++) {
+        const struct plan_copy *a = &v->plan->boundary[i - 1], *b = a + 1;
+        bool sorted = a->device < b->device || (a->device == b->device && a->addr < b->addr);
+        if (!sorted)
+            refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE,
+                   "the boundary is not sorted: %s at %s is after %s at %s", name_tensor(v, b->tensor).s,
+                   name_place(b->device, b->addr).s, name_tensor(v, a->tensor).s,
+                   name_place(a->device, a->addr).s);
+        else if (a->device == b->device && b->addr - a->addr < a->end - a->begin)
+            refuse(v, INVARIANT_OVERLAP, PROGRAM_CYCLE, PLAN_NONE, "%s and %s overlap in the boundary, at %s",
+                   name_tensor(v, a->tensor).s, name_tensor(v, b->tensor).s,
+                   name_place(b->device, b->addr).s);
+    }
+}
+
+/* ---- instructions ---- */
+
+struct at { /* an instruction under check */
+    struct verify *v;
+    enum program_kind k;
+    uint32_t i;
+    const struct plan_instr *in;
+    const struct plan_operand *ops;
+};
+
+#define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)
+
+static struct name here(const struct at *a)
+{
+    return name_instr(a->v, a->k, a->i);
+}
+
+static void agree_host_operand(const struct at *a, const struct plan_operand *o)
+{
+    const struct plan_tensor *t = &a->v->plan->tensors[o->tensor];
+    if (o->loc != PLAN_HOST)
+        return;
+    if (t->host_offset == PLAN_NO_HOST)
+        BAD(a, "%s: %s has no host slot", here(a).s, name_tensor(a->v, o->tensor).s);
+    else if (o->addr != t->host_offset + o->begin)
+        BAD(a, "%s: %s is at %llu of the host pool, not at %llu", here(a).s,
+            name_range(a->v, o->tensor, o->begin, o->end).s, (unsigned long long)(t->host_offset + o->begin),
+            (unsigned long long)o->addr);
+}
+
+/* Where operand 0 and 1 of a move are, and how they are accessed; the lane, on the device of operand `of`. */
+static const struct move_shape {
+    bool from_host, to_host, within; /* within: on the same device */
+    enum lane lane;
+    int of;
+} move_shapes[INSTR_KIND_COUNT] = {
+    [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
+    [INSTR_SPILL] = {false, true, false, LANE_OUT, 0},
+    [INSTR_SEND] = {false, false, false, LANE_PEER, 0},
+    [INSTR_COPY] = {false, false, true, LANE_PEER, 0},
+};
+
+static bool is_move_of(const struct move_shape *s, const struct plan_operand *src,
+                       const struct plan_operand *dst)
+{
+    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && (src->loc == dst->loc) == s->within &&
+           (src->loc == PLAN_HOST) == s->from_host && (dst->loc == PLAN_HOST) == s->to_host;
+}
+
+static void agree_copy_move(const struct at *a)
+{
+    const struct move_shape *s = &move_shapes[a->in->kind];
+    if (a->in->n_operands != 2 || !is_move_of(s, &a->ops[0], &a->ops[1])) {
+        BAD(a, "%s: its operands are not those of a move of this kind", here(a).s);
+        return;
+    }
+    const struct plan_operand *src = &a->ops[0], *dst = &a->ops[1];
+    if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
+        BAD(a, "%s: moves %s to %s", here(a).s, name_range(a->v, src->tensor, src->begin, src->end).s,
+            name_range(a->v, dst->tensor, dst->begin, dst->end).s);
+    else if (s->within && src->addr == dst->addr)
+        BAD(a, "%s: copies %s at %s to where it is", here(a).s,
+            name_range(a->v, src->tensor, src->begin, src->end).s, name_place(src->loc, src->addr).s);
+    else if (a->in->stream != plan_stream(a->ops[s->of].loc, s->lane))
+        BAD(a, "%s: belongs on d%u.%s", here(a).s, a->ops[s->of].loc, lane_names[s->lane]);
+}
+
+static void agree_drop(const struct at *a)
+{
+    if (a->in->n_operands != 1 || a->ops[0].access != ACCESS_DROP || a->ops[0].loc == PLAN_HOST)
+        BAD(a, "%s: its operand is not that of a drop", here(a).s);
+    else if (a->in->stream / LANE_COUNT != a->ops[0].loc)
+        BAD(a, "%s: belongs on a stream of d%u", here(a).s, a->ops[0].loc);
+}
+
+static void agree_move(const struct at *a)
+{
+    if (a->in->layer != PLAN_NONE || a->in->micro != PLAN_NONE || a->in->replica != PLAN_NONE)
+        BAD(a, "%s: a move has no layer, micro-batch or replica", here(a).s);
+    else if (a->in->kind == INSTR_DROP)
+        agree_drop(a);
+    else
+        agree_copy_move(a);
+}
+
+/* Stream and place of a task; *ret is where its operands must be. */
+static bool agree_place(const struct at *a, const struct graph_task *task, uint32_t *ret)
+{
+    bool host = a->in->stream == plan_host_stream(a->v->plan);
+    if (!host && a->in->stream % LANE_COUNT != LANE_COMPUTE)
+        BAD(a, "%s: a task belongs on a compute lane", here(a).s);
+    else if (host && task->place == PLACE_DEVICE)
+        BAD(a, "%s: this task cannot run on the host", here(a).s);
+    else if (!host && task->place == PLACE_HOST)
+        BAD(a, "%s: this task cannot run on a device", here(a).s);
+    else {
+        *ret = host ? PLAN_HOST : a->in->stream / LANE_COUNT;
+        return true;
+    }
+    return false;
+}
+
+struct task_key {
+    uint32_t kind, layer, micro, replica, task;
+};
+
+static int compare_keys(const void *a, const void *b)
+{
+    const struct task_key *x = a, *y = b;
+    const uint32_t xs[4] = {x->kind, x->layer, x->micro, x->replica},
+                   ys[4] = {y->kind, y->layer, y->micro, y->replica};
+    for (int i = 0; i < 4; i++)
+        if (xs[i] != ys[i])
+            return xs[i] < ys[i] ? -1 : 1;
+    return 0;
+}
+
+static struct task_key *sort_tasks(const struct graph *g)
+{
+    struct task_key *keys = xcalloc((size_t)g->n_tasks + 1, sizeof *keys);
+    for (uint32_t t = 0; t < g->n_tasks; t++) {
+        const struct graph_task *gt = &g->tasks[t];
+        keys[t] = (struct task_key){gt->kind, gt->layer, gt->micro, gt->replica, t};
+    }
+    sort_array(keys, g->n_tasks, sizeof *keys, compare_keys);
+    return keys;
+}
+
+static void agree_task(const struct at *a, const struct graph *g, const struct task_key *keys)
+{
+    enum instr_kind kind = a->in->kind == INSTR_REC ? INSTR_FWD : a->in->kind;
+    struct task_key want = {kind, a->in->layer, a->in->micro, a->in->replica, 0};
+    const struct task_key *found = bsearch(&want, keys, g->n_tasks, sizeof *keys, compare_keys);
+    if (found == NULL) {
+        BAD(a, "%s: the graph has no such task", here(a).s);
+        return;
+    }
+    a->v->task_of[a->k][a->i] = found->task;
+    uint32_t loc;
+    if (agree_place(a, &g->tasks[found->task], &loc))
+        verify_operands(a->v, a->k, a->i, &g->tasks[found->task], loc);
+}
+
+static void agree_program(struct verify *v, enum program_kind k)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    const struct graph *g = verify_graph(v, k);
+    struct task_key *keys = g != NULL ? sort_tasks(g) : NULL;
+    bool tasks_allowed = k == PROGRAM_CYCLE || k == PROGRAM_EVAL; /* else [6], in verify_tasks */
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        struct at a = {v, k, i, in, prog->operands + in->operand};
+        bounded_poll();
+        if (in->kind >= INSTR_FETCH)
+            agree_move(&a);
+        else if (tasks_allowed)
+            agree_task(&a, g, keys);
+        for (uint32_t j = 0; j < in->n_operands; j++)
+            agree_host_operand(&a, &a.ops[j]);
+    }
+    xfree(keys);
+}
+
+void verify_agree(struct verify *v)
+{
+    agree_leases(v);
+    agree_host_pool(v);
+    agree_boundary(v);
+    for (int k = 0; k < PROGRAM_COUNT; k++)
+        agree_program(v, (enum program_kind)k);
+}
+
+/* ---- [3] ---- */
+
+/* That copies are aligned is seen when they come to be, in verify_copy.c. */
+static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        bounded_poll();
+        for (uint32_t j = 0; j < in->n_operands; j++) {
+            const struct plan_operand *o = &prog->operands[in->operand + j];
+            if (o->loc == PLAN_HOST)
+                continue;
+            uint64_t end = o->addr + operand_bytes(o), lease = v->plan->devices[o->loc].lease_bytes;
+            if (end > lease)
+                violate(v, INVARIANT_LEASE, k, i, "%s: %s at %s is outside the lease (%llu bytes)",
+                        name_instr(v, k, i).s, name_range(v, o->tensor, o->begin, o->end).s,
+                        name_place(o->loc, o->addr).s, (unsigned long long)lease);
+            else if (end > highest[o->loc])
+                highest[o->loc] = end;
+        }
+    }
+}
+
+/* Peaks are [10]: what the plan says of itself, against what its instructions use. Ranges that are outside
+ * anyway do not count, so that they are reported once. */
+void verify_lease(struct verify *v)
+{
+    const struct plan *p = v->plan;
+    uint64_t highest[DEVICE_MAX] = {0};
+    for (int k = 0; k < PROGRAM_COUNT; k++)
+        lease_program(v, (enum program_kind)k, highest);
+    for (uint32_t i = 0; i < p->n_boundary; i++) {
+        const struct plan_copy *c = &p->boundary[i];
+        if (c->addr + (c->end - c->begin) > p->devices[c->device].lease_bytes)
+            violate_tensor(v, INVARIANT_LEASE, PROGRAM_CYCLE, c->tensor,
+                           "%s at %s of the boundary is outside the lease",
+                           name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s);
+    }
+    for (uint32_t d = 0; d < p->n_devices; d++) {
+        if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)
+            violate(v, INVARIANT_LEASE, PROGRAM_ENTRY, PLAN_NONE,
+                    "the peak of d%u is %llu bytes, its lease %llu", d,
+                    (unsigned long long)p->devices[d].peak_bytes,
+                    (unsigned long long)p->devices[d].lease_bytes);
+        if (p->devices[d].peak_bytes < highest[d])
+            NOTE(v, "the peak of d%u is given as %llu bytes, but %llu are used", d,
+                 (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)highest[d]);
+    }
+}

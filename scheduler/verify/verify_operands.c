@@ -1,0 +1,193 @@
+/* Invariant 10 for the operands of tasks: they are the graph's, in the same order, with the same ranges, less the writes
+ * that may be left out.
+ *
+ * RED and UPD work element by element and may be done in shares: then all W and dW have the share's range, [b, e), and K
+ * the same of each of its parts. K is parts as long as W one behind another; where a profile says another size, it is one
+ * part, of which a share has what its range is of W, cut where it is aligned. A share of nothing has no operand. That the
+ * shares make up the whole is invariant 6.
+ */
+#include "scheduler/verify/verify_internal.h"
+
+struct at { /* an instruction under check */
+    struct verify *v;
+    enum program_kind k;
+    uint32_t i;
+    const struct plan_instr *in;
+    const struct plan_operand *ops;
+    const struct graph *g;
+    const struct graph_task *task;
+    uint32_t loc;                     /* where its operands must be */
+    const struct plan_operand *share; /* the operand whose range says which; NULL: a task without shares */
+};
+
+#define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)
+
+static struct name here(const struct at *a)
+{
+    return name_instr(a->v, a->k, a->i);
+}
+
+/* ---- shares ---- */
+
+static bool is_divided(enum tensor_kind k)
+{
+    return k == TENSOR_W || k == TENSOR_DW;
+}
+
+const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i)
+{
+    const struct plan_instr *in = &v->plan->programs[k].instrs[i];
+    const struct plan_operand *ops = &v->plan->programs[k].operands[in->operand];
+    for (uint32_t j = 0; (in->kind == INSTR_RED || in->kind == INSTR_UPD) && j < in->n_operands; j++)
+        if (is_divided(v->plan->tensors[ops[j].tensor].kind))
+            return &ops[j];
+    return NULL;
+}
+
+static uint64_t tensor_bytes(const struct at *a, tensor_id t)
+{
+    return a->v->plan->tensors[t].bytes;
+}
+
+static uint64_t state_parts(uint64_t w, uint64_t k)
+{
+    return k % w == 0 ? k / w : 1;
+}
+
+/* Where byte `at` of W is in a part of K that is not as long as W. */
+static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
+{
+    return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
+}
+
+/* Of part p of K, what belongs to the bytes begin..end of W. */
+static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
+{
+    if (k % w == 0) {
+        *begin += p * w;
+        *end += p * w;
+    } else {
+        *begin = proportion(*begin, w, k);
+        *end = proportion(*end, w, k);
+    }
+}
+
+static bool agree_state(const struct at *a, const struct plan_operand *ops, uint32_t n, tensor_id t)
+{
+    uint64_t w = tensor_bytes(a, a->share->tensor), k = tensor_bytes(a, t), parts = state_parts(w, k);
+    uint32_t m = 0;
+    for (uint64_t p = 0; p < parts; p++) {
+        uint64_t begin = a->share->begin, end = a->share->end;
+        share_of_state(w, k, p, &begin, &end);
+        if (begin == end)
+            continue;
+        if (m == n || ops[m].begin != begin || ops[m].end != end) {
+            BAD(a, "%s: of part %llu of %s its share is %llu..%llu", here(a).s, (unsigned long long)p,
+                name_tensor(a->v, t).s, (unsigned long long)begin, (unsigned long long)end);
+            return false;
+        }
+        m++;
+    }
+    if (m < n)
+        BAD(a, "%s: has no share in %s", here(a).s, name_range(a->v, t, ops[m].begin, ops[m].end).s);
+    return m == n;
+}
+
+static bool agree_share(const struct at *a, const struct plan_operand *o)
+{
+    const struct plan_operand *s = a->share;
+    if (o->begin != s->begin || o->end != s->end)
+        BAD(a, "%s: a share of %s, but of %s", here(a).s, name_range(a->v, s->tensor, s->begin, s->end).s,
+            name_range(a->v, o->tensor, o->begin, o->end).s);
+    else if (o->begin % PLAN_ALIGN != 0 || (o->end % PLAN_ALIGN != 0 && o->end != tensor_bytes(a, o->tensor)))
+        BAD(a, "%s: the share %s is not aligned", here(a).s, name_range(a->v, o->tensor, o->begin, o->end).s);
+    else
+        return true;
+    return false;
+}
+
+/* ---- ranges ---- */
+
+static bool agree_range(const struct at *a, const struct plan_operand *o, const struct graph_operand *go)
+{
+    if (o->begin == go->begin && o->end == go->end)
+        return true;
+    BAD(a, "%s: names %s, not %s", here(a).s, name_range(a->v, o->tensor, o->begin, o->end).s,
+        name_range(a->v, go->tensor, go->begin, go->end).s);
+    return false;
+}
+
+/* The n operands that stand for one of the graph's; none only where a share may have none. What does all of a task may name
+ * K as a whole or by its parts. */
+static bool agree_ranges(const struct at *a, const struct plan_operand *ops, uint32_t n,
+                         const struct graph_operand *go)
+{
+    enum tensor_kind kind = a->g->tensors[go->tensor].kind;
+    bool whole = a->share == NULL || operand_bytes(a->share) == tensor_bytes(a, a->share->tensor);
+    if (kind == TENSOR_K && a->share != NULL &&
+        !(whole && n == 1 && operand_bytes(ops) == tensor_bytes(a, go->tensor)))
+        return agree_state(a, ops, n, go->tensor);
+    if (n > 1) {
+        BAD(a, "%s: names %s twice", here(a).s, name_tensor(a->v, go->tensor).s);
+        return false;
+    }
+    return is_divided(kind) && !whole ? agree_share(a, ops) : agree_range(a, ops, go);
+}
+
+static bool agree_places(const struct at *a, const struct plan_operand *ops, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ops[i].loc != a->loc) {
+            BAD(a, "%s: its operand %s is on %s", here(a).s, name_tensor(a->v, ops[i].tensor).s,
+                name_place(ops[i].loc, ops[i].addr).s);
+            return false;
+        }
+    return true;
+}
+
+/* A forward needs its workspace: room beside the S that it saves, or, where it saves none, more. */
+static void agree_operands(const struct at *a)
+{
+    bool rec = a->in->kind == INSTR_REC;
+    bool saves = false, no_room = false;
+    uint32_t n = 0, writes = 0;
+    for (uint32_t j = 0; j < a->task->n_operands; j++) {
+        const struct graph_operand *go = &a->g->operands[a->task->operand + j];
+        uint32_t count = operands_for(&a->ops[n], a->in->n_operands - n, go);
+        enum tensor_kind kind = a->g->tensors[go->tensor].kind;
+        bool space = kind == TENSOR_WORK || kind == TENSOR_ROOM; /* S comes before them in every list */
+        if (space && (kind == TENSOR_ROOM) != saves)
+            continue;
+        if (count > 0 || (kind == TENSOR_K && a->share != NULL)) {
+            if (!agree_places(a, &a->ops[n], count) || !agree_ranges(a, &a->ops[n], count, go))
+                return;
+            writes += go->access != ACCESS_READ && !space;
+            saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;
+            n += count;
+        } else if (space) {
+            no_room = true;
+        } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
+            BAD(a, "%s: operand %u should be %s, %s", here(a).s, n, name_tensor(a->v, go->tensor).s,
+                go->access == ACCESS_READ    ? "read"
+                : go->access == ACCESS_WRITE ? "written"
+                                             : "read and written");
+            return;
+        }
+    }
+    if (n < a->in->n_operands)
+        BAD(a, "%s: has no business with %s", here(a).s, name_tensor(a->v, a->ops[n].tensor).s);
+    else if (rec && writes == 0)
+        BAD(a, "%s: recomputes nothing", here(a).s);
+    else if (no_room)
+        BAD(a, "%s: has no workspace%s", here(a).s, saves ? " beside S" : "");
+}
+
+void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
+                     uint32_t loc)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    const struct plan_instr *in = &prog->instrs[i];
+    const struct at a = {
+        v, k, i, in, prog->operands + in->operand, verify_graph(v, k), task, loc, share_operand(v, k, i)};
+    agree_operands(&a);
+}

@@ -1,0 +1,551 @@
+/* The unrolled execution: entry, max(distance) + 2 cycles, flush, one more cycle, exit; and eval on its own.
+ *
+ * So many cycles suffice: a path of happens-before goes from a run to the same or a later one, so how two
+ * runs are ordered is decided by the waits between them, and in the last cycle before the flush no wait
+ * reaches back to before the first.
+ *
+ * Each instruction is executed on what verify_copy.c keeps: reads are compared with the version that the
+ * graph asks for [1], writes make versions, moves carry them, drops must not lose the newest version of state
+ * [5]. Between programs the state is compared with the boundary [7] [9] and with what must be at home [9].
+ *
+ * Host copies of ring tensors are one for each step of the cycle, new in each run: that slots are reused only
+ * when their step is done is the executor's contract with loader and trainer (swap/exec.h).
+ */
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/bounded.h"
+#include "scheduler/verify/verify_internal.h"
+
+/* Clocks of the instructions that others wait for, of as many runs as their waits reach back. */
+struct trail {
+    size_t *first;   /* per instruction: its first clock */
+    uint32_t *count; /* and how many it has; 0: nobody waits for it */
+    uint32_t *clocks;
+};
+
+struct run { /* of one program */
+    struct state *st;
+    enum program_kind k;
+    const struct plan_program *prog;
+    struct trail trail;
+    uint32_t run;   /* which run this is, from 0 */
+    uint64_t steps; /* training steps before this run */
+};
+
+/* ---- clocks ---- */
+
+static void trail_init(struct trail *t, const struct plan_program *prog, uint32_t n_streams)
+{
+    size_t n = 0;
+    t->first = xcalloc((size_t)prog->n_instrs + 1, sizeof *t->first);
+    t->count = xcalloc((size_t)prog->n_instrs + 1, sizeof *t->count);
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        for (uint32_t j = 0; j < prog->instrs[i].n_waits; j++) {
+            const struct plan_wait *w = &prog->waits[prog->instrs[i].wait + j];
+            if (t->count[w->instr] < w->distance + 1)
+                t->count[w->instr] = w->distance + 1;
+        }
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        t->first[i] = n;
+        n += t->count[i];
+    }
+    t->clocks = xcalloc(n + 1, n_streams * sizeof *t->clocks);
+}
+
+static void trail_finish(struct trail *t)
+{
+    xfree(t->first);
+    xfree(t->count);
+    xfree(t->clocks);
+}
+
+static uint32_t *trail_clock(const struct run *r, uint32_t instr, uint32_t run)
+{
+    const struct trail *t = &r->trail;
+    return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
+}
+
+static void join(uint32_t *into, const uint32_t *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (from[i] > into[i])
+            into[i] = from[i];
+}
+
+/* Everything issued so far is done, and every stream knows it. */
+static void drain(struct state *st)
+{
+    for (uint32_t s = 1; s < st->n_streams; s++)
+        join(st->clocks, st->clocks + (size_t)s * st->n_streams, st->n_streams);
+    for (uint32_t s = 1; s < st->n_streams; s++)
+        memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
+}
+
+static void begin_instr(struct run *r, uint32_t i)
+{
+    struct state *st = r->st;
+    const struct plan_instr *in = &r->prog->instrs[i];
+    st->clock = st->clocks + (size_t)in->stream * st->n_streams;
+    for (uint32_t j = 0; j < in->n_waits; j++) {
+        const struct plan_wait *w = &r->prog->waits[in->wait + j];
+        if (w->distance <= r->run)
+            join(st->clock, trail_clock(r, w->instr, r->run - w->distance), st->n_streams);
+    }
+    st->now = (struct event){in->stream, ++st->clock[in->stream], i, (uint16_t)r->k, (uint16_t)r->run};
+}
+
+static void end_instr(struct run *r, uint32_t i)
+{
+    if (r->trail.count[i] > 0)
+        memcpy(trail_clock(r, i, r->run), r->st->clock, r->st->n_streams * sizeof *r->st->clock);
+}
+
+/* ---- one instruction ---- */
+
+#define ANY_VERSION UINT64_MAX /* a move carries what it finds */
+
+#define FOUND(r, invariant, ...) violate((r)->st->v, invariant, (r)->k, (r)->st->now.instr, __VA_ARGS__)
+
+static struct name here(const struct run *r)
+{
+    return name_instr(r->st->v, r->k, r->st->now.instr);
+}
+
+static uint32_t step_of(const struct run *r)
+{
+    return r->prog->instrs[r->st->now.instr].step;
+}
+
+static uint64_t base_of(const struct plan_operand *o)
+{
+    return o->loc == PLAN_HOST ? 0 : o->addr - o->begin;
+}
+
+static void raise_newest(struct state *st, tensor_id t, uint64_t version)
+{
+    if (version > st->newest[t])
+        st->newest[t] = version;
+}
+
+static void check_versions(struct run *r, struct copy *c, const struct plan_operand *o, uint64_t version)
+{
+    size_t last, first = copy_slice(c, o->begin, o->end, &last);
+    for (size_t i = first; i < last; i++) {
+        struct segment *s = &c->segments.at[i];
+        if (s->version != version)
+            FOUND(r, INVARIANT_RESIDENT, "%s needs version %llu of %s, but at %s is version %llu", here(r).s,
+                  (unsigned long long)version, name_range(r->st->v, o->tensor, s->begin, s->end).s,
+                  name_place(o->loc, o->addr).s, (unsigned long long)s->version);
+        if (s->version < version) /* one that is too new stays: lowering it would lose it */
+            s->version = version;
+    }
+}
+
+/* The copy that an operand names; NULL when there is none at its address. */
+static struct copy *named(struct run *r, const struct plan_operand *o)
+{
+    return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
+                               : copy_find(r->st, o->tensor, o->loc, base_of(o));
+}
+
+/* Where an operand's bytes are not at its address: another copy on the device that has them all, so probably is meant. */
+static struct copy *misplaced(struct state *st, const struct plan_operand *o)
+{
+    uint64_t begin, end;
+    for (struct copy *c = st->on_devices[o->tensor]; c != NULL; c = c->next)
+        if (c->loc == o->loc && !copy_gap(c, o->begin, o->end, &begin, &end))
+            return c;
+    return NULL;
+}
+
+/* Not all of the operand's bytes are at its address. Repairs that and returns the copy; NULL when another is meant. */
+static struct copy *report_missing(struct run *r, struct copy *c, const struct plan_operand *o,
+                                   uint64_t version)
+{
+    struct state *st = r->st;
+    const struct copy *other = misplaced(st, o);
+    uint64_t begin, end;
+    if (other != NULL) {
+        FOUND(r, INVARIANT_RESIDENT, "%s expects %s at %s, but it is at %s", here(r).s,
+              name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s,
+              name_place(o->loc, other->base + o->begin).s);
+        return NULL;
+    }
+    if (c == NULL)
+        c = copy_create(st, o->tensor, o->loc, base_of(o));
+    while (copy_gap(c, o->begin, o->end, &begin, &end)) {
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
+              name_range(st->v, o->tensor, begin, end).s, name_place(o->loc, o->addr + (begin - o->begin)).s);
+        copy_fill(st, c, begin, end, version);
+    }
+    return c;
+}
+
+/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired
+ * where it was not as it should be; NULL when it is at another address. */
+static struct copy *resident(struct run *r, const struct plan_operand *o, uint64_t version)
+{
+    struct state *st = r->st;
+    struct copy *c = named(r, o);
+    uint64_t begin, end;
+    if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end)) {
+        c = report_missing(r, c, o, version == ANY_VERSION ? st->newest[o->tensor] : version);
+        if (c == NULL)
+            return NULL;
+    }
+    if (version != ANY_VERSION)
+        check_versions(r, c, o, version);
+    return c;
+}
+
+/* The copy that a write goes to: the one that is there, or a new one. */
+static struct copy *destination(struct run *r, const struct plan_operand *o)
+{
+    struct copy *c = named(r, o);
+    return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
+}
+
+/* The version an operand of step s means: graph.h. */
+static uint64_t version_of(const struct run *r, tensor_id t, uint32_t count)
+{
+    return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
+}
+
+static void task_read(struct run *r, const struct plan_operand *o, const struct graph_operand *go)
+{
+    struct copy *c = resident(r, o, version_of(r, o->tensor, go->read_version));
+    if (c != NULL && o->access == ACCESS_READ) /* for RW the write is ordered after whatever a read is */
+        copy_read(r->st, c, o->begin, o->end);
+}
+
+static void task_write(struct run *r, const struct plan_operand *o, const struct graph_operand *go)
+{
+    struct state *st = r->st;
+    uint64_t version = version_of(r, o->tensor, go->write_version);
+    struct copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
+    raise_newest(st, o->tensor, version);
+    if (other != NULL) /* reported when it was read */
+        copy_fill(st, other, o->begin, o->end, version);
+    else
+        copy_write(st, destination(r, o), o->begin, o->end, version);
+}
+
+/* All reads come before all writes. Operands correspond as verify_agree found. */
+static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_ops,
+                     const struct graph_task *task)
+{
+    const struct graph_operand *gops = &r->st->graph->operands[task->operand];
+    for (int pass = 0; pass < 2; pass++) {
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < task->n_operands && n < n_ops; j++)
+            for (uint32_t end = n + operands_for(&ops[n], n_ops - n, &gops[j]); n < end; n++) {
+                if (pass == 0 && (ops[n].access & ACCESS_READ))
+                    task_read(r, &ops[n], &gops[j]);
+                if (pass == 1 && (ops[n].access & ACCESS_WRITE))
+                    task_write(r, &ops[n], &gops[j]);
+            }
+    }
+}
+
+/* The version that bytes of state have after a move: the moved one, unless a newer is destroyed by it [5]. */
+static uint64_t moved_version(struct run *r, struct copy *dst, const struct segment *piece)
+{
+    uint64_t version = piece->version;
+    for (size_t i = copy_seek(dst, piece->begin); i < dst->segments.n; i++) {
+        const struct segment *s = &dst->segments.at[i];
+        if (s->begin >= piece->end)
+            break;
+        if (s->version <= version)
+            continue;
+        FOUND(r, INVARIANT_DIRTY, "%s overwrites version %llu of %s on %s by version %llu", here(r).s,
+              (unsigned long long)s->version, name_tensor(r->st->v, dst->tensor).s,
+              name_place(dst->loc, dst->base + s->begin).s, (unsigned long long)piece->version);
+        version = s->version;
+    }
+    return version;
+}
+
+static void run_move(struct run *r, const struct plan_operand *from, const struct plan_operand *to)
+{
+    struct state *st = r->st;
+    struct copy *src = resident(r, from, ANY_VERSION);
+    struct copy *dst = destination(r, to);
+    if (src == NULL) { /* reported; what arrives is what should have */
+        copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
+        return;
+    }
+    copy_read(st, src, from->begin, from->end);
+    size_t last, first = copy_slice(src, from->begin, from->end, &last);
+    for (size_t i = first; i < last; i++) {
+        const struct segment *s = &src->segments.at[i];
+        uint64_t version = st->graph->tensors[to->tensor].persistent ? moved_version(r, dst, s) : s->version;
+        copy_write(st, dst, s->begin, s->end, version);
+    }
+}
+
+/* The end of the bytes from `at` on that a copy has in this version or a newer one; `at` when it does not. */
+static uint64_t covers(const struct copy *c, uint64_t at, uint64_t version)
+{
+    size_t i = copy_seek(c, at);
+    if (i == c->segments.n || c->segments.at[i].begin > at || c->segments.at[i].version < version)
+        return at;
+    return c->segments.at[i].end;
+}
+
+/* Does no other copy have these bytes in this version? */
+static bool is_last(struct state *st, const struct copy *c, const struct segment *s)
+{
+    uint64_t at = s->begin;
+    while (at < s->end) {
+        uint64_t next = covers(copy_home(st, c->tensor, 0), at, s->version);
+        for (const struct copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
+            if (o != c)
+                next = covers(o, at, s->version);
+        if (next == at)
+            return true;
+        at = next;
+    }
+    return false;
+}
+
+static void check_not_last(struct run *r, struct copy *c, uint64_t begin, uint64_t end)
+{
+    struct state *st = r->st;
+    size_t last, first = copy_slice(c, begin, end, &last);
+    for (size_t i = first; i < last; i++) {
+        const struct segment *s = &c->segments.at[i];
+        if (!is_last(st, c, s))
+            continue;
+        FOUND(r, INVARIANT_DIRTY, "%s drops the only copy of %s in version %llu, at %s", here(r).s,
+              name_range(st->v, c->tensor, s->begin, s->end).s, (unsigned long long)s->version,
+              name_place(c->loc, c->base + s->begin).s);
+        copy_fill(st, copy_home(st, c->tensor, 0), s->begin, s->end, s->version);
+    }
+}
+
+static void run_drop(struct run *r, const struct plan_operand *o)
+{
+    struct state *st = r->st;
+    struct copy *c = named(r, o);
+    uint64_t begin, end;
+    if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end))
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
+              name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s);
+    if (c == NULL && (c = misplaced(st, o)) == NULL)
+        return;
+    if (st->graph->tensors[o->tensor].persistent)
+        check_not_last(r, c, o->begin, o->end);
+    copy_drop(st, c, o->begin, o->end);
+}
+
+static void run_instrs(struct run *r)
+{
+    for (uint32_t i = 0; i < r->prog->n_instrs; i++) {
+        const struct plan_instr *in = &r->prog->instrs[i];
+        const struct plan_operand *ops = &r->prog->operands[in->operand];
+        bounded_poll();
+        begin_instr(r, i);
+        if (in->kind == INSTR_DROP)
+            run_drop(r, ops);
+        else if (instr_is_move(in->kind))
+            run_move(r, &ops[0], &ops[1]);
+        else
+            run_task(r, ops, in->n_operands, &r->st->graph->tasks[r->st->v->task_of[r->k][i]]);
+        end_instr(r, i);
+    }
+}
+
+/* ---- between programs ---- */
+
+static bool copy_newest(const struct state *st, const struct copy *c, uint64_t begin, uint64_t end)
+{
+    uint64_t b, e;
+    if (copy_gap(c, begin, end, &b, &e))
+        return false;
+    for (size_t i = copy_seek(c, begin); i < c->segments.n && c->segments.at[i].begin < end; i++)
+        if (c->segments.at[i].version != st->newest[c->tensor])
+            return false;
+    return true;
+}
+
+/* The live copies are these and no others, each the newest. What is there and should not be stays, since
+ * either it or the list may be wrong, but is not reported again. Ranges of the list do not overlap: their bytes add up. */
+static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
+{
+    struct state *st = r->st;
+    bounded_poll_steps(st->live.n + n);
+    uint64_t *wanted =
+        xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
+    for (uint32_t i = 0; i < n; i++) {
+        const struct plan_copy *b = &copies[i];
+        struct copy *c = copy_find(st, b->tensor, b->device, b->addr - b->begin);
+        if (c == NULL || !copy_newest(st, c, b->begin, b->end)) {
+            violate_tensor(st->v, invariant, r->k, b->tensor,
+                           "after %s the newest %s should be at %s, as in the boundary",
+                           program_kind_names[r->k], name_range(st->v, b->tensor, b->begin, b->end).s,
+                           name_place(b->device, b->addr).s);
+            if (c == NULL)
+                c = copy_create(st, b->tensor, b->device, b->addr - b->begin);
+            copy_fill(st, c, b->begin, b->end, st->newest[b->tensor]);
+        }
+        wanted[c->index] += b->end - b->begin;
+    }
+    for (size_t i = 0; i < st->live.n; i++) {
+        struct copy *c = st->live.at[i];
+        if (copy_bytes(c) == wanted[i] || c->clobbered)
+            continue;
+        violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
+                       program_kind_names[r->k], name_tensor(st->v, c->tensor).s,
+                       name_place(c->loc, c->base + c->segments.at[0].begin).s);
+        c->clobbered = true;
+    }
+    xfree(wanted);
+}
+
+static void check_home(struct run *r)
+{
+    struct state *st = r->st;
+    for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
+        struct copy *c = copy_home(st, t, 0);
+        uint64_t bytes = st->graph->tensors[t].bytes;
+        if (!st->graph->tensors[t].persistent || copy_newest(st, c, 0, bytes))
+            continue;
+        violate_tensor(st->v, INVARIANT_HOME, r->k, t,
+                       "after %s the host copy of %s is not the newest, version %llu",
+                       program_kind_names[r->k], name_tensor(st->v, t).s, (unsigned long long)st->newest[t]);
+        copy_fill(st, c, 0, bytes, st->newest[t]);
+    }
+}
+
+/* Ring tensors at the start of a run: inputs are there, in the slot of their step; results are not. */
+static void reset_ring(struct run *r, const bool *output, bool loaded)
+{
+    struct state *st = r->st;
+    for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
+        const struct graph_tensor *gt = &st->graph->tensors[t];
+        bounded_poll();
+        for (uint32_t s = 0; gt->external && s < st->steps; s++) {
+            struct copy *c = copy_home(st, t, s);
+            uint64_t version = (r->steps + s) * gt->writes_per_step + 1;
+            copy_forget(st, c, 0, UINT64_MAX);
+            if (!loaded || output[t])
+                continue;
+            copy_fill(st, c, 0, gt->bytes, version);
+            raise_newest(st, t, version);
+        }
+    }
+}
+
+/* Results of each step are at the host, where the trainer reads them. */
+static void check_results(struct run *r, const bool *output)
+{
+    struct state *st = r->st;
+    for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
+        const struct graph_tensor *gt = &st->graph->tensors[t];
+        for (uint32_t s = 0; output[t] && s < st->steps; s++) {
+            const struct copy *c = copy_home(st, t, s);
+            uint64_t version = (r->steps + s + 1) * gt->writes_per_step, b, e;
+            bool there = !copy_gap(c, 0, gt->bytes, &b, &e);
+            for (size_t i = 0; there && i < c->segments.n; i++)
+                there = c->segments.at[i].version == version;
+            if (!there)
+                violate_tensor(st->v, INVARIANT_HOME, r->k, t,
+                               "after %s the %s of its step %u is not at the host", program_kind_names[r->k],
+                               name_tensor(st->v, t).s, s);
+        }
+    }
+}
+
+/* External tensors that tasks write: results. The others are inputs. */
+static bool *find_outputs(const struct graph *g)
+{
+    bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);
+    for (uint32_t i = 0; i < g->n_tasks; i++)
+        for (uint32_t j = 0; j < g->tasks[i].n_operands; j++) {
+            const struct graph_operand *o = &g->operands[g->tasks[i].operand + j];
+            if (o->access != ACCESS_READ && g->tensors[o->tensor].external)
+                output[o->tensor] = true;
+        }
+    return output;
+}
+
+/* ---- the programs in order ---- */
+
+static void run_init(struct run *r, struct state *st, enum program_kind k)
+{
+    *r = (struct run){.st = st, .k = k, .prog = &st->plan->programs[k]};
+    trail_init(&r->trail, r->prog, st->n_streams);
+}
+
+static void fill_home(struct state *st)
+{
+    for (tensor_id t = 0; t < st->graph->n_tensors; t++)
+        if (st->graph->tensors[t].persistent)
+            copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
+}
+
+static void run_drained(struct state *st, enum program_kind k, const bool *output)
+{
+    const struct plan *p = st->plan;
+    struct run r;
+    run_init(&r, st, k);
+    drain(st);
+    reset_ring(&r, output, k == PROGRAM_EVAL);
+    run_instrs(&r);
+    drain(st);
+    if (k == PROGRAM_EVAL)
+        check_results(&r, output);
+    if (k != PROGRAM_ENTRY)
+        check_home(&r);
+    bool empty = k == PROGRAM_EXIT || k == PROGRAM_EVAL;
+    check_copies(&r, p->boundary, empty ? 0 : p->n_boundary, INVARIANT_HOME);
+    trail_finish(&r.trail);
+}
+
+static void run_cycle(struct run *r, const bool *output)
+{
+    reset_ring(r, output, true);
+    run_instrs(r);
+    check_results(r, output);
+    check_copies(r, r->st->plan->boundary, r->st->plan->n_boundary, INVARIANT_BOUNDARY);
+    r->run++;
+    r->steps += r->st->steps;
+}
+
+static void run_training(struct verify *v)
+{
+    struct state st;
+    struct run cycle;
+    bool *output = find_outputs(v->train);
+    state_init(&st, v, v->train, v->plan->steps);
+    run_init(&cycle, &st, PROGRAM_CYCLE);
+    fill_home(&st);
+    run_drained(&st, PROGRAM_ENTRY, output);
+    for (uint32_t i = 0; i < v->max_distance + 2; i++)
+        run_cycle(&cycle, output);
+    run_drained(&st, PROGRAM_FLUSH, output);
+    run_cycle(&cycle, output);
+    run_drained(&st, PROGRAM_EXIT, output);
+    trail_finish(&cycle.trail);
+    state_finish(&st);
+    xfree(output);
+}
+
+static void run_evaluation(struct verify *v)
+{
+    struct state st;
+    bool *output = find_outputs(v->eval);
+    state_init(&st, v, v->eval, 1);
+    fill_home(&st);
+    run_drained(&st, PROGRAM_EVAL, output);
+    state_finish(&st);
+    xfree(output);
+}
+
+void verify_run(struct verify *v)
+{
+    run_training(v);
+    if (v->eval != NULL)
+        run_evaluation(v);
+}

@@ -1,0 +1,314 @@
+/* Invariant 6: the program has the method's tasks, each once per step, and sums in the fixed order. Invariant
+ * 8: waits point backwards. Needs no execution; relies on verify_agree for the task of each instruction.
+ *
+ * "In order" means issue order: that accesses to one tensor also happen in issue order is invariant 4.
+ */
+#include "base/bounded.h"
+#include "base/sort.h"
+#include "scheduler/verify/verify_internal.h"
+
+/* ---- [6] ---- */
+
+static void tasks_none(struct verify *v, enum program_kind k)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        if (prog->instrs[i].kind < INSTR_FETCH)
+            refuse(v, INVARIANT_TASKS, k, i, "%s: %s has no tasks", name_instr(v, k, i).s,
+                   program_kind_names[k]);
+}
+
+/* A REC may write what lives within the step only: nothing that survives it, nothing that others see. */
+static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    const struct plan_instr *in = &prog->instrs[i];
+    const struct graph *g = verify_graph(v, k);
+    for (uint32_t j = 0; j < in->n_operands; j++) {
+        const struct plan_operand *o = &prog->operands[in->operand + j];
+        const struct graph_tensor *t = &g->tensors[o->tensor];
+        if (o->access != ACCESS_READ && (t->persistent || t->external))
+            refuse(v, INVARIANT_TASKS, k, i, "%s: a recomputation writes %s", name_instr(v, k, i).s,
+                   name_tensor(v, o->tensor).s);
+    }
+}
+
+/* ---- shares of RED and UPD ---- */
+
+struct share { /* an instruction that does a part of a task */
+    uint32_t step, task, instr;
+    uint64_t begin, end;
+};
+
+typedef VEC(struct share) share_vec;
+
+static int compare_keys(const uint64_t *x, const uint64_t *y, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return 0;
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+    const struct share *x = a, *y = b;
+    const uint64_t xs[4] = {x->step, x->task, x->begin, x->instr},
+                   ys[4] = {y->step, y->task, y->begin, y->instr};
+    return compare_keys(xs, ys, 4);
+}
+
+/* True when the instruction does less than all of its task; *ret is that. */
+static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
+{
+    const struct plan_operand *o = share_operand(v, k, i);
+    if (o == NULL || operand_bytes(o) == v->plan->tensors[o->tensor].bytes)
+        return false;
+    *ret = (struct share){v->plan->programs[k].instrs[i].step, v->task_of[k][i], i, o->begin, o->end};
+    return true;
+}
+
+static void tasks_report_bytes(struct verify *v, enum program_kind k, const struct share *s, uint64_t begin,
+                               uint64_t end, bool twice)
+{
+    const struct graph_task *t = &verify_graph(v, k)->tasks[s->task];
+    const char *done = t->kind == INSTR_RED ? "added" : "updated";
+    if (twice)
+        refuse(v, INVARIANT_TASKS, k, s->instr, "%s: bytes %llu..%llu are %s twice in step %u",
+               name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
+    else
+        refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: bytes %llu..%llu are never %s in step %u",
+               name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
+}
+
+/* n shares of one task in one step, ascending: they make up the whole. */
+static void tasks_whole(struct verify *v, enum program_kind k, const struct share *s, size_t n)
+{
+    const struct plan_operand *o = share_operand(v, k, s->instr);
+    uint64_t bytes = v->plan->tensors[o->tensor].bytes, done = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i].begin > done)
+            tasks_report_bytes(v, k, &s[i], done, s[i].begin, false);
+        else if (s[i].begin < done)
+            tasks_report_bytes(v, k, &s[i], s[i].begin, s[i].end < done ? s[i].end : done, true);
+        if (s[i].end > done)
+            done = s[i].end;
+    }
+    if (done < bytes)
+        tasks_report_bytes(v, k, s, done, bytes, false);
+}
+
+/* seen: tasks of each step that some instruction does all of; here those join that are done in shares. */
+static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
+{
+    uint32_t n_tasks = verify_graph(v, k)->n_tasks;
+    if (shares->n > 1)
+        sort_array(shares->at, shares->n, sizeof *shares->at, compare_shares);
+    for (size_t i = 0, end; i < shares->n; i = end) {
+        struct share *s = &shares->at[i];
+        bool *all = &seen[(size_t)s->step * n_tasks + s->task];
+        for (end = i + 1;
+             end < shares->n && s->step == shares->at[end].step && s->task == shares->at[end].task;)
+            end++;
+        if (*all)
+            tasks_report_bytes(v, k, s, s->begin, s->end, true);
+        else
+            tasks_whole(v, k, s, end - i);
+        *all = true;
+    }
+}
+
+/* ---- each task exactly once per step ---- */
+
+static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    const struct graph *g = verify_graph(v, k);
+    if ((uint64_t)g->n_tasks * steps >
+        (uint64_t)prog->n_instrs + g->n_tasks) { /* also bounds the table below */
+        refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: %u instructions cannot be %u tasks in each of %u steps",
+               program_kind_names[k], prog->n_instrs, g->n_tasks, steps);
+        return;
+    }
+    size_t n = (size_t)g->n_tasks * steps;
+    bool *seen = xcalloc(n + 1, sizeof *seen);
+    share_vec shares = {0};
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        uint32_t task = v->task_of[k][i];
+        struct share share;
+        bounded_poll();
+        if (task == PLAN_NONE || prog->instrs[i].kind == INSTR_REC)
+            continue;
+        if (tasks_share(v, k, i, &share)) {
+            vec_push(&shares, share);
+            continue;
+        }
+        bool *s = &seen[(size_t)prog->instrs[i].step * g->n_tasks + task];
+        if (*s)
+            refuse(v, INVARIANT_TASKS, k, i, "%s: a second time in the same step", name_instr(v, k, i).s);
+        *s = true;
+    }
+    tasks_shares(v, k, &shares, seen);
+    for (size_t j = 0; j < n; j++)
+        if (!seen[j])
+            refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: no %s in step %u", program_kind_names[k],
+                   name_task(&g->tasks[j % g->n_tasks]).s, (uint32_t)(j / g->n_tasks));
+    vec_free(&shares);
+    xfree(seen);
+}
+
+/* ---- the writers of a byte in the order of the graph: ascending micro-batches and replicas in a sum ---- */
+
+struct write { /* of a part of a tensor, or of one that is written in parts */
+    uint32_t step;
+    tensor_id tensor;
+    uint32_t instr, version;
+    uint64_t begin, end;
+};
+
+typedef VEC(struct write) write_vec;
+
+static int compare_writes(const void *a, const void *b)
+{
+    const struct write *x = a, *y = b;
+    const uint64_t xs[4] = {x->step, x->tensor, x->instr, x->begin},
+                   ys[4] = {y->step, y->tensor, y->instr, y->begin};
+    return compare_keys(xs, ys, 4);
+}
+
+static void tasks_report_order(struct verify *v, enum program_kind k, const struct write *w, uint32_t after)
+{
+    refuse(v, INVARIANT_TASKS, k, w->instr, "%s: write %u of %s in this step, issued after write %u",
+           name_instr(v, k, w->instr).s, w->version, name_range(v, w->tensor, w->begin, w->end).s, after);
+}
+
+typedef void write_fn(struct verify *v, enum program_kind k, struct write w, void *ctx);
+
+/* All writes of tasks, in issue order. */
+static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn, void *ctx)
+{
+    const struct plan_program *prog = &v->plan->programs[k];
+    const struct graph *g = verify_graph(v, k);
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        const struct plan_operand *ops = &prog->operands[in->operand];
+        if (v->task_of[k][i] == PLAN_NONE || in->kind == INSTR_REC)
+            continue;
+        const struct graph_task *task = &g->tasks[v->task_of[k][i]];
+        for (uint32_t j = 0, n = 0; j < task->n_operands; j++) {
+            const struct graph_operand *go = &g->operands[task->operand + j];
+            for (uint32_t end = n + operands_for(&ops[n], in->n_operands - n, go); n < end; n++)
+                if (go->access != ACCESS_READ)
+                    fn(v, k,
+                       (struct write){in->step, go->tensor, i, go->write_version, ops[n].begin, ops[n].end},
+                       ctx);
+        }
+    }
+}
+
+struct writers {
+    uint32_t n_tensors;
+    bool *in_parts;   /* per tensor: some write is of a part of it */
+    write_vec writes; /* of these tensors */
+    uint32_t *last;   /* [step][tensor], of the others: the last write so far */
+};
+
+static void note_parts(struct verify *v, enum program_kind k, struct write w, void *ctx)
+{
+    struct writers *o = ctx;
+    (void)k;
+    o->in_parts[w.tensor] |= w.end - w.begin != v->plan->tensors[w.tensor].bytes;
+}
+
+static void check_write(struct verify *v, enum program_kind k, struct write w, void *ctx)
+{
+    struct writers *o = ctx;
+    uint32_t *last = &o->last[(size_t)w.step * o->n_tensors + w.tensor];
+    if (o->in_parts[w.tensor]) {
+        vec_push(&o->writes, w);
+        return;
+    }
+    if (w.version <= *last)
+        tasks_report_order(v, k, &w, *last);
+    *last = w.version;
+}
+
+/* Writes of one tensor in one step, byte by byte. A copy that is nowhere remembers which bytes have which version. */
+static void check_bytes(struct verify *v, enum program_kind k, const struct write *w, size_t n)
+{
+    struct copy bytes = {.loc = PLAN_HOST};
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = copy_seek(&bytes, w[i].begin);
+             j < bytes.segments.n && bytes.segments.at[j].begin < w[i].end; j++)
+            if (bytes.segments.at[j].version >= w[i].version)
+                tasks_report_order(v, k, &w[i], (uint32_t)bytes.segments.at[j].version);
+        copy_fill(NULL, &bytes, w[i].begin, w[i].end, w[i].version);
+    }
+    copy_forget(NULL, &bytes, 0, UINT64_MAX);
+    vec_free(&bytes.segments);
+}
+
+static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
+{
+    const struct graph *g = verify_graph(v, k);
+    struct writers o = {.n_tensors = g->n_tensors,
+                        .in_parts = xcalloc((size_t)g->n_tensors + 1, sizeof *o.in_parts),
+                        .last = xcalloc((size_t)g->n_tensors * steps + 1, sizeof *o.last)};
+    tasks_each_write(v, k, note_parts, &o);
+    tasks_each_write(v, k, check_write, &o);
+    if (o.writes.n > 1)
+        sort_array(o.writes.at, o.writes.n, sizeof *o.writes.at, compare_writes);
+    for (size_t i = 0, end; i < o.writes.n; i = end) {
+        const struct write *w = &o.writes.at[i];
+        for (end = i + 1;
+             end < o.writes.n && o.writes.at[end].step == w->step && o.writes.at[end].tensor == w->tensor;)
+            end++;
+        check_bytes(v, k, w, end - i);
+    }
+    vec_free(&o.writes);
+    xfree(o.in_parts);
+    xfree(o.last);
+}
+
+static void tasks_program(struct verify *v, enum program_kind k, uint32_t steps)
+{
+    for (uint32_t i = 0; i < v->plan->programs[k].n_instrs; i++)
+        if (v->plan->programs[k].instrs[i].kind == INSTR_REC)
+            tasks_rec(v, k, i);
+    tasks_once(v, k, steps);
+    if (!v->stop)
+        tasks_ordered(v, k, steps);
+}
+
+void verify_tasks(struct verify *v)
+{
+    tasks_none(v, PROGRAM_ENTRY);
+    tasks_none(v, PROGRAM_FLUSH);
+    tasks_none(v, PROGRAM_EXIT);
+    tasks_program(v, PROGRAM_CYCLE, v->plan->steps);
+    if (v->eval != NULL)
+        tasks_program(v, PROGRAM_EVAL, 1);
+}
+
+/* ---- [8] ---- */
+
+void verify_waits(struct verify *v)
+{
+    for (int k = 0; k < PROGRAM_COUNT; k++) {
+        const struct plan_program *prog = &v->plan->programs[k];
+        for (uint32_t i = 0; i < prog->n_instrs; i++)
+            for (uint32_t j = 0; j < prog->instrs[i].n_waits; j++) {
+                const struct plan_wait *w = &prog->waits[prog->instrs[i].wait + j];
+                if (w->distance == 0 && w->instr >= i)
+                    refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,
+                           "%s waits for #%u, which is not before it",
+                           name_instr(v, (enum program_kind)k, i).s, w->instr);
+                else if (w->distance > 0 && k != PROGRAM_CYCLE)
+                    refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,
+                           "%s waits for #%u of an earlier run, but only cycles follow each other",
+                           name_instr(v, (enum program_kind)k, i).s, w->instr);
+                else if (w->distance > v->max_distance)
+                    v->max_distance = w->distance;
+            }
+    }
+}
