@@ -103,8 +103,9 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
         snprintf(text, sizeof text, "about %.4g", v);
     else
         json_format_number(v, text, sizeof text);
-    return err_set_at(err, -EINVAL, path, "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found %s%s",
-                      text, advice);
+    return err_set_at(err, -EINVAL, path,
+                      "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found %s%s", text,
+                      advice);
 }
 
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err)

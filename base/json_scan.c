@@ -43,9 +43,9 @@ struct scan {
     enum expect expect;
     char open[JSON_MAX_DEPTH]; /* '{' or '[' */
     int depth;
-    size_t nodes;     /* values that began */
-    bool wanted;      /* the member that is being read is options->find, of the outermost object */
-    size_t value;     /* where its value begins */
+    size_t nodes; /* values that began */
+    bool wanted;  /* the member that is being read is options->find, of the outermost object */
+    size_t value; /* where its value begins */
 };
 
 /* ------------------------------------------------------------------------------------------ messages */
@@ -464,7 +464,8 @@ static int step(struct scan *s)
     return fail_unexpected(s, "the end of the document");
 }
 
-int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options, struct err *err)
+int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
+              struct err *err)
 {
     struct scan s = {.text = (const unsigned char *)text,
                      .bytes = bytes,

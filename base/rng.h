@@ -26,7 +26,16 @@
 #define RNG_INLINE static inline /* kernels/cuda/ compiles the same code for devices */
 #endif
 
-enum rng_purpose { RNG_INIT, RNG_DROPOUT, RNG_SHUFFLE, RNG_DATA, RNG_TEST, RNG_SAMPLE, RNG_SCORES, RNG_PURPOSE_COUNT };
+enum rng_purpose {
+    RNG_INIT,
+    RNG_DROPOUT,
+    RNG_SHUFFLE,
+    RNG_DATA,
+    RNG_TEST,
+    RNG_SAMPLE,
+    RNG_SCORES,
+    RNG_PURPOSE_COUNT
+};
 
 struct rng_block {
     uint32_t v[4];

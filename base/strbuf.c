@@ -36,7 +36,7 @@ void strbuf_fail(struct strbuf *b)
 
 static bool grow(struct strbuf *b, size_t cap)
 {
-    char *at = b->mode == STRBUF_ABORTS ? xrealloc(b->at, cap)
+    char *at = b->mode == STRBUF_ABORTS  ? xrealloc(b->at, cap)
                : b->mode == STRBUF_FAILS ? mem_realloc(b->at, cap)
                                          : NULL;
 

@@ -119,8 +119,8 @@ static int take_answer(struct wire_msg *m, enum wire_code *ret_code, struct err 
     return 0;
 }
 
-static int take_id(struct wire_msg *m, const char *line, const struct json_span *span, enum wire_code *ret_code,
-                   struct err *err)
+static int take_id(struct wire_msg *m, const char *line, const struct json_span *span,
+                   enum wire_code *ret_code, struct err *err)
 {
     const struct json *id = json_get(m->doc, "id");
     size_t n = span->end - span->begin;
@@ -142,13 +142,14 @@ static int refuse_whole(struct wire_msg *m, const char *line, const struct json_
 {
     size_t n = id->end - id->begin;
     *ret_code = r == -ENOMEM ? WIRE_INTERNAL : WIRE_PARSE_ERROR;
-    if ((r == -ENOMEM || r == -E2BIG) && n > 0 && n <= WIRE_ID_MAX && strchr("\"-0123456789", line[id->begin]) != NULL)
+    if ((r == -ENOMEM || r == -E2BIG) && n > 0 && n <= WIRE_ID_MAX &&
+        strchr("\"-0123456789", line[id->begin]) != NULL)
         memcpy(m->id, line + id->begin, n);
     return r;
 }
 
-int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret, enum wire_code *ret_code,
-               struct err *err)
+int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
+               enum wire_code *ret_code, struct err *err)
 {
     const char *version = NULL;
     struct json_span id;

@@ -75,8 +75,8 @@ enum wire_code {
 
 /* `max_nodes`: the most JSON values in the line; 0: any number. On failure *ret_code is the JSON-RPC code, and ret->id is
  * set where the message had one, unless the line is not JSON. wire_msg_finish is due after a failure too. */
-int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret, enum wire_code *ret_code,
-               struct err *err);
+int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
+               enum wire_code *ret_code, struct err *err);
 void wire_msg_finish(struct wire_msg *m); /* takes a zeroed one */
 /* The id as a number; false when it is something else, or beyond JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);

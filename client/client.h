@@ -38,8 +38,9 @@ struct command {
 /* The table, alphabetized; ends with NULL. */
 extern const struct command *const commands[];
 
-extern const struct command cmd_backup, cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help, cmd_logs, cmd_ls,
-    cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait, cmd_watch;
+extern const struct command cmd_backup, cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help, cmd_logs,
+    cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
+    cmd_watch;
 
 /* Help of one command, and the overview. Each returns an exit code. */
 int help_command(const struct command *command);

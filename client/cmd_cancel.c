@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/get.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 

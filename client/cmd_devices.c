@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/client.h"
 #include "base/get.h"
+#include "client/client.h"
 #include "client/show.h"
 #include "client/term.h"
 

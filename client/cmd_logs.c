@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/get.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "base/get.h"
 #include "client/show.h"
 
 #define CHUNK_BYTES 65536

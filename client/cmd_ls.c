@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/get.h"
 #include "client/client.h"
 #include "client/follow.h"
-#include "base/get.h"
 #include "client/show.h"
 #include "client/term.h"
 
@@ -135,7 +135,8 @@ static int add_page(struct listing *l, struct tutti *t, uint64_t *after, bool *m
     uint64_t id, before = *after;
     strbuf_addf(&params, "{\"after\":%" PRIu64, *after);
     if (!l->all && !l->older_daemon)
-        strbuf_addf(&params, ",\"ended_after_ms\":%" PRIu64, l->now_ms > DAY_MS ? l->now_ms - (uint64_t)DAY_MS : 1);
+        strbuf_addf(&params, ",\"ended_after_ms\":%" PRIu64,
+                    l->now_ms > DAY_MS ? l->now_ms - (uint64_t)DAY_MS : 1);
     strbuf_add(&params, "}");
     int r = tutti_call(t, "list", params.at, &m, err);
     strbuf_finish(&params);

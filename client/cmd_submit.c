@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/follow.h"
 #include "base/get.h"
+#include "client/follow.h"
 #include "client/show.h"
 #include "client/spec.h"
 #include "client/submit.h"

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "client/follow.h"
 #include "base/get.h"
+#include "client/follow.h"
 #include "client/show.h"
 #include "client/term.h"
 

@@ -11,9 +11,9 @@
 #include "client/client.h"
 
 const struct command *const commands[] = {
-    &cmd_backup, &cmd_cancel, &cmd_check,   &cmd_devices, &cmd_export, &cmd_help,   &cmd_logs,
-    &cmd_ls,     &cmd_plan,    &cmd_profile, &cmd_run,    &cmd_sample, &cmd_show,
-    &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
+    &cmd_backup, &cmd_cancel, &cmd_check,   &cmd_devices, &cmd_export, &cmd_help,
+    &cmd_logs,   &cmd_ls,     &cmd_plan,    &cmd_profile, &cmd_run,    &cmd_sample,
+    &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
 /* Names that are taken for what is to come. */

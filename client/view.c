@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/utf8.h"
 #include "base/get.h"
+#include "base/utf8.h"
 
 static void add_eval(struct view *v, uint64_t step, double accuracy)
 {

@@ -45,7 +45,8 @@ static const char usage[] =
     "  --max-queued N         jobs that may wait (default 10000)\n"
     "  --keep-days N          forget jobs that ended longer ago (default 90; 0: never)\n"
     "  --keep-jobs N          forget the oldest ended jobs beyond so many (default 100000; 0: no limit)\n"
-    "  --keep-bytes SIZE      forget the oldest ended jobs of a user beyond that much state (default 1GiB; 0: no "
+    "  --keep-bytes SIZE      forget the oldest ended jobs of a user beyond that much state (default 1GiB; "
+    "0: no "
     "limit)\n"
     "  --accept-older-state   start although acknowledged changes are gone from the state (see tuttid(8))\n"
     "  --user-state-bytes SIZE  state that the unfinished jobs of one user may take: specs above all\n"
@@ -363,16 +364,17 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
 {
     struct words w = {0};
     int id, r = 0;
-    *ret = (struct config){.private_fd = -1,
-                           .hang_timeout_ms = 60000,
-                           .step_timeout_ms = 3600000,
-                           .stop_timeout_ms = 90000,
-                           .restart_delay_ms = 1000,
-                           .max_queued = 10000,
-                           .keep_days = 90,
-                           .keep_jobs = 100000,
-                           .keep_bytes = UINT64_C(1) << 30,
-                           .quota = {.state_bytes = 256u << 20, .submits_per_s = 2000, .submit_burst = 10000}};
+    *ret =
+        (struct config){.private_fd = -1,
+                        .hang_timeout_ms = 60000,
+                        .step_timeout_ms = 3600000,
+                        .stop_timeout_ms = 90000,
+                        .restart_delay_ms = 1000,
+                        .max_queued = 10000,
+                        .keep_days = 90,
+                        .keep_jobs = 100000,
+                        .keep_bytes = UINT64_C(1) << 30,
+                        .quota = {.state_bytes = 256u << 20, .submits_per_s = 2000, .submit_burst = 10000}};
     opterr = 0;
     while (r == 0 && (id = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (id == OPT_HELP || id == OPT_VERSION) {

@@ -26,7 +26,7 @@ struct config {
     bool accept_older; /* go on although acknowledged changes are gone from the state */
     /* Ended jobs are removed beyond any of these; 0: no such limit. */
     uint64_t keep_days, keep_jobs;
-    uint64_t keep_bytes; /* of the ended jobs of one user */
+    uint64_t keep_bytes;       /* of the ended jobs of one user */
     struct quota_limits quota; /* of each user */
 };
 

@@ -26,8 +26,8 @@
 
 #include "daemon/config.h"
 #include "daemon/health.h"
-#include "daemon/launch_pause.h"
 #include "daemon/inventory.h"
+#include "daemon/launch_pause.h"
 #include "kernels/device.h"
 
 struct backup_copy;
@@ -51,7 +51,7 @@ struct daemon {
     struct sockets *sockets;
     struct server *server;
     struct workers *workers;
-    struct backup_copy *backup;      /* verb_backup.c; NULL: none was asked for yet */
+    struct backup_copy *backup; /* verb_backup.c; NULL: none was asked for yet */
     struct quota *quota;
     struct users *users;
     struct look *look;               /* under way; NULL: none */
@@ -60,7 +60,7 @@ struct daemon {
     uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
     struct health health[DEVICE_MAX];
     struct launch_pause pause; /* workers cannot be started at the moment */
-    bool stopping; /* shutting down: nothing is admitted */
+    bool stopping;             /* shutting down: nothing is admitted */
     int exit_code;
 };
 

@@ -102,7 +102,8 @@ static void reserve_more(struct events *e)
 }
 
 /* The line of the next event. -ENOMEM: there is no memory for it. */
-static int make_line(struct events *e, uint64_t job, const char *event, const char *members, struct strbuf *ret)
+static int make_line(struct events *e, uint64_t job, const char *event, const char *members,
+                     struct strbuf *ret)
 {
     *ret = (struct strbuf){.mode = STRBUF_FAILS};
     begin_line(ret, e->next, job, event, members);

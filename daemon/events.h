@@ -28,7 +28,7 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
  * disk. `optional` as in state_commit: when it was given up there is no event. -ENOMEM, also when the unit had failed before:
  * nothing has happened, `done` is never called, and the unit is gone. */
 int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
-                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
+                    const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
 uint64_t events_newest(const struct events *e); /* number of the newest visible event */
 

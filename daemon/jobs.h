@@ -32,8 +32,8 @@ enum job_state {
 };
 extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminated */
 
-#define JOB_NO_EXIT      (-1)
-#define EXIT_CANCELLED   130
+#define JOB_NO_EXIT    (-1)
+#define EXIT_CANCELLED 130
 
 /* What a spec asks of the machine. */
 struct job_ask {
@@ -69,7 +69,7 @@ struct job {
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    uint64_t spec_hash; /* of spec and dir: tells a retry of submit from another job with its key */
+    uint64_t spec_hash;     /* of spec and dir: tells a retry of submit from another job with its key */
     uint64_t charged_bytes; /* of its user's quota: spec and body; 0 once it has ended */
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
@@ -97,7 +97,8 @@ struct job {
     bool secret_in_clear;   /* the state still has the secret itself, written by an older tuttid */
     uint32_t saves;         /* under way */
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
-    char *stuck; /* why the job could not start even if every running job ended: which devices are withheld; NULL: it could */
+    char *
+        stuck; /* why the job could not start even if every running job ended: which devices are withheld; NULL: it could */
     struct job_live live;
     bool archived;         /* it has ended, and that is on disk, with what was `live` */
     enum job_state before; /* its state before it ended; clients are told this one until the end is on disk */
@@ -106,7 +107,7 @@ struct job {
 
 struct jobs {
     struct daemon *daemon;
-    VEC(struct job *) all; /* the live ones, and those that are just ending; ascending id */
+    VEC(struct job *) all;          /* the live ones, and those that are just ending; ascending id */
     uint64_t n_in[JOB_STATE_COUNT]; /* of `all`, by state */
     uint64_t next_id;
 };
@@ -128,7 +129,8 @@ void job_destroy(struct job *j); /* takes NULL */
 void jobs_let_go(struct jobs *jobs, struct job *j);
 /* The job's state was changed other than by job_set_state: keeps the counters right. */
 void jobs_recount(const struct job *j, enum job_state before);
-size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids); /* those in the table; the caller frees the ids */
+size_t jobs_ended(const struct jobs *jobs,
+                  uint64_t **ret_ids); /* those in the table; the caller frees the ids */
 
 /* A new job, queued; *ret_id is its id. It is in the table at once, but not visible (on_disk) until `done` is called with
  * status 0; with another status it is gone when `done` returns: -ENOSPC, -ENOMEM, or -EEXIST when a job that has ended has

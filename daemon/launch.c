@@ -129,17 +129,9 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 /* ---- starting ---- */
 
 /* What a worker gets of our environment. What CUDA reads of it must be as the probe had it: it numbers the devices. */
-static const char *const pass[] = {"CUDA_DEVICE_ORDER",
-                                   "CUDA_VISIBLE_DEVICES",
-                                   "HOME",
-                                   "LANG",
-                                   "LD_LIBRARY_PATH",
-                                   "PATH",
-                                   "TMPDIR",
-                                   "TUTTI_CUDA_MODULE",
-                                   "TUTTI_PROFILE",
-                                   "USER",
-                                   "XDG_CACHE_HOME"};
+static const char *const pass[] = {
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
+    "TUTTI_CUDA_MODULE", "TUTTI_PROFILE",        "USER", "XDG_CACHE_HOME"};
 #define N_PASS (sizeof pass / sizeof pass[0])
 
 #define SECRET_VARIABLE "TUTTI_SECRET="

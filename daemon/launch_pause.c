@@ -29,7 +29,8 @@ static uint64_t delay_after(uint32_t failures, uint64_t delay_ms)
     uint32_t doublings = failures - 1 < MOST_DOUBLINGS ? failures - 1 : MOST_DOUBLINGS;
     if (delay_ms >= LAUNCH_PAUSE_MOST_MS)
         return LAUNCH_PAUSE_MOST_MS;
-    delay_ms = (delay_ms > 0 ? delay_ms : 1) << doublings; /* never 0: the next try must come in a later turn */
+    delay_ms = (delay_ms > 0 ? delay_ms : 1)
+               << doublings; /* never 0: the next try must come in a later turn */
     return delay_ms < LAUNCH_PAUSE_MOST_MS ? delay_ms : LAUNCH_PAUSE_MOST_MS;
 }
 

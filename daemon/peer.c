@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-#define FINISH_MS    5000
+#define FINISH_MS 5000
 /* In one turn of the loop a peer gives at most this much; then it is the others' turn. Both limits matter: a line of 8 KiB
  * takes a thousand times as long to parse as a ping. */
 #define LINES_A_TURN 16

@@ -30,7 +30,8 @@ struct peer_ops {
      * send something. The peer is closed afterwards. */
     void (*refused)(struct peer *p, int code);
     void (*drained)(struct peer *p);
-    void (*ended)(struct peer *p); /* no more lines come, but it may still read: peer_finish or peer_close is due */
+    void (*ended)(
+        struct peer *p); /* no more lines come, but it may still read: peer_finish or peer_close is due */
     void (*closed)(struct peer *p);
 };
 
@@ -43,10 +44,11 @@ int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid);
 /* Writes at once what the socket takes, and copies the rest. Without memory for the rest the peer is closed. Does nothing
  * once the peer is closing. */
 void peer_send(struct peer *p, const char *line, size_t bytes);
-void peer_send_parts(struct peer *p, const uv_buf_t *parts, unsigned n); /* one line in up to PEER_PARTS parts */
+void peer_send_parts(struct peer *p, const uv_buf_t *parts,
+                     unsigned n); /* one line in up to PEER_PARTS parts */
 /* From within `line`: the line stays valid until the caller frees *ret. -ENOMEM: it does not. */
 int peer_keep_line(struct peer *p, char **ret);
-bool peer_ready(const struct peer *p);                          /* less than PEER_BACKLOG_BYTES wait */
+bool peer_ready(const struct peer *p); /* less than PEER_BACKLOG_BYTES wait */
 /* Stop and go on reading. While output over PEER_BACKLOG_BYTES waits, nothing is read in any case. */
 void peer_hold(struct peer *p, bool hold);
 void peer_close(struct peer *p);             /* at once */

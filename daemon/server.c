@@ -22,7 +22,8 @@
 #include "daemon/sockets.h"
 
 #define MAX_UNDER_WAY 16
-#define MOST_READS    3 /* of one job. A job that ends while it is read is read again, and the second read finds its end */
+#define MOST_READS                                                                                           \
+    3 /* of one job. A job that ends while it is read is read again, and the second read finds its end */
 
 struct conn {
     struct server *server;
@@ -247,7 +248,8 @@ static void finish_finding(void *ctx, int status)
 {
     struct finding *f = ctx;
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
-    if (j == NULL && f->found != NULL && !job_ended(f->found) && ++f->reads < MOST_READS) { /* it has ended since */
+    if (j == NULL && f->found != NULL && !job_ended(f->found) &&
+        ++f->reads < MOST_READS) { /* it has ended since */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);
@@ -258,7 +260,8 @@ static void finish_finding(void *ctx, int status)
     else if (j != NULL && j->on_disk)
         f->then(f->rq, j);
     else if (j == NULL && f->found != NULL && job_ended(f->found))
-        f->then(f->rq, f->found); /* a job in memory whose submit is not on disk yet does not exist for clients */
+        f->then(f->rq,
+                f->found); /* a job in memory whose submit is not on disk yet does not exist for clients */
     else
         request_no_job(f->rq, f->id);
     job_destroy(f->found);
@@ -316,8 +319,9 @@ static int find_verb(struct request *rq)
         return 0;
     const char *near = json_did_you_mean(rq->msg.method, names, N_VERBS);
     rq->code = WIRE_NO_METHOD;
-    return err_set_at(&rq->err, -EOPNOTSUPP, "method", "no such method%s%s%s", near != NULL ? "; did you mean \"" : "",
-                      near != NULL ? near : "", near != NULL ? "\"?" : "");
+    return err_set_at(&rq->err, -EOPNOTSUPP, "method", "no such method%s%s%s",
+                      near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                      near != NULL ? "\"?" : "");
 }
 
 /* What the line asks for: rq->verb, or rq->status and why. */
@@ -429,7 +433,8 @@ static void on_refused(struct peer *p, int code)
 {
     struct err err = {0};
     if (code == -ENOMEM)
-        err_set(&err, code, "the daemon has no memory for this line; this connection is closed, try again later");
+        err_set(&err, code,
+                "the daemon has no memory for this line; this connection is closed, try again later");
     else
         err_set(&err, code, "a line has at most %u bytes; this connection is closed", WIRE_LINE_MAX);
     send_error(peer_ctx(p), NULL, code == -ENOMEM ? WIRE_INTERNAL : WIRE_INVALID_REQUEST, &err);

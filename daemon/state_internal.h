@@ -102,17 +102,17 @@ struct state {
     sqlite3 *db;     /* the work under way on the writer, or the loop thread when there is none */
     sqlite3 *reader; /* guarded by reader_lock */
     uv_mutex_t reader_lock;
-    sqlite3_stmt *write[WRITE_COUNT];    /* used only by whoever has `db` */
-    sqlite3_stmt *find_key;              /* used only by whoever has `db` */
-    int mark_fd;                         /* used only by whoever has `db`; -1: none */
-    struct mark mark;                    /* used only by whoever has `db`: as it was last written */
-    int wal_pages;                       /* used only by whoever has `db`: in the log, after the last commit */
-    struct unit_list waiting;            /* loop thread only */
-    struct unit_list committing;         /* the commit under way */
-    bool busy;                           /* work on the writer is under way; loop thread only */
-    char failure[512];                   /* of the work under way; "": none */
-    int refusal;                         /* of the commit under way: -ENOSPC, -ENOMEM, 0: none */
-    uint32_t reads;                      /* under way, backups too; loop thread only */
+    sqlite3_stmt *write[WRITE_COUNT]; /* used only by whoever has `db` */
+    sqlite3_stmt *find_key;           /* used only by whoever has `db` */
+    int mark_fd;                      /* used only by whoever has `db`; -1: none */
+    struct mark mark;                 /* used only by whoever has `db`: as it was last written */
+    int wal_pages;                    /* used only by whoever has `db`: in the log, after the last commit */
+    struct unit_list waiting;         /* loop thread only */
+    struct unit_list committing;      /* the commit under way */
+    bool busy;                        /* work on the writer is under way; loop thread only */
+    char failure[512];                /* of the work under way; "": none */
+    int refusal;                      /* of the commit under way: -ENOSPC, -ENOMEM, 0: none */
+    uint32_t reads;                   /* under way, backups too; loop thread only */
     struct read *read_first, *read_last; /* the first one is in the pool; loop thread only */
     uv_work_t work;                      /* the work on the writer */
     uv_prepare_t prepare;                /* starts the commit of what one turn of the loop collected */

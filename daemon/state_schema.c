@@ -128,7 +128,8 @@ static int take_v1_status(const char *path, sqlite3_stmt *q, struct write *ret, 
         json_free(s);
         json_free(b);
         return err_set_at(err, -EBADMSG, path,
-                          "job %" PRIu64 " cannot be read, or memory has run out; start tuttid again, or restore the "
+                          "job %" PRIu64
+                          " cannot be read, or memory has run out; start tuttid again, or restore the "
                           "file from a backup",
                           id);
     }

@@ -90,7 +90,7 @@ static void make(struct request *rq)
 struct piece {
     uv_work_t work;
     struct request *rq;
-    int fd; /* its own, so that the copy may go meanwhile */
+    int fd;          /* its own, so that the copy may go meanwhile */
     uint64_t number; /* of the copy */
     uint64_t offset, end;
     ssize_t n; /* bytes, or a negative errno */

@@ -118,7 +118,8 @@ static void taken(void *ctx, int status)
 {
     struct listing *l = ctx;
     if (status == 0)
-        status = strbuf_status(&l->texts); /* a text that memory ran out for is cut: none of them may be told */
+        status =
+            strbuf_status(&l->texts); /* a text that memory ran out for is cut: none of them may be told */
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {
         list_all(l);

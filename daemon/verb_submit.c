@@ -16,8 +16,8 @@
 #include "daemon/devices.h"
 #include "daemon/quota.h"
 #include "daemon/server.h"
-#include "daemon/users.h"
 #include "daemon/spec/spec.h"
+#include "daemon/users.h"
 #include "daemon/workers.h"
 
 #define KEY_MOST 128

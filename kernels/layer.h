@@ -33,21 +33,22 @@ struct layer {
     uint32_t seq;     /* tokens per row; 0 is 1 */
     bool bias;        /* dense, norm, attention, mlp */
     enum act act;     /* dense, activation, mlp */
-    float dropout;    /* dense, dropout, positions, attention, mlp, of the result: probability of zero; 0 for none */
+    float
+        dropout; /* dense, dropout, positions, attention, mlp, of the result: probability of zero; 0 for none */
 
-    bool rms;                  /* norm: RMS norm, not layer norm */
-    float eps;                 /* norm */
-    uint32_t heads, kv_heads;  /* attention; kv_heads divides heads, which divides in / seq */
-    float rope_theta;          /* attention: base of the rotary positions; 0: none */
-    float score_dropout;       /* attention */
-    uint32_t hidden;           /* mlp: width of its inside */
-    bool gated;                /* mlp: swiglu in place of act */
-    uint32_t vocab;            /* embedding, lm_head */
-    uint32_t positions;        /* positions: how many it has, at least seq */
-    float smoothing;           /* losses: of labels */
-    float init_std;            /* initial weights are N(0, init_std^2) and biases 0; 0: see enum param_init */
-    float proj_std;            /* attention, mlp: the same for "proj", which writes to the residual */
-    bool tied;                 /* lm_head: its W is that of an earlier layer, `owner`, of the same size */
+    bool rms;                 /* norm: RMS norm, not layer norm */
+    float eps;                /* norm */
+    uint32_t heads, kv_heads; /* attention; kv_heads divides heads, which divides in / seq */
+    float rope_theta;         /* attention: base of the rotary positions; 0: none */
+    float score_dropout;      /* attention */
+    uint32_t hidden;          /* mlp: width of its inside */
+    bool gated;               /* mlp: swiglu in place of act */
+    uint32_t vocab;           /* embedding, lm_head */
+    uint32_t positions;       /* positions: how many it has, at least seq */
+    float smoothing;          /* losses: of labels */
+    float init_std;           /* initial weights are N(0, init_std^2) and biases 0; 0: see enum param_init */
+    float proj_std;           /* attention, mlp: the same for "proj", which writes to the residual */
+    bool tied;                /* lm_head: its W is that of an earlier layer, `owner`, of the same size */
     uint32_t owner;
 
     const char *name;          /* inner layers: before the names of its parameters, "attn" */
@@ -196,9 +197,9 @@ uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 /* What an update works on: a W block, or a range of it with the same range of dW and of each part of K. */
 struct optimizer_io {
     float *w;
-    const float *dw, *dw2;                /* dw2: of the weights' second use; NULL: there is none */
-    float *k[OPTIMIZER_PARTS];            /* the first optimizer_parts of them */
-    const struct group_state *group;      /* NULL: apply, with neither scale nor bias correction */
+    const float *dw, *dw2;           /* dw2: of the weights' second use; NULL: there is none */
+    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts of them */
+    const struct group_state *group; /* NULL: apply, with neither scale nor bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };

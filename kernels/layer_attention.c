@@ -91,7 +91,8 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     struct shape s = shape_of(l, rows);
     uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width; /* q k^T and p v, half of each masked */
+    uint64_t scores =
+        2 * (uint64_t)s.tokens * layer_seq(l) * s.width; /* q k^T and p v, half of each masked */
 
     *ret = (struct layer_cost){
         .fwd_flops = projections + scores,
@@ -115,13 +116,14 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-static int rotate(const struct layer *l, const struct layer_io *io, const struct shape *s, float *qkv, bool inverse,
-                  const struct op_sink *sink)
+static int rotate(const struct layer *l, const struct layer_io *io, const struct shape *s, float *qkv,
+                  bool inverse, const struct op_sink *sink)
 {
     if (l->rope_theta <= 0)
         return 0;
     return LAYER_LAUNCH(io, sink, rope, .x = qkv, .rows = io->rows, .seq = layer_seq(l), .n = s->qkv,
-                        .heads = l->heads + l->kv_heads, .head = s->head, .theta = l->rope_theta, .inverse = inverse);
+                        .heads = l->heads + l->kv_heads, .head = s->head, .theta = l->rope_theta,
+                        .inverse = inverse);
 }
 
 static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -139,8 +141,7 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
                          .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
-                         .head = s.head, .layer = l->key,
-                         .first_row = io->first_row, .p = l->score_dropout);
+                         .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
     if (r || !io->y)
         return r;
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
@@ -158,14 +159,26 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
     const float *attended = layer_at(io->s, a.attended);
     float *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
     const struct layer_linear qkv = {
-        .dy = d_qkv, .x = io->x, .w = io->w,
-        .dw = io->dw, .db = l->bias ? layer_at(io->dw, w.qkv_b) : NULL, .dx = io->dx,
-        .rows = s.tokens, .in = s.width, .out = s.qkv,
+        .dy = d_qkv,
+        .x = io->x,
+        .w = io->w,
+        .dw = io->dw,
+        .db = l->bias ? layer_at(io->dw, w.qkv_b) : NULL,
+        .dx = io->dx,
+        .rows = s.tokens,
+        .in = s.width,
+        .out = s.qkv,
     };
     const struct layer_linear proj = {
-        .dy = l->dropout > 0 ? io->scratch : io->dy, .x = attended, .w = layer_at_const(io->w, w.proj),
-        .dw = layer_at(io->dw, w.proj), .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL, .dx = d_attended,
-        .rows = s.tokens, .in = s.width, .out = s.width,
+        .dy = l->dropout > 0 ? io->scratch : io->dy,
+        .x = attended,
+        .w = layer_at_const(io->w, w.proj),
+        .dw = layer_at(io->dw, w.proj),
+        .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .dx = d_attended,
+        .rows = s.tokens,
+        .in = s.width,
+        .out = s.width,
     };
 
     int r = layer_drop(l, io, io->dy, io->scratch, sink);

@@ -27,7 +27,8 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     uint64_t z = layer_bytes(rows, l->out);
 
     *ret = (struct layer_sizes){
-        .w = layer_bytes(layer_width_out(l), layer_width(l)) + (l->bias ? layer_bytes(layer_width_out(l), 1) : 0),
+        .w = layer_bytes(layer_width_out(l), layer_width(l)) +
+             (l->bias ? layer_bytes(layer_width_out(l), 1) : 0),
         .x = layer_bytes(rows, l->in),
         .y = z,
         .s = has_act(l) ? z : 0,
@@ -63,7 +64,8 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->init_std, layer_width(l));
+    layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->init_std,
+                    layer_width(l));
     if (l->bias)
         layer_add_param(&p, "bias", PARAM_BIAS, layer_width_out(l), 0, l->init_std, layer_width(l));
     return p.n;
@@ -77,8 +79,9 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
 
     if (!y)
         return 0; /* recompute of a layer that saves nothing */
-    r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = l->bias ? io->w + weight_count(l) : NULL,
-                     .z = saves && io->y ? io->s : NULL, .y = y, .rows = layer_tokens(l, io->rows), .in = layer_width(l),
+    r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
+                     .b = l->bias ? io->w + weight_count(l) : NULL, .z = saves && io->y ? io->s : NULL,
+                     .y = y, .rows = layer_tokens(l, io->rows), .in = layer_width(l),
                      .out = layer_width_out(l), .act = io->y ? l->act : ACT_NONE);
     return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
@@ -104,9 +107,15 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
     const float *dz;
     int r = bwd_to_z(l, io, sink, &dz);
     const struct layer_linear p = {
-        .dy = dz, .x = io->x, .w = io->w,
-        .dw = io->dw, .db = l->bias ? io->dw + weight_count(l) : NULL, .dx = io->dx,
-        .rows = layer_tokens(l, io->rows), .in = layer_width(l), .out = layer_width_out(l),
+        .dy = dz,
+        .x = io->x,
+        .w = io->w,
+        .dw = io->dw,
+        .db = l->bias ? io->dw + weight_count(l) : NULL,
+        .dx = io->dx,
+        .rows = layer_tokens(l, io->rows),
+        .in = layer_width(l),
+        .out = layer_width_out(l),
     };
 
     return r ? r : layer_linear_bwd(io, &p, sink);

@@ -37,7 +37,8 @@ static int embedding_fwd(const struct layer *l, const struct layer_io *io, const
     if (!io->y)
         return 0;
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = (const int32_t *)(const void *)io->x, .table = io->w,
-                        .y = io->y, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l), .vocab = l->vocab);
+                        .y = io->y, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l),
+                        .vocab = l->vocab);
 }
 
 static int embedding_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -48,7 +49,8 @@ static int embedding_bwd(const struct layer *l, const struct layer_io *io, const
         r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->vocab * layer_width_out(l));
     if (!r)
         r = LAYER_LAUNCH(io, sink, embedding_bwd, .ids = (const int32_t *)(const void *)io->x, .dy = io->dy,
-                         .dtable = io->dw, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l), .vocab = l->vocab);
+                         .dtable = io->dw, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l),
+                         .vocab = l->vocab);
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .n = (uint64_t)io->rows * l->in);
     return r;

@@ -68,31 +68,35 @@ static int logits_of(const struct layer *l, const struct layer_io *io, const str
                      const struct op_sink *sink)
 {
     uint32_t seq = layer_seq(l), width = layer_width(l);
-    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n, .in = width,
-                         .out = l->vocab);
+    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n,
+                         .in = width, .out = l->vocab);
     if (r)
         return r;
-    return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch, .target = (const int32_t *)io->target + c->first,
-                        .result = io->result, .dx = dx, .rows = c->n, .n = l->vocab,
-                        .first_row = io->first_row * seq + c->first, .seq = seq, .smoothing = l->smoothing,
-                        .accumulate = c->first > 0);
+    return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch,
+                        .target = (const int32_t *)io->target + c->first, .result = io->result, .dx = dx,
+                        .rows = c->n, .n = l->vocab, .first_row = io->first_row * seq + c->first, .seq = seq,
+                        .smoothing = l->smoothing, .accumulate = c->first > 0);
 }
 
-static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct chunk *c, const struct op_sink *sink)
+static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct chunk *c,
+                     const struct op_sink *sink)
 {
     uint32_t width = layer_width(l);
     int r = logits_of(l, io, c, io->scratch, sink);
 
     if (!r)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw, .rows = c->n,
-                         .in = width, .out = l->vocab, .accumulate = io->accumulate || c->first > 0);
+        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw,
+                         .rows = c->n, .in = width, .out = l->vocab,
+                         .accumulate = io->accumulate || c->first > 0);
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w,
-                         .dx = io->dx + (uint64_t)c->first * width, .rows = c->n, .in = width, .out = l->vocab);
+                         .dx = io->dx + (uint64_t)c->first * width, .rows = c->n, .in = width,
+                         .out = l->vocab);
     return r;
 }
 
-static int for_chunks(const struct layer *l, const struct layer_io *io, bool backward, const struct op_sink *sink)
+static int for_chunks(const struct layer *l, const struct layer_io *io, bool backward,
+                      const struct op_sink *sink)
 {
     uint32_t tokens = io->rows * layer_seq(l), step = chunk_tokens(l, io->rows);
     int r = 0;

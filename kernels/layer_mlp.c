@@ -96,12 +96,13 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z, float *to,
-                    const struct op_sink *sink)
+static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z,
+                    float *to, const struct op_sink *sink)
 {
     if (l->gated)
         return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden);
-    return LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = to, .n = (uint64_t)s->tokens * s->hidden, .act = l->act);
+    return LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = to, .n = (uint64_t)s->tokens * s->hidden,
+                        .act = l->act);
 }
 
 static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -115,8 +116,8 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
 
     int r = fused ? LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .z = z, .y = hidden,
                                  .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->act)
-                  : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z, .rows = s.tokens,
-                                 .in = s.width, .out = s.fc);
+                  : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z,
+                                 .rows = s.tokens, .in = s.width, .out = s.fc);
     if (r || !io->y)
         return r;
     if (!fused)
@@ -129,8 +130,8 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
 }
 
 /* From the gradient of proj's output to that of fc's. */
-static int bwd_inside(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *dy,
-                      float *d_hidden, float *d_fc, const struct op_sink *sink)
+static int bwd_inside(const struct layer *l, const struct layer_io *io, const struct shape *s,
+                      const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
 {
     struct weights w = weights_of(l, s);
     const float *proj = layer_at_const(io->w, w.proj);
@@ -150,17 +151,29 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     struct shape s = shape_of(l, io->rows);
     struct weights w = weights_of(l, &s);
     struct gradients g = gradients_of(l, &s);
-    float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc), *dropped = layer_at(io->scratch, g.dy);
+    float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc),
+          *dropped = layer_at(io->scratch, g.dy);
     const float *dy = l->dropout > 0 ? dropped : io->dy;
     const struct layer_linear fc = {
-        .dy = d_fc, .x = io->x, .w = io->w,
-        .dw = io->dw, .db = l->bias ? layer_at(io->dw, w.fc_b) : NULL, .dx = io->dx,
-        .rows = s.tokens, .in = s.width, .out = s.fc,
+        .dy = d_fc,
+        .x = io->x,
+        .w = io->w,
+        .dw = io->dw,
+        .db = l->bias ? layer_at(io->dw, w.fc_b) : NULL,
+        .dx = io->dx,
+        .rows = s.tokens,
+        .in = s.width,
+        .out = s.fc,
     };
-    const struct layer_linear proj = { /* the gradient of its input: bwd_inside */
-        .dy = dy, .x = hidden,
-        .dw = layer_at(io->dw, w.proj), .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
-        .rows = s.tokens, .in = s.hidden, .out = s.width,
+    const struct layer_linear proj = {
+        /* the gradient of its input: bwd_inside */
+        .dy = dy,
+        .x = hidden,
+        .dw = layer_at(io->dw, w.proj),
+        .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .rows = s.tokens,
+        .in = s.hidden,
+        .out = s.width,
     };
 
     int r = layer_drop(l, io, io->dy, dropped, sink);

@@ -45,8 +45,8 @@ static int norm_fwd(const struct layer *l, const struct layer_io *io, const stru
 
 static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy, .dx = io->dx,
-                        .dw = io->dw, .db = l->bias ? io->dw + layer_width(l) : NULL,
+    return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy,
+                        .dx = io->dx, .dw = io->dw, .db = l->bias ? io->dw + layer_width(l) : NULL,
                         .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->rms,
                         .accumulate = io->accumulate);
 }

@@ -15,7 +15,8 @@ static void positions_sizes(const struct layer *l, uint32_t rows, struct layer_s
 
 static void positions_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), w = layer_bytes(l->positions, layer_width(l));
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in),
+             w = layer_bytes(l->positions, layer_width(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = n,
@@ -37,7 +38,8 @@ static int positions_fwd(const struct layer *l, const struct layer_io *io, const
 {
     if (!io->y)
         return 0;
-    int r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows, .n = l->in);
+    int r =
+        LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows, .n = l->in);
     return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
@@ -48,7 +50,8 @@ static int positions_bwd(const struct layer *l, const struct layer_io *io, const
     int r = layer_drop(l, io, io->dy, io->scratch, sink);
 
     if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx, .n = (uint64_t)io->rows * l->in);
+        r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx,
+                         .n = (uint64_t)io->rows * l->in);
     if (!r)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = l->in,
                          .accumulate = io->accumulate);

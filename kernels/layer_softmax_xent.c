@@ -14,7 +14,8 @@ static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct laye
 
 static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), target = layer_bytes(rows, layer_seq(l));
+    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in),
+             target = layer_bytes(rows, layer_seq(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 3 * n,
@@ -30,8 +31,8 @@ static int launch(const struct layer *l, const struct layer_io *io, const struct
     uint32_t seq = layer_seq(l);
 
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->x, .target = io->target, .result = result, .dx = dx,
-                        .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq, .seq = seq,
-                        .smoothing = l->smoothing);
+                        .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq,
+                        .seq = seq, .smoothing = l->smoothing);
 }
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

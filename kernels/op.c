@@ -8,10 +8,6 @@ const char *const op_names[OP_COUNT] = {
 };
 
 const char *const act_names[ACT_COUNT] = {
-    [ACT_NONE] = "none",
-    [ACT_RELU] = "relu",
-    [ACT_GELU] = "gelu",
-    [ACT_TANH] = "tanh",
-    [ACT_GELU_ERF] = "gelu_erf",
-    [ACT_SILU] = "silu",
+    [ACT_NONE] = "none", [ACT_RELU] = "relu",         [ACT_GELU] = "gelu",
+    [ACT_TANH] = "tanh", [ACT_GELU_ERF] = "gelu_erf", [ACT_SILU] = "silu",
 };

@@ -23,13 +23,13 @@ enum op {
 extern const char *const op_names[OP_COUNT];
 
 enum act { /* gelu: the tanh form; silu: x * sigmoid(x) */
-    ACT_NONE,
-    ACT_RELU,
-    ACT_GELU,
-    ACT_TANH,
-    ACT_GELU_ERF,
-    ACT_SILU,
-    ACT_COUNT
+           ACT_NONE,
+           ACT_RELU,
+           ACT_GELU,
+           ACT_TANH,
+           ACT_GELU_ERF,
+           ACT_SILU,
+           ACT_COUNT
 };
 extern const char *const act_names[ACT_COUNT];
 
@@ -89,8 +89,8 @@ struct op_dropout { /* y = keep ? x / (1 - p) : 0, forward and backward alike; y
     float p;
 };
 struct op_embedding_fwd { /* y[rows][n] = table[id of the row] */
-    const int32_t *ids;     /* [rows], 0 <= id < vocab */
-    const float *table;     /* [vocab][n] */
+    const int32_t *ids;   /* [rows], 0 <= id < vocab */
+    const float *table;   /* [vocab][n] */
     float *y;
     uint32_t rows, n, vocab;
 };
@@ -113,9 +113,9 @@ struct op_rownorm_fwd {
 };
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
-    float *dx;  /* NULL: not wanted; may be dy */
-    float *dw;  /* (accumulate ? dw : 0) + column sums of dy * xhat */
-    float *db;  /* likewise of dy; NULL: none */
+    float *dx; /* NULL: not wanted; may be dy */
+    float *dw; /* (accumulate ? dw : 0) + column sums of dy * xhat */
+    float *db; /* likewise of dy; NULL: none */
     uint32_t rows, n;
     bool rms, accumulate;
 };
@@ -171,10 +171,11 @@ struct op_zero { /* y[n] = 0 */
  * negative (ignored). With smoothing s, only when the step trains: (1 - s) * loss + s * mean over all classes c of the loss
  * were c the target. */
 struct op_softmax_xent {
-    const float *x;             /* logits [rows][n] */
-    const int32_t *target;      /* [rows], < n */
-    struct step_result *result; /* (accumulate ? *result : 0) + sums over the rows that count, in their order; NULL: not wanted */
-    float *dx;                  /* gradient * step->grad_scale, 0 in rows that do not count; may be x; NULL: not wanted */
+    const float *x;        /* logits [rows][n] */
+    const int32_t *target; /* [rows], < n */
+    struct step_result *
+        result; /* (accumulate ? *result : 0) + sums over the rows that count, in their order; NULL: not wanted */
+    float *dx; /* gradient * step->grad_scale, 0 in rows that do not count; may be x; NULL: not wanted */
     uint32_t rows, n;
     uint32_t first_row, seq; /* in targets; targets per sample, at least 1 */
     float smoothing;
@@ -213,19 +214,21 @@ struct op_add { /* y += x, element by element */
     const float *x;
     uint64_t n;
 };
-struct op_sumsq { /* *sum = sum of (x + x2)^2 in double, over fixed blocks of the index */
+struct op_sumsq {        /* *sum = sum of (x + x2)^2 in double, over fixed blocks of the index */
     const float *x, *x2; /* x2 NULL: sum of x^2 */
     double *sum;
     uint64_t n;
 };
-struct op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum; bad_layer = *sum is not finite ? layer :
+struct
+    op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum; bad_layer = *sum is not finite ? layer :
                       * first ? STEP_NO_LAYER : bad_layer */
     const double *sum;
     struct step_decision *decision;
     bool first;
     uint32_t layer;
 };
-struct op_decide { /* apply = decision->sumsq is finite, in decision and in group. If it applies, in group: t += 1; scale =
+struct
+    op_decide { /* apply = decision->sumsq is finite, in decision and in group. If it applies, in group: t += 1; scale =
                     * clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1, 2 = 1 / (1 - beta1, 2 ^ t) */
     struct step_decision *decision; /* NULL: no gradient is looked at; it applies, scale 1 */
     struct group_state *group;

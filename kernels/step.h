@@ -29,9 +29,10 @@ struct step_result {
  * gradients or skips steps; the trainer reads it when the step is complete. Updates do not read it: what they need is
  * in struct group_state. */
 struct step_decision {
-    double sumsq;       /* squared global norm: layers added in ascending id */
-    uint32_t bad_layer; /* apply is 0: the last layer whose gradient is not finite; STEP_NO_LAYER: only the sum is not */
-    uint32_t apply;     /* 0: a gradient is not finite, the step is skipped */
+    double sumsq; /* squared global norm: layers added in ascending id */
+    uint32_t
+        bad_layer; /* apply is 0: the last layer whose gradient is not finite; STEP_NO_LAYER: only the sum is not */
+    uint32_t apply; /* 0: a gradient is not finite, the step is skipped */
 };
 #define STEP_NO_LAYER UINT32_MAX
 
@@ -48,8 +49,8 @@ struct group_state {
     uint64_t t;          /* updates made so far: the steps that were not skipped */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    float scale;         /* of this step: gradients are multiplied by it before the update; 1 when not clipped */
-    uint32_t apply;      /* of this step: 0 when it is skipped, so that updates leave W and K as they are */
+    float scale;    /* of this step: gradients are multiplied by it before the update; 1 when not clipped */
+    uint32_t apply; /* of this step: 0 when it is skipped, so that updates leave W and K as they are */
 };
 
 #endif

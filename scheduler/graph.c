@@ -396,12 +396,13 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
 {
     struct layer_sizes s;
     uint64_t tokens;
-    bool ok = checked_mul(rows, l->seq > 1 ? l->seq : 1, &tokens) && tokens <= UINT32_MAX; /* ops count in 32 bits */
+    bool ok = checked_mul(rows, l->seq > 1 ? l->seq : 1, &tokens) &&
+              tokens <= UINT32_MAX; /* ops count in 32 bits */
     if (ok) {
         layer_type(l)->sizes(l, rows, &s);
         ok = s.w <= GRAPH_MAX_BYTES / 4 && s.x <= GRAPH_MAX_BYTES / 4 && s.y <= GRAPH_MAX_BYTES / 4 &&
-             s.s <= GRAPH_MAX_BYTES / 4 && s.room <= GRAPH_MAX_BYTES / 4 && s.scratch_fwd <= GRAPH_MAX_BYTES / 4 &&
-             s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
+             s.s <= GRAPH_MAX_BYTES / 4 && s.room <= GRAPH_MAX_BYTES / 4 &&
+             s.scratch_fwd <= GRAPH_MAX_BYTES / 4 && s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
     }
     if (!ok)
         return err_set_at(err, -EOVERFLOW, "model", "layer %u (%u x %u) is too large to address", l->id,
@@ -413,8 +414,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
 static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
-    uint64_t per_micro =
-                 2 * gl->size.x + gl->size.s + gl->size.room + gl->size.scratch_fwd + gl->size.scratch_bwd + gl->size.target,
+    uint64_t per_micro = 2 * gl->size.x + gl->size.s + gl->size.room + gl->size.scratch_fwd +
+                         gl->size.scratch_bwd + gl->size.target,
              sums, all;
     if (!checked_mul(per_micro, graph_micros(g, l), &all) || !checked_mul(gl->size.w, g->n_replicas, &sums) ||
         !checked_add(all, sums, &all) || !checked_add(all, gl->size.w + gl->k_bytes + gl->b_bytes, &all) ||

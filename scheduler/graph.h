@@ -51,7 +51,8 @@ struct graph_tensor {
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    bool optional; /* a write that an instruction may leave out: S (and its room) or work of a FWD, not both; any
+    bool
+        optional; /* a write that an instruction may leave out: S (and its room) or work of a FWD, not both; any
                     * of a REC */
     uint32_t read_version;  /* count within the step; for READ and RW */
     uint32_t write_version; /* for WRITE and RW */
@@ -87,9 +88,9 @@ struct graph {
                              * size, and the number of these */
     uint32_t first_trained; /* the first layer with W: BWD stops there; n_layers when none has W */
     bool training;          /* false: forward only (the eval program) */
-    bool decision;          /* gradients decide about the step (clipping, or skipping of non-finite steps): every UPD
+    bool decision;  /* gradients decide about the step (clipping, or skipping of non-finite steps): every UPD
                              * waits for all of them */
-    bool has_group;         /* there is a GROUP tensor, and when training a DECIDE */
+    bool has_group; /* there is a GROUP tensor, and when training a DECIDE */
     struct graph_layer *layers;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
@@ -101,10 +102,11 @@ struct graph {
 
 struct graph_config {
     const struct model *model;
-    const struct optimizer *optimizer; /* gives the sizes of K and GROUP and, by clip, whether gradients decide */
-    uint32_t rows;                     /* of a micro-batch */
-    uint32_t n_micro;                  /* micro-batches of a step */
-    uint32_t n_replicas;               /* that share them; divides n_micro; 0: one */
+    const struct optimizer
+        *optimizer;      /* gives the sizes of K and GROUP and, by clip, whether gradients decide */
+    uint32_t rows;       /* of a micro-batch */
+    uint32_t n_micro;    /* micro-batches of a step */
+    uint32_t n_replicas; /* that share them; divides n_micro; 0: one */
     bool training;
     bool skip_nonfinite; /* a step whose gradient is not finite is skipped: needs the decision too */
 };

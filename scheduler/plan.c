@@ -14,20 +14,13 @@
 #include "base/vec.h"
 
 const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
-    [TENSOR_W] = "W",
-    [TENSOR_DW] = "dW",
-    [TENSOR_K] = "K",
-    [TENSOR_B] = "B",
-    [TENSOR_X] = "X",
-    [TENSOR_DX] = "dX",
-    [TENSOR_S] = "S",
-    [TENSOR_WORK] = "work",
-    [TENSOR_ROOM] = "room",
-    [TENSOR_SCRATCH] = "scratch",
-    [TENSOR_TARGET] = "T",
-    [TENSOR_RESULT] = "R",
-    [TENSOR_SUMSQ] = "N",
-    [TENSOR_DECISION] = "decision",
+    [TENSOR_W] = "W",         [TENSOR_DW] = "dW",
+    [TENSOR_K] = "K",         [TENSOR_B] = "B",
+    [TENSOR_X] = "X",         [TENSOR_DX] = "dX",
+    [TENSOR_S] = "S",         [TENSOR_WORK] = "work",
+    [TENSOR_ROOM] = "room",   [TENSOR_SCRATCH] = "scratch",
+    [TENSOR_TARGET] = "T",    [TENSOR_RESULT] = "R",
+    [TENSOR_SUMSQ] = "N",     [TENSOR_DECISION] = "decision",
     [TENSOR_GROUP] = "group",
 };
 

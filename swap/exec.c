@@ -119,7 +119,10 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     const struct op_call call = {
         .op = OP_sumsq,
         .step = step,
-        .sumsq = {.x = at[ROLE_DW], .x2 = at[ROLE_DW_TIED], .sum = at[ROLE_SUMSQ], .n = in->bytes / sizeof(float)},
+        .sumsq = {.x = at[ROLE_DW],
+                  .x2 = at[ROLE_DW_TIED],
+                  .sum = at[ROLE_SUMSQ],
+                  .n = in->bytes / sizeof(float)},
     };
     return sink->launch(sink->ctx, &call);
 }

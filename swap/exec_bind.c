@@ -130,7 +130,8 @@ static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 }
 
 /* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
-static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t, enum of of)
+static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
+                       enum of of)
 {
     if (of == OF_OWNER || of == OF_USER)
         return of == OF_OWNER ? is_tied(m, in->layer, t->layer) : is_tied(m, t->layer, in->layer);
@@ -324,7 +325,8 @@ static int bind_part(const struct binder *b, struct task *t, const struct plan_o
 static void wanted_range(const struct task *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
-    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || role == ROLE_DW_TIED || part;
+    const bool share =
+        role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || role == ROLE_DW_TIED || part;
     const uint64_t base = part ? (uint64_t)(role - ROLE_K) * t->want[ROLE_W] : 0;
 
     *ret_begin = share ? base + t->begin : 0;
@@ -673,8 +675,13 @@ int bind_program(const struct exec_config *config, enum program_kind kind, struc
                  struct bound_program *ret, struct err *err)
 {
     const struct plan_program *from = &config->plan->programs[kind];
-    struct binder b = {
-        .config = config, .plan = config->plan, .from = from, .kind = kind, .to = ret, .arena = arena, .err = err};
+    struct binder b = {.config = config,
+                       .plan = config->plan,
+                       .from = from,
+                       .kind = kind,
+                       .to = ret,
+                       .arena = arena,
+                       .err = err};
     int r;
 
     *ret = (struct bound_program){0};

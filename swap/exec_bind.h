@@ -31,11 +31,11 @@ enum role {
     ROLE_ROOM, /* scratch of a forward that saves S */
     ROLE_TARGET,
     ROLE_RESULT,
-    ROLE_SUMSQ, /* DECIDE has one per layer with weights, in ascending order */
+    ROLE_SUMSQ,    /* DECIDE has one per layer with weights, in ascending order */
     ROLE_DECISION, /* what DECIDE tells the trainer */
     ROLE_GROUP,    /* what DECIDE makes of the last step's, and UPD reads */
-    ROLE_SRC, /* of moves */
-    ROLE_DST, /* of moves; and what a DROP ends */
+    ROLE_SRC,      /* of moves */
+    ROLE_DST,      /* of moves; and what a DROP ends */
     ROLE_COUNT
 };
 
@@ -43,8 +43,8 @@ struct bound_operand {
     enum role role;
     bool ring;        /* a host copy with several slots: the address is store_ptr(tensor, step) + begin */
     tensor_id tensor; /* of tasks and rings */
-    uint64_t begin; /* ring only */
-    char *at; /* the address, when it is not a ring's */
+    uint64_t begin;   /* ring only */
+    char *at;         /* the address, when it is not a ring's */
 };
 
 struct bound_wait {
@@ -55,11 +55,11 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t step;             /* which of the run's step_args */
-    const struct layer *layer; /* NULL for DECIDE, moves and DROP */
-    uint32_t first_row;        /* FWD, REC, BWD */
-    bool accumulate;           /* BWD */
-    bool split;                /* UPD: K is in parts, one role each */
+    uint32_t step;                  /* which of the run's step_args */
+    const struct layer *layer;      /* NULL for DECIDE, moves and DROP */
+    uint32_t first_row;             /* FWD, REC, BWD */
+    bool accumulate;                /* BWD */
+    bool split;                     /* UPD: K is in parts, one role each */
     struct optimizer_range *ranges; /* UPD: of its bytes, counted from the first; where decay changes */
     uint32_t n_ranges;
     uint64_t bytes; /* moves and DROP: of the operand; RED, NORM, UPD: of dW, all of it or the share */

@@ -228,7 +228,8 @@ static int settle(struct spec *s, struct err *err)
         s->optimizer.no_decay = 1u << PARAM_BIAS | 1u << PARAM_NORM;
     if (s->tokens && (!checked_mul(s->train.global_batch, s->seq, &targets) || targets > UINT32_MAX))
         return err_set_at(err, -EINVAL, "train.global_batch",
-                          "%" PRIu32 " sequences of %" PRIu32 " tokens are more than 2^32 targets; make it smaller",
+                          "%" PRIu32 " sequences of %" PRIu32
+                          " tokens are more than 2^32 targets; make it smaller",
                           s->train.global_batch, s->seq);
     return 0;
 }
@@ -294,7 +295,8 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    struct bounded scope = {0}; /* no limit of its own: the scope only turns a failed allocation into an error */
+    struct bounded scope = {
+        0}; /* no limit of its own: the scope only turns a failed allocation into an error */
     int r = bounded_run(&scope, read_bounded, &b);
 
     if (scope.ended_early)

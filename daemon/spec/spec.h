@@ -59,15 +59,15 @@ struct spec {
     struct model model; /* the last layer is the loss */
     uint32_t features;  /* elements of an input row */
     uint32_t classes;   /* width of the last output */
-    bool mse;      /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
+    bool mse; /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
     const struct transformer *transformer; /* what the model was described as; NULL: as a chain */
-    const char *from;                      /* Hugging Face folder with the initial weights; NULL: random ones */
-    uint32_t from_crc;                     /* of these */
-    bool tokens;   /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
-    uint32_t seq;  /* tokens per sample; 0 or 1: none */
-    uint32_t vocab; /* of the tokens: each id is below; 0 without tokens */
-    uint64_t seed;  /* of initial weights, dropout and shuffling */
-    struct {        /* standard deviations of initial weights that the section `init` gives; 0: not given */
+    const char *from;  /* Hugging Face folder with the initial weights; NULL: random ones */
+    uint32_t from_crc; /* of these */
+    bool tokens;       /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
+    uint32_t seq;      /* tokens per sample; 0 or 1: none */
+    uint32_t vocab;    /* of the tokens: each id is below; 0 without tokens */
+    uint64_t seed;     /* of initial weights, dropout and shuffling */
+    struct { /* standard deviations of initial weights that the section `init` gives; 0: not given */
         float std, proj_std, embedding_std;
     } init;
 
@@ -146,7 +146,7 @@ typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *r
 struct spec_options {
     const char *base_dir; /* relative paths in the spec start here; NULL leaves them relative */
     bool comments;        /* accept // comments */
-    bool accepted;        /* a daemon accepted this spec earlier: ignore keys that only later versions refuse */
+    bool accepted; /* a daemon accepted this spec earlier: ignore keys that only later versions refuse */
     /* Called for {"model": {"from": DIR}}. With NULL the folder is not opened, and the spec of such a job has no layers:
      * only the rest of the spec is valid. The daemon passes NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;

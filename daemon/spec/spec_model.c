@@ -35,11 +35,13 @@ struct builder {
 static int fail_not_tokens(const struct builder *b, const char *path, const char *op)
 {
     if (b->vocab > 0)
-        return err_set_at(b->r->err, -EINVAL, path, "%s works on vectors; put {\"op\":\"embedding\",\"out\":64} first", op);
-    return err_set_at(b->r->err, -EINVAL, path,
-                      "%s works on sequences; give \"input\": {\"tokens\": 64, \"vocab\": 256} and begin with "
-                      "{\"op\":\"embedding\",\"out\":64}",
-                      op);
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "%s works on vectors; put {\"op\":\"embedding\",\"out\":64} first", op);
+    return err_set_at(
+        b->r->err, -EINVAL, path,
+        "%s works on sequences; give \"input\": {\"tokens\": 64, \"vocab\": 256} and begin with "
+        "{\"op\":\"embedding\",\"out\":64}",
+        op);
 }
 
 static int check_place(const struct builder *b, const char *path, const struct layer *l)
@@ -65,8 +67,9 @@ static int row_elements(const struct builder *b, const char *path, uint32_t per_
     uint64_t n = (uint64_t)per_token * b->seq;
 
     if (n > SPEC_MAX_DIM)
-        return err_set_at(b->r->err, -EINVAL, path, "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u",
-                          b->seq, per_token, SPEC_MAX_DIM);
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u", b->seq, per_token,
+                          SPEC_MAX_DIM);
     *ret = (uint32_t)n;
     return 0;
 }
@@ -92,7 +95,8 @@ static int add_layer(struct builder *b, const char *path, struct layer l)
     if (r < 0)
         return r;
     layer_type(&l)->sizes(&l, 1, &size);
-    if (!checked_add(b->weight_bytes, l.tied ? 0 : size.w, &b->weight_bytes) || b->weight_bytes > MAX_WEIGHT_BYTES)
+    if (!checked_add(b->weight_bytes, l.tied ? 0 : size.w, &b->weight_bytes) ||
+        b->weight_bytes > MAX_WEIGHT_BYTES)
         return err_set_at(b->r->err, -EINVAL, path,
                           "with this layer of %" PRIu32 " x %" PRIu32
                           " the weights take more than 2^50 bytes; make it smaller",
@@ -166,11 +170,13 @@ static int add_loss(struct builder *b, int loss, const char *width_path)
     if (b->ended) /* its last layer is one */
         return 0;
     if (s->tokens && kind == LAYER_mse)
-        return err_set_at(b->r->err, -EINVAL, "model.loss",
-                          "tokens are classes; write \"softmax_xent\" or end the layers with {\"op\":\"lm_head\"}");
+        return err_set_at(
+            b->r->err, -EINVAL, "model.loss",
+            "tokens are classes; write \"softmax_xent\" or end the layers with {\"op\":\"lm_head\"}");
     if (s->tokens && b->width / b->seq < s->vocab)
         return err_set_at(b->r->err, -EINVAL, width_path,
-                          "the last layer gives %" PRIu32 " classes per token, but the vocabulary has %" PRIu32
+                          "the last layer gives %" PRIu32
+                          " classes per token, but the vocabulary has %" PRIu32
                           "; end the layers with {\"op\":\"lm_head\"} or a linear of that width",
                           b->width / b->seq, s->vocab);
     if (kind == LAYER_softmax_xent && b->width < 2)
@@ -275,9 +281,9 @@ enum chain_op {
     OP_SWIGLU,
     OP_TANH,
 };
-static const char *const chain_ops[] = {"attention", "dropout", "embedding", "gelu",    "gelu_erf", "layernorm",
-                                        "linear",    "lm_head", "mlp",       "positions", "relu",     "rmsnorm",
-                                        "silu",      "swiglu",  "tanh",      NULL};
+static const char *const chain_ops[] = {
+    "attention", "dropout",   "embedding", "gelu",    "gelu_erf", "layernorm", "linear", "lm_head",
+    "mlp",       "positions", "relu",      "rmsnorm", "silu",     "swiglu",    "tanh",   NULL};
 static const char *const later_ops[] = {"add", "avgpool", "batchnorm", "conv", "flatten", "maxpool", NULL};
 
 static void take_dropout(struct json_obj *o, const char *key, enum json_need need, float *ret)
@@ -329,12 +335,14 @@ static void read_attention(const struct builder *b, struct json_obj *o, struct l
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
     take_dropout(o, "score_dropout", JSON_OPTIONAL, &l->score_dropout);
     if (l->heads > 0 && width % l->heads != 0)
-        json_fail(o, "heads", -EINVAL, "%" PRIu32 " heads do not divide a width of %" PRIu32, l->heads, width);
+        json_fail(o, "heads", -EINVAL, "%" PRIu32 " heads do not divide a width of %" PRIu32, l->heads,
+                  width);
     else if (l->kv_heads > 0 && l->heads % l->kv_heads != 0)
-        json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads", l->kv_heads, l->heads);
+        json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads", l->kv_heads,
+                  l->heads);
     else if (theta > 0 && l->heads > 0 && width / l->heads % 2 != 0)
-        json_fail(o, "rope_theta", -EINVAL, "rotary positions turn pairs, but a head has %" PRIu32 " elements",
-                  width / l->heads);
+        json_fail(o, "rope_theta", -EINVAL,
+                  "rotary positions turn pairs, but a head has %" PRIu32 " elements", width / l->heads);
 }
 
 static void read_mlp_op(const struct builder *b, struct json_obj *o, struct layer *l, bool gated)
@@ -519,7 +527,8 @@ static int read_composite(struct builder *b, const struct json *node, const char
         return r;
     if (l.kind == LAYER_residual && l.out != b->width)
         return err_set_at(b->r->err, -EINVAL, path,
-                          "a residual gives what it takes, but %" PRIu32 " elements go in and %" PRIu32 " come out",
+                          "a residual gives what it takes, but %" PRIu32 " elements go in and %" PRIu32
+                          " come out",
                           b->width / b->seq, l.out / b->seq);
     if (count_inner(&l) > LAYER_MAX_INNER)
         return err_set_at(b->r->err, -EINVAL, path, "one layer may have at most %u inside", LAYER_MAX_INNER);

@@ -68,7 +68,8 @@ int spec_read_model(const struct spec_reader *r, const struct json *node); /* sp
 /* spec_transformer.c: {"type":"gpt2"|"llama", ...}; {"from": dir} and {"config": {...}} */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
-int spec_read_data(const struct spec_reader *r, const struct json *node);  /* spec_data.c; the model was read */
+int spec_read_data(const struct spec_reader *r,
+                   const struct json *node); /* spec_data.c; the model was read */
 int spec_read_train(const struct spec_reader *r, const struct json *node); /* spec_sections.c, all below */
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);

@@ -47,8 +47,9 @@ void spec_layer_json(const struct layer *l, struct strbuf *b)
     if (l->kind == LAYER_norm)
         strbuf_addf(b, ",\"rms\":%s,\"eps\":%.9g", l->rms ? "true" : "false", (double)l->eps);
     if (l->kind == LAYER_attention)
-        strbuf_addf(b, ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"rope_theta\":%.9g,\"score_dropout\":%.9g",
-                    l->heads, l->kv_heads, (double)l->rope_theta, (double)l->score_dropout);
+        strbuf_addf(
+            b, ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"rope_theta\":%.9g,\"score_dropout\":%.9g",
+            l->heads, l->kv_heads, (double)l->rope_theta, (double)l->score_dropout);
     if (l->kind == LAYER_mlp)
         strbuf_addf(b, ",\"hidden\":%" PRIu32 ",\"gated\":%s", l->hidden, l->gated ? "true" : "false");
     if (l->vocab > 0)

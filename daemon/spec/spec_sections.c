@@ -167,15 +167,16 @@ static void read_no_decay(struct json_obj *o, struct spec *s)
         return;
     s->no_decay_given = true;
     s->optimizer.no_decay = 0;
-    for (const struct json *i = json_type(list) == JSON_ARRAY ? json_array_first(list) : NULL; i; i = json_array_next(i)) {
+    for (const struct json *i = json_type(list) == JSON_ARRAY ? json_array_first(list) : NULL; i;
+         i = json_array_next(i)) {
         int class = 0;
         if (json_string(i, "", &name, NULL) < 0)
             name = "";
         while (names[class] && strcmp(names[class], name) != 0)
             class ++;
         if (!names[class]) {
-            json_fail(o, "no_decay", -EINVAL, "has \"%s\"; parameters are of the classes matrix, bias, norm, embedding",
-                      name);
+            json_fail(o, "no_decay", -EINVAL,
+                      "has \"%s\"; parameters are of the classes matrix, bias, norm, embedding", name);
             return;
         }
         s->optimizer.no_decay |= 1u << class;

@@ -17,13 +17,15 @@ static const struct size {
     bool tied;
 } gpt2_sizes[] =
     {
-        {"124M", 12, 768, 12, 0, 0, true},  {"355M", 24, 1024, 16, 0, 0, true}, {"774M", 36, 1280, 20, 0, 0, true},
-        {"1.5B", 48, 1600, 25, 0, 0, true}, {"2.7B", 32, 2560, 32, 0, 0, true}, {"6.7B", 32, 4096, 32, 0, 0, true},
+        {"124M", 12, 768, 12, 0, 0, true},  {"355M", 24, 1024, 16, 0, 0, true},
+        {"774M", 36, 1280, 20, 0, 0, true}, {"1.5B", 48, 1600, 25, 0, 0, true},
+        {"2.7B", 32, 2560, 32, 0, 0, true}, {"6.7B", 32, 4096, 32, 0, 0, true},
         {"10B", 48, 4096, 32, 0, 0, true},  {NULL, 0, 0, 0, 0, 0, false},
 },
   llama_sizes[] = {
-      {"15M", 6, 288, 6, 0, 768, true},       {"42M", 8, 512, 8, 0, 1376, true},      {"110M", 12, 768, 12, 0, 2048, true},
-      {"1.1B", 22, 2048, 32, 4, 5632, false},  {"3B", 26, 3200, 32, 0, 8640, false},    {"7B", 32, 4096, 32, 0, 11008, false},
+      {"15M", 6, 288, 6, 0, 768, true},     {"42M", 8, 512, 8, 0, 1376, true},
+      {"110M", 12, 768, 12, 0, 2048, true}, {"1.1B", 22, 2048, 32, 4, 5632, false},
+      {"3B", 26, 3200, 32, 0, 8640, false}, {"7B", 32, 4096, 32, 0, 11008, false},
       {NULL, 0, 0, 0, 0, 0, false},
 };
 
@@ -122,11 +124,13 @@ static int finish(const struct spec_reader *r, struct transformer *t, const char
     if (context == 0)
         context = t->positions;
     if (context > t->positions && t->arch == ARCH_GPT2)
-        return err_set_at(r->err, -EINVAL, "model.context", "%" PRIu32 " tokens, but the model has %" PRIu32 " positions",
-                          context, t->positions);
+        return err_set_at(r->err, -EINVAL, "model.context",
+                          "%" PRIu32 " tokens, but the model has %" PRIu32 " positions", context,
+                          t->positions);
     if (!checked_mul(context, t->width, &row) || row > SPEC_MAX_DIM)
-        return err_set_at(r->err, -EINVAL, "model.context", "%" PRIu32 " tokens of %" PRIu32
-                          " elements are more than %u; make it shorter", context, t->width, SPEC_MAX_DIM);
+        return err_set_at(r->err, -EINVAL, "model.context",
+                          "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u; make it shorter",
+                          context, t->width, SPEC_MAX_DIM);
     s->transformer = arena_memdup(s->arena, t, sizeof *t);
     transformer_build(t, context, 0, s->arena, &s->model);
     s->tokens = true;
@@ -178,7 +182,8 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
     spec_take_u32(&o, "context", JSON_OPTIONAL, 1, 1u << 24, &context);
     spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
     if (config && r->s->from)
-        json_fail(&o, "config", -EINVAL, "a folder has its own config.json; keep one of \"from\" and \"config\"");
+        json_fail(&o, "config", -EINVAL,
+                  "a folder has its own config.json; keep one of \"from\" and \"config\"");
     if (json_obj_end(&o) < 0)
         return o.status;
     r->s->tokens = true;

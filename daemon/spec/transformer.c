@@ -14,13 +14,13 @@ int transformer_check(const struct transformer *t, const char *path, struct err 
     if (t->layers < 1 || t->layers > 8000)
         return err_set_at(err, -EINVAL, path, "a transformer has 1 to 8000 layers, not %u", t->layers);
     if (t->width < 1 || t->width > MAX_DIM || t->hidden < 1 || t->hidden > MAX_DIM)
-        return err_set_at(err, -EINVAL, path, "widths are from 1 to %u: width %u, hidden %u", MAX_DIM, t->width,
-                          t->hidden);
+        return err_set_at(err, -EINVAL, path, "widths are from 1 to %u: width %u, hidden %u", MAX_DIM,
+                          t->width, t->hidden);
     if (t->heads < 1 || t->width % t->heads != 0)
         return err_set_at(err, -EINVAL, path, "%u heads do not divide a width of %u", t->heads, t->width);
     if (t->kv_heads < 1 || t->heads % t->kv_heads != 0)
-        return err_set_at(err, -EINVAL, path, "%u heads of keys and values do not divide %u heads", t->kv_heads,
-                          t->heads);
+        return err_set_at(err, -EINVAL, path, "%u heads of keys and values do not divide %u heads",
+                          t->kv_heads, t->heads);
     if (t->arch == ARCH_LLAMA && t->width / t->heads % 2 != 0)
         return err_set_at(err, -EINVAL, path, "rotary positions turn pairs, but a head has %u elements",
                           t->width / t->heads);

@@ -7,10 +7,10 @@
 #define WORKER_JOB_H
 
 #include "base/err.h"
-#include "daemon/worker/data/data.h"
-#include "daemon/worker/probe/discover.h"
 #include "base/fs.h"
 #include "daemon/spec/spec.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/probe/discover.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
 #include "scheduler/plan.h"

@@ -17,8 +17,8 @@
 #include "base/bounded.h"
 #include "base/strbuf.h"
 #include "daemon/worker/job.h"
-#include "scheduler/predict/bound.h"
 #include "scheduler/policy/planning_size.h"
+#include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 

@@ -231,7 +231,8 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     return finish_line(m, err);
 }
 
-int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity, struct err *err)
+int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
+                 struct err *err)
 {
     struct strbuf *b = begin_line(m, step);
 

@@ -35,7 +35,8 @@ void metrics_close(struct metrics *m); /* takes NULL */
  * equality of runs (loss, lr, grad_norm) are printed with %.17g; those that are not finite become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
 /* perplexity: NaN where there is none. */
-int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity, struct err *err);
+int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
+                 struct err *err);
 
 int metrics_sync(struct metrics *m, struct err *err); /* fdatasync */
 

@@ -19,7 +19,7 @@ struct planned {
     const struct graph *graph; /* the plan's */
     struct sim_result *sim;
     struct why_report why; /* what would be is left to who made the plan */
-    double plan_s; /* planning and verifying took */
+    double plan_s;         /* planning and verifying took */
     int code;
     struct err err;
     uint64_t least_bytes; /* of each device, with which it would fit; 0: something else is wrong */

@@ -153,9 +153,10 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
         strbuf_add(&b, "{\"ok\":true,\"name\":");
         strbuf_add_json(&b, s->name);
         strbuf_addf(&b,
-                    ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"everything_bytes\":%" PRIu64 ",\"steps\":%" PRIu64
-                    ",\"train_samples\":%" PRIu64,
-                    total_params(j), state_bytes(j), everything_bytes(j), s->resolved.total_steps, j->train->n_samples);
+                    ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"everything_bytes\":%" PRIu64
+                    ",\"steps\":%" PRIu64 ",\"train_samples\":%" PRIu64,
+                    total_params(j), state_bytes(j), everything_bytes(j), s->resolved.total_steps,
+                    j->train->n_samples);
         add_token_members(j, &b);
         strbuf_addf(&b,
                     ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"

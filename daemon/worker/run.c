@@ -17,10 +17,10 @@
 #include "base/get.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "daemon/worker/model/weights.h"
 #include "daemon/worker/output.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run_trace.h"
-#include "daemon/worker/model/weights.h"
 
 #define RESULT_MAX (1u << 20)
 

@@ -17,10 +17,10 @@
 
 #include "base/clock.h"
 #include "base/strbuf.h"
+#include "daemon/worker/metrics.h"
 #include "daemon/worker/model/checkpoint.h"
 #include "daemon/worker/model/hf.h"
 #include "daemon/worker/model/weights.h"
-#include "daemon/worker/metrics.h"
 #include "kernels/device.h"
 #include "swap/exec.h"
 #include "swap/store.h"
@@ -288,7 +288,8 @@ static int check_finite(struct trainer *t, double loss, const struct step_decisi
     name_layer(t, skipped ? d->bad_layer : d == NULL ? find_ruined(t) : STEP_NO_LAYER, layer, sizeof layer);
     return err_set(
         err, -EDOM, "%s at step %" PRIu64 "%s: training has diverged. %s; %s",
-        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1, layer, what_is_kept(t),
+        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->known + 1, layer,
+        what_is_kept(t),
         skip ? "lower optimizer.lr or set train.grad_clip"
              : "lower optimizer.lr, set train.grad_clip, or skip such steps with train.on_nonfinite "
                "\"skip\"");
@@ -431,7 +432,8 @@ static int check_state(struct trainer *t, struct err *err)
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
         const struct graph_layer *g = &t->job->graph->layers[l];
         const char *what = NULL;
-        if (graph_updates(t->job->graph, l) && !all_finite(state_block(t, l, false), g->size.w / sizeof(float)))
+        if (graph_updates(t->job->graph, l) &&
+            !all_finite(state_block(t, l, false), g->size.w / sizeof(float)))
             what = "weights";
         else if (g->k_bytes > 0 && !all_finite(state_block(t, l, true), g->k_bytes / sizeof(float)))
             what = "optimizer moments";

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "daemon/worker/model/hf.h"
+#include "daemon/worker/model/weights.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
-#include "daemon/worker/model/weights.h"
 
 /* What was written. */
 struct exported {

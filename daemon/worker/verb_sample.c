@@ -21,10 +21,10 @@
 #include "daemon/worker/data/bpe.h"
 #include "daemon/worker/model/decoder.h"
 #include "daemon/worker/model/hf.h"
-#include "daemon/worker/report.h"
 #include "daemon/worker/model/sampler.h"
-#include "daemon/worker/verbs.h"
 #include "daemon/worker/model/weights.h"
+#include "daemon/worker/report.h"
+#include "daemon/worker/verbs.h"
 
 #define END_OF_TEXT "<|endoftext|>" /* of GPT-2's tokenizer */
 #define BYTES       256             /* vocabulary of text as it is */

@@ -18,10 +18,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/worker/confine.h"
-#include "daemon/worker/uplink.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
 #include "daemon/worker/run_trace.h"
+#include "daemon/worker/uplink.h"
 #include "daemon/worker/verbs.h"
 
 #define SECRET_NAME  "TUTTI_SECRET"

@@ -17,9 +17,9 @@
 #include "base/utf8.h"
 #include "daemon/worker/probe/discover.h"
 #include "daemon/worker/probe/measure.h"
-#include "daemon/worker/report.h"
 #include "daemon/worker/probe/time_cache.h"
 #include "daemon/worker/probe/time_layers.h"
+#include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 #include "scheduler/table.h"
 

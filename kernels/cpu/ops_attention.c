@@ -32,14 +32,13 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/vmath.h"
 
-#define LANES   16 /* of a vector and of a sum */
+#define LANES   16  /* of a vector and of a sum */
 #define STRIP   128 /* queries whose scores a forward task holds at once, at most */
 #define QUERIES 64  /* of a strip of the backward pass; the bits depend on these */
 #define KEYS    128 /* of a block, likewise */
 
 /* All queries of a strip see the first key of each block that one of them sees. */
-_Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0,
-               "a block begins where a strip begins");
+_Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
 /* What both passes are given, and what follows from it. */
@@ -77,9 +76,9 @@ struct task {
 };
 
 struct strip {
-    uint32_t h, q0, rows;          /* queries q0.. of a head */
-    const float *lse;              /* backward only */
-    float factor[STRIP]; /* forward: of the outputs; backward: D */
+    uint32_t h, q0, rows; /* queries q0.. of a head */
+    const float *lse;     /* backward only */
+    float factor[STRIP];  /* forward: of the outputs; backward: D */
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)

@@ -204,8 +204,7 @@ static void sumsq_piece(void *ctx, uint32_t piece)
 
     for (uint32_t b = piece * BLOCKS_A_PIECE; b < end && b < blocks; b++) {
         uint64_t at = (uint64_t)b * BLOCK, left = c->n - at;
-        c->sums[b] =
-            block_sumsq(c->x + at, c->x2 ? c->x2 + at : NULL, left < BLOCK ? (size_t)left : BLOCK);
+        c->sums[b] = block_sumsq(c->x + at, c->x2 ? c->x2 + at : NULL, left < BLOCK ? (size_t)left : BLOCK);
     }
 }
 

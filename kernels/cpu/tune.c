@@ -19,7 +19,8 @@ static struct ways_slot *find(struct ways *w, uint64_t key)
         struct ways_slot *s = &w->slots[(at + i) % WAYS_SLOTS];
         uint64_t seen = atomic_load_explicit(&s->key, memory_order_relaxed);
         if (seen == 0)
-            atomic_compare_exchange_strong(&s->key, &seen, key); /* else seen becomes whoever took it meanwhile */
+            atomic_compare_exchange_strong(&s->key, &seen,
+                                           key); /* else seen becomes whoever took it meanwhile */
         if (seen == 0 || seen == key)
             return s;
     }
@@ -58,5 +59,6 @@ void ways_note(struct ways_slot *s, uint32_t way, uint64_t ns)
         return;
     }
     uint64_t before = atomic_load_explicit(&s->default_ns, memory_order_relaxed);
-    atomic_fetch_add_explicit(ns < before - before / CLEARLY ? &s->wins : &s->losses, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(ns < before - before / CLEARLY ? &s->wins : &s->losses, 1,
+                              memory_order_relaxed);
 }

@@ -27,8 +27,8 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/vmath.h"
 
 #define TILE  64u /* queries, keys or columns */
 #define PART  4u  /* of a tile that a thread has, each way */

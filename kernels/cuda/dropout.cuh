@@ -14,8 +14,8 @@ struct dropout {
     float p;
 };
 
-static inline struct dropout dropout_of(const struct step_args *step, enum rng_purpose purpose, uint32_t layer,
-                                        uint32_t first_row, float p)
+static inline struct dropout dropout_of(const struct step_args *step, enum rng_purpose purpose,
+                                        uint32_t layer, uint32_t first_row, float p)
 {
     struct dropout d;
 

@@ -10,8 +10,8 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/vmath.h"
 
 /* ---- activations ---- */
 

@@ -11,8 +11,8 @@
 #include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
-#include "kernels/vmath.h"
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/vmath.h"
 
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* a loss and whether it is correct, each */
 

@@ -188,7 +188,8 @@ int cuda_op_norm_add(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-static __global__ void decide(struct step_decision *d, struct group_state *g, double clip, float beta1, float beta2)
+static __global__ void decide(struct step_decision *d, struct group_state *g, double clip, float beta1,
+                              float beta2)
 {
     const double norm = d ? sqrt(d->sumsq) : 0;
 

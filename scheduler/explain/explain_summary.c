@@ -13,8 +13,8 @@
 
 #include "base/arena.h"
 #include "base/sort.h"
-#include "scheduler/predict/bound.h"
 #include "scheduler/explain/explain_parts.h"
+#include "scheduler/predict/bound.h"
 
 /* ----------------------------------------------------------------------- columns and numbers */
 

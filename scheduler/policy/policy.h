@@ -33,8 +33,8 @@ struct plan_request {
     enum update_place update;
     const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
     enum plan_objective objective; /* the least time, of equals the fewest bytes; or the other way round */
-    uint64_t most_work;  /* instructions of candidates that are built, about; 0: PLAN_WORK */
-    uint64_t *used_work; /* plan_make adds what it has built; may be NULL */
+    uint64_t most_work;            /* instructions of candidates that are built, about; 0: PLAN_WORK */
+    uint64_t *used_work;           /* plan_make adds what it has built; may be NULL */
 };
 
 /* How long a search may take, in instructions that are built (some microseconds each) and never by a clock, so that the plan

@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/vec.h"
 #include "scheduler/predict/harmony_private.h"
-#include "scheduler/rate.h"
 #include "scheduler/predict/timeline.h"
+#include "scheduler/rate.h"
 
 enum rules_lane { AT_COMPUTE, AT_CPU, AT_IN, AT_OUT, AT_PEER_IN, AT_PEER_OUT, AT_COUNT };
 enum rules_resource { ALL_IN, ALL_OUT, HOST_COPY, RESOURCES };

@@ -18,8 +18,8 @@
 
 #include "base/arena.h"
 #include "base/bounded.h"
-#include "scheduler/rate.h"
 #include "scheduler/predict/timeline.h"
+#include "scheduler/rate.h"
 
 #define UNLIMITED UINT32_MAX
 #define CORE      100 /* parts of one */

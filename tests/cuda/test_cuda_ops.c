@@ -427,10 +427,10 @@ static void test_attention_of_wide_heads_close_to_cpu(void **state)
         struct op_call calls[2][2];
         for (int i = 0; i < 2; i++) {
             const struct attention_arrays *a = &places[i];
-            calls[i][0] = (struct op_call){.op = OP_attention_fwd,
-                                           .step = &step,
-                                           .attention_fwd = {a->qkv, a->y, a->lse, 1, SEQ, HEADS,
-                                                             KV_HEADS, head, 3, 4, 0.25f}};
+            calls[i][0] = (struct op_call){
+                .op = OP_attention_fwd,
+                .step = &step,
+                .attention_fwd = {a->qkv, a->y, a->lse, 1, SEQ, HEADS, KV_HEADS, head, 3, 4, 0.25f}};
             calls[i][1] = (struct op_call){.op = OP_attention_bwd,
                                            .step = &step,
                                            .attention_bwd = {a->qkv, a->y, a->lse, a->dy, a->dqkv, a->scratch,

@@ -30,7 +30,8 @@ static uint32_t draw(const struct engine_case *c, uint64_t step, uint32_t micro,
 }
 
 /* Ids, and the targets of all tokens; some are ignored. */
-static void fill_tokens(const struct engine_case *c, uint64_t step, uint32_t micro, int32_t *x, int32_t *target)
+static void fill_tokens(const struct engine_case *c, uint64_t step, uint32_t micro, int32_t *x,
+                        int32_t *target)
 {
     for (uint32_t i = 0; i < c->chain.rows * targets(c); i++) {
         uint32_t label = draw(c, step, micro, 1, i);

@@ -167,7 +167,8 @@ static bool decays(const struct optimizer *o, const struct layer *l, uint64_t el
     struct layer_param params[16];
     uint32_t n = layer_type(l)->params(l, params);
     for (uint32_t i = 0; i < n; i++)
-        if (element * sizeof(float) >= params[i].offset && element < params[i].offset / sizeof(float) + params[i].count)
+        if (element * sizeof(float) >= params[i].offset &&
+            element < params[i].offset / sizeof(float) + params[i].count)
             return (o->no_decay & 1u << params[i].class) == 0;
     fail_msg("element %llu of no parameter", (unsigned long long)element);
     return false;

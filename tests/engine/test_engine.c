@@ -214,7 +214,7 @@ static void replicated_case(struct engine_case *c, uint32_t replicas, uint32_t s
     for (uint32_t l = 0; l < n; l++)
         c->chain.layers[l] = (struct layer){.kind = LAYER_dense,
                                             .id = l,
-                                               .key = l,
+                                            .key = l,
                                             .in = width[l],
                                             .out = width[l + 1],
                                             .bias = true,

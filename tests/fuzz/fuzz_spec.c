@@ -56,7 +56,8 @@ static bool try(const char *text, size_t bytes, bool comments)
     static const uint64_t samples[] = {1, 2, 96, 60000, 1ull << 32, 1ull << 53};
     struct spec *s = NULL;
     struct err err = {0};
-    const struct spec_options how = {.base_dir = "/base", .comments = comments, .read_folder = hf_read_folder};
+    const struct spec_options how = {
+        .base_dir = "/base", .comments = comments, .read_folder = hf_read_folder};
     int r = spec_parse(text, bytes, "fuzz", &how, &s, &err);
     if (r < 0) {
         HOLDS(s == NULL);

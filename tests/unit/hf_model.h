@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/worker/model/safetensors.h"
 #include "daemon/spec/transformer.h"
+#include "daemon/worker/model/safetensors.h"
 
 enum { HF_MODEL_MOST = 256 };
 

@@ -54,10 +54,11 @@ static void check_linear_fwd(const struct op_call *in, const struct op_call *out
     const struct op_linear_fwd *o = &in->linear_fwd, *got = &out->linear_fwd;
     size_t n = (size_t)o->rows * o->out;
     double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
-    double *x = ref_to_double(o->x, (uint64_t)o->rows * o->in), *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
+    double *x = ref_to_double(o->x, (uint64_t)o->rows * o->in),
+           *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
 
-    ref_matmul(&(struct ref_matmul){.a = x, .b = w, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true}, want,
-               size);
+    ref_matmul(&(struct ref_matmul){.a = x, .b = w, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true},
+               want, size);
     for (size_t i = 0; i < n; i++) {
         double bias = o->b ? (double)o->b[i % o->out] : 0, z = want[i] + bias;
         double off = (o->in + 3.0) * (double)EPS * (size[i] + fabs(bias));
@@ -93,7 +94,8 @@ static void check_linear_bwd_data(const struct op_call *in, const struct op_call
     const struct op_linear_bwd_data *o = &in->linear_bwd_data;
     size_t n = (size_t)o->rows * o->in;
     double *want = malloc(n * sizeof *want), *size = malloc(n * sizeof *size);
-    double *dy = ref_to_double(o->dy, (uint64_t)o->rows * o->out), *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
+    double *dy = ref_to_double(o->dy, (uint64_t)o->rows * o->out),
+           *w = ref_to_double(o->w, (uint64_t)o->out * o->in);
 
     ref_matmul(&(struct ref_matmul){.a = dy, .b = w, .m = o->rows, .n = o->in, .k = o->out}, want, size);
     for (size_t i = 0; i < n; i++) {

@@ -56,7 +56,8 @@ static bool is_first_max(const float *x, uint32_t n, uint32_t at)
 
 static void build_softmax_xent(struct tape *t, uint32_t v, struct op_call *call)
 {
-    uint32_t form = v / 2 % XENT_FORMS, rows = matrices[v / 2 / XENT_FORMS][0], n = matrices[v / 2 / XENT_FORMS][1];
+    uint32_t form = v / 2 % XENT_FORMS, rows = matrices[v / 2 / XENT_FORMS][0],
+             n = matrices[v / 2 / XENT_FORMS][1];
     struct op_softmax_xent o = {.x = loss_inputs(t, v, rows, n, 20),
                                 .target = loss_classes(t, v, rows, n),
                                 .rows = rows,
@@ -109,7 +110,8 @@ static void check_xent_gradient(const struct op_call *in, uint32_t r, const doub
                                 double smoothing)
 {
     const struct op_softmax_xent *o = &in->softmax_xent;
-    double scale = (double)in->step->grad_scale, log_sum = xent_counts(in, r) ? ref_xent(x, o->n, 0) + x[0] : 0;
+    double scale = (double)in->step->grad_scale,
+           log_sum = xent_counts(in, r) ? ref_xent(x, o->n, 0) + x[0] : 0;
 
     for (uint32_t i = 0; i < o->n; i++) {
         if (!xent_counts(in, r)) {
@@ -150,7 +152,8 @@ static void check_softmax_xent(const struct op_call *in, const struct op_call *o
     assert_true(got->result->correct == correct);
 }
 
-const struct op_test softmax_xent_test = {2 * XENT_FORMS * N_MATRICES, build_softmax_xent, check_softmax_xent};
+const struct op_test softmax_xent_test = {2 * XENT_FORMS * N_MATRICES, build_softmax_xent,
+                                          check_softmax_xent};
 
 static void build_mse_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {

@@ -131,7 +131,8 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw, UINT64_C(0x7d317cb38d0aa4ee)};
+const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw,
+                                   UINT64_C(0x7d317cb38d0aa4ee)};
 
 /* Twice each length: random numbers, and pairs of numbers that arithmetic treats in its own way. (Sums that are no number are
  * in the tests of each backend: their bits are nobody's promise.) */

@@ -76,9 +76,9 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
 /* The insides of transformer blocks: the same for every chain, so that a chain may be copied. */
 #define RANDOM_SEQ   4
 #define RANDOM_WIDTH 12
-#define RANDOM_OVER(kind_, key_)                                                                                        \
-    .kind = kind_, .key = key_, .in = RANDOM_SEQ * RANDOM_WIDTH, .out = RANDOM_SEQ * RANDOM_WIDTH, .seq = RANDOM_SEQ,   \
-    .init_std = 0.3f, .proj_std = 0.2f
+#define RANDOM_OVER(kind_, key_)                                                                             \
+    .kind = kind_, .key = key_, .in = RANDOM_SEQ * RANDOM_WIDTH, .out = RANDOM_SEQ * RANDOM_WIDTH,           \
+    .seq = RANDOM_SEQ, .init_std = 0.3f, .proj_std = 0.2f
 static const struct layer random_gpt_attention[] = {
     {RANDOM_OVER(LAYER_norm, 101), .bias = true, .eps = 1e-5f, .name = "ln_1"},
     {RANDOM_OVER(LAYER_attention, 102), .bias = true, .heads = 3, .kv_heads = 3, .dropout = 0.1f,
@@ -86,7 +86,8 @@ static const struct layer random_gpt_attention[] = {
 };
 static const struct layer random_gpt_mlp[] = {
     {RANDOM_OVER(LAYER_norm, 103), .bias = true, .eps = 1e-5f, .name = "ln_2"},
-    {RANDOM_OVER(LAYER_mlp, 104), .bias = true, .hidden = 20, .act = ACT_GELU, .dropout = 0.1f, .name = "mlp"},
+    {RANDOM_OVER(LAYER_mlp, 104), .bias = true, .hidden = 20, .act = ACT_GELU, .dropout = 0.1f,
+     .name = "mlp"},
 };
 static const struct layer random_llama_attention[] = {
     {RANDOM_OVER(LAYER_norm, 105), .rms = true, .eps = 1e-5f, .name = "ln_1"},
@@ -118,12 +119,12 @@ static inline void random_transformer(struct random_chain *c, struct rng *r)
         c->layers[n++] =
             (struct layer){RANDOM_OVER(LAYER_positions, n), .positions = RANDOM_SEQ + 1, .dropout = 0.1f};
     for (uint32_t i = 0; i < blocks; i++, n++)
-        c->layers[n] = (struct layer){
-            RANDOM_OVER(LAYER_block, n), .inner = gpt ? random_gpt_halves : random_llama_halves, .n_inner = 2};
+        c->layers[n] = (struct layer){RANDOM_OVER(LAYER_block, n),
+                                      .inner = gpt ? random_gpt_halves : random_llama_halves, .n_inner = 2};
     c->layers[n] = (struct layer){RANDOM_OVER(LAYER_norm, n), .rms = !gpt, .bias = gpt, .eps = 1e-5f};
     n++;
-    c->layers[n] = (struct layer){
-        RANDOM_OVER(LAYER_lm_head, n), .vocab = vocab, .tied = tied, .smoothing = rng_below(r, 2) ? 0.1f : 0};
+    c->layers[n] = (struct layer){RANDOM_OVER(LAYER_lm_head, n), .vocab = vocab, .tied = tied,
+                                  .smoothing = rng_below(r, 2) ? 0.1f : 0};
     c->layers[n].out = 0;
     for (uint32_t i = 0; i <= n; i++)
         c->layers[i].id = i;

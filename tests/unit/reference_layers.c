@@ -27,7 +27,8 @@ static void drop(const struct ref_layer *p, double *y, uint32_t n)
 }
 
 /* y[tokens][out] = x[tokens][in] w^T + b; moves *w behind both. */
-static void linear(const double **w, const double *x, double *y, uint32_t tokens, uint32_t in, uint32_t out, bool bias)
+static void linear(const double **w, const double *x, double *y, uint32_t tokens, uint32_t in, uint32_t out,
+                   bool bias)
 {
     ref_matmul(&(struct ref_matmul){x, *w, tokens, out, in, false, true}, y, NULL);
     *w += (size_t)in * out;
@@ -60,7 +61,8 @@ static void norm_fwd(const struct ref_layer *p, double *y)
         for (uint32_t i = 0; i < n; i++)
             var += (x[i] - mean) * (x[i] - mean) / n;
         for (uint32_t i = 0; i < n; i++)
-            y[t * n + i] = (x[i] - mean) / sqrt(var + (double)p->l->eps) * p->w[i] + (p->l->bias ? p->w[n + i] : 0);
+            y[t * n + i] =
+                (x[i] - mean) / sqrt(var + (double)p->l->eps) * p->w[i] + (p->l->bias ? p->w[n + i] : 0);
     }
 }
 
@@ -93,7 +95,8 @@ static void rotate(const struct layer *l, double *head, uint32_t n, uint32_t pos
 }
 
 /* One query of one head; qkv of its row. */
-static void attend(const struct ref_layer *p, const double *qkv, uint32_t row, uint32_t h, uint32_t q, double *y)
+static void attend(const struct ref_layer *p, const double *qkv, uint32_t row, uint32_t h, uint32_t q,
+                   double *y)
 {
     const struct layer *l = p->l;
     uint32_t seq = seq_of(l), n = l->in / seq / l->heads, width = (l->heads + 2 * l->kv_heads) * n;
@@ -122,7 +125,8 @@ static void attention_fwd(const struct ref_layer *p, double *y)
 {
     const struct layer *l = p->l;
     uint32_t seq = seq_of(l), d = l->in / seq, n = d / l->heads, width = (l->heads + 2 * l->kv_heads) * n;
-    double *qkv = malloc((size_t)p->rows * seq * width * sizeof *qkv), *o = malloc((size_t)p->rows * l->in * sizeof *o);
+    double *qkv = malloc((size_t)p->rows * seq * width * sizeof *qkv),
+           *o = malloc((size_t)p->rows * l->in * sizeof *o);
     const double *w = p->w;
 
     linear(&w, p->x, qkv, p->rows * seq, d, width, l->bias);
@@ -181,7 +185,8 @@ static void composite_fwd(const struct ref_layer *p, double *y)
 
 static double smooth_xent(const struct ref_layer *p, const double *x, uint32_t n, int32_t target)
 {
-    double s = p->step->training ? (double)p->l->smoothing : 0, loss = (1 - s) * ref_xent(x, n, (uint32_t)target);
+    double s = p->step->training ? (double)p->l->smoothing : 0,
+           loss = (1 - s) * ref_xent(x, n, (uint32_t)target);
 
     for (uint32_t c = 0; s > 0 && c < n; c++)
         loss += s / n * ref_xent(x, n, c);

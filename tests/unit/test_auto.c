@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "scheduler/predict/bound.h"
 #include "scheduler/policy/policy.h"
+#include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 #include "tests/skip.h"

@@ -22,9 +22,8 @@ static void check(float beta, uint64_t t)
 
 static void test_correction_is_that_of_pow(void **state)
 {
-    static const float betas[] = {0,      0.1f,   0.5f,    0.8f,     0.85f,      0.9f,   0.95f,
-                                  0.98f,  0.99f,  0.995f,  0.999f,   0.9995f,    0.9999f, 0.99999f,
-                                  0x1p-40f, 0.9999999f};
+    static const float betas[] = {0,     0.1f,   0.5f,   0.8f,    0.85f,   0.9f,     0.95f,    0.98f,
+                                  0.99f, 0.995f, 0.999f, 0.9995f, 0.9999f, 0.99999f, 0x1p-40f, 0.9999999f};
     (void)state;
     for (size_t i = 0; i < sizeof betas / sizeof *betas; i++) {
         for (uint64_t t = 1; t <= 20000; t++)

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "scheduler/predict/bound.h"
 #include "scheduler/policy/policy.h"
+#include "scheduler/predict/bound.h"
 
 #define W 1200ull
 

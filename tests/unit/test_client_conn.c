@@ -16,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/follow.h"
 #include "base/get.h"
+#include "client/follow.h"
 #include "client/tutti.h"
 
 #define HELLO "{\"jsonrpc\":\"2.0\",\"method\":\"hello\",\"params\":{\"server\":\"tuttid\",\"protocol\":1}}\n"

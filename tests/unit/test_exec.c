@@ -185,9 +185,10 @@ static void ref_decide(struct reference *ref, const struct step_args *args, stru
         if (!ref->w[l])
             continue;
         run_at_once(ref->pool,
-                    &(struct op_call){.op = OP_sumsq,
-                                      .step = args,
-                                      .sumsq = {.x = ref->dw[l][0], .sum = &sum, .n = sizes_of(l).w / sizeof(float)}});
+                    &(struct op_call){
+                        .op = OP_sumsq,
+                        .step = args,
+                        .sumsq = {.x = ref->dw[l][0], .sum = &sum, .n = sizes_of(l).w / sizeof(float)}});
         run_at_once(ref->pool,
                     &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first, l}});
         first = false;

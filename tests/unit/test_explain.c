@@ -10,11 +10,11 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "scheduler/predict/bound.h"
 #include "scheduler/build/build.h"
 #include "scheduler/explain/explain.h"
 #include "scheduler/policy/outline.h"
 #include "scheduler/policy/policy.h"
+#include "scheduler/predict/bound.h"
 #include "scheduler/verify/verify.h"
 #include "tests/unit/random_table.h"
 #include "tests/unit/spans.h"

@@ -20,10 +20,9 @@
 enum { PLOT = 1364, MAX_ROWS = DEVICE_MAX * LANE_COUNT + 1, LIMIT = 2000000 };
 
 static const char *const colours[INSTR_KIND_COUNT] = {
-    [INSTR_FWD] = "#4477aa",   [INSTR_BWD] = "#ee6677",    [INSTR_REC] = "#ccbb44",
-    [INSTR_RED] = "#882255",   [INSTR_COPY] = "#999933",
-    [INSTR_NORM] = "#aa3377",  [INSTR_DECIDE] = "#222255", [INSTR_UPD] = "#228833",
-    [INSTR_FETCH] = "#2299cc", [INSTR_SPILL] = "#dd7722",  [INSTR_SEND] = "#7755bb",
+    [INSTR_FWD] = "#4477aa",   [INSTR_BWD] = "#ee6677",   [INSTR_REC] = "#ccbb44",    [INSTR_RED] = "#882255",
+    [INSTR_COPY] = "#999933",  [INSTR_NORM] = "#aa3377",  [INSTR_DECIDE] = "#222255", [INSTR_UPD] = "#228833",
+    [INSTR_FETCH] = "#2299cc", [INSTR_SPILL] = "#dd7722", [INSTR_SEND] = "#7755bb",
 };
 
 /* ---- reading a picture ---- */

@@ -22,11 +22,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fs.h"
 #include "base/rng.h"
 #include "base/strbuf.h"
-#include "base/fs.h"
-#include "daemon/worker/model/hf.h"
 #include "daemon/spec/hf_config.h"
+#include "daemon/worker/model/hf.h"
 #include "tests/unit/hf_model.h"
 
 #define GOLDEN GOLDEN_DIR "/transformers"

@@ -12,7 +12,8 @@
 #include "scheduler/graph.h"
 
 /* The sizes of an mlp of so many linear layers. */
-static uint32_t sizes_of(uint32_t hidden, uint32_t batch, uint32_t ret[JOB_MAX_DIVISORS], uint32_t *ret_layers)
+static uint32_t sizes_of(uint32_t hidden, uint32_t batch, uint32_t ret[JOB_MAX_DIVISORS],
+                         uint32_t *ret_layers)
 {
     struct strbuf b = {0};
     struct spec *s = NULL;
@@ -58,7 +59,8 @@ static void check_large(uint32_t hidden, uint32_t batch)
         smallest = rows[i] < smallest ? rows[i] : smallest;
     }
     assert_true(sum <= GRAPH_MAX_TASKS);
-    assert_true(smallest == 1 || 2ull * layers * (batch / (smallest / 2)) > GRAPH_MAX_TASKS || smallest == 16);
+    assert_true(smallest == 1 || 2ull * layers * (batch / (smallest / 2)) > GRAPH_MAX_TASKS ||
+                smallest == 16);
 }
 
 static void test_large_batches_leave_the_smallest_size(void **state)

@@ -388,9 +388,11 @@ static void test_u64_refuses_what_is_no_whole_number_in_range(void **state)
     assert_int_equal(json_u64(json_array_at(doc, 2), "p", &n, &err), -EINVAL);
     assert_int_equal(json_u64(json_array_at(doc, 3), "p", &n, &err), -EINVAL);
     check_err(&err, "p", "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found about 1e+300");
-    for (size_t i = 4; i < 6; i++) { /* 2^53 and 2^53 + 1 read as the same double: neither is taken for the other */
+    for (size_t i = 4; i < 6;
+         i++) { /* 2^53 and 2^53 + 1 read as the same double: neither is taken for the other */
         assert_int_equal(json_u64(json_array_at(doc, i), "p", &n, &err), -EINVAL);
-        check_err(&err, "p", "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found about 9.007e+15");
+        check_err(&err, "p",
+                  "must be a whole number from 0 to 2^53 - 1 (9007199254740991), found about 9.007e+15");
     }
     json_free(doc);
 }

@@ -47,7 +47,7 @@ static void test_delays_double_up_to_the_longest(void **state)
         assert_true(launch_pause_allows(&p, now));
         launch_pause_started(&p, 7);
         assert_false(launch_pause_allows(&p, now + 1000000)); /* one try at a time */
-        assert_false(failed(&p, 7, "why", now));                /* told once */
+        assert_false(failed(&p, 7, "why", now));              /* told once */
         expected = 2 * expected < LAUNCH_PAUSE_MOST_MS ? 2 * expected : LAUNCH_PAUSE_MOST_MS;
     }
     assert_int_equal(p.failures, 101);

@@ -47,7 +47,8 @@ static int launch_now(void *ctx, const struct op_call *call)
 
 #define DENSE(bias_, act_, dropout_)                                                                         \
     {                                                                                                        \
-        .kind = LAYER_dense, .id = 3, .key = 3, .in = 7, .out = 5, .bias = bias_, .act = act_, .dropout = dropout_     \
+        .kind = LAYER_dense, .id = 3, .key = 3, .in = 7, .out = 5, .bias = bias_, .act = act_,               \
+        .dropout = dropout_                                                                                  \
     }
 #define DENSE_ALL(act)                                                                                       \
     DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
@@ -93,7 +94,7 @@ static const struct layer positions_configs[] = {
     {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 3},
     {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 5, .dropout = 0.3f},
 };
-#define ATTENTION(heads_, kv_heads_)                                                                                   \
+#define ATTENTION(heads_, kv_heads_)                                                                         \
     .kind = LAYER_attention, .key = 4, .in = 40, .out = 40, .seq = 5, .heads = heads_, .kv_heads = kv_heads_
 static const struct layer attention_configs[] = {
     {ATTENTION(2, 2), .bias = true},
@@ -104,9 +105,12 @@ static const struct layer attention_configs[] = {
 };
 #define MLP .kind = LAYER_mlp, .key = 5, .in = 12, .out = 12, .seq = 3, .hidden = 7
 static const struct layer mlp_configs[] = {
-    {MLP, .bias = true, .act = ACT_GELU},     {MLP, .act = ACT_GELU_ERF},
-    {MLP, .act = ACT_NONE},                   {MLP, .gated = true},
-    {MLP, .gated = true, .bias = true},       {MLP, .bias = true, .act = ACT_RELU, .dropout = 0.3f},
+    {MLP, .bias = true, .act = ACT_GELU},
+    {MLP, .act = ACT_GELU_ERF},
+    {MLP, .act = ACT_NONE},
+    {MLP, .gated = true},
+    {MLP, .gated = true, .bias = true},
+    {MLP, .bias = true, .act = ACT_RELU, .dropout = 0.3f},
     {MLP, .gated = true, .dropout = 0.3f},
 };
 static const struct layer lm_head_configs[] = {
@@ -117,15 +121,32 @@ static const struct layer lm_head_configs[] = {
 /* As transformers are made: a norm before each part. */
 static const struct layer attention_part[] = {
     {.kind = LAYER_norm, .key = 21, .in = 20, .out = 20, .seq = 5, .bias = true, .eps = 1e-3f, .name = "ln"},
-    {.kind = LAYER_attention, .key = 22, .in = 20, .out = 20, .seq = 5, .bias = true, .heads = 2, .kv_heads = 1,
-     .rope_theta = 50, .dropout = 0.2f, .score_dropout = 0.2f, .name = "attn"},
+    {.kind = LAYER_attention,
+     .key = 22,
+     .in = 20,
+     .out = 20,
+     .seq = 5,
+     .bias = true,
+     .heads = 2,
+     .kv_heads = 1,
+     .rope_theta = 50,
+     .dropout = 0.2f,
+     .score_dropout = 0.2f,
+     .name = "attn"},
 };
 static const struct layer mlp_part[] = {
     {.kind = LAYER_norm, .key = 23, .in = 20, .out = 20, .seq = 5, .rms = true, .eps = 1e-3f, .name = "ln"},
     {.kind = LAYER_mlp, .key = 24, .in = 20, .out = 20, .seq = 5, .gated = true, .hidden = 6, .name = "mlp"},
 };
 static const struct layer uneven_part[] = {
-    {.kind = LAYER_dense, .key = 25, .in = 20, .out = 35, .seq = 5, .act = ACT_GELU, .dropout = 0.2f, .name = "up"},
+    {.kind = LAYER_dense,
+     .key = 25,
+     .in = 20,
+     .out = 35,
+     .seq = 5,
+     .act = ACT_GELU,
+     .dropout = 0.2f,
+     .name = "up"},
     {.kind = LAYER_activation, .in = 35, .out = 35, .seq = 5, .act = ACT_TANH},
     {.kind = LAYER_dense, .key = 26, .in = 35, .out = 15, .seq = 5, .bias = true, .name = "down"},
 };
@@ -261,7 +282,8 @@ static void rig_finish(struct rig *g)
 #endif
 
 /* A pass in scratch of so many bytes, behind which it writes nothing. */
-static int run_pass(struct rig *g, int (*pass)(const struct layer *, const struct layer_io *, const struct op_sink *),
+static int run_pass(struct rig *g,
+                    int (*pass)(const struct layer *, const struct layer_io *, const struct op_sink *),
                     uint64_t scratch_bytes)
 {
     uint8_t *scratch = block(scratch_bytes + BEHIND); /* 0xff everywhere, which no op writes */
@@ -538,20 +560,34 @@ static void test_layer_reports_failed_launch(void **state)
 static void test_block_saves_no_workspace(void **state)
 {
     enum { ROWS = 2, SEQ = 8, WIDTH = 32, HEADS = 2, TOKENS = ROWS * SEQ, IN = SEQ * WIDTH };
-    const uint64_t c = TOKENS * WIDTH * sizeof(float), stats = TOKENS * 2 * sizeof(float), lse = TOKENS * HEADS * sizeof(float);
+    const uint64_t c = TOKENS * WIDTH * sizeof(float), stats = TOKENS * 2 * sizeof(float),
+                   lse = TOKENS * HEADS * sizeof(float);
     const struct layer attention[] = {
         {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
-        {.kind = LAYER_attention, .in = IN, .out = IN, .seq = SEQ, .bias = true, .heads = HEADS, .kv_heads = HEADS},
+        {.kind = LAYER_attention,
+         .in = IN,
+         .out = IN,
+         .seq = SEQ,
+         .bias = true,
+         .heads = HEADS,
+         .kv_heads = HEADS},
     };
     const struct layer mlp[] = {
         {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
-        {.kind = LAYER_mlp, .in = IN, .out = IN, .seq = SEQ, .bias = true, .hidden = 4 * WIDTH, .act = ACT_GELU},
+        {.kind = LAYER_mlp,
+         .in = IN,
+         .out = IN,
+         .seq = SEQ,
+         .bias = true,
+         .hidden = 4 * WIDTH,
+         .act = ACT_GELU},
     };
     const struct layer parts[] = {
         {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = attention, .n_inner = 2},
         {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = mlp, .n_inner = 2},
     };
-    const struct layer whole = {.kind = LAYER_block, .in = IN, .out = IN, .seq = SEQ, .inner = parts, .n_inner = 2};
+    const struct layer whole = {
+        .kind = LAYER_block, .in = IN, .out = IN, .seq = SEQ, .inner = parts, .n_inner = 2};
     struct layer_sizes s;
 
     (void)state;

@@ -332,7 +332,9 @@ static void check_gemm_rows(enum gemm_isa isa, uint32_t n, uint32_t k, bool a_tr
             float sum = 0;
             for (size_t l = 0; l < k && j < n; l++)
                 sum = fmaf(a[i * g.a_i + l * g.a_k], b[l * ldb + j], sum);
-            assert_bits(c[i * ldc + j], j >= n ? old[i * ldc + j] : accumulate ? old[i * ldc + j] + sum : sum);
+            assert_bits(c[i * ldc + j], j >= n       ? old[i * ldc + j]
+                                        : accumulate ? old[i * ldc + j] + sum
+                                                     : sum);
         }
     free(a);
     free(b);
@@ -342,7 +344,8 @@ static void check_gemm_rows(enum gemm_isa isa, uint32_t n, uint32_t k, bool a_tr
 
 static void test_gemm_rows_is_fma_chain_on_every_isa(void **state)
 {
-    static const uint32_t shapes[][2] = {{16, 1}, {32, 64}, {48, 20}, {128, 64}, {64, 128}, {16, 385}}; /* n, k */
+    static const uint32_t shapes[][2] = {{16, 1},   {32, 64},  {48, 20},
+                                         {128, 64}, {64, 128}, {16, 385}}; /* n, k */
     (void)state;
     for (int isa = GEMM_PLAIN; isa <= (int)gemm_small_best(); isa++)
         for (uint32_t i = 0; i < COUNT(shapes); i++)
@@ -356,13 +359,15 @@ static void check_large_shapes(void (*run_gemm)(const struct gemm *g))
         check_chain_all_forms(run_gemm, products[i][0], products[i][2], products[i][1]);
     check_chain_all_forms(run_gemm, 16, 1023, 40); /* a tile of 527 columns, the widest there is */
     check_chain_all_forms(run_gemm, 300, 1535, 390);
-    check_chain_all_forms(run_gemm, 1024, 2048, 900); /* rows far apart: both operands are copied, in three blocks of k, */
-    check_chain_all_forms(run_gemm, 3072, 144, 128);  /* one of them, */
+    check_chain_all_forms(run_gemm, 1024, 2048,
+                          900); /* rows far apart: both operands are copied, in three blocks of k, */
+    check_chain_all_forms(run_gemm, 3072, 144, 128); /* one of them, */
     check_chain_all_forms(run_gemm, 130, 3072, 385);
     check_chain_all_forms(run_gemm, 1024, 1024, 127); /* none */
     for (uint32_t i = 0; i < 60; i++) {
         struct rng_block r = rng_philox(7, i, 0, rng_word2(RNG_TEST, 1), 0);
-        check_chain_all_forms(run_gemm, 16 + r.v[0] % 500, 16 + r.v[1] % 900, 1 + r.v[2] % (i % 2 ? 1200 : 64));
+        check_chain_all_forms(run_gemm, 16 + r.v[0] % 500, 16 + r.v[1] % 900,
+                              1 + r.v[2] % (i % 2 ? 1200 : 64));
     }
 }
 
@@ -467,10 +472,9 @@ static void run_xent(const float *x, uint32_t n, int32_t target, struct step_res
         .op = OP_softmax_xent,
         .step = &step,
         .softmax_xent = {.x = x, .target = &target, .result = result, .rows = 1, .n = n, .seq = 1}};
-    struct op_call bwd = {
-        .op = OP_softmax_xent,
-        .step = &step,
-        .softmax_xent = {.x = x, .target = &target, .dx = dx, .rows = 1, .n = n, .seq = 1}};
+    struct op_call bwd = {.op = OP_softmax_xent,
+                          .step = &step,
+                          .softmax_xent = {.x = x, .target = &target, .dx = dx, .rows = 1, .n = n, .seq = 1}};
     cpu_ops[OP_softmax_xent](&fwd, pools[1]);
     cpu_ops[OP_softmax_xent](&bwd, pools[1]);
 }

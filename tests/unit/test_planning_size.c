@@ -14,12 +14,12 @@
 #include <errno.h>
 
 #include "base/bounded.h"
-#include "scheduler/predict/bound.h"
 #include "scheduler/policy/planning_size.h"
 #include "scheduler/policy/policy.h"
+#include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
-#include "scheduler/verify/verify.h"
 #include "scheduler/predict/why.h"
+#include "scheduler/verify/verify.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES      64

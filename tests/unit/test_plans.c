@@ -13,9 +13,9 @@
 
 #include <errno.h>
 
-#include "scheduler/predict/bound.h"
 #include "scheduler/build/build.h"
 #include "scheduler/policy/outline.h"
+#include "scheduler/predict/bound.h"
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 #include "tests/unit/random_chain.h"

@@ -442,11 +442,13 @@ static void test_questions(void **state)
     open_all();
     char text[96];
     for (int i = 1; i <= 8; i++) {
-        snprintf(text, sizeof text, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"cancel\",\"params\":{\"id\":%d}}\n", i);
+        snprintf(text, sizeof text,
+                 "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"cancel\",\"params\":{\"id\":%d}}\n", i);
         assert_int_equal(ask(text).answer, ANSWER_RESULT);
     }
     for (int limit = 1; limit <= 8; limit++) { /* pages whose last text is cut at any place */
-        snprintf(text, sizeof text, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"list\",\"params\":{\"limit\":%d}}\n", limit);
+        snprintf(text, sizeof text,
+                 "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"list\",\"params\":{\"limit\":%d}}\n", limit);
         try_every("list, ended", text, strlen(text), false, ANSWER_RESULT, NULL);
     }
     try_every("show, ended", texts[2], strlen(texts[2]), false, ANSWER_RESULT, NULL);

@@ -955,7 +955,8 @@ static void test_without_memory_a_closed_reading_fails_and_leaves_nothing(void *
     (void)state;
     strbuf_add(&b, "{\"schema\":\"job/v1\",\"model\":{\"type\":\"chain\",\"input\":6,\"layers\":[");
     for (int i = 0; i < 300; i++)
-        strbuf_add(&b, "{\"op\":\"linear\",\"out\":6},{\"residual\":[{\"op\":\"linear\",\"out\":6},{\"op\":\"tanh\"}]},");
+        strbuf_add(&b, "{\"op\":\"linear\",\"out\":6},{\"residual\":[{\"op\":\"linear\",\"out\":6},{\"op\":"
+                       "\"tanh\"}]},");
     strbuf_add(&b, "{\"op\":\"linear\",\"out\":3}]},\"data\":{\"format\":\"synthetic\",\"samples\":64},"
                    "\"train\":{\"steps\":3,\"global_batch\":8},\"optimizer\":{\"type\":\"sgd\",\"lr\":0.1}}");
     struct json *doc = NULL;

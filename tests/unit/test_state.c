@@ -76,7 +76,8 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    static const char *const files[] = {"state.db", "state.db-wal", "state.db-shm", "state.mark", "whole", "filler"};
+    static const char *const files[] = {"state.db",   "state.db-wal", "state.db-shm",
+                                        "state.mark", "whole",        "filler"};
     char path[128];
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
@@ -462,8 +463,10 @@ static void put_ended(struct state *s, uint64_t id, uint64_t ended_ms, uint64_t 
     char key[32];
     struct state_unit *u = state_begin(s);
     snprintf(key, sizeof key, "%" PRIu64 ":%" PRIu64, uid, id);
-    state_put_job(u, &(struct state_job){
-                         .id = id, .key = key, .body = "b", .spec = "s", .status = "t", .ended_ms = ended_ms, .uid = uid});
+    state_put_job(
+        u,
+        &(struct state_job){
+            .id = id, .key = key, .body = "b", .spec = "s", .status = "t", .ended_ms = ended_ms, .uid = uid});
     state_put_event(u, &(struct state_event){2 * id, id, "submitted"});
     state_put_event(u, &(struct state_event){2 * id + 1, id, "ended"});
     state_commit(u, false, NULL, NULL);
@@ -493,8 +496,9 @@ static void note_done(void *ctx, int status)
 static void read_ids(struct state *s, uint64_t after, uint64_t ended_after_ms, uint32_t limit)
 {
     ids.n = 0;
-    state_read_jobs(s, &(struct state_query){.after = after, .ended_after_ms = ended_after_ms, .limit = limit}, collect_id,
-                    note_done, NULL);
+    state_read_jobs(s,
+                    &(struct state_query){.after = after, .ended_after_ms = ended_after_ms, .limit = limit},
+                    collect_id, note_done, NULL);
     run_until_idle(s);
 }
 
@@ -541,7 +545,8 @@ static void test_a_key_that_is_taken_writes_nothing(void **state)
     put_ended(s, 1, 1000, 0);
     for (uint64_t id = 2; id <= 4; id++) { /* in one transaction; 3 has the key of 1 */
         struct state_unit *u = state_begin(s);
-        state_put_job(u, &(struct state_job){.id = id, .key = id == 3 ? "0:1" : NULL, .body = "b", .spec = "", .status = ""});
+        state_put_job(u, &(struct state_job){
+                             .id = id, .key = id == 3 ? "0:1" : NULL, .body = "b", .spec = "", .status = ""});
         state_put_event(u, &(struct state_event){100 + id, id, "e"});
         state_commit(u, true, note, number((int)id));
     }
@@ -583,7 +588,8 @@ static struct state *open_keeping(const struct state_keep *keep)
 {
     struct state *s = NULL;
     struct err err = {0};
-    struct state_config c = {.loop = &loop, .dir = dir, .die = die, .keep = *keep, .in_use = spare_five, .pruning = note_pruned};
+    struct state_config c = {
+        .loop = &loop, .dir = dir, .die = die, .keep = *keep, .in_use = spare_five, .pruning = note_pruned};
     if (state_open(&c, &s, &err) < 0 || state_load(s, load_id, NULL, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     run_until_idle(s);
@@ -692,8 +698,12 @@ static void test_pruning_survives_a_kill(void **state)
             struct state *s;
             uv_loop_t own;
             uv_loop_init(&own);
-            struct state_config c = {
-                .loop = &own, .dir = dir, .die = leave, .ctx = &at[i], .keep = {.jobs = 1}, .pruning = die_at_job};
+            struct state_config c = {.loop = &own,
+                                     .dir = dir,
+                                     .die = leave,
+                                     .ctx = &at[i],
+                                     .keep = {.jobs = 1},
+                                     .pruning = die_at_job};
             if (state_open(&c, &s, NULL) < 0 || state_load(s, load_id, NULL, NULL) < 0)
                 _exit(44);
             while (!state_idle(s))
@@ -732,8 +742,9 @@ static void put_large(uint64_t n)
     spec[99999] = '\0';
     for (uint64_t id = 1; id <= n; id++) {
         struct state_unit *u = state_begin(s);
-        state_put_job(u, &(struct state_job){
-                             .id = id, .body = "b", .spec = spec, .status = "t", .ended_ms = id == n ? 0 : id});
+        state_put_job(u,
+                      &(struct state_job){
+                          .id = id, .body = "b", .spec = spec, .status = "t", .ended_ms = id == n ? 0 : id});
         state_put_event(u, &(struct state_event){id, id, "e"});
         state_commit(u, false, NULL, NULL);
     }
@@ -769,7 +780,8 @@ static void test_a_large_database_serves_first_and_is_checked_then(void **state)
     check_large("row 77 of table jobs");
     tamper("UPDATE jobs SET body='b' WHERE id=77; UPDATE events SET body='f' WHERE seq=99");
     check_large("row 99 of table events");
-    tamper("UPDATE events SET body='e' WHERE seq=99; UPDATE status SET body='u' WHERE id=120"); /* the live one */
+    tamper(
+        "UPDATE events SET body='e' WHERE seq=99; UPDATE status SET body='u' WHERE id=120"); /* the live one */
     struct state *s = open_state();
     assert_int_equal(state_load(s, load_id, NULL, NULL), -EBADMSG);
     close_state(s);

@@ -232,7 +232,8 @@ static void test_every_kind_of_layer_is_measured(void **state)
     double host = 0, device = 0;
     assert_int_equal(timer_update(timer, &adamw, 4096, &host, &device, &err), 0);
     assert_true(host > 0 && device > 0);
-    assert_int_equal(timer_update(timer, &adamw, (c.device_bytes / 4 + 4096) & ~UINT64_C(255), &host, &device, &err), 0);
+    assert_int_equal(
+        timer_update(timer, &adamw, (c.device_bytes / 4 + 4096) & ~UINT64_C(255), &host, &device, &err), 0);
     assert_true(host > 0 && device == 0); /* on the host only: the device is too small */
     assert_true(timer_host_copy(timer) > 0);
     timer_close(timer);

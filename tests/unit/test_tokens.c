@@ -17,8 +17,8 @@
 
 #include "base/arena.h"
 #include "base/rng.h"
-#include "daemon/worker/data/data.h"
 #include "daemon/spec/spec_private.h"
+#include "daemon/worker/data/data.h"
 #include "daemon/worker/data/tokens.h"
 
 enum { MAGIC_16 = 20240520, MAGIC_32 = 20240801, N_PATHS = 4 };

@@ -58,7 +58,8 @@ static const struct layer *find_kind(const struct layer *at, uint32_t n, enum la
 
 /* Every parameter of the model with its layer. `values` are the layer's W, NULL unless `draws`. */
 static void for_params(const struct spec *s, bool draws,
-                       void (*fn)(void *ctx, const struct layer *l, const struct layer_param *p, const float *values),
+                       void (*fn)(void *ctx, const struct layer *l, const struct layer_param *p,
+                                  const float *values),
                        void *ctx)
 {
     for (uint32_t i = 0; i < s->model.n_layers; i++) {
@@ -93,7 +94,8 @@ static const struct beginning {
     {"{\"type\":\"llama\"," SHAPE ",\"kv_heads\":2,\"hidden\":96,\"tied\":true,\"init_std\":0.3}", 0.3, 0.3},
     {"{\"config\":{\"model_type\":\"gpt2\"," CONFIG ",\"initializer_range\":0.05},\"context\":32}", 0.05,
      0.05 / 2.449489742783178},
-    {"{\"config\":{\"model_type\":\"llama\"," CONFIG ",\"intermediate_size\":96},\"context\":32}", 0.02, 0.02},
+    {"{\"config\":{\"model_type\":\"llama\"," CONFIG ",\"intermediate_size\":96},\"context\":32}", 0.02,
+     0.02},
 };
 
 /* ---- names and keys ---- */
@@ -223,10 +225,12 @@ static void check_normal(const struct layer_param *p, const float *values, doubl
     check_near("mean", p->name, sum / n, 0, 1 / sqrt(n));
     check_near("deviation, to what it should be,", p->name, sqrt(squares / n), 1, 1 / sqrt(2 * n));
     for (int k = 0; k < 2; k++)
-        check_near("share within deviations", p->name, within[k] / n, share[k], sqrt(share[k] * (1 - share[k]) / n));
+        check_near("share within deviations", p->name, within[k] / n, share[k],
+                   sqrt(share[k] * (1 - share[k]) / n));
 }
 
-static void check_beginning(void *ctx, const struct layer *l, const struct layer_param *p, const float *values)
+static void check_beginning(void *ctx, const struct layer *l, const struct layer_param *p,
+                            const float *values)
 {
     const struct beginning *b = ctx;
 
@@ -262,7 +266,8 @@ static void check_drawn(void *ctx, const struct layer *l, const struct layer_par
 {
     static const struct {
         const char *name;
-        uint32_t n; /* of its layer in the block, which is 0: residual, norm, attention, residual, norm, mlp */
+        uint32_t
+            n; /* of its layer in the block, which is 0: residual, norm, attention, residual, norm, mlp */
         uint64_t first;
         float std;
     } want[] = {
@@ -410,14 +415,16 @@ static uint64_t parameters_of(const struct published *m)
 
     if (m->arch == ARCH_GPT2)
         return 50257 * w + 1024 * w + m->layers * (12 * w * w + (3 + 1 + 4 + 1) * w + 2 * 2 * w) + 2 * w;
-    return (m->tied ? 1 : 2) * 32000 * w + m->layers * (2 * w * w + 2 * w * kv + 3 * w * m->hidden + 2 * w) + w;
+    return (m->tied ? 1 : 2) * 32000 * w + m->layers * (2 * w * w + 2 * w * kv + 3 * w * m->hidden + 2 * w) +
+           w;
 }
 
 static void check_published(const struct published *m)
 {
     char model[128];
     uint64_t found = 0;
-    snprintf(model, sizeof model, "{\"type\":\"%s\",\"size\":\"%s\"}", transformer_arch_names[m->arch], m->size);
+    snprintf(model, sizeof model, "{\"type\":\"%s\",\"size\":\"%s\"}", transformer_arch_names[m->arch],
+             m->size);
     struct spec *s = parse(model, 0);
     const struct transformer *t = s->transformer;
 
@@ -440,7 +447,8 @@ static void test_sizes_are_the_published_ones(void **state)
 static void check_hidden(const char *type, uint32_t width, uint32_t want)
 {
     char model[128];
-    snprintf(model, sizeof model, "{\"type\":\"%s\",\"layers\":1,\"width\":%" PRIu32 ",\"heads\":1}", type, width);
+    snprintf(model, sizeof model, "{\"type\":\"%s\",\"layers\":1,\"width\":%" PRIu32 ",\"heads\":1}", type,
+             width);
     struct spec *s = parse(model, 0);
 
     assert_int_equal(s->transformer->hidden, want);

@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/wire.h"
 #include "base/fs.h"
+#include "base/wire.h"
 #include "daemon/worker/uplink.h"
 
 #define MS      1000000ull

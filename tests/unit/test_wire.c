@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/rng.h"
 #include "base/vec.h"
-#include "base/mem.h"
 #include "base/wire.h"
 
 /* ---------------------------------------------------------------------------------------------- lines */
@@ -555,13 +555,15 @@ static void test_ids_are_as_long_as_the_limit(void **state)
 static void test_an_id_whose_key_is_escaped_is_refused(void **state)
 {
     (void)state;
-    check_refused("{\"jsonrpc\":\"2.0\",\"\\u0069d\":1,\"method\":\"m\"}", WIRE_INVALID_REQUEST, "without escapes", NULL);
+    check_refused("{\"jsonrpc\":\"2.0\",\"\\u0069d\":1,\"method\":\"m\"}", WIRE_INVALID_REQUEST,
+                  "without escapes", NULL);
 }
 
 /* "params":{"id":..} and an id inside of a list are not the request's. */
 static void test_only_the_outermost_id_counts(void **state)
 {
-    struct wire_msg m = parse("{\"params\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"method\":\"m\"}");
+    struct wire_msg m =
+        parse("{\"params\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"method\":\"m\"}");
     (void)state;
 
     assert_string_equal(m.id, "");
@@ -594,7 +596,8 @@ static void test_too_many_values_are_refused_with_the_id(void **state)
 
 static void test_without_memory_a_line_is_refused_with_its_id(void **state)
 {
-    static const char line[] = "{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{\"x\":[\"a\",1,{}]},\"id\":\"me\"}";
+    static const char line[] =
+        "{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{\"x\":[\"a\",1,{}]},\"id\":\"me\"}";
     uint64_t n = 0;
     (void)state;
 

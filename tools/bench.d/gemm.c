@@ -124,7 +124,8 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("# %s; GFLOP/s on %d threads\n", cpu_numerics(), threads);
-    printf("%-11s %5s %5s %5s  %8s %8s %8s %8s  %6s\n", "op", "m", "n", "k", "ours", "default", "other", "dnnl", "ratio");
+    printf("%-11s %5s %5s %5s  %8s %8s %8s %8s  %6s\n", "op", "m", "n", "k", "ours", "default", "other",
+           "dnnl", "ratio");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         bench_layer(shapes[i][0], shapes[i][1], shapes[i][2], pool, threads);
     pool_destroy(pool);

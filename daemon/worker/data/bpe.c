@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "base/fs.h"
 
 #define VOCAB    "vocab.json"
 #define MERGES   "merges.txt"

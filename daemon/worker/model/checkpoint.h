@@ -17,8 +17,8 @@
 
 #include "base/err.h"
 #include "base/fs.h"
-#include "daemon/worker/model/safetensors.h"
 #include "daemon/spec/spec.h"
+#include "daemon/worker/model/safetensors.h"
 
 /* The tensors of a model: weights by name ("layers.3.weight") and optimizer state ("layers.3.weight.exp_avg",
  * ".exp_avg_sq" for adamw, ".momentum_buffer" for sgd). Pointers lead into the host store. */
@@ -82,7 +82,8 @@ struct checkpoint_info {
         group; /* the saved parts, 0 elsewhere. A checkpoint without them was written before there was a
                                * group state: then t is the number of steps that were not skipped. */
     struct checkpoint_eval eval;
-    enum spec_best best; /* the job's checkpoint.best at that time; BEST_NONE in checkpoints of older versions */
+    enum spec_best
+        best; /* the job's checkpoint.best at that time; BEST_NONE in checkpoints of older versions */
 };
 
 /* Whether evaluation `a` is better than `b` by the job's checkpoint.best. BEST_NONE, a job that names no

@@ -296,8 +296,8 @@ static int attend(const struct push *p, const struct layer *l, const float *w, u
     if (r == 0)
         r = turn(p, kept, seq, &qkv);
     if (r == 0)
-        r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse,
-                   .rows = 1, .seq = seq, .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
+        r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse, .rows = 1, .seq = seq,
+                   .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
     if (r < 0)
         return r;
     return LAUNCH(p, linear_fwd, .x = d->attended + (uint64_t)d->length * width,

@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "daemon/worker/model/checkpoint.h"
 #include "daemon/spec/transformer.h"
+#include "daemon/worker/model/checkpoint.h"
 
 struct decoder;
 

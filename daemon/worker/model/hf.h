@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "daemon/worker/model/safetensors.h"
 #include "daemon/spec/transformer.h"
+#include "daemon/worker/model/safetensors.h"
 
 struct hf;
 

@@ -10,8 +10,8 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "daemon/worker/model/safetensors.h"
 #include "daemon/spec/transformer.h"
+#include "daemon/worker/model/safetensors.h"
 
 /* One tensor of theirs: all of one of ours, or some rows of it. */
 struct hf_link {

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "base/fs.h"
-#include "daemon/worker/model/hf.h"
 #include "daemon/spec/hf_config.h"
+#include "daemon/worker/model/hf.h"
 #include "daemon/worker/model/hf_names.h"
 
 #define CONFIG   "config.json"

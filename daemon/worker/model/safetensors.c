@@ -20,8 +20,8 @@
 
 #include "base/checked.h"
 #include "base/crc32c.h"
-#include "base/strbuf.h"
 #include "base/fs.h"
+#include "base/strbuf.h"
 #include "daemon/worker/model/st_header.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/crc32c.h"
 #include "base/get.h"
-#include "daemon/worker/model/checkpoint_private.h"
 #include "daemon/spec/hf_config.h"
+#include "daemon/worker/model/checkpoint_private.h"
 
 #define MODEL_FILE "model.safetensors"
 #define TEXT_MAX   (1u << 20)

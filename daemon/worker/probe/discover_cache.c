@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/dirs.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "daemon/worker/probe/discover.h"
-#include "base/fs.h"
 
 #define CACHE_MAX (4u << 20)
 

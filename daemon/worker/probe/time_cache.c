@@ -16,12 +16,12 @@
 
 #include "base/arena.h"
 #include "base/crc32c.h"
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/strbuf.h"
-#include "daemon/worker/probe/discover.h"
-#include "base/fs.h"
 #include "daemon/spec/spec.h"
+#include "daemon/worker/probe/discover.h"
 #include "scheduler/table.h"
 
 #define CACHE_MAX   (16u << 20)
@@ -77,7 +77,8 @@ void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX])
     describe_rest(l, rest);
     snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s", layer_type(l)->name, l->in, l->out,
              l->bias ? " bias" : "", l->act != ACT_NONE ? " " : "",
-             l->act != ACT_NONE ? act_names[l->act] : "", l->dropout > 0 ? " dropout" : "", rest, dx ? " dx" : "");
+             l->act != ACT_NONE ? act_names[l->act] : "", l->dropout > 0 ? " dropout" : "", rest,
+             dx ? " dx" : "");
 }
 
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX])

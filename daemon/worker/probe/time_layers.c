@@ -18,9 +18,10 @@
 #include "kernels/device.h"
 
 #define BUDGET_NS 300000000ull /* for the repetitions of one measurement */
-#define WARM_UP   4 /* runs that do not count: caches, and on the cpu the ways of a product that are tried first */
-#define LEAST     3
-#define MOST      25
+#define WARM_UP                                                                                              \
+    4 /* runs that do not count: caches, and on the cpu the ways of a product that are tried first */
+#define LEAST 3
+#define MOST  25
 
 struct timer {
     struct devset *devices;
@@ -48,8 +49,8 @@ uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
 {
     struct layer_sizes s;
     layer_type(l)->sizes(l, rows, &s);
-    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(scratch_bytes(&s)) +
-           aligned(s.target) + aligned(s.result);
+    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) +
+           aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
 }
 
 uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
