@@ -13,6 +13,7 @@
 
 #include "client/show.h"
 #include "client/view.h"
+#include "tests/skip.h"
 
 static const struct style ascii = {.utf8 = true}, drawn = {.unicode = true, .utf8 = true, .width = 80};
 
@@ -109,7 +110,7 @@ static void test_wide_characters_take_two_columns(void **state)
     struct strbuf b = {0};
     (void)state;
     if (setlocale(LC_CTYPE, "C.UTF-8") == NULL)
-        skip();
+        SKIP_TEST("C.UTF-8 is not installed");
     assert_int_equal(show_columns("\u6570\u5b57"), 4);
     assert_int_equal(show_columns("\033[31mab\033[0m"), 2);
     show_cell(&b, &drawn, "\u6570\u5b57\u6570", 4, false); /* a half character is not shown: a blank fills */

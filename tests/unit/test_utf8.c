@@ -20,6 +20,7 @@
 #include "base/rng.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
+#include "tests/skip.h"
 
 /* An independent reading of what may be shown: printable ASCII, or a well-formed character beyond U+009F that
  * is in none of the ranges that reorder, separate or hide text. */
@@ -264,7 +265,7 @@ static void test_print_scrubs_for_pipes_and_terminals(void **state)
     assert_int_equal(print_text(ends[1], "x", 1), -EBADF);
 
     if (openpty(&parent, &child, NULL, NULL, NULL) != 0)
-        skip();
+        SKIP_TEST("no terminal can be made");
     assert_int_equal(print_text(child, text, sizeof text - 1), 0);
     /* The terminal adds the CR. */
     expect_on_terminal(parent, child, "\x1b[31mred\x1b[0m \\u001b]0;t\\u0007\r\n");
@@ -297,7 +298,7 @@ static void test_print_status_renews_the_line_of_a_terminal(void **state)
 
     (void)state;
     if (openpty(&parent, &child, NULL, NULL, NULL) != 0)
-        skip();
+        SKIP_TEST("no terminal can be made");
     saved = dup(STDERR_FILENO);
     dup2(child, STDERR_FILENO);
     print_status("one\x1b");
