@@ -1,5 +1,5 @@
-/* Tables for tests: chains of equal layers, so that what a plan must do is a number; and the published profiles, where they
- * are at hand ($TUTTI_PROFILES, or ../shared/profiles beside the project). */
+/* Profile tables for tests: chains of equal layers, so that what a plan must do is a number, and the published profiles of
+ * tests/profiles. */
 #ifndef TESTS_EVEN_TABLE_H
 #define TESTS_EVEN_TABLE_H
 
@@ -41,15 +41,13 @@ static inline struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, 
     return r == 0 ? t : NULL;
 }
 
-/* NULL when it is not there. */
+/* Reads a profile of tests/profiles. Returns NULL when it cannot be read. */
 static inline struct table *published_table(const char *name)
 {
-    const char *dir = getenv("TUTTI_PROFILES");
     const size_t most = 1 << 24;
     char path[512];
     struct table *t = NULL;
-    snprintf(path, sizeof path, "%s/%s.json", dir != NULL ? dir : GOLDEN_DIR "/../../../shared/profiles",
-             name);
+    snprintf(path, sizeof path, GOLDEN_DIR "/../profiles/%s.json", name);
     FILE *f = fopen(path, "re");
     if (f == NULL)
         return NULL;
