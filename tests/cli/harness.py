@@ -234,8 +234,17 @@ def scratch_parent():
     return None
 
 
-def execute(program, root, index):
-    """Returns the lines to print and whether they are good."""
+def choose(words):
+    """Indices of the cases that every word fits. "@crash" fits the cases of cases_crash.py, and any other word the cases
+    whose names contain it."""
+    def fits(name, function, word):
+        return function.__module__ == "cases_" + word[1:] if word.startswith("@") else word in name
+
+    return [i for i, (name, function, _, _) in enumerate(CASES) if all(fits(name, function, word) for word in words)]
+
+
+def execute(program, root, number, index):
+    """Runs a case, which is the number-th of this run. Returns the lines to print and whether they are good."""
     name, function, arguments, defect = CASES[index]
     t = Case(program, os.path.join(root, str(index)))
     os.mkdir(t.dir)
@@ -243,7 +252,7 @@ def execute(program, root, index):
     try:
         function(t, *arguments)
     except Skip as e:
-        return [f"ok {index + 1} - {name} # SKIP {e}"], True
+        return [f"ok {number} - {name} # SKIP {e}"], True
     except Failure as e:
         problem = str(e).splitlines()
     except Exception:
@@ -253,11 +262,11 @@ def execute(program, root, index):
         if problem is None or "TUTTI_TEST_KEEP" not in os.environ:
             shutil.rmtree(t.dir, ignore_errors=True)
     if problem is None:
-        gone = [] if defect is None else [f"# case {index + 1}: remove the mark, this defect is gone: {defect}"]
-        return [f"ok {index + 1} - {name}", *gone], True
+        gone = [] if defect is None else [f"# case {number}: remove the mark, this defect is gone: {defect}"]
+        return [f"ok {number} - {name}", *gone], True
     if defect is not None and "TUTTI_TEST_DEFECTS" not in os.environ:
-        return [f"ok {index + 1} - {name} # SKIP known defect: {defect}"], True
-    lines = [f"not ok {index + 1} - {name}"] + ["# " + p for p in problem + t.notes]
+        return [f"ok {number} - {name} # SKIP known defect: {defect}"], True
+    lines = [f"not ok {number} - {name}"] + ["# " + p for p in problem + t.notes]
     for run in t.log[-SHOWN_COMMANDS:]:
         lines += ["#   " + line for line in run.show()]
     return lines, False
@@ -267,18 +276,19 @@ def main(argv):
     heed_signals()
     os.environ.setdefault("TUTTI_PROFILE", "none")  # plans are compared: what was once measured here does not decide them
     if len(argv) < 2 or argv[1].startswith("-"):
-        print(f"usage: {argv[0]} PROGRAM [WORD...]\n\nRuns the cases whose names contain every WORD. With "
-              "TUTTI_TEST_KEEP in the environment the directories of failed cases are kept.", file=sys.stderr)
+        print(f"usage: {argv[0]} PROGRAM [WORD...]\n\nRuns the cases whose names contain every WORD; @NAME chooses those of "
+              "cases_NAME.py. With TUTTI_TEST_KEEP in the environment the directories of failed cases are kept.",
+              file=sys.stderr)
         return 2
     program = os.path.abspath(argv[1])
-    chosen = [i for i in range(len(CASES)) if all(word in CASES[i][0] for word in argv[2:])]
+    chosen = choose(argv[2:])
     root = tempfile.mkdtemp(prefix="tutti-cli-", dir=scratch_parent())
     os.chmod(root, 0o711)  # a case may run the program as another user
     failed = 0
-    print(f"1..{len(chosen)}" if len(argv) == 2 else f"# {len(chosen)} of {len(CASES)} cases")
+    print(f"1..{len(chosen)}", f"# {len(chosen)} of {len(CASES)} cases", sep="\n")
     try:
         with concurrent.futures.ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
-            for future in [pool.submit(execute, program, root, i) for i in chosen]:
+            for future in [pool.submit(execute, program, root, n, i) for n, i in enumerate(chosen, 1)]:
                 lines, good = future.result()
                 print("\n".join(lines), flush=True)
                 if not good:
