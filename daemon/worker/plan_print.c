@@ -41,20 +41,20 @@ static int write_files(const struct verb_options *o, const struct planned *p, st
 {
     struct strbuf b = {0};
     int r = 0;
-    if (o->plan_path != NULL) {
+    if (o->plan.json_path != NULL) {
         plan_to_json(p->plan, &b);
-        r = write_file(o->plan_path, &b, err);
+        r = write_file(o->plan.json_path, &b, err);
         strbuf_finish(&b);
     }
-    if (r == 0 && o->trace_path != NULL) {
+    if (r == 0 && o->plan.trace_path != NULL) {
         const struct trace_part part = {"plan", p->sim->spans, p->sim->runs};
         plan_trace(p->plan, PROGRAM_CYCLE, &part, 1, &b);
-        r = write_file(o->trace_path, &b, err);
+        r = write_file(o->plan.trace_path, &b, err);
         strbuf_finish(&b);
     }
-    if (r == 0 && o->svg_path != NULL) {
+    if (r == 0 && o->plan.svg_path != NULL) {
         plan_svg(p->plan, p->sim, &b);
-        r = write_file(o->svg_path, &b, err);
+        r = write_file(o->plan.svg_path, &b, err);
         strbuf_finish(&b);
     }
     return r;
@@ -88,7 +88,7 @@ int planned_print(const struct verb_options *o, const struct planned *p, const c
     strbuf_add(&b, head);
     plan_summary(p->plan, p->graph, p->sim, times, &b);
     plan_why(&p->why, &b);
-    if (o->dump)
+    if (o->plan.dump)
         plan_dump(p->plan, &b);
     return print_buffer(&b);
 }

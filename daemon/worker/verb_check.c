@@ -23,7 +23,7 @@ static int check_output(const struct verb_options *o, const struct job *j, struc
     return 0;
 }
 
-int verb_check(const struct verb_options *o)
+static int run_check(const struct verb_options *o)
 {
     struct job j;
     struct err err = {0};
@@ -46,3 +46,10 @@ int verb_check(const struct verb_options *o)
     job_finish(&j);
     return code;
 }
+
+const struct worker_verb verb_check = {
+    .word = {"check", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
+    .forms = {{"JOB.json [options]", "validate the spec, its files, and that it fits"}},
+    .where = where_all,
+    .run = run_check,
+};

@@ -70,21 +70,21 @@ static int export_file(const struct verb_options *o, const struct weights *w, st
                        struct err *err)
 {
     char buf[PATH_MAX], tmp[NAME_MAX + 1];
-    int dir = open_parent(o->plan_path, err);
+    int dir = open_parent(o->export.file_path, err);
     if (dir < 0)
         return dir;
-    snprintf(buf, sizeof buf, "%s", o->plan_path);
+    snprintf(buf, sizeof buf, "%s", o->export.file_path);
     const char *name = basename(buf);
     snprintf(tmp, sizeof tmp, ".tutti-export-%d.tmp", (int)getpid());
     *ret =
         (struct exported){.tensors = w->tensors, .files = 1, .parameters = w->parameters, .bytes = w->bytes};
     int r = 0;
-    if (!o->force && faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-        r = refuse_existing(o->plan_path, err);
+    if (!o->export.force && faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        r = refuse_existing(o->export.file_path, err);
     if (r == 0)
-        r = write_tmp(w, dir, tmp, o->plan_path, &ret->hash, err);
+        r = write_tmp(w, dir, tmp, o->export.file_path, &ret->hash, err);
     if (r == 0)
-        r = publish(dir, tmp, name, o->plan_path, o->force, err);
+        r = publish(dir, tmp, name, o->export.file_path, o->export.force, err);
     unlinkat(dir, tmp, 0);
     close(dir);
     return r;
@@ -95,7 +95,7 @@ static int export_file(const struct verb_options *o, const struct weights *w, st
 static int save_folder(const struct verb_options *o, const struct weights *w, const struct transformer *t,
                        struct exported *ret, struct err *err)
 {
-    struct hf_save_options options = {.shard_bytes = o->shard_bytes, .replace = o->force};
+    struct hf_save_options options = {.shard_bytes = o->export.shard_bytes, .replace = o->export.force};
     struct safetensors *file;
     struct st_map map = {0};
     struct hf_saved saved = {0};
@@ -104,7 +104,7 @@ static int save_folder(const struct verb_options *o, const struct weights *w, co
         return r;
     r = safetensors_map(file, &map, err);
     if (r == 0)
-        r = hf_save(o->hf_dir, t, map.tensors, map.n, w->path, &options, &saved, err);
+        r = hf_save(o->export.hf_dir, t, map.tensors, map.n, w->path, &options, &saved, err);
     st_map_finish(&map);
     safetensors_close(file);
     ret->tensors = saved.tensors;
@@ -130,16 +130,16 @@ static int export_folder(const struct verb_options *o, const struct outdir *out,
 
 /* ---- the verb ---- */
 
-static void add_json(struct strbuf *b, const struct verb_options *o, const struct weights *w,
-                     const struct exported *e)
+static void add_export_json(struct strbuf *b, const struct verb_options *o, const struct weights *w,
+                            const struct exported *e)
 {
-    strbuf_addf(b, "{\"ok\":true,\"%s\":", o->hf_dir != NULL ? "folder" : "file");
-    strbuf_add_json(b, o->hf_dir != NULL ? o->hf_dir : o->plan_path);
+    strbuf_addf(b, "{\"ok\":true,\"%s\":", o->export.hf_dir != NULL ? "folder" : "file");
+    strbuf_add_json(b, o->export.hf_dir != NULL ? o->export.hf_dir : o->export.file_path);
     strbuf_addf(b, ",\"step\":%" PRIu64, w->step);
     if (w->best_by != NULL)
         strbuf_addf(b, ",\"best_by\":\"%s\"", w->best_by);
     strbuf_addf(b, ",\"tensors\":%zu", e->tensors);
-    if (o->hf_dir != NULL)
+    if (o->export.hf_dir != NULL)
         strbuf_addf(b, ",\"files\":%zu", e->files);
     strbuf_addf(b, ",\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"weights_hash\":\"%016" PRIx64 "\"}\n",
                 e->parameters, e->bytes, e->hash);
@@ -149,40 +149,77 @@ static int print_export(const struct verb_options *o, const struct weights *w, c
 {
     struct strbuf b = {0};
     if (o->json) {
-        add_json(&b, o, w, e);
+        add_export_json(&b, o, w, e);
         return print_buffer(&b);
     }
-    strbuf_add_text(&b, o->hf_dir != NULL ? o->hf_dir : o->plan_path);
+    strbuf_add_text(&b, o->export.hf_dir != NULL ? o->export.hf_dir : o->export.file_path);
     strbuf_addf(&b, ": the weights after step %" PRIu64, w->step);
     if (w->best_by != NULL)
         strbuf_addf(&b, " (best by %s)", w->best_by);
     strbuf_addf(&b, ", %zu tensors, %" PRIu64 " parameters, ", e->tensors, e->parameters);
     strbuf_add_bytes(&b, e->bytes);
-    if (o->hf_dir != NULL)
+    if (o->export.hf_dir != NULL)
         strbuf_addf(&b, " in %zu file%s", e->files, e->files == 1 ? "" : "s");
     strbuf_addf(&b, "\n  weights   %016" PRIx64 "\n", e->hash);
     return print_buffer(&b);
 }
 
-static int exit_of(int code)
+static int export_exit(int code)
 {
     return code == -ENOENT ? EXIT_NOT_FOUND : code == -EINVAL || code == -EEXIST ? EXIT_INVALID : EXIT_FAILED;
 }
 
-int verb_export(const struct verb_options *o)
+static int run_export(const struct verb_options *o)
 {
     struct err err = {0};
     struct weights w = {.fd = -1};
     struct exported e = {0};
-    struct outdir out = {open(o->export_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), o->export_dir};
+    struct outdir out = {open(o->export.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), o->export.dir};
     int r = out.fd < 0 ? fs_fail(&err, -errno, NULL, out.name, "open the output directory of a job") : 0;
     if (r == 0)
-        r = weights_open(&out, o->export_step, &w, &err);
+        r = weights_open(&out, o->export.step, &w, &err);
     if (r == 0)
-        r = o->hf_dir != NULL ? export_folder(o, &out, &w, &e, &err) : export_file(o, &w, &e, &err);
-    int code = r < 0 ? report_failure(o, exit_of(r), r, &err, 0) : print_export(o, &w, &e);
+        r = o->export.hf_dir != NULL ? export_folder(o, &out, &w, &e, &err) : export_file(o, &w, &e, &err);
+    int code = r < 0 ? report_failure(o, export_exit(r), r, &err, 0) : print_export(o, &w, &e);
     weights_close(&w);
     if (out.fd >= 0)
         close(out.fd);
     return code;
 }
+
+static int check_export(const struct verb_options *o, struct err *err)
+{
+    const struct export_options *e = &o->export;
+    if (e->file_path == NULL && e->hf_dir == NULL)
+        return err_set(err, -EINVAL, "--export needs --out FILE, or --hf FOLDER");
+    if (e->file_path != NULL && e->hf_dir != NULL)
+        return err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
+    if (e->shard_bytes > 0 && e->hf_dir == NULL)
+        return err_set(err, -EINVAL, "--shard goes with --hf; a single file is not split");
+    return 0;
+}
+
+static const struct worker_option rows[] = {
+    {"out", "FILE", "write the weights as one safetensors file", OPTION_TEXT, OPTION_AT(export.file_path)},
+    {"hf", "FOLDER", "write a gpt2 or llama model as a Hugging Face folder", OPTION_TEXT,
+     OPTION_AT(export.hf_dir)},
+    {"shard", "SIZE", "with --hf: tensors of at most SIZE in a file (default: 5GB)", OPTION_SIZE,
+     OPTION_AT(export.shard_bytes)},
+    {"step", "N|best|last",
+     "the weights of a checkpoint; `best` goes by the job's checkpoint.best (default: of the finished job, "
+     "else of the newest checkpoint)",
+     OPTION_TEXT, OPTION_AT(export.step)},
+    {"force", NULL, "replace FILE, or FOLDER where it is an export", OPTION_FLAG, OPTION_AT(export.force)},
+    {0},
+};
+
+static const struct option_table options = {"what to export", rows};
+
+const struct worker_verb verb_export = {
+    .word = {"export", "DIR", .kind = OPTION_TEXT, .at = OPTION_AT(export.dir)},
+    .forms = {{"DIR --out FILE", "write the weights of a job's output as safetensors"},
+              {"DIR --hf FOLDER", "write a gpt2 or llama model as a Hugging Face folder"}},
+    .tables = {&options},
+    .check = check_export,
+    .run = run_export,
+};

@@ -3,6 +3,7 @@
  * --policy all: the plans of every policy, side by side. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/strbuf.h"
 #include "daemon/worker/plan_print.h"
@@ -16,7 +17,7 @@ struct asking {
     struct planned *p;
 };
 
-static int simulate(void *arg)
+static int simulate_job(void *arg)
 {
     const struct asking *a = arg;
     struct profile *times = job_times(a->j);
@@ -40,7 +41,7 @@ static int plan_job(const struct job_options *o, struct job *j, struct planned *
     ret->graph = j->graph;
     ret->plan_s = j->plan_s;
     j->plan = NULL;
-    ret->code = r = job_bounded(o, j, simulate, &a, NULL, &ret->err);
+    ret->code = r = job_bounded(o, j, simulate_job, &a, NULL, &ret->err);
     if (r < 0) { /* what was simulated is gone */
         ret->sim = NULL;
         planned_finish(ret);
@@ -67,7 +68,7 @@ static const char *describe_times(const struct job *j, char *buf, size_t size)
 }
 
 /* The job with more memory, with another device, and without its decision, each planned like the job itself. */
-static int ask_what_if(void *arg)
+static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
     const struct job_options *o = a->o;
@@ -100,7 +101,7 @@ static int ask_what_if(void *arg)
 static int try_what_if(const struct job_options *o, struct job *j, struct planned *p)
 {
     struct asking a = {o, j, p};
-    int r = job_bounded(o, j, ask_what_if, &a, NULL, &p->err);
+    int r = job_bounded(o, j, ask_about_job, &a, NULL, &p->err);
     if (r != -ENOMEM)
         return r;
     p->err = (struct err){0};
@@ -108,14 +109,14 @@ static int try_what_if(const struct job_options *o, struct job *j, struct planne
     return 0;
 }
 
-static int plan_one(const struct verb_options *o)
+static int plan_job_once(const struct verb_options *o)
 {
     char times[900];
     struct job j;
     struct planned p = {0};
     struct strbuf head = {0}, members = {0};
     int code, r = plan_job(&o->job, &j, &p);
-    if (r == 0 && !o->no_what_if)
+    if (r == 0 && !o->plan.no_what_if)
         p.code = r = try_what_if(&o->job, &j, &p);
     if (r < 0) {
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
@@ -131,7 +132,7 @@ static int plan_one(const struct verb_options *o)
 }
 
 /* What is wrong with the job itself ends it at the first policy; that one does not fit is part of the answer. */
-static int plan_all(const struct verb_options *o)
+static int plan_job_with_all(const struct verb_options *o)
 {
     struct job jobs[POLICY_COUNT] = {0};
     struct planned list[POLICY_COUNT] = {0};
@@ -158,7 +159,50 @@ static int plan_all(const struct verb_options *o)
     return code;
 }
 
-int verb_plan(const struct verb_options *o)
+static int run_plan(const struct verb_options *o)
 {
-    return o->all_policies ? plan_all(o) : plan_one(o);
+    return o->plan.all_policies ? plan_job_with_all(o) : plan_job_once(o);
 }
+
+/* ---- the options that --plan and --plan-profile share ---- */
+
+static int parse_policy_or_all(const char *text, struct verb_options *o, struct err *err)
+{
+    static const struct worker_option one = {"policy", "NAME", .kind = OPTION_NAME,
+                                             .at = OPTION_AT(job.policy), .names = policy_names};
+    o->plan.all_policies = strcmp(text, "all") == 0;
+    return o->plan.all_policies ? 0 : options_store(&one, text, o, err);
+}
+
+int plan_options_check(const struct verb_options *o, struct err *err)
+{
+    const struct plan_options *p = &o->plan;
+    if (p->all_policies && (p->dump || p->json_path != NULL || p->svg_path != NULL || p->trace_path != NULL))
+        return err_set_at(err, -EINVAL, "--policy",
+                          "all compares the plans of all policies, but --dump, --out, --svg and --trace are "
+                          "of one plan; name one policy, or leave these options out");
+    return 0;
+}
+
+static const struct worker_option rows[] = {
+    {"policy", "NAME", NULL, OPTION_PARSED, .parse = parse_policy_or_all}, /* where_table lists it */
+    {"dump", NULL, "every instruction", OPTION_FLAG, OPTION_AT(plan.dump)},
+    {"no-what-if", NULL, "not what one more GB or device would bring, which takes time", OPTION_FLAG,
+     OPTION_AT(plan.no_what_if)},
+    {"out", "FILE", "write the plan as JSON", OPTION_TEXT, OPTION_AT(plan.json_path)},
+    {"svg", "FILE", "draw the timeline of an iteration, as the plan is simulated", OPTION_TEXT,
+     OPTION_AT(plan.svg_path)},
+    {"trace", "FILE", "write a Chrome trace of the simulated plan", OPTION_TEXT, OPTION_AT(plan.trace_path)},
+    {0},
+};
+
+const struct option_table plan_table = {"what to print with --plan and --plan-profile", rows};
+
+const struct worker_verb verb_plan = {
+    .word = {"plan", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
+    .forms = {{"JOB.json [options]", "print the plan: who computes what, bytes, memory, time"}},
+    .tables = {&plan_table},
+    .where = where_all,
+    .check = plan_options_check,
+    .run = run_plan,
+};

@@ -54,10 +54,9 @@ static int set_up(const struct verb_options *o, struct setting *ret, struct err 
     struct machine *m = &ret->machine;
     ret->o = o;
     if (j->device_bytes < PLAN_ALIGN)
-        return err_set_at(err, -EINVAL, "--device-memory", "is needed: bytes of each device, e.g. 9GB");
-    if (o->batch == 0)
-        return err_set_at(err, -EINVAL, "--batch", "is needed: samples of a step");
-    int r = job_read_profile(o->profile_path, &ret->table, err);
+        return err_set_at(err, -EINVAL, "--device-memory", "%" PRIu64 " bytes: must be at least %d",
+                          j->device_bytes, PLAN_ALIGN);
+    int r = job_read_profile(o->profile_plan.profile_path, &ret->table, err);
     if (r < 0)
         return r;
     const struct table *t = ret->table;
@@ -111,13 +110,13 @@ static struct plan_request request_of(const struct setting *s, const struct grap
     };
 }
 
-static int build_graph(const struct setting *s, uint32_t replicas, uint32_t micro_batch, struct graph **ret,
-                       struct err *err)
+static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_t micro_batch,
+                             struct graph **ret, struct err *err)
 {
     uint32_t n = s->table->n_layers, *rows = xcalloc(n, sizeof *rows);
     for (uint32_t l = 0; l < n; l++)
         rows[l] = micro_batch;
-    const struct graph_sizes sizes = {s->o->batch, replicas, rows};
+    const struct graph_sizes sizes = {s->o->profile_plan.batch, replicas, rows};
     int r = graph_build_sizes(s->table, &sizes, true, ret, err);
     free(rows);
     return r;
@@ -129,7 +128,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
 {
     *ret = (struct attempt){.micro_batch = micro_batch};
     *ret_least = 0;
-    int r = build_graph(s, replicas, micro_batch, &ret->graph, err);
+    int r = build_table_graph(s, replicas, micro_batch, &ret->graph, err);
     if (r < 0)
         return r;
     struct plan_request request = request_of(s, ret->graph, policy);
@@ -150,7 +149,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
     return 0;
 }
 
-static bool is_better(const struct setting *s, const struct attempt *a, const struct attempt *than)
+static bool is_better_attempt(const struct setting *s, const struct attempt *a, const struct attempt *than)
 {
     if (than->plan == NULL)
         return true;
@@ -174,7 +173,7 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
         table_at(s->table, l, micro_batch, &at);
         sum += at.fwd_ns + at.bwd_ns;
     }
-    return sum * (s->o->batch / micro_batch) / s->machine.n_devices;
+    return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
 /* Of those that do not fit the one that lacks least is told of. */
@@ -193,13 +192,13 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
 }
 
 /* The divisors of the batch between the smallest and the largest measured size, or the one that was asked for. */
-static uint32_t find_sizes(const struct setting *s, uint32_t ret[MAX_DIVISORS])
+static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
     uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], n = 0;
-    uint32_t most = table_largest(t), batch = s->o->batch;
-    if (s->o->micro_batch > 0) {
-        ret[0] = s->o->micro_batch;
+    uint32_t most = table_largest(t), batch = s->o->profile_plan.batch;
+    if (s->o->profile_plan.micro_batch > 0) {
+        ret[0] = s->o->profile_plan.micro_batch;
         return 1;
     }
     for (uint32_t u = least; u <= most && u <= batch && n < MAX_DIVISORS; u++)
@@ -210,7 +209,7 @@ static uint32_t find_sizes(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 
 static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
 {
-    uint32_t batch = s->o->batch, u = s->o->micro_batch;
+    uint32_t batch = s->o->profile_plan.batch, u = s->o->profile_plan.micro_batch;
     if (u > 0 && batch % u != 0)
         return err_set_at(err, -EINVAL, "--micro-batch", "%u does not divide --batch %u", u, batch);
     if (n == 0)
@@ -228,7 +227,8 @@ static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micr
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
     if (policy != POLICY_auto && policy != POLICY_harmony_dp)
         return 1;
-    while (n > 1 && (s->o->batch / micro_batch % n != 0 || (policy == POLICY_auto && devices % n != 0)))
+    while (n > 1 &&
+           (s->o->profile_plan.batch / micro_batch % n != 0 || (policy == POLICY_auto && devices % n != 0)))
         n--;
     return n > 0 ? n : 1;
 }
@@ -242,7 +242,7 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     int e = try_size(s, policy, replicas, micro_batch, &a, &least, &err);
     if (e < 0)
         keep_failure(failed, e, least, &err);
-    if (e == 0 && is_better(s, &a, best)) {
+    if (e == 0 && is_better_attempt(s, &a, best)) {
         attempt_finish(best);
         *best = a;
     } else {
@@ -257,8 +257,8 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
     const struct search_request q = {
         .table = s->table,
         .machine = &s->machine,
-        .batch = s->o->batch,
-        .micro_batch = s->o->micro_batch,
+        .batch = s->o->profile_plan.batch,
+        .micro_batch = s->o->profile_plan.micro_batch,
         .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
         .objective = j->objective,
     };
@@ -276,7 +276,7 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
 /* The best attempt of a policy, over the sizes. Where there is none, *ret_failed says why. */
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
-    uint32_t sizes[MAX_DIVISORS], n = find_sizes(s, sizes);
+    uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
     bool done = false;
     *ret = (struct attempt){0};
     *ret_failed = (struct failure){0};
@@ -344,7 +344,7 @@ static void try_machine(const struct setting *s, int policy, uint64_t more_bytes
     attempt_finish(&a);
 }
 
-static void ask_what_if(const struct setting *s, int policy, struct why_report *r)
+static void ask_about_profile(const struct setting *s, int policy, struct why_report *r)
 {
     const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
     r->asked = true;
@@ -361,7 +361,7 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
     const struct table *t = s->table;
     const struct machine *m = &s->machine;
     strbuf_add(head, "profile file: ");
-    strbuf_add_text(head, s->o->profile_path);
+    strbuf_add_text(head, s->o->profile_plan.profile_path);
     if (t->model[0] != '\0' || t->device[0] != '\0')
         strbuf_addf(head, " (%s%s%s)", t->model, t->model[0] != '\0' && t->device[0] != '\0' ? ", " : "",
                     t->device);
@@ -371,13 +371,13 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
     strbuf_add_bytes(head, m->link_bytes_per_s);
     strbuf_add(head, "/s each way, peers ");
     strbuf_add_bytes(head, m->peer_bytes_per_s);
-    strbuf_addf(head, "/s\nbatch   %u, objective %s\n", s->o->batch,
+    strbuf_addf(head, "/s\nbatch   %u, objective %s\n", s->o->profile_plan.batch,
                 plan_objective_names[s->o->job.objective]);
     strbuf_add(members, ",\"profile\":\"file\",\"profile_reason\":");
-    strbuf_add_json(members, s->o->profile_path);
+    strbuf_add_json(members, s->o->profile_plan.profile_path);
 }
 
-static int plan_one(const struct setting *s, const char *head, const char *members)
+static int plan_with_one(const struct setting *s, const char *head, const char *members)
 {
     struct attempt a;
     struct planned p = {0};
@@ -385,8 +385,8 @@ static int plan_one(const struct setting *s, const char *head, const char *membe
     if (plan_policy(s, policy, &a, &p) < 0) {
         code = report_error(s->o, p.code, &p.err, p.least_bytes, true);
     } else {
-        if (!s->o->no_what_if)
-            ask_what_if(s, policy, &p.why);
+        if (!s->o->plan.no_what_if)
+            ask_about_profile(s, policy, &p.why);
         code = planned_print(s->o, &p, head, "the times of the profile", members);
     }
     planned_finish(&p);
@@ -394,7 +394,7 @@ static int plan_one(const struct setting *s, const char *head, const char *membe
     return code;
 }
 
-static int plan_all(const struct setting *s, const char *head, const char *members)
+static int plan_with_all(const struct setting *s, const char *head, const char *members)
 {
     struct attempt a[POLICY_COUNT] = {0};
     struct planned list[POLICY_COUNT] = {0};
@@ -413,7 +413,7 @@ static int plan_all(const struct setting *s, const char *head, const char *membe
     return code;
 }
 
-int verb_plan_profile(const struct verb_options *o)
+static int run_plan_profile(const struct verb_options *o)
 {
     struct setting s = {0};
     struct err err = {0};
@@ -423,10 +423,43 @@ int verb_plan_profile(const struct verb_options *o)
         code = report_error(o, r, &err, 0, true);
     } else {
         describe(&s, &head, &members);
-        code = (o->all_policies ? plan_all : plan_one)(&s, head.at, members.at);
+        code = (o->plan.all_policies ? plan_with_all : plan_with_one)(&s, head.at, members.at);
     }
     strbuf_finish(&head);
     strbuf_finish(&members);
     table_destroy(s.table);
     return code;
 }
+
+static int parse_micro_batch(const char *text, struct verb_options *o, struct err *err)
+{
+    static const struct worker_option size = {"micro-batch",      "N",
+                                              .kind = OPTION_U32, .at = OPTION_AT(profile_plan.micro_batch),
+                                              .least = 1,         .most = SPEC_MAX_DIM};
+    o->profile_plan.micro_batch = 0;
+    return strcmp(text, "auto") == 0 ? 0 : options_store(&size, text, o, err);
+}
+
+static const struct worker_option rows[] = {
+    {"batch", "N", "samples of a step", OPTION_U32, OPTION_AT(profile_plan.batch), 1, SPEC_MAX_DIM},
+    {"micro-batch", "N|auto",
+     "samples of a micro-batch; auto: the best divisor of the batch that was measured", OPTION_PARSED,
+     .parse = parse_micro_batch},
+    {0},
+};
+
+static const struct option_table options = {"what to plan from a profile", rows};
+
+static const char *const where[] = {"device-memory", "devices", "host-memory", "link", "objective",
+                                    "optimizer-on",  "peer",    "update",      NULL};
+static const char *const needs[] = {"device-memory", "batch", NULL};
+
+const struct worker_verb verb_plan_profile = {
+    .word = {"plan-profile", "FILE", .kind = OPTION_TEXT, .at = OPTION_AT(profile_plan.profile_path)},
+    .forms = {{"FILE --device-memory SIZE --batch N [options]", "a plan from a profile"}},
+    .tables = {&options, &plan_table},
+    .where = where,
+    .needs = needs,
+    .check = plan_options_check,
+    .run = run_plan_profile,
+};

@@ -38,7 +38,7 @@ static void add_backends(struct strbuf *b, const struct discovery *d)
     }
 }
 
-static void add_json(struct strbuf *b, const struct probe *p)
+static void add_probe_json(struct strbuf *b, const struct probe *p)
 {
     const struct discovery *d = &p->found;
     strbuf_addf(b, "{\"ok\":true,\"backend\":\"%s\",\"backend_reason\":", backend_names[d->topology.backend]);
@@ -108,7 +108,7 @@ static void add_cache(struct strbuf *b, const char *path)
     strbuf_add(b, "\n");
 }
 
-static void add_text(struct strbuf *b, const struct probe *p)
+static void add_probe_text(struct strbuf *b, const struct probe *p)
 {
     const struct discovery *d = &p->found;
     const struct topology *t = &d->topology;
@@ -136,7 +136,7 @@ static void add_text(struct strbuf *b, const struct probe *p)
 /* ---- the verb ---- */
 
 /* That it cannot be kept is no reason not to tell what was measured. */
-static void keep(struct probe *p)
+static void save_rates(struct probe *p)
 {
     struct err err = {0};
     char text[sizeof err];
@@ -147,18 +147,19 @@ static void keep(struct probe *p)
     log_warning("the measurements could not be saved: %s", err_text(&err, text, sizeof text));
 }
 
-static int look(const struct verb_options *o, struct probe *p, struct err *err)
+static int look_at_machine(const struct verb_options *o, struct probe *p, struct err *err)
 {
     struct discovery *d = &p->found;
-    p->only = o->only;
-    int r = discover(o->job.backend, o->job.machine, o->only != 0 ? o->only : DEVICES_ALL, d, err);
+    p->only = o->probe.only;
+    int r =
+        discover(o->job.backend, o->job.machine, o->probe.only != 0 ? o->probe.only : DEVICES_ALL, d, err);
     if (r < 0)
         return r;
-    if (o->measure && d->from_file)
+    if (o->probe.measure && d->from_file)
         return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
         d->measured = cache_load(&d->topology); /* of cpu: only shown; plans use round figures */
-    if (!o->measure) {
+    if (!o->probe.measure) {
         if (d->measured)
             (void)cache_path(&d->topology, p->cache, sizeof p->cache, NULL);
         return 0;
@@ -167,7 +168,7 @@ static int look(const struct verb_options *o, struct probe *p, struct err *err)
     r = measure(&d->topology, o->job.devices > 0 ? o->job.devices : VIRTUAL_DEVICES, err);
     if (r == 0) {
         p->measured_now = true;
-        keep(p);
+        save_rates(p);
     }
     return r;
 }
@@ -175,23 +176,23 @@ static int look(const struct verb_options *o, struct probe *p, struct err *err)
 static int write_topology(const struct verb_options *o, const struct probe *p, struct err *err)
 {
     struct strbuf b = {0};
-    if (o->plan_path == NULL)
+    if (o->probe.topology_path == NULL)
         return 0;
     topology_to_json(&p->found.topology, &b);
     strbuf_add(&b, "\n");
-    int r = discover_write_file(o->plan_path, b.at, b.n, err);
+    int r = discover_write_file(o->probe.topology_path, b.at, b.n, err);
     strbuf_finish(&b);
     return r;
 }
 
-int verb_probe(const struct verb_options *o)
+static int run_probe(const struct verb_options *o)
 {
     struct probe *p = calloc(1, sizeof *p);
     struct err err = {0};
     struct strbuf b = {0};
     if (p == NULL)
         return report_error(o, -ENOMEM, &err, 0, false);
-    int r = look(o, p, &err), code;
+    int r = look_at_machine(o, p, &err), code;
     bool early = r < 0 && !p->measuring;
     if (r == 0)
         r = write_topology(o, p, &err);
@@ -199,11 +200,60 @@ int verb_probe(const struct verb_options *o)
         code = report_error(o, r, &err, 0, early);
     } else {
         if (o->json)
-            add_json(&b, p);
+            add_probe_json(&b, p);
         else
-            add_text(&b, p);
+            add_probe_text(&b, p);
         code = print_buffer(&b);
     }
     free(p);
     return code;
 }
+
+/* Reads "0,2" as a set of devices: bit i stands for device i. */
+static int parse_only(const char *text, struct verb_options *o, struct err *err)
+{
+    uint64_t all = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        unsigned long v = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : DEVICE_MAX;
+        if (v >= DEVICE_MAX || (*end != ',' && *end != '\0'))
+            return err_set_at(err, -EINVAL, "--only",
+                              "expected numbers below %d, separated by commas, found \"%s\"", DEVICE_MAX,
+                              text);
+        all |= UINT64_C(1) << v;
+        at = end;
+        if (*at == '\0')
+            break;
+    }
+    o->probe.only = all;
+    return 0;
+}
+
+static int check_probe(const struct verb_options *o, struct err *err)
+{
+    if (o->probe.only != 0 && o->probe.measure)
+        return err_set(err, -EINVAL, "--only does not go with --measure, which measures all devices");
+    return 0;
+}
+
+static const struct worker_option rows[] = {
+    {"measure", NULL, "time copies between host and devices, and keep the result for later", OPTION_FLAG,
+     OPTION_AT(probe.measure)},
+    {"only", "LIST", "look at the free memory of these devices alone, such as 0,2", OPTION_PARSED,
+     .parse = parse_only},
+    {"out", "FILE", "write a topology file", OPTION_TEXT, OPTION_AT(probe.topology_path)},
+    {0},
+};
+
+static const struct option_table options = {"what to look for with --probe", rows};
+
+static const char *const where[] = {"backend", "devices", "machine", NULL};
+
+const struct worker_verb verb_probe = {
+    .word = {"probe"},
+    .forms = {{"[--measure] [--out FILE]", "what this machine has, and which backend jobs use"}},
+    .tables = {&options},
+    .where = where,
+    .check = check_probe,
+    .run = run_probe,
+};

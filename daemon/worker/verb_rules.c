@@ -19,6 +19,8 @@
 
 typedef VEC(uint32_t) layers;
 
+static const char *const rules_names[] = {"harmony", NULL}; /* by rules_options.system */
+
 /* ---- options ---- */
 
 /* "4,9,14"; "" is no pack. */
@@ -57,47 +59,19 @@ static int parse_time(const char *text, const char *option, uint64_t *ret_ns, st
     return 0;
 }
 
-static int parse_form(const char *text, enum rules_form *ret, struct err *err)
-{
-    for (int i = 0; i < RULES_FORM_COUNT; i++)
-        if (strcmp(text, rules_form_names[i]) == 0) {
-            *ret = (enum rules_form)i;
-            return 0;
-        }
-    return err_set_at(err, -EINVAL, "--form", "expected pp or dp, found \"%s\"", text);
-}
-
-static int check_given(const struct verb_options *o, struct err *err)
-{
-    const struct rules_options *r = &o->rules;
-    const struct {
-        const char *option;
-        bool given;
-    } needed[] = {{"--profile FILE", o->job.profile != NULL}, {"--form pp|dp", r->form != NULL},
-                  {"--devices N", o->job.devices != 0},       {"--batch N", o->batch != 0},
-                  {"--micro-batch-fwd N", r->micro_fwd != 0}, {"--micro-batch-bwd N", r->micro_bwd != 0},
-                  {"--packs-bwd LIST", r->packs_bwd != NULL}};
-    if (strcmp(r->name, "harmony") != 0)
-        return err_set_at(err, -EINVAL, "--rules", "unknown rules \"%s\"; there are: harmony", r->name);
-    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
-        if (!needed[i].given)
-            return err_set_at(err, -EINVAL, "--rules", "%s is needed; see tutti-worker --help",
-                              needed[i].option);
-    return 0;
-}
-
 /* The lists become the schedule's, which is valid as long as they are. */
 static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd, struct rules_schedule *ret,
                           struct err *err)
 {
     const struct rules_options *r = &o->rules;
-    *ret = (struct rules_schedule){.devices = o->job.devices,
-                                   .batch = o->batch,
+    *ret = (struct rules_schedule){.form = r->form,
+                                   .devices = o->job.devices,
+                                   .batch = r->batch,
                                    .micro_fwd = r->micro_fwd,
                                    .micro_bwd = r->micro_bwd,
                                    .task_ns = TASK_NS};
-    int code = parse_form(r->form, &ret->form, err);
-    if (code == 0 && r->packs_fwd != NULL)
+    int code = 0;
+    if (r->packs_fwd != NULL)
         code = parse_ends(r->packs_fwd, "--packs-fwd", fwd, err);
     if (code == 0)
         code = parse_ends(r->packs_bwd, "--packs-bwd", bwd, err);
@@ -147,12 +121,12 @@ static void add_packs(struct strbuf *b, const char *key, const struct rules_pack
     strbuf_add(b, "]");
 }
 
-static void add_json(struct strbuf *b, const struct verb_options *o, const struct rules_schedule *s,
-                     const struct rules_result *at)
+static void add_rules_json(struct strbuf *b, const struct verb_options *o, const struct rules_schedule *s,
+                           const struct rules_result *at)
 {
     const struct rules_result *r = &at[RULES_STATIC], *fair = &at[RULES_FAIR];
-    strbuf_addf(b, "{\"rules\":\"%s\",\"form\":\"%s\",\"devices\":%u,\"batch\":%u", o->rules.name,
-                rules_form_names[s->form], s->devices, s->batch);
+    strbuf_addf(b, "{\"rules\":\"%s\",\"form\":\"%s\",\"devices\":%u,\"batch\":%u",
+                rules_names[o->rules.system], rules_form_names[s->form], s->devices, s->batch);
     strbuf_addf(b, ",\"micro_batch_fwd\":%u,\"micro_batch_bwd\":%u", s->micro_fwd, s->micro_bwd);
     add_packs(b, "packs_fwd", &s->fwd);
     add_packs(b, "packs_bwd", &s->bwd);
@@ -165,14 +139,14 @@ static void add_json(struct strbuf *b, const struct verb_options *o, const struc
     strbuf_addf(b, ",\"tasks\":%u,\"ops\":%u}\n", r->n_tasks, r->n_ops);
 }
 
-static void add_time(struct strbuf *b, const struct rules_result *r, const char *how)
+static void add_iteration(struct strbuf *b, const struct rules_result *r, const char *how)
 {
     strbuf_addf(b, "iteration  %.3f s, compute %.1f %% of the devices' time; %s\n",
                 (double)r->iteration_ns * 1e-9, 100 * r->compute_share, how);
 }
 
-static void add_text(struct strbuf *b, const struct table *t, const struct rules_schedule *s,
-                     const struct rules_result *at)
+static void add_rules_text(struct strbuf *b, const struct table *t, const struct rules_schedule *s,
+                           const struct rules_result *at)
 {
     const struct rules_result *r = &at[RULES_STATIC];
     strbuf_addf(b, "%s on %u devices by Harmony's rules, form %s\n",
@@ -180,8 +154,8 @@ static void add_text(struct strbuf *b, const struct table *t, const struct rules
     strbuf_addf(b, "batch      %u; micro-batches of %u forward, %u backward\n", s->batch, s->micro_fwd,
                 s->micro_bwd);
     strbuf_addf(b, "packs      %u forward, %u backward\n", s->fwd.n, s->bwd.n);
-    add_time(b, r, "each device a fixed part of the link, as Harmony has it");
-    add_time(b, &at[RULES_FAIR], "the link shared fairly");
+    add_iteration(b, r, "each device a fixed part of the link, as Harmony has it");
+    add_iteration(b, &at[RULES_FAIR], "the link shared fairly");
     strbuf_add(b, "bytes      ");
     strbuf_add_bytes(b, r->in_bytes);
     strbuf_add(b, " in, ");
@@ -193,8 +167,8 @@ static void add_text(struct strbuf *b, const struct table *t, const struct rules
 
 /* ---- the verb ---- */
 
-static int simulate(const struct verb_options *o, const struct rules_schedule *s, const struct table *t,
-                    struct strbuf *b, struct err *err)
+static int simulate_rules(const struct verb_options *o, const struct rules_schedule *s, const struct table *t,
+                          struct strbuf *b, struct err *err)
 {
     struct rules_result at[RULES_SHARING_COUNT];
     for (int i = 0; i < RULES_SHARING_COUNT; i++) {
@@ -203,26 +177,24 @@ static int simulate(const struct verb_options *o, const struct rules_schedule *s
             return r;
     }
     if (o->json)
-        add_json(b, o, s, at);
+        add_rules_json(b, o, s, at);
     else
-        add_text(b, t, s, at);
+        add_rules_text(b, t, s, at);
     return 0;
 }
 
-int verb_rules(const struct verb_options *o)
+static int run_rules(const struct verb_options *o)
 {
     struct err err = {0};
     struct rules_schedule s;
     struct table *t = NULL;
     struct strbuf b = {0};
     layers fwd = {0}, bwd = {0};
-    int r = check_given(o, &err);
-    if (r == 0)
-        r = parse_schedule(o, &fwd, &bwd, &s, &err);
+    int r = parse_schedule(o, &fwd, &bwd, &s, &err);
     if (r == 0)
         r = read_profile(o, &t, &err);
     if (r == 0)
-        r = simulate(o, &s, t, &b, &err);
+        r = simulate_rules(o, &s, t, &b, &err);
     name_option(&err);
     int code = r < 0 ? report_error(o, r, &err, 0, true) : print_buffer(&b);
     table_destroy(t);
@@ -230,3 +202,34 @@ int verb_rules(const struct verb_options *o)
     vec_free(&bwd);
     return code;
 }
+
+static const struct worker_option rows[] = {
+    {"batch", "N", "samples of a step", OPTION_U32, OPTION_AT(rules.batch), 1, SPEC_MAX_DIM},
+    {"form", "pp|dp", ": pipeline or data parallel, on --devices N", OPTION_NAME, OPTION_AT(rules.form),
+     .names = rules_form_names},
+    {"micro-batch-fwd", "N", "samples of a forward micro-batch", OPTION_U32, OPTION_AT(rules.micro_fwd), 1,
+     INT32_MAX},
+    {"micro-batch-bwd", "N", "samples of a backward micro-batch", OPTION_U32, OPTION_AT(rules.micro_bwd), 1,
+     INT32_MAX},
+    {"packs-fwd", "LIST", "last layer of each forward pack, e.g. 4,9,14", OPTION_TEXT,
+     OPTION_AT(rules.packs_fwd)},
+    {"packs-bwd", "LIST", "last layer of each backward pack", OPTION_TEXT, OPTION_AT(rules.packs_bwd)},
+    {"task-overhead", "TIME", "time at the end of every task (default: 40ms)", OPTION_TEXT,
+     OPTION_AT(rules.task_overhead)},
+    {0},
+};
+
+static const struct option_table options = {"what to time by rules (see docs/simulator.md)", rows};
+
+static const char *const where[] = {"devices", "link", "peer", "profile", NULL};
+static const char *const needs[] = {"profile",         "form",      "devices", "batch", "micro-batch-fwd",
+                                    "micro-batch-bwd", "packs-bwd", NULL};
+
+const struct worker_verb verb_rules = {
+    .word = {"rules", "NAME", .kind = OPTION_NAME, .at = OPTION_AT(rules.system), .names = rules_names},
+    .forms = {{"harmony --profile FILE [options]", "time a schedule of Harmony by its own rules"}},
+    .tables = {&options},
+    .where = where,
+    .needs = needs,
+    .run = run_rules,
+};

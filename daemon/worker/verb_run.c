@@ -30,7 +30,7 @@ static int print_result(const struct verb_options *o, const struct run_result *r
     return rep->stopped ? res->exit : code;
 }
 
-int verb_run(const struct verb_options *o)
+static int run_in_foreground(const struct verb_options *o)
 {
     struct progress progress;
     struct run_result res;
@@ -49,3 +49,25 @@ int verb_run(const struct verb_options *o)
     run_finish(&res);
     return code;
 }
+
+static void set_run_defaults(struct verb_options *o)
+{
+    o->trace_steps = RUN_TRACE_STEPS;
+}
+
+static const struct worker_option rows[] = {
+    {"trace-steps", "N", "measure N steps for trace.json (default: 3; 0: no trace)", OPTION_U32,
+     OPTION_AT(trace_steps), 0, 1000},
+    {0},
+};
+
+static const struct option_table options = {"what to measure with --run", rows};
+
+const struct worker_verb verb_run = {
+    .word = {"run", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
+    .forms = {{"JOB.json [options]", "train, from the newest checkpoint where there is one"}},
+    .tables = {&options},
+    .where = where_all,
+    .set_defaults = set_run_defaults,
+    .run = run_in_foreground,
+};

@@ -60,12 +60,12 @@ static int open_run(struct sampling *g, struct err *err)
     if (r == -ENOENT)
         return err_set_at(err, -EINVAL, g->out.name,
                           "the job has no gpt2 or llama model; only those can generate text");
-    return r < 0 ? r : weights_open(&g->out, g->o->export_step, &g->weights, err);
+    return r < 0 ? r : weights_open(&g->out, g->s->step, &g->weights, err);
 }
 
 static int open_folder(struct sampling *g, struct err *err)
 {
-    if (g->o->export_step != NULL)
+    if (g->s->step != NULL)
         return err_set_at(err, -EINVAL, "--step",
                           "%s is a Hugging Face folder, which has one set of weights; leave it out",
                           g->s->source);
@@ -295,7 +295,7 @@ static void add_logits(struct strbuf *b, const struct sampling *g, const char *b
         strbuf_addf(b, "%s%.9g", i > 0 ? between : "", (double)logits[i]);
 }
 
-static void add_json(struct strbuf *b, struct sampling *g)
+static void add_sample_json(struct strbuf *b, struct sampling *g)
 {
     strbuf_addf(b, "{\"ok\":true,\"model\":\"%s\",\"source\":", transformer_arch_names[g->t.arch]);
     strbuf_add_json(b, g->s->source);
@@ -319,7 +319,7 @@ static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};
     if (g->o->json)
-        add_json(&b, g);
+        add_sample_json(&b, g);
     else if (g->s->logits)
         add_logits(&b, g, "", "\n");
     if (!g->o->json && (g->s->logits || g->terminal || !has_text(g)))
@@ -329,7 +329,7 @@ static int print_sample(struct sampling *g)
 
 /* ---- the verb ---- */
 
-static int run(struct sampling *g, struct err *err)
+static int sample_text(struct sampling *g, struct err *err)
 {
     int r = open_source(g, err);
     if (r == 0)
@@ -357,22 +357,81 @@ static void finish(struct sampling *g)
     free(g->order);
 }
 
-static int exit_of(int code)
+static int sample_exit(int code)
 {
     if (code == -ENOENT)
         return EXIT_NOT_FOUND;
     return code == -EINVAL || code == -EOPNOTSUPP ? EXIT_INVALID : EXIT_FAILED;
 }
 
-int verb_sample(const struct verb_options *o)
+static int run_sample(const struct verb_options *o)
 {
     struct err err = {0};
     struct sampling g = {.o = o, .s = &o->sample, .out.fd = -1, .weights.fd = -1, .end = -1};
     g.terminal = !o->json && isatty(STDOUT_FILENO);
-    int r = run(&g, &err);
+    int r = sample_text(&g, &err);
     if (r < 0 && g.ids.list.n > g.n_prompt && g.terminal)
         print_bytes(STDOUT_FILENO, "\n", 1); /* the error begins a line */
-    int code = r < 0 ? report_failure(o, exit_of(r), r, &err, 0) : print_sample(&g);
+    int code = r < 0 ? report_failure(o, sample_exit(r), r, &err, 0) : print_sample(&g);
     finish(&g);
     return code;
 }
+
+static int parse_temperature(const char *text, struct verb_options *o, struct err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end != '\0' || !(v >= 0 && v <= 1000))
+        return err_set_at(err, -EINVAL, "--temperature", "expected a number from 0 to 1000, found \"%s\"",
+                          text);
+    o->sample.temperature = v;
+    return 0;
+}
+
+static void set_sample_defaults(struct verb_options *o)
+{
+    o->sample.tokens = 200;
+    o->sample.temperature = 0.8;
+}
+
+static int check_sample(const struct verb_options *o, struct err *err)
+{
+    if (o->sample.prompt != NULL && o->sample.prompt_ids != NULL)
+        return err_set(err, -EINVAL, "--prompt and --prompt-ids both give the prompt; give one of them");
+    return 0;
+}
+
+static const struct worker_option rows[] = {
+    {"prompt", "TEXT", "the text to go on with (default: a new text)", OPTION_TEXT, OPTION_AT(sample.prompt)},
+    {"prompt-ids", "LIST", "the prompt as tokens, e.g. 1,2,3, in place of --prompt", OPTION_TEXT,
+     OPTION_AT(sample.prompt_ids)},
+    {"tokens", "N", "number of tokens to sample at most (default: 200)", OPTION_U32, OPTION_AT(sample.tokens),
+     1, 1u << 24},
+    {"temperature", "T", "0: always the likeliest token; 1: by the model's probabilities (default: 0.8)",
+     OPTION_PARSED, .parse = parse_temperature},
+    {"top-k", "K", "sample among the K likeliest tokens alone; 0: among all (default: 0)", OPTION_U32,
+     OPTION_AT(sample.top_k), 0, UINT32_MAX},
+    {"seed", "S", "the same seed, the same text (default: 0)", OPTION_U64, OPTION_AT(sample.seed), 0,
+     UINT64_MAX},
+    {"step", "N|best|last", "the weights of a checkpoint, as with --export", OPTION_TEXT,
+     OPTION_AT(sample.step)},
+    {"tokenizer", "DIR", "where vocab.json and merges.txt are (default: the Hugging Face folder)",
+     OPTION_TEXT, OPTION_AT(sample.tokenizer)},
+    {"logits", NULL, "print the logits of the next token, and sample nothing", OPTION_FLAG,
+     OPTION_AT(sample.logits)},
+    {0},
+};
+
+static const struct option_table options = {"what to sample", rows};
+
+static const char *const where[] = {"threads", NULL};
+
+const struct worker_verb verb_sample = {
+    .word = {"sample", "DIR", .kind = OPTION_TEXT, .at = OPTION_AT(sample.source)},
+    .forms = {{"DIR [options]", "go on with a text: a job's output, or a Hugging Face folder"}},
+    .tables = {&options},
+    .where = where,
+    .set_defaults = set_sample_defaults,
+    .check = check_sample,
+    .run = run_sample,
+};

@@ -29,14 +29,14 @@
 #define WINDOW_NS    1000000000ull  /* over which the speed is taken, once to twice as much */
 #define LOCK_WAIT_NS 10000000000ull /* for an earlier attempt that has not died yet */
 
-struct mark {
+struct step_mark {
     uint64_t ns, step;
 };
 
 /* Steps per second over the last moments, without the time of evaluations and checkpoints. */
 struct meter {
-    struct mark old, mid; /* old is one to two windows ago, once there was that much */
-    uint64_t last_ns;     /* of the last event */
+    struct step_mark old, mid; /* old is one to two windows ago, once there was that much */
+    uint64_t last_ns;          /* of the last event */
 };
 
 /* The main thread's. */
@@ -47,16 +47,16 @@ struct serve {
     uint32_t batch;
     struct plan_bytes cycle;
     struct meter meter;
-    struct mark first; /* where this run began; ns 0: not yet */
+    struct step_mark first; /* where this run began; ns 0: not yet */
 };
 
 /* ---- speed ---- */
 
 static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
 {
-    struct mark here = {now, step};
+    struct step_mark here = {now, step};
     if (m->old.ns == 0)
-        m->old = m->mid = (struct mark){now - (uint64_t)(step_s * 1e9), step - 1};
+        m->old = m->mid = (struct step_mark){now - (uint64_t)(step_s * 1e9), step - 1};
     if (now - m->mid.ns >= WINDOW_NS) {
         m->old = m->mid;
         m->mid = here;
@@ -206,7 +206,7 @@ static void add_blame(const struct job_blame *blame, struct strbuf *b)
     strbuf_add(b, "}");
 }
 
-static void add_outcome(const struct run_result *res, struct strbuf *b)
+static void add_outcome_members(const struct run_result *res, struct strbuf *b)
 {
     const char *state = res->code < 0 ? "failed" : res->report.stopped ? "stopped" : "done";
     strbuf_addf(b, "\"state\":\"%s\",\"exit\":%d,\"error\":", state, res->exit);
@@ -245,7 +245,7 @@ static int hand_over(struct link *link, const struct run_result *res)
     struct strbuf b = {0};
     struct err err = {0};
     char text[sizeof err];
-    add_outcome(res, &b);
+    add_outcome_members(res, &b);
     int r = link_outcome(link, b.at, res->untrained ? LINK_SAME_STEP : res->report.steps_done, &err);
     strbuf_finish(&b);
     if (r == 0)
@@ -310,7 +310,7 @@ static int take_secret(char *buf, size_t size, struct err *err)
     return 0;
 }
 
-int verb_serve(const struct verb_options *o)
+static int run_serve(const struct verb_options *o)
 {
     struct link *link = NULL;
     struct link_job job = {0};
@@ -318,8 +318,11 @@ int verb_serve(const struct verb_options *o)
     char secret[256], text[sizeof err];
     if (confine(&err) < 0 || take_secret(secret, sizeof secret, &err) < 0)
         return report_error(o, err.code, &err, 0, true);
-    const struct link_config c = {
-        .socket = o->socket, .secret = secret, .job = o->job_id, .attempt = o->attempt, .stop = on_stop};
+    const struct link_config c = {.socket = o->serve.socket,
+                                  .secret = secret,
+                                  .job = o->serve.job,
+                                  .attempt = o->serve.attempt,
+                                  .stop = on_stop};
     signal(SIGPIPE, SIG_IGN);
     int code = EXIT_FAILED, r = link_open(&c, &link, &err);
     explicit_bzero(secret, sizeof secret);
@@ -333,3 +336,23 @@ int verb_serve(const struct verb_options *o)
     link_close(link);
     return code;
 }
+
+static const struct worker_option rows[] = {
+    {"job", "ID", "the job's id", OPTION_U64, OPTION_AT(serve.job), 1, 1ull << 53},
+    {"attempt", "N", "how many times the job was started, with this one", OPTION_U64,
+     OPTION_AT(serve.attempt), 1, 1ull << 53},
+    {0},
+};
+
+static const struct option_table options = {"what to serve", rows};
+
+static const char *const needs[] = {"job", "attempt", NULL};
+
+const struct worker_verb verb_serve = {
+    .word = {"serve", "SOCKET", .kind = OPTION_TEXT, .at = OPTION_AT(serve.socket)},
+    .forms = {{"SOCKET --job ID --attempt N", "train a job of tuttid, which starts it so"}},
+    .tables = {&options},
+    .where = where_all,
+    .needs = needs,
+    .run = run_serve,
+};

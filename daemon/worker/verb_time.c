@@ -39,7 +39,7 @@ struct timing {
     struct job job;
     struct time_cache cache;
     VEC(struct kind) kinds;
-    uint32_t sizes[VERB_MAX_SIZES], n_sizes;
+    uint32_t sizes[TIME_MAX_SIZES], n_sizes;
     uint32_t todo, done; /* measurements */
     uint32_t kept;       /* that were there already */
     bool began;          /* to measure: what fails now is not the caller's mistake */
@@ -115,13 +115,13 @@ static bool fits(const struct timing *t, uint32_t rows)
     return most_bytes(t, rows, false) <= device_limit(t);
 }
 
-static void add_size(struct timing *t, uint32_t rows)
+static void add_micro_batch(struct timing *t, uint32_t rows)
 {
     uint32_t i = t->n_sizes;
     for (uint32_t k = 0; k < t->n_sizes; k++)
         if (t->sizes[k] == rows)
             return;
-    if (t->n_sizes == VERB_MAX_SIZES)
+    if (t->n_sizes == TIME_MAX_SIZES)
         return;
     for (; i > 0 && t->sizes[i - 1] > rows; i--)
         t->sizes[i] = t->sizes[i - 1];
@@ -137,23 +137,22 @@ static void choose_sizes(struct timing *t)
         rows *= 2;
     for (int i = 0; i < SOME_SIZES && rows > 0; i++, rows /= 2)
         if (fits(t, rows))
-            add_size(t, rows);
+            add_micro_batch(t, rows);
     if (own > 0 && fits(t, own))
-        add_size(t, own);
+        add_micro_batch(t, own);
 }
 
-static int find_sizes(struct timing *t, struct err *err)
+static int find_micro_batches(struct timing *t, struct err *err)
 {
     const struct verb_options *o = t->o;
-    for (uint32_t i = 0; i < o->n_micro_batches; i++)
-        if (fits(t, o->micro_batches[i]))
-            add_size(t, o->micro_batches[i]);
+    for (uint32_t i = 0; i < o->time.n_sizes; i++)
+        if (fits(t, o->time.sizes[i]))
+            add_micro_batch(t, o->time.sizes[i]);
         else
             return err_set_at(err, -ENOSPC, "--micro-batches",
                               "%u needs %" PRIu64 " bytes for one layer, but the device has %" PRIu64,
-                              o->micro_batches[i], most_bytes(t, o->micro_batches[i], false),
-                              device_limit(t));
-    if (o->n_micro_batches == 0)
+                              o->time.sizes[i], most_bytes(t, o->time.sizes[i], false), device_limit(t));
+    if (o->time.n_sizes == 0)
         choose_sizes(t);
     if (t->n_sizes == 0)
         return err_set_at(err, -ENOSPC, "resources.device_memory",
@@ -164,7 +163,7 @@ static int find_sizes(struct timing *t, struct err *err)
 
 static bool is_known(const struct timing *t, const struct kind *k, uint32_t rows)
 {
-    return !t->o->force && time_cache_find(&t->cache, k->shape, rows) != NULL;
+    return !t->o->time.force && time_cache_find(&t->cache, k->shape, rows) != NULL;
 }
 
 /* ---- measuring ---- */
@@ -238,7 +237,7 @@ static int measure_links(struct timing *t, struct err *err)
 }
 
 /* How much there is to do, and how much is there already. */
-static void count(struct timing *t)
+static void count_work(struct timing *t)
 {
     for (size_t i = 0; i < t->kinds.n; i++) {
         const struct kind *k = &t->kinds.at[i];
@@ -266,9 +265,9 @@ static int open_timer(const struct timing *t, struct timer **ret, struct err *er
 
 static int measure_all(struct timing *t, struct err *err)
 {
-    bool links = t->o->force || t->cache.link_bytes_per_s == 0;
+    bool links = t->o->time.force || t->cache.link_bytes_per_s == 0;
     struct timer *timer = NULL;
-    count(t);
+    count_work(t);
     t->todo += links;
     if (t->todo == 0)
         return 0;
@@ -286,7 +285,7 @@ static int measure_all(struct timing *t, struct err *err)
 }
 
 /* That it cannot be kept is no reason not to tell what was measured. */
-static void keep(struct timing *t)
+static void save_times(struct timing *t)
 {
     struct err err = {0};
     char text[sizeof err];
@@ -301,7 +300,7 @@ static void keep(struct timing *t)
 
 /* ---- printing ---- */
 
-static void add_time(struct strbuf *b, double s)
+static void add_seconds(struct strbuf *b, double s)
 {
     if (s >= 1)
         strbuf_addf(b, " %9.3f s ", s);
@@ -324,8 +323,8 @@ static void add_layers(struct strbuf *b, const struct timing *t)
             else
                 strbuf_addf(b, "%-40s %6s", "", "");
             strbuf_addf(b, " %11u", t->sizes[u]);
-            add_time(b, e->first_s);
-            add_time(b, e->second_s);
+            add_seconds(b, e->first_s);
+            add_seconds(b, e->second_s);
             strbuf_addf(b, " %10.2f\n", (e->first_s + e->second_s) * 1e6 / t->sizes[u]);
         }
     }
@@ -341,13 +340,13 @@ static void add_updates(struct strbuf *b, const struct timing *t)
             continue;
         const struct time_entry *e = time_cache_find(&t->cache, k->shape, 0);
         strbuf_addf(b, "%-40s %6u %11s", k->shape, k->count, "");
-        add_time(b, e->first_s);
-        add_time(b, e->second_s);
+        add_seconds(b, e->first_s);
+        add_seconds(b, e->second_s);
         strbuf_add(b, "\n");
     }
 }
 
-static void add_text(struct strbuf *b, const struct timing *t)
+static void add_times_text(struct strbuf *b, const struct timing *t)
 {
     strbuf_addf(b, "%s on %s: %s, %u thread%s; %u measured, %u from before\n", t->job.spec->name,
                 t->job.backend, t->job.device_kind, t->job.threads, t->job.threads == 1 ? "" : "s", t->done,
@@ -368,7 +367,7 @@ static void add_text(struct strbuf *b, const struct timing *t)
     }
 }
 
-static void add_json(struct strbuf *b, const struct timing *t)
+static void add_times_json(struct strbuf *b, const struct timing *t)
 {
     strbuf_add(b, "{\"ok\":true,\"name\":");
     strbuf_add_json(b, t->job.spec->name);
@@ -389,18 +388,18 @@ static void add_json(struct strbuf *b, const struct timing *t)
 static int write_profile(const struct timing *t, struct err *err)
 {
     struct strbuf b = {0};
-    if (t->o->plan_path == NULL)
+    if (t->o->time.profile_path == NULL)
         return 0;
     table_to_json(t->table, &b);
     strbuf_add(&b, "\n");
-    int r = discover_write_file(t->o->plan_path, b.at, b.n, err);
+    int r = discover_write_file(t->o->time.profile_path, b.at, b.n, err);
     strbuf_finish(&b);
     return r;
 }
 
 /* ---- the verb ---- */
 
-static int look(struct timing *t, struct err *err)
+static int look_at_job(struct timing *t, struct err *err)
 {
     const struct job_options *o = &t->o->job;
     struct time_place place = {0};
@@ -418,7 +417,7 @@ static int look(struct timing *t, struct err *err)
     place.threads = t->job.threads;
     time_cache_load(&place, &t->cache);
     find_kinds(t);
-    return find_sizes(t, err);
+    return find_micro_batches(t, err);
 }
 
 /* Of what was asked for and no more: the cache may know other sizes. */
@@ -441,33 +440,76 @@ static void make_table(struct timing *t)
     time_cache_finish(&asked);
 }
 
-static int print(const struct timing *t)
+static int print_times(const struct timing *t)
 {
     struct strbuf b = {0};
     if (t->o->json)
-        add_json(&b, t);
+        add_times_json(&b, t);
     else
-        add_text(&b, t);
+        add_times_text(&b, t);
     return print_buffer(&b);
 }
 
-int verb_time(const struct verb_options *o)
+static int run_time(const struct verb_options *o)
 {
     struct timing t = {.o = o};
     struct err err = {0};
-    int r = look(&t, &err), code;
+    int r = look_at_job(&t, &err), code;
     if (r == 0)
         r = measure_all(&t, &err);
     if (r == 0) {
-        keep(&t);
+        save_times(&t);
         make_table(&t);
         t.began = true;
         r = write_profile(&t, &err);
     }
-    code = r < 0 ? report_error(o, r, &err, 0, !t.began) : print(&t);
+    code = r < 0 ? report_error(o, r, &err, 0, !t.began) : print_times(&t);
     table_destroy(t.table);
     vec_free(&t.kinds);
     time_cache_finish(&t.cache);
     job_finish(&t.job);
     return code;
 }
+
+/* Reads "1,2,4,8": sizes of micro-batches in ascending order. */
+static int parse_sizes(const char *text, struct verb_options *o, struct err *err)
+{
+    struct time_options *t = &o->time;
+    const char *at = text;
+    t->n_sizes = 0;
+    for (;;) {
+        char *end;
+        errno = 0;
+        unsigned long v = strtoul(at, &end, 10);
+        bool ascends = t->n_sizes == 0 || v > t->sizes[t->n_sizes - 1];
+        if (errno != 0 || at[0] < '0' || at[0] > '9' || v < 1 || v > SPEC_MAX_DIM || !ascends ||
+            (*end != ',' && *end != '\0'))
+            return err_set_at(err, -EINVAL, "--micro-batches",
+                              "expected sizes that ascend, such as 1,2,4,8; found \"%s\"", text);
+        if (t->n_sizes == TIME_MAX_SIZES)
+            return err_set_at(err, -EINVAL, "--micro-batches", "at most %d sizes", TIME_MAX_SIZES);
+        t->sizes[t->n_sizes++] = (uint32_t)v;
+        if (*end == '\0')
+            return 0;
+        at = end + 1;
+    }
+}
+
+static const struct worker_option rows[] = {
+    {"micro-batches", "LIST",
+     "micro-batch sizes, e.g. 1,2,4,8 (default: powers of two up to the batch that fit)", OPTION_PARSED,
+     .parse = parse_sizes},
+    {"force", NULL, "measure again what was measured before", OPTION_FLAG, OPTION_AT(time.force)},
+    {"out", "FILE", "write a profile", OPTION_TEXT, OPTION_AT(time.profile_path)},
+    {0},
+};
+
+static const struct option_table options = {"what to time", rows};
+
+const struct worker_verb verb_time = {
+    .word = {"time", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
+    .forms = {{"JOB.json [options]", "time the job's layers here, for the plans of later runs"}},
+    .tables = {&options},
+    .where = where_all,
+    .run = run_time,
+};

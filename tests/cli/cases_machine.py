@@ -91,8 +91,8 @@ def test_wrong_names_of_backends_are_refused(t):
 @case
 def test_options_of_probe_are_checked(t):
     path, machine = write_job(t, TINY), write_machine(t, ELSEWHERE)
-    t.contains(t.worker("--check", path, "--measure", expect=2).err, "--measure goes with --probe")
-    t.contains(t.worker("--probe", "--dump", expect=2).err, "go with --plan")
+    t.contains(t.worker("--check", path, "--measure", expect=2).err, "--measure: does not go with --check; it goes with --probe")
+    t.contains(t.worker("--probe", "--dump", expect=2).err, "goes with --plan")
     t.contains(t.worker("--probe", "--check", path, expect=2).err, "only one of")
     t.contains(t.worker("--probe", "--measure", "--machine", machine, expect=2).err, "--measure", "--machine")
 

@@ -203,7 +203,7 @@ def test_mistakes_on_the_command_line_are_named(t):
     refused(t, EXAMPLE, *WHERE, "--micro-batch", 5, says=["--micro-batch", "does not divide --batch 16"])
     refused(t, t.path("nowhere"), *WHERE, says=[t.path("nowhere"), "cannot be read"])
     for option in (["--backend", "cpu"], ["--machine", "x"], ["--profile", "none"]):
-        refused(t, EXAMPLE, *WHERE, *option, says=["uses no machine"])
+        refused(t, EXAMPLE, *WHERE, *option, says=[f"{option[0]}: does not go with --plan-profile; it goes with"])
     refused(t, EXAMPLE, *WHERE, "--policy", "all", "--out", t.path("x"), says=["of one plan"])
     refused(t, EXAMPLE, *WHERE, "--policy", "al", says=["unknown name"])
     path = write_job(t, TINY)

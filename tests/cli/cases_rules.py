@@ -69,7 +69,7 @@ MISTAKES = [
     ("micro-batch-bwd", "0", "--micro-batch-bwd", "from 1 to"),
     ("batch", "-", "--rules", "--batch N is needed"),
     ("devices", "65", "--devices", "from 1 to 64"),
-    ("form", "tp", "--form", "expected pp or dp"),
+    ("form", "tp", "--form", "there are: pp, dp"),
     ("task-overhead", "40", "--task-overhead", "40ms"),
     ("task-overhead", "-1s", "--task-overhead", "40ms"),
     ("rules", "harmoney", "--rules", "there are: harmony"),
@@ -100,4 +100,4 @@ def test_rules_damaged_profile_is_refused(t):
 @case
 def test_rules_options_go_with_rules(t):
     run = t.worker("--probe", "--form", "pp", expect=2)
-    t.contains(run.err, "go with --rules", what="standard error")
+    t.contains(run.err, "goes with --rules", what="standard error")

@@ -265,7 +265,7 @@ def test_transformers_sample_of_what_is_no_model_is_refused(t):
     t.contains(t.worker("--sample", mlp, expect=2).err, "no gpt2 or llama model", what="of an mlp")
     chain = train(t, model_job("chain", {"train.steps": 1}))
     t.contains(t.worker("--sample", chain, expect=2).err, "no gpt2 or llama model", what="of a chain")
-    t.contains(t.worker("--check", "x.json", "--prompt", "a", expect=2).err, "go with --sample", what="with --check")
+    t.contains(t.worker("--check", "x.json", "--prompt", "a", expect=2).err, "goes with --sample", what="with --check")
     t.contains(t.worker("--sample", folder("gpt2"), "--force", expect=2).err, "--export", what="with --force")
     t.contains(t.worker("--sample", folder("gpt2"), "--hf", "x", expect=2).err, "--export", what="with --hf")
 

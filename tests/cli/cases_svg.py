@@ -96,8 +96,8 @@ def test_picture_is_the_same_every_time_and_replaces_a_file(t):
 def test_picture_is_of_one_plan(t):
     svg, path = t.path("plan.svg"), write_job(t, TINY)
     for options, says in ((["--plan", path, "--policy", "all"], "of one plan"), (["--plan-profile", EXAMPLE, *WHERE, "--policy", "all"], "of one plan"),
-                          (["--check", path], "go with --plan"), (["--run", path], "go with --plan"), (["--time", path], "go with --plan"),
-                          (["--rules", "harmony", "--profile", EXAMPLE], "go with --plan")):
+                          (["--check", path], "goes with --plan"), (["--run", path], "goes with --plan"), (["--time", path], "goes with --plan"),
+                          (["--rules", "harmony", "--profile", EXAMPLE], "goes with --plan")):
         run = t.worker(*options, "--svg", svg, expect=2)
         t.equal((run.out, len(run.err.splitlines())), ("", 1), "the output")
         t.contains(run.err, "--svg", says, what=f"the refusal of {options}")

@@ -174,4 +174,4 @@ def test_trace_that_cannot_be_written_does_not_fail_the_job(t):
 @case(each=["--check", "--plan"])
 def test_trace_steps_go_with_a_run(t, verb):
     run = t.worker(verb, write_job(t, SPEC), "--trace-steps", 3, expect=2)
-    t.contains(run.err, "--trace-steps goes with --run", what="standard error")
+    t.contains(run.err, f"--trace-steps: does not go with {verb}; it goes with --run", what="standard error")

@@ -13,6 +13,9 @@ OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "-
            "--rules", "--form", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd", "--task-overhead"]
 
 
+VERBS = ["--check", "--export", "--plan", "--plan-profile", "--probe", "--rules", "--run", "--sample", "--serve", "--time"]
+
+
 def refused(t, *options, says=(), **popen):
     """A mistake on the command line: exit code 2, nothing on standard output, one line that begins with the name."""
     run = t.worker(*options, expect=2, **popen)
@@ -29,7 +32,7 @@ def refused(t, *options, says=(), **popen):
 def test_help_names_every_option(t):
     run = t.worker("--help")
     t.equal(run.err, "", "standard error")
-    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, resident, stream, lru, harmony-pp", what="help")
+    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, harmony-dp, harmony-pp, lru, resident, stream", what="help")
     t.check(all(len(line) <= 110 for line in run.out.splitlines()), "a line of the help is longer than 110")
 
 
@@ -53,14 +56,14 @@ def test_no_verb_prints_usage_and_fails(t):
         run = t.worker(*options, expect=2)
         t.equal(run.out, "", "standard output")
         t.contains(run.err, "usage: tutti-worker", what="standard error")
-    t.contains(t.worker("--json", expect=2).json()["message"], "--check, --plan and --run", what="the message")
+    t.contains(t.worker("--json", expect=2).json()["message"], *VERBS, "is needed", what="the message")
 
 
 @case
 def test_two_verbs_are_refused(t):
     path = write_job(t, TINY)
     for first, second in (("--check", "--run"), ("--run", "--plan"), ("--plan", "--plan")):
-        refused(t, first, path, second, path, says=["only one of --check, --plan and --run"])
+        refused(t, first, path, second, path, says=["only one of", *VERBS, f"found {first} and {second}"])
 
 
 @case
@@ -102,7 +105,9 @@ VALUES = [
 @case(each=[(f"{option} {word}", option, word, says) for option, word, says in VALUES])
 def test_wrong_value_of_an_option_is_refused(t, value):
     _, option, word, says = value
-    run = refused(t, "--check", write_job(t, TINY), option, word, says=[says])
+    verb = {"--batch": "--plan-profile", "--micro-batch": "--plan-profile", "--micro-batches": "--time",
+            "--trace-steps": "--run"}.get(option, "--check")
+    run = refused(t, verb, write_job(t, TINY), option, word, says=[says])
     t.check(run.err.startswith(f"tutti-worker: {option}: "), "the option is not named")
 
 
@@ -121,8 +126,30 @@ def test_unknown_option_is_refused(t):
 
 @case(each=["--check", "--run"])
 def test_option_of_another_verb_is_refused(t, verb):
-    for option in (["--dump"], ["--out", t.path("x")], ["--svg", t.path("x")], ["--trace", t.path("x")]):
-        refused(t, verb, write_job(t, TINY), *option, says=["go with --plan"])
+    for option in (["--dump"], ["--svg", t.path("x")], ["--trace", t.path("x")]):
+        refused(t, verb, write_job(t, TINY), *option,
+                says=[f"{option[0]}: does not go with {verb}; it goes with --plan and --plan-profile"])
+    refused(t, verb, write_job(t, TINY), "--out", t.path("x"),
+            says=[f"does not go with {verb}; it goes with --export, --plan, --plan-profile, --probe and --time"])
+
+
+@case
+def test_option_is_refused_by_each_verb_that_ignores_it(t):
+    for options, says in ((["--export", "x", "--devices", 2], "--devices: does not go with --export"),
+                          (["--sample", "x", "--policy", "lru"], "--policy: does not go with --sample"),
+                          (["--probe", "--threads", 2], "--threads: does not go with --probe"),
+                          (["--plan-profile", "x", "--output", "y"], "--output: does not go with --plan-profile"),
+                          (["--check", "x", "--job", 1], "--job: does not go with --check; it goes with --serve"),
+                          (["--check", "x", "--policy", "all"], "only --plan and --plan-profile do")):
+        refused(t, *options, says=[says])
+
+
+@case
+def test_every_verb_takes_json_and_quiet(t):
+    values = {"--probe": [], "--rules": ["harmony"]}
+    for verb in VERBS:
+        run = t.worker(verb, *values.get(verb, [t.path("nothing")]), "--quiet", "--json", expect=None)
+        t.check("does not go with" not in json.dumps(run.json()), f"{verb} refuses {run.out}")
 
 
 @case

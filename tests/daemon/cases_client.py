@@ -427,7 +427,7 @@ def test_profiles_need_no_daemon(t):
         t.contains(f.read(), "<svg ", "micro-batch", what="the picture")
     for option in ("--svg", "--trace"):
         run = tutti(t, "plan", "--rules", "harmony", "--profile", out, "--batch", 4, option, "rules.svg", expect=2)
-        t.contains(run.err, option, "go with --plan", what="a picture of a schedule of rules")
+        t.contains(run.err, option, "goes with --plan", what="a picture of a schedule of rules")
     t.contains(tutti(t, "plan", expect=2).err, "--profile FILE", what="usage")
     tutti(t, "plan", "--profile", out, "--device-memory", "1KiB", "--batch", 4, expect=5)
 
