@@ -17,9 +17,9 @@
 
 #define RESOLVED_MAX (64u << 20)
 
-int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
+int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err)
 {
-    *ret = (struct job){0};
+    *ret = (struct prepared_job){0};
     struct spec_options how = {.base_dir = o->dir, .read_folder = hf_read_folder};
     int r;
     if (o->spec_text != NULL) {
@@ -35,7 +35,7 @@ int job_load_spec(const struct job_options *o, struct job *ret, struct err *err)
     return 0;
 }
 
-static int open_data(struct job *j, struct err *err)
+static int open_data(struct prepared_job *j, struct err *err)
 {
     int r = dataset_open(j->spec, DATA_TRAIN, &j->train, err);
     if (r == 0 && spec_has_val(j->spec))
@@ -112,7 +112,7 @@ int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *r
 }
 
 /* The output as it is, if it is: --check and --plan make none. */
-static int open_existing(const struct job *j, struct outdir *ret)
+static int open_existing(const struct prepared_job *j, struct outdir *ret)
 {
     *ret = (struct outdir){open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
     return ret->fd;
@@ -120,7 +120,7 @@ static int open_existing(const struct job *j, struct outdir *ret)
 
 /* What "auto" meant when the job was first run; zeros when it never was. Where resolved.json was removed,
  * the newest checkpoint knows. */
-static int earlier_sizes(const struct job *j, struct spec_sizes *ret, struct err *err)
+static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
     char *text;
@@ -137,7 +137,7 @@ static int earlier_sizes(const struct job *j, struct spec_sizes *ret, struct err
 }
 
 /* The spec's, and for "auto" what it meant before; 0: it is still to be resolved. */
-static int known_sizes(const struct job *j, struct spec_sizes *ret, struct err *err)
+static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct spec_sizes earlier = {0};
     *ret = (struct spec_sizes){j->spec->train.micro_batch, j->spec->train.replicas};
@@ -149,7 +149,7 @@ static int known_sizes(const struct job *j, struct spec_sizes *ret, struct err *
     return r;
 }
 
-static int check_output(const struct job *j, struct err *err)
+static int check_resolved(const struct prepared_job *j, struct err *err)
 {
     struct outdir out;
     bool there;
@@ -160,13 +160,13 @@ static int check_output(const struct job *j, struct err *err)
     return r;
 }
 
-int job_open(const struct job_options *o, struct job *j, struct err *err)
+int job_open(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     int r = open_data(j, err);
     return r < 0 ? r : job_choose_machine(o, j, err);
 }
 
-int job_prepare(const struct job_options *o, struct job *j, struct err *err)
+int job_prepare(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct spec_sizes sizes;
     int r = job_open(o, j, err);
@@ -182,10 +182,10 @@ int job_prepare(const struct job_options *o, struct job *j, struct err *err)
     j->resolved_now = sizes.micro_batch == 0;
     r = job_plan(o, j, sizes.micro_batch, err);
     j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
-    return r < 0 ? r : check_output(j, err);
+    return r < 0 ? r : check_resolved(j, err);
 }
 
-void job_finish(struct job *j)
+void job_finish(struct prepared_job *j)
 {
     plan_destroy(j->plan);
     job_drop_graphs(j);
@@ -193,5 +193,5 @@ void job_finish(struct job *j)
     dataset_close(j->train);
     dataset_close(j->val);
     spec_destroy(j->spec);
-    *j = (struct job){0};
+    *j = (struct prepared_job){0};
 }

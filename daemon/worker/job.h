@@ -69,7 +69,7 @@ struct job_blame {
 enum job_profile { JOB_ANALYTIC, JOB_FILE, JOB_MEASURED, JOB_PROFILE_COUNT };
 extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "file", "measured" */
 
-struct job {
+struct prepared_job {
     struct spec *spec;
     const char *output;
     struct dataset *train, *val; /* val NULL without one */
@@ -96,62 +96,62 @@ struct job {
 };
 
 /* The spec alone. */
-int job_load_spec(const struct job_options *o, struct job *ret, struct err *err);
+int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err);
 
 /* Does the rest: data, machine and plan. Planning may take long and need much memory. Returns -ENOSPC when planning would need
  * more than the job's host memory by the estimate, -ENOMEM when the estimate was too low, -ECANCELED when o->stop ended it. Where micro_batch
  * or replicas is "auto" and an earlier run left a resolved.json in the output, its value
  * counts: what changes bits is resolved once. Writes nothing. -ENOSPC: no plan fits (j->least_bytes). After a
  * failure job_finish is still due. */
-int job_prepare(const struct job_options *o, struct job *j, struct err *err);
+int job_prepare(const struct job_options *o, struct prepared_job *j, struct err *err);
 /* The sizes that micro_batch "auto" tries, in order. All have at most GRAPH_MAX_TASKS tasks, and all but the last have at most
  * as many tasks together; the last one is the smallest, which usually needs least device memory. Needs resolved.replicas. */
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more */
 uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 /* The least memory per device with which the prepared job could be planned; with micro_batch "auto" not yet
  * resolved by a run that is the least over all it could be. */
-int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes,
+int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
-void job_finish(struct job *j); /* takes a zeroed one */
+void job_finish(struct prepared_job *j); /* takes a zeroed one */
 
 /* A part of job_prepare: the data sets, machine, backend and devices. */
-int job_open(const struct job_options *o, struct job *j, struct err *err);
+int job_open(const struct job_options *o, struct prepared_job *j, struct err *err);
 /* A part of that (job_machine.c). The data set is open. */
-int job_choose_machine(const struct job_options *o, struct job *j, struct err *err);
+int job_choose_machine(const struct job_options *o, struct prepared_job *j, struct err *err);
 /* Of this computer's processors, how many the process may use: at least 1. */
 uint32_t job_allowed_cores(void);
 /* These devices of the job (positions in its machine) do not work; adds that to a message. */
-void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err);
+void job_blame_devices(struct prepared_job *j, const struct device_blame *blame, struct err *err);
 /* Whether the job's backend is here: a machine from a file may be elsewhere. -ENODEV when it is not. */
-int job_check_backend(const struct job *j, struct err *err);
+int job_check_backend(const struct prepared_job *j, struct err *err);
 
 /* Parts of job_prepare (job_plan.c). job_resolve says what the sizes are; job_plan fills graph, eval_graph and plan, for
  * micro_batch 0 of the size that it chooses. */
-int job_resolve(struct job *j, struct spec_sizes sizes, struct err *err);
-int job_plan(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err);
-void job_drop_graphs(struct job *j);
+int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err);
+int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err);
+void job_drop_graphs(struct prepared_job *j);
 
 /* A part of job_prepare (job_profile.c): the table, and links from it that nobody said otherwise. The machine is there. */
-int job_choose_profile(const struct job_options *o, struct job *j, struct err *err);
+int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 /* What the plan was chosen by; the caller destroys it. */
-struct profile *job_times(const struct job *j);
+struct profile *job_times(const struct prepared_job *j);
 /* A profile/v1 file. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
 
 /* Calls work(arg), which plans, simulates or verifies, in a scope of bounded work (base/bounded.h): with the memory that the
  * job may use for planning, and so that o->stop ends it. Returns what `work` returns; -ENOMEM or -ECANCELED, with err, when
  * the scope ended early. `work` itself returns neither. */
-int job_bounded(const struct job_options *o, const struct job *j, int (*work)(void *arg), void *arg,
+int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
                 uint64_t *ret_held, struct err *err);
 
 /* What job_prepare asks the planner for. */
-struct plan_request job_request(const struct job_options *o, const struct job *j);
+struct plan_request job_request(const struct job_options *o, const struct prepared_job *j);
 /* The training graph as it would be without a decision: no clipping, no skipping of non-finite steps. */
-int job_plain_graph(const struct job *j, struct graph **ret, struct err *err);
+int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err *err);
 
 /* Fills j->comparison. Takes about a second at most: a job of too many tasks is not planned again. The update is where the job
  * wants it; with "auto" on the device and, where that does not fit, on the host. */
-void job_compare(const struct job_options *o, struct job *j);
+void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"
 

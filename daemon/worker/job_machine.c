@@ -74,7 +74,7 @@ static void blame_index(struct job_blame *b, uint32_t index, const char *why)
         b->index[b->n++] = index;
 }
 
-void job_blame_devices(struct job *j, const struct device_blame *blame, struct err *err)
+void job_blame_devices(struct prepared_job *j, const struct device_blame *blame, struct err *err)
 {
     struct strbuf b = {0};
     for (uint32_t d = 0; d < j->machine.n_devices; d++) {
@@ -180,7 +180,7 @@ static int refuse_number(const struct wish *w, const struct topology *t, const s
 }
 
 static int choose_real(const struct job_options *o, const struct wish *w, const struct topology *t,
-                       struct job *j, struct err *err)
+                       struct prepared_job *j, struct err *err)
 {
     struct picks p;
     struct machine *m = &j->machine;
@@ -213,7 +213,8 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
 
 /* ---- all of it ---- */
 
-static int choose(const struct job_options *o, const struct discovery *d, struct job *j, struct err *err)
+static int choose_devices(const struct job_options *o, const struct discovery *d, struct prepared_job *j,
+                          struct err *err)
 {
     const struct topology *t = &d->topology;
     struct wish w = wish_of(o, j->spec);
@@ -258,7 +259,7 @@ uint32_t job_allowed_cores(void)
     return cores > 0 ? (uint32_t)cores : 1;
 }
 
-int job_choose_machine(const struct job_options *o, struct job *j, struct err *err)
+int job_choose_machine(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct discovery *d = malloc(sizeof *d); /* 50 KiB */
     if (d == NULL)
@@ -267,13 +268,13 @@ int job_choose_machine(const struct job_options *o, struct job *j, struct err *e
     for (uint32_t k = 0; r == -ENODEV && o->device_index != NULL && k < o->devices; k++)
         blame_index(&j->blame, o->device_index[k], d->found[BACKEND_CUDA].why);
     if (r == 0)
-        r = choose(o, d, j, err);
+        r = choose_devices(o, d, j, err);
     j->threads = o->threads > 0 ? o->threads : job_allowed_cores();
     free(d);
     return r;
 }
 
-int job_check_backend(const struct job *j, struct err *err)
+int job_check_backend(const struct prepared_job *j, struct err *err)
 {
     struct device_info found[DEVICE_MAX];
     struct err why = {0};

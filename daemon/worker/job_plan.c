@@ -29,7 +29,6 @@
 #define AUTO_WORTH      50  /* one part in: less is no reason for smaller ones */
 #define AUTO_AS_FAST    200 /* one part in: no slower than that */
 #define AUTO_FEW_TOKENS 512 /* products of fewer are slower by more than moving less would bring */
-#define AUTO_RUNS       3   /* enough for the steady state to show */
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
 #define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
 #define COMPARE_LAYERS  (1u << 10)
@@ -57,7 +56,7 @@ static int build_graph(const struct spec *s, uint32_t micro_batch, bool training
     return graph_build(&c, ret, err);
 }
 
-int job_plain_graph(const struct job *j, struct graph **ret, struct err *err)
+int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err *err)
 {
     struct spec plain = *j->spec;
     plain.optimizer.clip = 0;
@@ -65,19 +64,19 @@ int job_plain_graph(const struct job *j, struct graph **ret, struct err *err)
     return build_graph(&plain, j->spec->resolved.micro_batch, true, ret, err);
 }
 
-void job_drop_graphs(struct job *j)
+void job_drop_graphs(struct prepared_job *j)
 {
     graph_destroy(j->graph);
     graph_destroy(j->eval_graph);
     j->graph = j->eval_graph = NULL;
 }
 
-static enum policy_id policy_of(const struct job_options *o, const struct job *j)
+static enum policy_id policy_of(const struct job_options *o, const struct prepared_job *j)
 {
     return o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy;
 }
 
-struct plan_request job_request(const struct job_options *o, const struct job *j)
+struct plan_request job_request(const struct job_options *o, const struct prepared_job *j)
 {
     return (struct plan_request){
         .train = j->graph,
@@ -90,7 +89,7 @@ struct plan_request job_request(const struct job_options *o, const struct job *j
     };
 }
 
-int job_resolve(struct job *j, struct spec_sizes sizes, struct err *err)
+int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err)
 {
     return spec_resolve(j->spec, sizes, j->train->n_samples, j->train->crc, err);
 }
@@ -120,13 +119,13 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
 
 /* Host memory that is left for planning after the data. It is never less than PLANNING_FREE_BYTES, because that much is
  * not counted. */
-static uint64_t left_for_planning(const struct job *j)
+static uint64_t left_for_planning(const struct prepared_job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
     return left > PLANNING_FREE_BYTES ? left : PLANNING_FREE_BYTES;
 }
 
-static int measure_planning(const struct job_options *o, const struct job *j, uint32_t rows,
+static int measure_planning(const struct job_options *o, const struct prepared_job *j, uint32_t rows,
                             struct job_planning *ret, struct err *err)
 {
     const struct graph_config c = config_of(j->spec, rows, true);
@@ -139,14 +138,14 @@ static int measure_planning(const struct job_options *o, const struct job *j, ui
 }
 
 /* Whether planning with micro-batches of `rows` rows would be admitted. */
-static bool may_plan(const struct job_options *o, const struct job *j, uint32_t rows)
+static bool may_plan(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     struct job_planning p;
     return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
 }
 
 /* The smallest micro-batch above `rows` that may be planned; 0: none. */
-static uint32_t larger_rows(const struct job_options *o, const struct job *j, uint32_t rows)
+static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
     uint32_t n = find_divisors(j->spec->train.global_batch / j->spec->resolved.replicas, divisors);
@@ -164,8 +163,8 @@ static void size_text(char *buf, size_t size, uint64_t bytes)
     strbuf_finish(&b);
 }
 
-static int refuse_planning(const struct job_options *o, const struct job *j, const struct job_planning *p,
-                           uint64_t limit, struct err *err)
+static int refuse_planning(const struct job_options *o, const struct prepared_job *j,
+                           const struct job_planning *p, uint64_t limit, struct err *err)
 {
     uint32_t rows = larger_rows(o, j, p->micro_batch);
     char want[32], have[32], advice[96] = "use a smaller model";
@@ -184,7 +183,7 @@ static int refuse_planning(const struct job_options *o, const struct job *j, con
 
 /* Refuses what could not be planned in the job's host memory. Also reserves the memory that graphs and plan keep during
  * training, so that tensors do not get it. */
-static int admit_planning(const struct job_options *o, struct job *j, uint32_t rows, struct err *err)
+static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
     uint64_t limit = left_for_planning(j);
@@ -211,7 +210,7 @@ static int report_early_end(const struct bounded *b, int code, struct err *err)
         peak, (unsigned long long)b->limit_bytes, limit);
 }
 
-int job_bounded(const struct job_options *o, const struct job *j, int (*work)(void *arg), void *arg,
+int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
                 uint64_t *ret_held, struct err *err)
 {
     uint64_t limit = o->planning_bytes > 0 ? o->planning_bytes : left_for_planning(j);
@@ -228,8 +227,8 @@ int job_bounded(const struct job_options *o, const struct job *j, int (*work)(vo
 /* ---- one size ---- */
 
 /* Resolves with this micro-batch and plans. most_work and used_work as in plan_request. */
-static int plan_with(const struct job_options *o, struct job *j, uint32_t micro_batch, uint64_t most_work,
-                     uint64_t *used_work, struct err *err)
+static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
+                     uint64_t most_work, uint64_t *used_work, struct err *err)
 {
     job_drop_graphs(j);
     int r = job_resolve(j, (struct spec_sizes){micro_batch, j->spec->resolved.replicas}, err);
@@ -318,11 +317,11 @@ static uint64_t work_left(uint64_t used)
 }
 
 /* Of the plan at hand, by analytic times. */
-static uint64_t predict_ns(const struct job_options *o, const struct job *j)
+static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j)
 {
     struct plan_request request = job_request(o, j);
     struct profile *times = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, AUTO_RUNS, times, &j->machine);
+    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, SIM_RUNS, times, &j->machine);
     uint64_t ns = sim->cycle_ns;
     sim_destroy(sim);
     profile_destroy(times);
@@ -340,7 +339,7 @@ struct choice {
     uint64_t ns, bytes; /* bytes: to and from the host in a step */
 };
 
-static struct choice choice_of(const struct job_options *o, const struct job *j, uint32_t rows)
+static struct choice choice_of(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     struct plan_bytes b;
     plan_count_bytes(j->plan, PROGRAM_CYCLE, &b);
@@ -358,7 +357,7 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
 
 /* The first that fits; or a later one that is better, if its products are no slower for being smaller. When none fits, *ret is
  * the one that needs least, and the answer -ENOSPC. */
-static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret, uint64_t *ret_work,
+static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
     uint32_t rows[MAX_DIVISORS], n = job_auto_sizes(j->spec, rows), fit = 0;
@@ -395,7 +394,7 @@ static int choose_rows(const struct job_options *o, struct job *j, uint32_t *ret
 }
 
 /* Measured times may not choose what changes bits. */
-static int plan_auto(const struct job_options *o, struct job *j, struct err *err)
+static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct table *measured = j->table;
     uint32_t rows;
@@ -412,7 +411,7 @@ static int plan_auto(const struct job_options *o, struct job *j, struct err *err
 
 struct planning {
     const struct job_options *o;
-    struct job *j;
+    struct prepared_job *j;
     uint32_t micro_batch; /* 0: "auto" */
     uint64_t least_bytes; /* of job_least_capacity */
     struct err *err;
@@ -421,13 +420,13 @@ struct planning {
 static int plan_and_verify(void *arg)
 {
     const struct planning *p = arg;
-    struct job *j = p->j;
+    struct prepared_job *j = p->j;
     int r = p->micro_batch == 0 ? plan_auto(p->o, j, p->err)
                                 : plan_with(p->o, j, p->micro_batch, 0, NULL, p->err);
     return r < 0 ? r : plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, p->err);
 }
 
-static void announce(const struct job_options *o, const struct job *j, uint32_t micro_batch)
+static void announce(const struct job_options *o, const struct prepared_job *j, uint32_t micro_batch)
 {
     uint32_t rows[MAX_DIVISORS];
     struct job_planning p;
@@ -439,7 +438,7 @@ static void announce(const struct job_options *o, const struct job *j, uint32_t 
         o->planning(o->ctx, &p);
 }
 
-int job_plan(const struct job_options *o, struct job *j, uint32_t micro_batch, struct err *err)
+int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err)
 {
     struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
     struct table *table = j->table; /* planning lays it aside for a while */
@@ -453,10 +452,10 @@ int job_plan(const struct job_options *o, struct job *j, uint32_t micro_batch, s
     return r;
 }
 
-static int least_capacity_with(const struct job_options *o, const struct job *j, uint32_t rows,
+static int least_capacity_with(const struct job_options *o, const struct prepared_job *j, uint32_t rows,
                                uint64_t *ret_bytes, struct err *err)
 {
-    struct job other = *j; /* borrows all but the graphs */
+    struct prepared_job other = *j; /* borrows all but the graphs */
     other.graph = other.eval_graph = NULL;
     int r = build_graph(j->spec, rows, true, &other.graph, err);
     if (r == 0)
@@ -472,7 +471,7 @@ static int least_capacity_with(const struct job_options *o, const struct job *j,
 static int find_least_capacity(void *arg)
 {
     struct planning *p = arg;
-    const struct job *j = p->j;
+    const struct prepared_job *j = p->j;
     uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? job_auto_sizes(j->spec, rows) : 1;
     uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
@@ -491,9 +490,10 @@ static int find_least_capacity(void *arg)
     return 0;
 }
 
-int job_least_capacity(const struct job_options *o, const struct job *j, uint64_t *ret_bytes, struct err *err)
+int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
+                       struct err *err)
 {
-    struct job borrowed = *j; /* nothing of it changes */
+    struct prepared_job borrowed = *j; /* nothing of it changes */
     struct planning p = {.o = o, .j = &borrowed, .err = err};
     int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
     if (r == 0)
@@ -524,7 +524,7 @@ static int count_lru(struct plan_request *request, struct plan_bytes *ret, struc
 static int compare(void *arg)
 {
     const struct planning *p = arg;
-    struct job *j = p->j;
+    struct prepared_job *j = p->j;
     struct plan_request request = job_request(p->o, j);
     j->comparison.bound_bytes = bound_bytes(j->plan);
     request.policy = POLICY_lru;
@@ -532,7 +532,7 @@ static int compare(void *arg)
     return count_lru(&request, &j->comparison.lru, &j->comparison.lru_err);
 }
 
-void job_compare(const struct job_options *o, struct job *j)
+void job_compare(const struct job_options *o, struct prepared_job *j)
 {
     struct job_options no_stop =
         *o; /* the job has been stopped, or is done: its report is whole either way */

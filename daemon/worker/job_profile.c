@@ -38,7 +38,7 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
 }
 
 /* A profile of another model would give times without a meaning. */
-static int check_file(const struct job *j, const char *path, struct err *err)
+static int check_file(const struct prepared_job *j, const char *path, struct err *err)
 {
     const struct model *m = &j->spec->model;
     if (j->table->n_layers != m->n_layers)
@@ -56,13 +56,13 @@ static int check_file(const struct job *j, const char *path, struct err *err)
     return 0;
 }
 
-static void say(struct job *j, enum job_profile which, const char *reason)
+static void say(struct prepared_job *j, enum job_profile which, const char *reason)
 {
     j->profile = which;
     utf8_scrub(j->profile_reason, sizeof j->profile_reason, reason);
 }
 
-static int use_file(struct job *j, const char *path, struct err *err)
+static int use_file(struct prepared_job *j, const char *path, struct err *err)
 {
     int r = job_read_profile(path, &j->table, err);
     if (r == 0)
@@ -71,7 +71,7 @@ static int use_file(struct job *j, const char *path, struct err *err)
     return r;
 }
 
-static void use_cache(struct job *j)
+static void use_cache(struct prepared_job *j)
 {
     struct time_place place = {.threads = j->threads};
     struct time_cache c;
@@ -105,7 +105,7 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
 }
 
 /* A topology file knows better; a paced link is never faster than the copy itself. */
-static void use_links(const struct job_options *o, struct job *j)
+static void use_links(const struct job_options *o, struct prepared_job *j)
 {
     const struct table *t = j->table;
     if (j->elsewhere || j->real_devices)
@@ -120,7 +120,7 @@ static void use_links(const struct job_options *o, struct job *j)
 
 /* Virtual devices, the host's updates and all copies run on the cores of this computer, and times that were measured here
  * are those of a task that has them to itself. With computed times plans stay the same everywhere. */
-static void use_cores(struct job *j)
+static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)
         return;
@@ -130,7 +130,7 @@ static void use_cores(struct job *j)
     j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0: not measured */
 }
 
-int job_choose_profile(const struct job_options *o, struct job *j, struct err *err)
+int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     const char *wanted = o->profile != NULL ? o->profile : getenv("TUTTI_PROFILE");
     int r = 0;
@@ -147,7 +147,7 @@ int job_choose_profile(const struct job_options *o, struct job *j, struct err *e
     return r;
 }
 
-struct profile *job_times(const struct job *j)
+struct profile *job_times(const struct prepared_job *j)
 {
     return j->table != NULL ? profile_from_table(j->table, j->graph, &j->machine)
                             : profile_analytic(j->graph, &j->machine);

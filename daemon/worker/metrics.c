@@ -191,7 +191,7 @@ static int append(struct metrics *m, const struct strbuf *b, struct err *err)
     return fs_fail(err, r, m->dir, file_name, "write");
 }
 
-static void add_number(struct strbuf *b, const char *key, double v, const char *format)
+static void add_metric(struct strbuf *b, const char *key, double v, const char *format)
 {
     char text[40] = "null";
 
@@ -217,15 +217,15 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
 {
     struct strbuf *b = begin_line(m, s->step);
 
-    add_number(b, "loss", s->loss, "%.17g");
-    add_number(b, "lr", s->lr, "%.17g");
+    add_metric(b, "loss", s->loss, "%.17g");
+    add_metric(b, "lr", s->lr, "%.17g");
     if (!isnan(s->grad_norm))
-        add_number(b, "grad_norm", s->grad_norm, "%.17g");
-    add_number(b, "samples_per_s", s->samples_per_s, "%.6g");
+        add_metric(b, "grad_norm", s->grad_norm, "%.17g");
+    add_metric(b, "samples_per_s", s->samples_per_s, "%.6g");
     strbuf_addf(b, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64, s->in_bytes,
                 s->out_bytes, s->peer_bytes);
     if (!isnan(s->stall_s))
-        add_number(b, "stall_s", s->stall_s, "%.6g");
+        add_metric(b, "stall_s", s->stall_s, "%.6g");
     if (s->skipped)
         strbuf_add(b, ",\"skipped\":true");
     return finish_line(m, err);
@@ -236,9 +236,9 @@ int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy,
 {
     struct strbuf *b = begin_line(m, step);
 
-    add_number(b, "val/loss", loss, "%.17g");
-    add_number(b, "val/accuracy", accuracy, "%.17g");
+    add_metric(b, "val/loss", loss, "%.17g");
+    add_metric(b, "val/accuracy", accuracy, "%.17g");
     if (!isnan(perplexity))
-        add_number(b, "val/perplexity", perplexity, "%.17g");
+        add_metric(b, "val/perplexity", perplexity, "%.17g");
     return finish_line(m, err);
 }

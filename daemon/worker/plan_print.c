@@ -9,14 +9,14 @@
 #include "daemon/worker/report.h"
 #include "scheduler/explain/explain.h"
 
-void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m)
+void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m)
 {
-    p->sim = plan_simulate(p->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, m);
+    p->sim = plan_simulate(p->plan, PROGRAM_CYCLE, SIM_RUNS, times, m);
     why_of(p->plan, p->sim, &p->why.why);
     p->why.host_bytes = p->sim->bytes.in + p->sim->bytes.out;
 }
 
-void planned_finish(struct planned *p)
+void plan_print_finish(struct printed_plan *p)
 {
     sim_destroy(p->sim);
     plan_destroy(p->plan);
@@ -37,7 +37,7 @@ static int write_file(const char *path, const struct strbuf *b, struct err *err)
     return 0;
 }
 
-static int write_files(const struct verb_options *o, const struct planned *p, struct err *err)
+static int write_files(const struct verb_options *o, const struct printed_plan *p, struct err *err)
 {
     struct strbuf b = {0};
     int r = 0;
@@ -63,7 +63,7 @@ static int write_files(const struct verb_options *o, const struct planned *p, st
 /* ---- one ---- */
 
 /* Its brace comes off and on again: the members of others stand inside. */
-static void add_json(struct strbuf *b, const struct planned *p, const char *members)
+static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
     b->at[--b->n] = '\0';
@@ -72,8 +72,8 @@ static void add_json(struct strbuf *b, const struct planned *p, const char *memb
     strbuf_addf(b, "%s}", members);
 }
 
-int planned_print(const struct verb_options *o, const struct planned *p, const char *head, const char *times,
-                  const char *members)
+int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
+                   const char *times, const char *members)
 {
     struct strbuf b = {0};
     struct err err = {0};
@@ -95,13 +95,13 @@ int planned_print(const struct verb_options *o, const struct planned *p, const c
 
 /* ---- several ---- */
 
-static bool is_auto(const struct planned *p)
+static bool is_auto(const struct printed_plan *p)
 {
     return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
 }
 
 /* Each under the name that was asked for, so that no name occurs twice; what `auto` took is "chosen". */
-static void add_json_entry(struct strbuf *b, const struct planned *p, const char *members)
+static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     if (p->plan == NULL) {
         strbuf_addf(b, "{\"policy\":\"%s\",\"error\":", p->policy);
@@ -158,7 +158,7 @@ static void add_bound(struct strbuf *b, const struct plan_figures *f)
 }
 
 /* In one line of a table; the whole sentence is in the JSON, and what --policy NAME says. */
-static void add_reason(struct strbuf *b, const struct planned *p)
+static void add_reason(struct strbuf *b, const struct printed_plan *p)
 {
     if (p->least_bytes == 0) {
         strbuf_addf(b, "%s\n", p->err.msg);
@@ -180,7 +180,7 @@ static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
     strbuf_addf(b, "%-6s %4s", form, text);
 }
 
-static void add_row(struct strbuf *b, const struct planned *p)
+static void add_row(struct strbuf *b, const struct printed_plan *p)
 {
     strbuf_addf(b, "%-10s ", p->policy);
     if (p->plan == NULL) {
@@ -201,7 +201,7 @@ static void add_row(struct strbuf *b, const struct planned *p)
 }
 
 /* 80 columns. */
-static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
+static void add_table(struct strbuf *b, const struct printed_plan *list, uint32_t n)
 {
     strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",
                 "stall", "in", "out", "peer", "bound", "memory");
@@ -214,8 +214,8 @@ static void add_table(struct strbuf *b, const struct planned *list, uint32_t n)
                   "and out, by the least they could be. memory: of the fullest device, at its peak.\n");
 }
 
-int planned_compare(const struct verb_options *o, const struct planned *list, uint32_t n, const char *head,
-                    const char *members)
+int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
+                   const char *head, const char *members)
 {
     struct strbuf b = {0};
     bool any = false;

@@ -11,9 +11,7 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
-#define PLANNED_RUNS 3 /* of the cycle that are simulated: enough for the steady state, and a picture */
-
-struct planned {
+struct printed_plan {
     const char *policy;        /* as it was asked for: "auto" becomes the plan's own */
     struct plan *plan;         /* verified; NULL: there is none, and why is in code and err */
     const struct graph *graph; /* the plan's */
@@ -26,17 +24,17 @@ struct planned {
 };
 
 /* Simulates the plan with these times, and finds what binds. */
-void planned_simulate(struct planned *p, const struct profile *times, const struct machine *m);
-void planned_finish(struct planned *p); /* plan and simulation; takes a zeroed one */
+void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m);
+void plan_print_finish(struct printed_plan *p); /* plan and simulation; takes a zeroed one */
 
 /* Writes --out, --trace and --svg where they were asked for, then prints one plan. `head`: a line or more above the page;
  * `times`: as in plan_summary; `members`: further members of the JSON object, each with a comma before it. Returns the
  * exit code. */
-int planned_print(const struct verb_options *o, const struct planned *p, const char *head, const char *times,
-                  const char *members);
+int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
+                   const char *times, const char *members);
 
 /* All of them: a table, or an array in which those that do not fit have an "error". EXIT_MISFIT when none fits. */
-int planned_compare(const struct verb_options *o, const struct planned *list, uint32_t n, const char *head,
-                    const char *members);
+int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
+                   const char *head, const char *members);
 
 #endif

@@ -72,19 +72,19 @@ int report_error(const struct verb_options *o, int code, const struct err *err, 
 
 /* ---- check ---- */
 
-void report_backend_members(const struct job *j, struct strbuf *b)
+void report_backend_members(const struct prepared_job *j, struct strbuf *b)
 {
     strbuf_addf(b, ",\"backend\":\"%s\",\"backend_reason\":", j->backend);
     strbuf_add_json(b, j->backend_reason);
 }
 
-void report_profile_members(const struct job *j, struct strbuf *b)
+void report_profile_members(const struct prepared_job *j, struct strbuf *b)
 {
     strbuf_addf(b, ",\"profile\":\"%s\",\"profile_reason\":", job_profile_names[j->profile]);
     strbuf_add_json(b, j->profile_reason);
 }
 
-static uint64_t total_params(const struct job *j)
+static uint64_t total_params(const struct prepared_job *j)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
@@ -92,7 +92,7 @@ static uint64_t total_params(const struct job *j)
     return n;
 }
 
-static uint64_t state_bytes(const struct job *j)
+static uint64_t state_bytes(const struct prepared_job *j)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
@@ -101,7 +101,7 @@ static uint64_t state_bytes(const struct job *j)
 }
 
 /* What training takes that keeps everything at once: besides the state, all inputs and all that forward passes write. */
-static uint64_t everything_bytes(const struct job *j)
+static uint64_t everything_bytes(const struct prepared_job *j)
 {
     uint64_t n = state_bytes(j);
     for (uint32_t l = 0; l < j->graph->n_layers; l++)
@@ -130,7 +130,7 @@ static void add_tokens(const struct dataset *d, struct strbuf *b)
                     d->n_files == 1 ? "" : "s");
 }
 
-static void add_token_members(const struct job *j, struct strbuf *b)
+static void add_token_members(const struct prepared_job *j, struct strbuf *b)
 {
     const struct dataset *d = j->train;
     if (!d->tokens)
@@ -142,7 +142,7 @@ static void add_token_members(const struct job *j, struct strbuf *b)
         strbuf_addf(b, ",\"val_tokens\":%" PRIu64, j->val->n_tokens);
 }
 
-int report_check(const struct job *j, uint64_t least_bytes, bool json)
+int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
     const struct plan *p = j->plan;
@@ -202,9 +202,7 @@ int report_check(const struct job *j, uint64_t least_bytes, bool json)
 
 /* ---- the plan ---- */
 
-#define SIM_RUNS 3
-
-static void add_plan(const struct job *j, struct strbuf *b)
+static void add_plan(const struct prepared_job *j, struct strbuf *b)
 {
     const struct plan *p = j->plan;
     struct profile *prof = job_times(j);
@@ -226,7 +224,7 @@ static void add_plan(const struct job *j, struct strbuf *b)
     profile_destroy(prof);
 }
 
-void report_planned(const struct job *j, struct strbuf *b)
+void report_planned(const struct prepared_job *j, struct strbuf *b)
 {
     const struct spec *s = j->spec;
     strbuf_addf(
@@ -337,7 +335,7 @@ static void add_comparison(struct strbuf *b, const struct job_comparison *c)
     strbuf_add_json(b, c->lru_err.msg);
 }
 
-void report_json(const struct job *j, const struct train_report *r, struct strbuf *b)
+void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
     strbuf_add(b, "{\"ok\":true,\"name\":");
     strbuf_add_json(b, j->spec->name);
@@ -411,7 +409,7 @@ static void add_bytes(struct strbuf *b, const char *policy, const struct plan_by
     strbuf_add(b, c->has_lru ? "   (what demand paging would move)\n" : "\n");
 }
 
-void report_text(const struct job *j, const struct train_report *r, struct strbuf *b)
+void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
     strbuf_addf(b, "%s: %s at step %" PRIu64 " of %" PRIu64, j->spec->name, r->stopped ? "stopped" : "done",
                 r->steps_done, r->total_steps);

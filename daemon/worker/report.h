@@ -22,7 +22,7 @@ int report_exit_code(int code, bool early);
 void report_error_members(int code, const struct err *err, uint64_t least_bytes, struct strbuf *b);
 
 /* These print on stdout; EXIT_DONE, or EXIT_FAILED when that cannot be written. */
-int report_check(const struct job *j, uint64_t least_bytes, bool json);
+int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json);
 
 /* Progress on stderr: one line that renews itself on a terminal, a line now and then elsewhere. */
 struct progress {
@@ -33,16 +33,16 @@ void progress_init(struct progress *p);
 void progress_event(void *ctx, const struct train_progress *e); /* ctx: a struct progress */
 void progress_end(void);                                        /* ends the line about steps */
 
-void report_text(const struct job *j, const struct train_report *r, struct strbuf *b);
+void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b);
 /* What a client shows while the job runs: parameters, resolved, plan, output. An object, no newline. */
-void report_planned(const struct job *j, struct strbuf *b);
-void report_json(const struct job *j, const struct train_report *r, struct strbuf *b);
+void report_planned(const struct prepared_job *j, struct strbuf *b);
+void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b);
 
 /* ,"backend":"cpu","backend_reason":"...": members of a JSON object. */
-void report_backend_members(const struct job *j, struct strbuf *b);
+void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
 /* ,"profile":"analytic","profile_reason":"...": likewise. */
-void report_profile_members(const struct job *j, struct strbuf *b);
+void report_profile_members(const struct prepared_job *j, struct strbuf *b);
 
 int print_buffer(struct strbuf *b); /* frees it; returns as report_check */
 

@@ -130,7 +130,7 @@ static void write_failure(const struct outdir *out, const struct run_result *res
 /* ---- the run ---- */
 
 /* A job that is done is done, with or without its picture. */
-static void write_trace(const struct run_trace *trace, const struct job *j, const struct outdir *out)
+static void write_trace(const struct run_trace *trace, const struct prepared_job *j, const struct outdir *out)
 {
     struct err err = {0};
     char text[sizeof err.path + sizeof err.msg];

@@ -19,7 +19,7 @@ struct run_options {
     /* Called before planning begins; may be NULL. */
     void (*planning)(void *ctx, const struct job_planning *p);
     /* Called when the plan is there and the output is locked; may be NULL. */
-    void (*planned)(void *ctx, const struct job *j, const struct outdir *out);
+    void (*planned)(void *ctx, const struct prepared_job *j, const struct outdir *out);
     void (*progress)(void *ctx, const struct train_progress *p); /* as in train.h; may be NULL */
     void *ctx;
 };
@@ -29,7 +29,7 @@ struct run_result {
     int exit;   /* for the shell */
     bool early; /* failed before anything ran: the spec or its files are to blame; nothing was written */
     struct err err;
-    struct job job;             /* job.least_bytes for a job that does not fit */
+    struct prepared_job job;    /* job.least_bytes for a job that does not fit */
     struct train_report report; /* of a failure: steps_done */
     bool
         untrained; /* stopped before this run had trained a step: there is no report but that it was stopped */

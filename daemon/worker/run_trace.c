@@ -27,7 +27,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* Does the loop stop for an evaluation or a checkpoint when so many steps are done? */
-static bool is_break(const struct job *j, uint64_t steps_done)
+static bool is_break(const struct prepared_job *j, uint64_t steps_done)
 {
     const struct spec *s = j->spec;
 
@@ -35,7 +35,7 @@ static bool is_break(const struct job *j, uint64_t steps_done)
            (j->val != NULL && spec_due(s, &s->eval, steps_done));
 }
 
-static bool is_whole(const struct job *j, uint64_t first, uint32_t steps)
+static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t steps)
 {
     for (uint32_t i = 1; i < steps; i++)
         if (is_break(j, first + i))
@@ -44,7 +44,7 @@ static bool is_whole(const struct job *j, uint64_t first, uint32_t steps)
 }
 
 /* The longest window, then the earliest, of the steps from..total. */
-static void choose(struct run_trace *t, const struct job *j, uint64_t from, uint64_t total)
+static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
 {
     uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
 
@@ -60,9 +60,9 @@ static void choose(struct run_trace *t, const struct job *j, uint64_t from, uint
     }
 }
 
-void run_trace_start(struct run_trace *t, const struct job *j, struct exec *e, uint64_t step)
+void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step)
 {
-    choose(t, j, step, j->spec->resolved.total_steps);
+    choose_window(t, j, step, j->spec->resolved.total_steps);
     if (t->steps == 0)
         return;
     while (t->warm_up < WARM_UP && t->first_step - t->warm_up > step &&
@@ -79,13 +79,14 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
 }
 
 /* When a device's compute stream was at work in the window. */
-struct work {
+struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };
 
-static struct work work_of(const struct run_trace *t, const struct plan_program *cycle, uint32_t stream)
+static struct stream_work work_of(const struct run_trace *t, const struct plan_program *cycle,
+                                  uint32_t stream)
 {
-    struct work w = {.first_ns = UINT64_MAX};
+    struct stream_work w = {.first_ns = UINT64_MAX};
 
     for (uint32_t run = 0; run < t->steps; run++)
         for (uint32_t i = 0; i < cycle->n_instrs; i++) {
@@ -104,7 +105,7 @@ double run_trace_stall(const struct run_trace *t, const struct plan *plan)
     uint64_t all_ns = 0, busy_ns = 0;
 
     for (uint32_t d = 0; t->complete && d < plan->n_devices; d++) {
-        const struct work w = work_of(t, &plan->programs[PROGRAM_CYCLE], plan_stream(d, LANE_COMPUTE));
+        const struct stream_work w = work_of(t, &plan->programs[PROGRAM_CYCLE], plan_stream(d, LANE_COMPUTE));
         if (w.first_ns >= w.last_ns) /* no task here */
             continue;
         all_ns += w.last_ns - w.first_ns;
@@ -113,7 +114,7 @@ double run_trace_stall(const struct run_trace *t, const struct plan *plan)
     return all_ns > 0 ? (double)(all_ns - busy_ns) / (double)all_ns : NAN;
 }
 
-static void print(const struct run_trace *t, const struct job *j, struct strbuf *out)
+static void print(const struct run_trace *t, const struct prepared_job *j, struct strbuf *out)
 {
     struct profile *prof = job_times(j);
     struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, t->warm_up + t->steps, prof, &j->machine);
@@ -127,7 +128,8 @@ static void print(const struct run_trace *t, const struct job *j, struct strbuf 
     profile_destroy(prof);
 }
 
-int run_trace_write(const struct run_trace *t, const struct job *j, const struct outdir *out, struct err *err)
+int run_trace_write(const struct run_trace *t, const struct prepared_job *j, const struct outdir *out,
+                    struct err *err)
 {
     struct strbuf b = {0};
     int r;

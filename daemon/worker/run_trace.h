@@ -31,7 +31,7 @@ struct run_trace {
 
 /* Opens a window of at most max_steps steps and RUN_TRACE_INSTRS (run_trace.c) instructions. `step`: steps
  * done when the run starts. Leaves no window where there is no step to make. */
-void run_trace_start(struct run_trace *t, const struct job *j, struct exec *e, uint64_t step);
+void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
 /* The part of the window in which the devices' compute streams waited: of each from the beginning of its first task to the end
@@ -39,7 +39,7 @@ void run_trace_end(struct run_trace *t, const struct exec *e);
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
 /* Writes the trace of a complete window; without one it leaves that of an earlier run. */
-int run_trace_write(const struct run_trace *t, const struct job *j, const struct outdir *out,
+int run_trace_write(const struct run_trace *t, const struct prepared_job *j, const struct outdir *out,
                     struct err *err);
 void run_trace_finish(struct run_trace *t);
 

@@ -26,7 +26,7 @@
 #include "swap/store.h"
 
 struct trainer {
-    struct job *job;
+    struct prepared_job *job;
     const struct spec *spec;
     const struct plan *plan;
     const struct outdir *out;
@@ -641,7 +641,7 @@ static uint64_t hash_weights(struct trainer *t)
     return h;
 }
 
-static int end(struct trainer *t, struct err *err)
+static int finish_training(struct trainer *t, struct err *err)
 {
     int r = run_program(t, PROGRAM_EXIT, NULL, err);
     if (r < 0)
@@ -732,7 +732,7 @@ static void fail(struct trainer *t, struct err *err)
     job_blame_devices(t->job, &blame, err);
 }
 
-int train_run(struct job *j, const struct outdir *out, const struct train_options *o,
+int train_run(struct prepared_job *j, const struct outdir *out, const struct train_options *o,
               struct train_report *ret, struct err *err)
 {
     *ret = (struct train_report){.loss = NAN};
@@ -743,7 +743,7 @@ int train_run(struct job *j, const struct outdir *out, const struct train_option
     if (r == 0)
         r = loop(&t, err);
     if (r == 0)
-        r = end(&t, err);
+        r = finish_training(&t, err);
     if (r == 0)
         fill_report(&t, start_ns);
     else

@@ -53,7 +53,7 @@ struct train_options {
     struct run_trace *trace; /* times of some steps, for the caller to write; NULL: none */
 };
 
-int train_run(struct job *j, const struct outdir *out, const struct train_options *o,
+int train_run(struct prepared_job *j, const struct outdir *out, const struct train_options *o,
               struct train_report *ret, struct err *err);
 
 void train_request_stop(void);

@@ -1,5 +1,5 @@
 /* The worker's line to the daemon: the thread that has the socket, and who waits for it. See link.h; the mailbox is in
- * link_mail.c.
+ * uplink_mail.c.
  *
  * The mailbox is what one side posts and the other sends; the mutex guards it and is never held over a system call
  * that could wait. `wake_fd` gets the thread out of poll when something is posted that is due before it would wake
@@ -35,7 +35,7 @@ static char *copy_text(const char *s)
 
 /* ---- the connection: the thread ---- */
 
-static bool is_over(struct link *l)
+static bool is_over(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
     bool over = l->over;
@@ -43,8 +43,8 @@ static bool is_over(struct link *l)
     return over;
 }
 
-/* Ends the waiting of link_wait_job and link_outcome for good. */
-static void end(struct link *l, int failure, const struct err *err)
+/* Ends the waiting of uplink_wait_job and uplink_outcome for good. */
+static void end_waiting(struct uplink *l, int failure, const struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
     l->over = true;
@@ -54,7 +54,7 @@ static void end(struct link *l, int failure, const struct err *err)
     pthread_mutex_unlock(&l->mutex);
 }
 
-static void disconnect(struct link *l)
+static void disconnect(struct uplink *l)
 {
     if (l->fd >= 0)
         close(l->fd);
@@ -64,7 +64,7 @@ static void disconnect(struct link *l)
     l->out.n = l->out_at = 0;
 }
 
-static void lose(struct link *l, const char *why)
+static void lose(struct uplink *l, const char *why)
 {
     uint64_t now = clock_now_ns();
     pthread_mutex_lock(&l->mutex);
@@ -75,11 +75,11 @@ static void lose(struct link *l, const char *why)
     l->lost = running;
     disconnect(l);
     l->retry_ns = now + l->backoff_ns;
-    l->backoff_ns = link_earlier(2 * l->backoff_ns, l->config.times.last_retry_ns);
+    l->backoff_ns = uplink_earlier(2 * l->backoff_ns, l->config.times.last_retry_ns);
 }
 
 /* Without waiting: a Unix socket connects at once or not at all. */
-static void connect_now(struct link *l, uint64_t now)
+static void connect_now(struct uplink *l, uint64_t now)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     memcpy(a.sun_path, l->config.socket, strlen(l->config.socket) + 1);
@@ -90,16 +90,16 @@ static void connect_now(struct link *l, uint64_t now)
     }
     l->hello_ns = now;
     pthread_mutex_lock(&l->mutex);
-    link_add_hello(l);
+    uplink_add_hello(l);
     pthread_mutex_unlock(&l->mutex);
 }
 
-static void send_due(struct link *l, uint64_t now)
+static void send_due(struct uplink *l, uint64_t now)
 {
     if (l->out_at == l->out.n && l->greeted) {
         l->out.n = l->out_at = 0;
         pthread_mutex_lock(&l->mutex);
-        link_add_due(l, now);
+        uplink_add_due(l, now);
         pthread_mutex_unlock(&l->mutex);
     }
     while (l->out_at < l->out.n) {
@@ -132,7 +132,7 @@ static uint64_t lease_number(const struct json *lease, const char *key)
 }
 
 /* Which devices, where they have numbers. */
-static void take_devices(const struct json *lease, struct link_job *ret)
+static void take_devices(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *list = lease_at(lease, "indices");
     uint32_t n = 0;
@@ -149,7 +149,7 @@ static void take_devices(const struct json *lease, struct link_job *ret)
 }
 
 /* What devices these are. */
-static void take_machine(const struct json *lease, struct link_job *ret)
+static void take_machine(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *node = lease_at(lease, "backend");
     const char *name;
@@ -160,7 +160,7 @@ static void take_machine(const struct json *lease, struct link_job *ret)
         ret->machine = json_print(node);
 }
 
-static int take_job(const struct json *result, struct link_job *ret)
+static int take_job(const struct json *result, struct uplink_job *ret)
 {
     const struct json *spec = NULL, *dir = NULL, *lease;
     const char *dir_text;
@@ -172,10 +172,10 @@ static int take_job(const struct json *result, struct link_job *ret)
         return -EPROTO;
     json_string(dir, "dir", &dir_text, NULL);
     lease = json_get(result, "lease");
-    *ret = (struct link_job){
+    *ret = (struct uplink_job){
         .spec = json_print(spec),
         .dir = copy_text(dir_text),
-        .devices = (uint32_t)link_earlier(lease_number(lease, "devices"), UINT32_MAX),
+        .devices = (uint32_t)uplink_earlier(lease_number(lease, "devices"), UINT32_MAX),
         .device_bytes = lease_number(lease, "device_bytes"),
         .host_bytes = lease_number(lease, "host_bytes"),
     };
@@ -184,7 +184,7 @@ static int take_job(const struct json *result, struct link_job *ret)
     return 0;
 }
 
-static int take_greeting(struct link *l, const struct wire_msg *m)
+static int take_greeting(struct uplink *l, const struct wire_msg *m)
 {
     struct err err = {0};
     int r = 0;
@@ -195,10 +195,10 @@ static int take_greeting(struct link *l, const struct wire_msg *m)
         l->give_up_ns = r == 0 ? NEVER : l->give_up_ns;
         pthread_cond_broadcast(&l->answered);
     }
-    link_begin_again(l);
+    uplink_begin_again(l);
     pthread_mutex_unlock(&l->mutex);
     if (r < 0) {
-        end(l, err_set(&err, r, "the daemon's answer has no spec or no dir"), &err);
+        end_waiting(l, err_set(&err, r, "the daemon's answer has no spec or no dir"), &err);
         return r;
     }
     if (l->lost)
@@ -211,18 +211,18 @@ static int take_greeting(struct link *l, const struct wire_msg *m)
 
 /* A daemon that is too busy or about to go says nothing about this worker; any other error means that it is not
  * wanted. */
-static int take_refusal(struct link *l, const struct wire_msg *m)
+static int take_refusal(struct uplink *l, const struct wire_msg *m)
 {
     struct err err = {0};
     int r = wire_msg_error(m, &err);
     if (r == -EAGAIN || r == -ESHUTDOWN)
         return r;
-    end(l, r, &err);
+    end_waiting(l, r, &err);
     l->config.stop(l->config.ctx, "refused");
     return r;
 }
 
-static void take_acknowledgement(struct link *l)
+static void take_acknowledgement(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
     l->acknowledged = true;
@@ -230,7 +230,7 @@ static void take_acknowledgement(struct link *l)
     pthread_mutex_unlock(&l->mutex);
 }
 
-static int take_notification(struct link *l, const struct wire_msg *m)
+static int take_notification(struct uplink *l, const struct wire_msg *m)
 {
     const char *reason = "";
     const struct json *node = m->params != NULL ? json_get(m->params, "reason") : NULL;
@@ -243,7 +243,7 @@ static int take_notification(struct link *l, const struct wire_msg *m)
 }
 
 /* Negative: hang up. */
-static int take_line(struct link *l, const char *line, size_t bytes)
+static int take_line(struct uplink *l, const char *line, size_t bytes)
 {
     struct wire_msg m = {0};
     enum wire_code code;
@@ -266,7 +266,7 @@ static int take_line(struct link *l, const char *line, size_t bytes)
     return r;
 }
 
-static void receive(struct link *l)
+static void receive(struct uplink *l)
 {
     char *at, *line;
     size_t room, bytes;
@@ -292,29 +292,29 @@ static void receive(struct link *l)
 /* ---- the thread ---- */
 
 /* When to look again even if nothing happens. */
-static uint64_t next_ns(struct link *l)
+static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
     uint64_t at = l->give_up_ns;
     if (l->fd < 0) {
-        at = link_earlier(at, l->retry_ns);
+        at = uplink_earlier(at, l->retry_ns);
     } else if (!l->greeted) {
-        at = link_earlier(at, l->hello_ns + l->config.times.answer_ns);
+        at = uplink_earlier(at, l->hello_ns + l->config.times.answer_ns);
     } else if (l->out_at == l->out.n) {
-        at = link_earlier(at, link_next_due(l));
+        at = uplink_earlier(at, uplink_next_due(l));
     }
     pthread_mutex_unlock(&l->mutex);
     return at;
 }
 
 /* Until something comes, can be sent, was posted, or is due. */
-static void wait_and_receive(struct link *l)
+static void wait_and_receive(struct uplink *l)
 {
     struct pollfd p[2] = {{.fd = l->wake_fd, .events = POLLIN},
                           {.fd = l->fd, .events = POLLIN | (l->out_at < l->out.n ? POLLOUT : 0)}};
     uint64_t now = clock_now_ns(), at = next_ns(l), ignored;
     uint64_t ms = at <= now ? 0 : (at - now + 999999) / 1000000;
-    if (poll(p, 2, at == NEVER ? -1 : (int)link_earlier(ms, 60000)) < 0)
+    if (poll(p, 2, at == NEVER ? -1 : (int)uplink_earlier(ms, 60000)) < 0)
         return; /* EINTR: look again */
     if (p[0].revents != 0) {
         ssize_t n = read(l->wake_fd, &ignored, sizeof ignored);
@@ -324,7 +324,7 @@ static void wait_and_receive(struct link *l)
         receive(l);
 }
 
-static void check_times(struct link *l)
+static void check_times(struct uplink *l)
 {
     struct err err = {0};
     uint64_t now = clock_now_ns();
@@ -332,14 +332,14 @@ static void check_times(struct link *l)
     bool late = now >= l->give_up_ns && !l->acknowledged;
     pthread_mutex_unlock(&l->mutex);
     if (late)
-        end(l, err_set_at(&err, -ETIMEDOUT, l->config.socket, "no daemon answers here"), &err);
+        end_waiting(l, err_set_at(&err, -ETIMEDOUT, l->config.socket, "no daemon answers here"), &err);
     else if (l->fd >= 0 && !l->greeted && now >= l->hello_ns + l->config.times.answer_ns)
         lose(l, "it does not answer");
 }
 
 static void *run(void *arg)
 {
-    struct link *l = arg;
+    struct uplink *l = arg;
     while (!is_over(l)) {
         uint64_t now = clock_now_ns();
         if (l->fd < 0 && now >= l->retry_ns)
@@ -361,7 +361,7 @@ static void set_default(uint64_t *ns, uint64_t ms)
         *ns = ms * 1000000;
 }
 
-static void set_defaults(struct link_times *t)
+static void set_defaults(struct uplink_times *t)
 {
     set_default(&t->first_retry_ns, 100);
     set_default(&t->last_retry_ns, 2000);
@@ -373,7 +373,7 @@ static void set_defaults(struct link_times *t)
 }
 
 /* Signals are for the thread that trains. */
-static int start_thread(struct link *l)
+static int start_thread(struct uplink *l)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -383,13 +383,13 @@ static int start_thread(struct link *l)
     return -r;
 }
 
-static void free_link(struct link *l)
+static void free_uplink(struct uplink *l)
 {
     if (l->wake_fd >= 0)
         close(l->wake_fd);
     pthread_mutex_destroy(&l->mutex);
     pthread_cond_destroy(&l->answered);
-    link_job_finish(&l->job);
+    uplink_job_finish(&l->job);
     strbuf_finish(&l->out);
     free((char *)l->config.socket);
     free((char *)l->config.secret);
@@ -398,12 +398,12 @@ static void free_link(struct link *l)
     free(l);
 }
 
-int link_open(const struct link_config *c, struct link **ret, struct err *err)
+int uplink_open(const struct uplink_config *c, struct uplink **ret, struct err *err)
 {
     if (strlen(c->socket) >= sizeof((struct sockaddr_un *)NULL)->sun_path)
         return err_set_at(err, -ENAMETOOLONG, c->socket, "the path of a socket has at most %zu bytes",
                           sizeof((struct sockaddr_un *)NULL)->sun_path - 1);
-    struct link *l = xcalloc(1, sizeof *l);
+    struct uplink *l = xcalloc(1, sizeof *l);
     l->config = *c;
     l->config.socket = copy_text(c->socket);
     l->config.secret = copy_text(c->secret);
@@ -417,14 +417,14 @@ int link_open(const struct link_config *c, struct link **ret, struct err *err)
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = l->wake_fd < 0 ? -errno : start_thread(l);
     if (r < 0) {
-        free_link(l);
+        free_uplink(l);
         return err_set(err, r, "cannot start a thread for the daemon: %s", strerror(-r));
     }
     *ret = l;
     return 0;
 }
 
-int link_wait_job(struct link *l, struct link_job *ret, struct err *err)
+int uplink_wait_job(struct uplink *l, struct uplink_job *ret, struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
     while (!l->has_job && !l->over)
@@ -432,7 +432,7 @@ int link_wait_job(struct link *l, struct link_job *ret, struct err *err)
     int r = l->has_job ? 0 : l->failure;
     if (r == 0) {
         *ret = l->job;
-        l->job = (struct link_job){0};
+        l->job = (struct uplink_job){0};
     } else {
         *err = l->err;
     }
@@ -440,20 +440,20 @@ int link_wait_job(struct link *l, struct link_job *ret, struct err *err)
     return r;
 }
 
-void link_job_finish(struct link_job *j)
+void uplink_job_finish(struct uplink_job *j)
 {
     free(j->spec);
     free(j->dir);
     free(j->machine);
-    *j = (struct link_job){0};
+    *j = (struct uplink_job){0};
 }
 
-int link_outcome(struct link *l, const char *members, uint64_t step, struct err *err)
+int uplink_outcome(struct uplink *l, const char *members, uint64_t step, struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
-    link_set_outcome(l, members, step);
+    uplink_set_outcome(l, members, step);
     l->give_up_ns = clock_now_ns() + l->config.times.give_up_ns;
-    link_wake(l);
+    uplink_wake(l);
     while (!l->acknowledged && !l->over)
         pthread_cond_wait(&l->answered, &l->mutex);
     int r = l->acknowledged ? 0 : l->failure;
@@ -463,13 +463,13 @@ int link_outcome(struct link *l, const char *members, uint64_t step, struct err 
     return r;
 }
 
-void link_close(struct link *l)
+void uplink_close(struct uplink *l)
 {
     struct err err = {0};
     if (l == NULL)
         return;
-    end(l, err_set(&err, -ECANCELED, "closed"), &err);
-    link_wake(l);
+    end_waiting(l, err_set(&err, -ECANCELED, "closed"), &err);
+    uplink_wake(l);
     pthread_join(l->thread, NULL);
-    free_link(l);
+    free_uplink(l);
 }

@@ -13,7 +13,7 @@
 
 /* ---- posting: the caller's thread ---- */
 
-void link_wake(struct link *l)
+void uplink_wake(struct uplink *l)
 {
     uint64_t one = 1;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
@@ -29,7 +29,7 @@ static const char *number(char buf[32], double v)
     return buf;
 }
 
-static void print_progress(const struct link_progress *p, char *buf, size_t size)
+static void print_progress(const struct uplink_progress *p, char *buf, size_t size)
 {
     char loss[32], lr[32], rate[32], eta[32], stall[32];
     snprintf(buf, size,
@@ -42,22 +42,22 @@ static void print_progress(const struct link_progress *p, char *buf, size_t size
 }
 
 /* Mutex held. The oldest gives way; but that the run was resumed is said once, so then the one behind it. */
-static struct event *add_event(struct link *l, const char *method)
+static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
-        struct event *oldest = &l->events[l->first_event];
+        struct uplink_event *oldest = &l->events[l->first_event];
         l->first_event = (l->first_event + 1) % MAX_EVENTS;
         if (strcmp(oldest->method, "resumed") == 0)
             l->events[l->first_event] = *oldest;
         l->n_events--;
     }
-    struct event *e = &l->events[(l->first_event + l->n_events++) % MAX_EVENTS];
+    struct uplink_event *e = &l->events[(l->first_event + l->n_events++) % MAX_EVENTS];
     e->method = method;
     return e;
 }
 
 /* Mutex held. A progress that waits for its time goes before what is about to be said. */
-static void settle_progress(struct link *l)
+static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
         return;
@@ -65,10 +65,10 @@ static void settle_progress(struct link *l)
     l->progress_due = false;
 }
 
-static void post(struct link *l, const char *method, bool settle, const char *fmt, ...)
+static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-static void post(struct link *l, const char *method, bool settle, const char *fmt, ...)
+static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
 {
     va_list ap;
     pthread_mutex_lock(&l->mutex);
@@ -78,10 +78,10 @@ static void post(struct link *l, const char *method, bool settle, const char *fm
     vsnprintf(add_event(l, method)->params, EVENT_BYTES, fmt, ap);
     va_end(ap);
     pthread_mutex_unlock(&l->mutex);
-    link_wake(l);
+    uplink_wake(l);
 }
 
-void link_history_step(struct link *l, uint64_t step, double loss)
+void uplink_history_step(struct uplink *l, uint64_t step, double loss)
 {
     pthread_mutex_lock(&l->mutex);
     curve_add(&l->curve, step, loss);
@@ -89,15 +89,15 @@ void link_history_step(struct link *l, uint64_t step, double loss)
     pthread_mutex_unlock(&l->mutex);
 }
 
-void link_history_eval(struct link *l, uint64_t step, double loss, double accuracy)
+void uplink_history_eval(struct uplink *l, uint64_t step, double loss, double accuracy)
 {
     pthread_mutex_lock(&l->mutex);
-    l->evals[l->n_evals++ % MAX_EVALS] = (struct eval){step, loss, accuracy};
+    l->evals[l->n_evals++ % MAX_EVALS] = (struct uplink_eval){step, loss, accuracy};
     l->curve_due = true;
     pthread_mutex_unlock(&l->mutex);
 }
 
-void link_planning(struct link *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes)
+void uplink_planning(struct uplink *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes)
 {
     pthread_mutex_lock(&l->mutex);
     snprintf(l->planning, sizeof l->planning,
@@ -105,10 +105,10 @@ void link_planning(struct link *l, uint32_t micro_batch, uint64_t tasks, uint64_
              micro_batch, tasks, bytes);
     l->planning_due = true;
     pthread_mutex_unlock(&l->mutex);
-    link_wake(l);
+    uplink_wake(l);
 }
 
-void link_planned(struct link *l, const char *params)
+void uplink_planned(struct uplink *l, const char *params)
 {
     pthread_mutex_lock(&l->mutex);
     l->planned.n = 0;
@@ -116,16 +116,16 @@ void link_planned(struct link *l, const char *params)
     l->has_planned = true;
     l->planned_due = true;
     pthread_mutex_unlock(&l->mutex);
-    link_wake(l);
+    uplink_wake(l);
 }
 
-void link_resumed(struct link *l, uint64_t step, bool numerics_changed)
+void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed)
 {
     post(l, "resumed", false, "{\"step\":%" PRIu64 ",\"numerics_changed\":%s}", step,
          numerics_changed ? "true" : "false");
 }
 
-void link_progress(struct link *l, const struct link_progress *p)
+void uplink_progress(struct uplink *l, const struct uplink_progress *p)
 {
     pthread_mutex_lock(&l->mutex);
     bool first = !l->progress_due; /* else the thread knows already that there is something to send */
@@ -134,52 +134,52 @@ void link_progress(struct link *l, const struct link_progress *p)
     curve_add(&l->curve, p->step, p->loss);
     pthread_mutex_unlock(&l->mutex);
     if (first)
-        link_wake(l);
+        uplink_wake(l);
 }
 
-void link_skipped(struct link *l, uint64_t step)
+void uplink_skipped(struct uplink *l, uint64_t step)
 {
     post(l, "skipped", false, "{\"step\":%" PRIu64 "}", step);
 }
 
-void link_eval(struct link *l, uint64_t step, double loss, double accuracy)
+void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy)
 {
     char a[32], b[32];
-    link_history_eval(l, step, loss, accuracy);
+    uplink_history_eval(l, step, loss, accuracy);
     post(l, "eval", true, "{\"step\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s}", step, number(a, loss),
          number(b, accuracy));
 }
 
-void link_checkpoint(struct link *l, uint64_t step)
+void uplink_checkpoint(struct uplink *l, uint64_t step)
 {
     post(l, "checkpoint", true, "{\"step\":%" PRIu64 "}", step);
 }
 
 /* ---- composing messages: mutex held ---- */
 
-static void add_evals(const struct link *l, struct strbuf *b)
+static void add_evals(const struct uplink *l, struct strbuf *b)
 {
     uint64_t first = l->n_evals > MAX_EVALS ? l->n_evals - MAX_EVALS : 0;
     char loss[32], accuracy[32];
     strbuf_add(b, "[");
     for (uint64_t i = first; i < l->n_evals; i++) {
-        const struct eval *e = &l->evals[i % MAX_EVALS];
+        const struct uplink_eval *e = &l->evals[i % MAX_EVALS];
         strbuf_addf(b, "%s[%" PRIu64 ",%s,%s]", i > first ? "," : "", e->step, number(loss, e->loss),
                     number(accuracy, e->accuracy));
     }
     strbuf_add(b, "]");
 }
 
-static void add_notification(struct link *l, const char *method, const char *params)
+static void add_notification(struct uplink *l, const char *method, const char *params)
 {
     wire_begin_notification(&l->out, method);
     strbuf_add(&l->out, params);
     wire_end(&l->out);
 }
 
-void link_add_hello(struct link *l)
+void uplink_add_hello(struct uplink *l)
 {
-    const struct link_config *c = &l->config;
+    const struct uplink_config *c = &l->config;
     wire_begin_request(&l->out, ID_HELLO, "hello");
     strbuf_addf(&l->out,
                 "{\"protocol\":%d,\"job\":%" PRIu64 ",\"attempt\":%" PRIu64 ",\"secret\":", WIRE_PROTOCOL,
@@ -189,7 +189,7 @@ void link_add_hello(struct link *l)
     wire_end(&l->out);
 }
 
-static void add_curve(struct link *l, uint64_t now)
+static void add_curve(struct uplink *l, uint64_t now)
 {
     wire_begin_notification(&l->out, "curve");
     strbuf_add(&l->out, "{\"points\":");
@@ -202,16 +202,16 @@ static void add_curve(struct link *l, uint64_t now)
     l->curve_ns = now;
 }
 
-static void add_events(struct link *l)
+static void add_events(struct uplink *l)
 {
     for (; l->n_events > 0; l->n_events--) {
-        const struct event *e = &l->events[l->first_event];
+        const struct uplink_event *e = &l->events[l->first_event];
         add_notification(l, e->method, e->params);
         l->first_event = (l->first_event + 1) % MAX_EVENTS;
     }
 }
 
-static void add_progress(struct link *l, uint64_t now)
+static void add_progress(struct uplink *l, uint64_t now)
 {
     char params[EVENT_BYTES];
     print_progress(&l->progress, params, sizeof params);
@@ -220,7 +220,7 @@ static void add_progress(struct link *l, uint64_t now)
     l->progress_ns = now;
 }
 
-static void add_outcome(struct link *l)
+static void add_outcome(struct uplink *l)
 {
     wire_begin_request(&l->out, ID_OUTCOME, "outcome");
     strbuf_add(&l->out, l->outcome.at);
@@ -235,9 +235,9 @@ static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 }
 
 /* All that is due, in an order that makes sense to who reads it. */
-void link_add_due(struct link *l, uint64_t now)
+void uplink_add_due(struct uplink *l, uint64_t now)
 {
-    const struct link_times *t = &l->config.times;
+    const struct uplink_times *t = &l->config.times;
     if (l->planning_due) /* before `planned`, also when planning was over by then */
         add_notification(l, "planning", l->planning);
     if (l->planned_due)
@@ -254,17 +254,17 @@ void link_add_due(struct link *l, uint64_t now)
         add_notification(l, "alive", "{}");
 }
 
-uint64_t link_next_due(const struct link *l)
+uint64_t uplink_next_due(const struct uplink *l)
 {
-    const struct link_times *t = &l->config.times;
+    const struct uplink_times *t = &l->config.times;
     uint64_t at = l->sent_ns + t->alive_ns;
     if (l->planning_due || l->planned_due || l->n_events > 0 || l->outcome_due)
         return 0; /* posted while the socket was full */
-    at = link_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
-    return link_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
+    at = uplink_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
+    return uplink_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
 }
 
-void link_set_outcome(struct link *l, const char *members, uint64_t step)
+void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step)
 {
     struct strbuf *b = &l->outcome;
     settle_progress(l);
@@ -272,18 +272,18 @@ void link_set_outcome(struct link *l, const char *members, uint64_t step)
     curve_json(&l->curve, b);
     strbuf_add(b, ",\"evals\":");
     add_evals(l, b);
-    if (step != LINK_SAME_STEP)
+    if (step != UPLINK_SAME_STEP)
         strbuf_addf(b, ",\"step\":%" PRIu64, step);
     strbuf_add(b, "}");
     l->has_outcome = l->outcome_due = true;
 }
 
 /* The newest progress, and none that is older, before all other events. */
-static void renew_progress(struct link *l)
+static void renew_progress(struct uplink *l)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < l->n_events; i++) {
-        const struct event *e = &l->events[(l->first_event + i) % MAX_EVENTS];
+        const struct uplink_event *e = &l->events[(l->first_event + i) % MAX_EVENTS];
         if (strcmp(e->method, "progress") != 0)
             l->events[(l->first_event + n++) % MAX_EVENTS] = *e;
     }
@@ -294,13 +294,13 @@ static void renew_progress(struct link *l)
         l->first_event = (l->first_event + MAX_EVENTS - 1) % MAX_EVENTS;
         l->n_events++;
     }
-    struct event *first = &l->events[l->first_event];
+    struct uplink_event *first = &l->events[l->first_event];
     first->method = "progress";
     print_progress(&l->progress, first->params, EVENT_BYTES);
     l->progress_due = false;
 }
 
-void link_begin_again(struct link *l)
+void uplink_begin_again(struct uplink *l)
 {
     l->planning_due = l->planning[0] != '\0' && !l->has_planned;
     l->planned_due = l->has_planned;

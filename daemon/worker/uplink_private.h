@@ -16,18 +16,18 @@
 
 enum { ID_HELLO = 1, ID_OUTCOME };
 
-struct event {
+struct uplink_event {
     const char *method;
     char params[EVENT_BYTES];
 };
 
-struct eval {
+struct uplink_eval {
     uint64_t step;
     double loss, accuracy;
 };
 
-struct link {
-    struct link_config config; /* const once open; owns its strings */
+struct uplink {
+    struct uplink_config config; /* const once open; owns its strings */
     pthread_t thread;
     int wake_fd;
 
@@ -37,15 +37,15 @@ struct link {
     bool over; /* nothing more will be answered: refused, given up, or closed */
     int failure;
     struct err err; /* of the failure */
-    struct link_job job;
-    uint64_t give_up_ns;             /* NEVER while training */
-    struct strbuf planned, outcome;  /* their params */
-    struct event events[MAX_EVENTS]; /* a ring */
+    struct uplink_job job;
+    uint64_t give_up_ns;                    /* NEVER while training */
+    struct strbuf planned, outcome;         /* their params */
+    struct uplink_event events[MAX_EVENTS]; /* a ring */
     uint32_t first_event, n_events;
-    struct link_progress progress;
+    struct uplink_progress progress;
     struct curve curve;
-    struct eval evals[MAX_EVALS]; /* a ring */
-    uint64_t n_evals;             /* ever */
+    struct uplink_eval evals[MAX_EVALS]; /* a ring */
+    uint64_t n_evals;                    /* ever */
     bool has_planned, has_progress, has_outcome;
     char planning[EVENT_BYTES]; /* params; "": nothing was planned yet */
     bool planning_due, planned_due, progress_due, curve_due, outcome_due;
@@ -65,21 +65,21 @@ struct link {
     size_t out_at; /* of `out`, the bytes that have left */
 };
 
-/* ---- the mailbox: link_mail.c ---- */
+/* ---- the mailbox: uplink_mail.c ---- */
 
-void link_wake(struct link *l); /* gets the thread out of poll */
+void uplink_wake(struct uplink *l); /* gets the thread out of poll */
 
-static inline uint64_t link_earlier(uint64_t a, uint64_t b)
+static inline uint64_t uplink_earlier(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
 /* These need the mutex held. */
-void link_add_hello(struct link *l); /* to l->out */
-void link_add_due(struct link *l, uint64_t now);
-uint64_t link_next_due(const struct link *l); /* when link_add_due will have something */
-void link_set_outcome(struct link *l, const char *members, uint64_t step);
+void uplink_add_hello(struct uplink *l); /* to l->out */
+void uplink_add_due(struct uplink *l, uint64_t now);
+uint64_t uplink_next_due(const struct uplink *l); /* when uplink_add_due will have something */
+void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step);
 /* On a new connection: what was sent before may not have arrived, and all but the events is due again. */
-void link_begin_again(struct link *l);
+void uplink_begin_again(struct uplink *l);
 
 #endif

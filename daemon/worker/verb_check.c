@@ -10,7 +10,7 @@
 
 /* An output in use is no mistake of the spec: the job may run later, and a submit that is repeated finds
  * its own job there. */
-static int check_output(const struct verb_options *o, const struct job *j, struct err *err)
+static int check_output(const struct verb_options *o, const struct prepared_job *j, struct err *err)
 {
     char text[sizeof err->path + sizeof err->msg];
     int r = output_check(j->output, err);
@@ -25,7 +25,7 @@ static int check_output(const struct verb_options *o, const struct job *j, struc
 
 static int run_check(const struct verb_options *o)
 {
-    struct job j;
+    struct prepared_job j;
     struct err err = {0};
     uint64_t least = 0;
     int r = job_load_spec(&o->job, &j, &err), code = EXIT_DONE;

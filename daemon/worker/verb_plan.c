@@ -13,21 +13,21 @@
 /* What runs in a scope of bounded work: job_bounded. */
 struct asking {
     const struct job_options *o;
-    const struct job *j;
-    struct planned *p;
+    const struct prepared_job *j;
+    struct printed_plan *p;
 };
 
 static int simulate_job(void *arg)
 {
     const struct asking *a = arg;
     struct profile *times = job_times(a->j);
-    planned_simulate(a->p, times, &a->j->machine);
+    plan_print_simulate(a->p, times, &a->j->machine);
     profile_destroy(times);
     return 0;
 }
 
 /* Plans the job; `j` owns the plan until it is handed over. */
-static int plan_job(const struct job_options *o, struct job *j, struct planned *ret)
+static int plan_job(const struct job_options *o, struct prepared_job *j, struct printed_plan *ret)
 {
     int r = job_load_spec(o, j, &ret->err);
     if (r == 0)
@@ -44,12 +44,12 @@ static int plan_job(const struct job_options *o, struct job *j, struct planned *
     ret->code = r = job_bounded(o, j, simulate_job, &a, NULL, &ret->err);
     if (r < 0) { /* what was simulated is gone */
         ret->sim = NULL;
-        planned_finish(ret);
+        plan_print_finish(ret);
     }
     return r;
 }
 
-static void say_where(const struct job *j, struct strbuf *head, struct strbuf *members)
+static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);
@@ -58,7 +58,7 @@ static void say_where(const struct job *j, struct strbuf *head, struct strbuf *m
 }
 
 /* By what the time is predicted; NULL: the analytic profile. */
-static const char *describe_times(const struct job *j, char *buf, size_t size)
+static const char *describe_times(const struct prepared_job *j, char *buf, size_t size)
 {
     if (j->table == NULL)
         return NULL;
@@ -72,7 +72,7 @@ static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
     const struct job_options *o = a->o;
-    const struct job *j = a->j;
+    const struct prepared_job *j = a->j;
     struct why_report *r = &a->p->why;
     struct plan_request request = job_request(o, j);
     struct machine more;
@@ -98,7 +98,7 @@ static int ask_about_job(void *arg)
 }
 
 /* Nobody needs the answers: when memory runs out for them, the plan is printed without them. */
-static int try_what_if(const struct job_options *o, struct job *j, struct planned *p)
+static int try_what_if(const struct job_options *o, struct prepared_job *j, struct printed_plan *p)
 {
     struct asking a = {o, j, p};
     int r = job_bounded(o, j, ask_about_job, &a, NULL, &p->err);
@@ -112,8 +112,8 @@ static int try_what_if(const struct job_options *o, struct job *j, struct planne
 static int plan_job_once(const struct verb_options *o)
 {
     char times[900];
-    struct job j;
-    struct planned p = {0};
+    struct prepared_job j;
+    struct printed_plan p = {0};
     struct strbuf head = {0}, members = {0};
     int code, r = plan_job(&o->job, &j, &p);
     if (r == 0 && !o->plan.no_what_if)
@@ -122,11 +122,11 @@ static int plan_job_once(const struct verb_options *o)
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {
         say_where(&j, &head, &members);
-        code = planned_print(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
+        code = plan_print_one(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
     }
     strbuf_finish(&head);
     strbuf_finish(&members);
-    planned_finish(&p);
+    plan_print_finish(&p);
     job_finish(&j);
     return code;
 }
@@ -134,8 +134,8 @@ static int plan_job_once(const struct verb_options *o)
 /* What is wrong with the job itself ends it at the first policy; that one does not fit is part of the answer. */
 static int plan_job_with_all(const struct verb_options *o)
 {
-    struct job jobs[POLICY_COUNT] = {0};
-    struct planned list[POLICY_COUNT] = {0};
+    struct prepared_job jobs[POLICY_COUNT] = {0};
+    struct printed_plan list[POLICY_COUNT] = {0};
     struct job_options one = o->job;
     struct strbuf head = {0}, members = {0};
     int code = -1;
@@ -149,11 +149,11 @@ static int plan_job_with_all(const struct verb_options *o)
             say_where(&jobs[i], &head, &members);
     }
     if (code < 0)
-        code = planned_compare(o, list, POLICY_COUNT, head.at, members.at);
+        code = plan_print_all(o, list, POLICY_COUNT, head.at, members.at);
     strbuf_finish(&head);
     strbuf_finish(&members);
     for (int i = 0; i < POLICY_COUNT; i++) {
-        planned_finish(&list[i]);
+        plan_print_finish(&list[i]);
         job_finish(&jobs[i]);
     }
     return code;

@@ -140,7 +140,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
     if (r < 0)
         return r;
     struct profile *times = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(ret->plan, PROGRAM_CYCLE, PLANNED_RUNS, times, &s->machine);
+    struct sim_result *sim = plan_simulate(ret->plan, PROGRAM_CYCLE, SIM_RUNS, times, &s->machine);
     ret->ns = sim->cycle_ns;
     ret->bytes = sim->bytes.in + sim->bytes.out;
     ret->moves_data_only = ret->bytes == sim->bytes.data_in + sim->bytes.data_out;
@@ -297,7 +297,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
 }
 
 /* The same, verified and simulated. */
-static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct planned *told)
+static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct printed_plan *told)
 {
     struct failure failed;
     uint64_t begin = clock_now_ns();
@@ -319,7 +319,7 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     told->graph = ret->graph;
     struct plan_request request = request_of(s, ret->graph, policy);
     struct profile *times = plan_profile(&request);
-    planned_simulate(told, times, &s->machine);
+    plan_print_simulate(told, times, &s->machine);
     profile_destroy(times);
     ret->plan = NULL; /* told's from here on */
     return 0;
@@ -380,16 +380,16 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
 static int plan_with_one(const struct setting *s, const char *head, const char *members)
 {
     struct attempt a;
-    struct planned p = {0};
+    struct printed_plan p = {0};
     int policy = s->o->job.policy >= 0 ? s->o->job.policy : POLICY_auto, code;
     if (plan_policy(s, policy, &a, &p) < 0) {
         code = report_error(s->o, p.code, &p.err, p.least_bytes, true);
     } else {
         if (!s->o->plan.no_what_if)
             ask_about_profile(s, policy, &p.why);
-        code = planned_print(s->o, &p, head, "the times of the profile", members);
+        code = plan_print_one(s->o, &p, head, "the times of the profile", members);
     }
-    planned_finish(&p);
+    plan_print_finish(&p);
     attempt_finish(&a);
     return code;
 }
@@ -397,7 +397,7 @@ static int plan_with_one(const struct setting *s, const char *head, const char *
 static int plan_with_all(const struct setting *s, const char *head, const char *members)
 {
     struct attempt a[POLICY_COUNT] = {0};
-    struct planned list[POLICY_COUNT] = {0};
+    struct printed_plan list[POLICY_COUNT] = {0};
     int code = -1;
     for (int i = 0; i < POLICY_COUNT && code < 0; i++) {
         int r = plan_policy(s, i, &a[i], &list[i]);
@@ -405,9 +405,9 @@ static int plan_with_all(const struct setting *s, const char *head, const char *
             code = report_error(s->o, r, &list[i].err, 0, true);
     }
     if (code < 0)
-        code = planned_compare(s->o, list, POLICY_COUNT, head, members);
+        code = plan_print_all(s->o, list, POLICY_COUNT, head, members);
     for (int i = 0; i < POLICY_COUNT; i++) {
-        planned_finish(&list[i]);
+        plan_print_finish(&list[i]);
         attempt_finish(&a[i]);
     }
     return code;

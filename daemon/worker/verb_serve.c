@@ -41,7 +41,7 @@ struct meter {
 
 /* The main thread's. */
 struct serve {
-    struct link *link;
+    struct uplink *uplink;
     struct progress log;
     const struct outdir *out;
     uint32_t batch;
@@ -84,7 +84,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
     if (s->first.ns == 0)
         s->first = s->meter.old;
     uint64_t made = e->step - s->first.step;
-    const struct link_progress p = {
+    const struct uplink_progress p = {
         .step = e->step,
         .total_steps = e->total_steps,
         .loss = e->loss,
@@ -96,9 +96,9 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         .peer_bytes = made * s->cycle.peer,
         .stall_share = e->stall_share,
     };
-    link_progress(s->link, &p);
+    uplink_progress(s->uplink, &p);
     if (e->skipped)
-        link_skipped(s->link, e->step);
+        uplink_skipped(s->uplink, e->step);
 }
 
 /* The curve of the steps that a resumed job made before, from metrics.jsonl. Lines that do not begin as metrics.c
@@ -116,9 +116,9 @@ static void tell_history(struct serve *s, uint64_t last_step)
         if (sscanf(line, "{\"step\":%" SCNu64 ",\"val/loss\":%lf,\"val/accuracy\":%lf", &step, &loss,
                    &accuracy) == 3 &&
             step <= last_step)
-            link_history_eval(s->link, step, loss, accuracy);
+            uplink_history_eval(s->uplink, step, loss, accuracy);
         else if (sscanf(line, "{\"step\":%" SCNu64 ",\"loss\":%lf", &step, &loss) == 2 && step <= last_step)
-            link_history_step(s->link, step, loss);
+            uplink_history_step(s->uplink, step, loss);
     }
     if (f != NULL)
         fclose(f);
@@ -127,10 +127,10 @@ static void tell_history(struct serve *s, uint64_t last_step)
 static void on_planning(void *ctx, const struct job_planning *p)
 {
     struct serve *s = ctx;
-    link_planning(s->link, p->micro_batch, p->tasks, p->bytes);
+    uplink_planning(s->uplink, p->micro_batch, p->tasks, p->bytes);
 }
 
-static void on_planned(void *ctx, const struct job *j, const struct outdir *out)
+static void on_planned(void *ctx, const struct prepared_job *j, const struct outdir *out)
 {
     struct serve *s = ctx;
     struct strbuf b = {0};
@@ -138,7 +138,7 @@ static void on_planned(void *ctx, const struct job *j, const struct outdir *out)
     s->batch = j->spec->train.global_batch;
     plan_count_bytes(j->plan, PROGRAM_CYCLE, &s->cycle);
     report_planned(j, &b);
-    link_planned(s->link, b.at);
+    uplink_planned(s->uplink, b.at);
     strbuf_finish(&b);
 }
 
@@ -151,16 +151,16 @@ static void on_progress(void *ctx, const struct train_progress *e)
     switch (e->event) {
     case PROGRESS_RESUME:
         tell_history(s, e->step);
-        link_resumed(s->link, e->step, e->numerics_changed);
+        uplink_resumed(s->uplink, e->step, e->numerics_changed);
         break;
     case PROGRESS_STEP:
         tell_step(s, e);
         break;
     case PROGRESS_EVAL:
-        link_eval(s->link, e->step, e->val_loss, e->val_accuracy);
+        uplink_eval(s->uplink, e->step, e->val_loss, e->val_accuracy);
         break;
     case PROGRESS_CHECKPOINT:
-        link_checkpoint(s->link, e->step);
+        uplink_checkpoint(s->uplink, e->step);
         break;
     }
 }
@@ -240,13 +240,13 @@ static void print_outcome(const struct verb_options *o, const struct run_result 
     print_buffer(&b);
 }
 
-static int hand_over(struct link *link, const struct run_result *res)
+static int hand_over(struct uplink *uplink, const struct run_result *res)
 {
     struct strbuf b = {0};
     struct err err = {0};
     char text[sizeof err];
     add_outcome_members(res, &b);
-    int r = link_outcome(link, b.at, res->untrained ? LINK_SAME_STEP : res->report.steps_done, &err);
+    int r = uplink_outcome(uplink, b.at, res->untrained ? UPLINK_SAME_STEP : res->report.steps_done, &err);
     strbuf_finish(&b);
     if (r == 0)
         return res->exit;
@@ -257,7 +257,7 @@ static int hand_over(struct link *link, const struct run_result *res)
 /* ---- the verb ---- */
 
 /* What the daemon says goes over the command line and the environment. */
-static void take_lease(const struct link_job *lease, struct job_options *job)
+static void take_lease(const struct uplink_job *lease, struct job_options *job)
 {
     job->devices = lease->devices;
     job->device_bytes = lease->device_bytes;
@@ -271,9 +271,9 @@ static void take_lease(const struct link_job *lease, struct job_options *job)
             job->backend = (enum backend_choice)i;
 }
 
-static int serve(const struct verb_options *o, struct link *link, const struct link_job *lease)
+static int serve(const struct verb_options *o, struct uplink *uplink, const struct uplink_job *lease)
 {
-    struct serve s = {.link = link};
+    struct serve s = {.uplink = uplink};
     struct verb_options plain = {.job = o->job};
     struct job_options *job = &plain.job;
     struct run_options run = {.job = job,
@@ -292,7 +292,7 @@ static int serve(const struct verb_options *o, struct link *link, const struct l
     run_job(&run, &res);
     progress_end();
     print_outcome(&plain, &res);
-    int code = hand_over(link, &res);
+    int code = hand_over(uplink, &res);
     run_finish(&res);
     return code;
 }
@@ -312,28 +312,28 @@ static int take_secret(char *buf, size_t size, struct err *err)
 
 static int run_serve(const struct verb_options *o)
 {
-    struct link *link = NULL;
-    struct link_job job = {0};
+    struct uplink *uplink = NULL;
+    struct uplink_job job = {0};
     struct err err = {0};
     char secret[256], text[sizeof err];
     if (confine(&err) < 0 || take_secret(secret, sizeof secret, &err) < 0)
         return report_error(o, err.code, &err, 0, true);
-    const struct link_config c = {.socket = o->serve.socket,
-                                  .secret = secret,
-                                  .job = o->serve.job,
-                                  .attempt = o->serve.attempt,
-                                  .stop = on_stop};
+    const struct uplink_config c = {.socket = o->serve.socket,
+                                    .secret = secret,
+                                    .job = o->serve.job,
+                                    .attempt = o->serve.attempt,
+                                    .stop = on_stop};
     signal(SIGPIPE, SIG_IGN);
-    int code = EXIT_FAILED, r = link_open(&c, &link, &err);
+    int code = EXIT_FAILED, r = uplink_open(&c, &uplink, &err);
     explicit_bzero(secret, sizeof secret);
     if (r == 0)
-        r = link_wait_job(link, &job, &err);
+        r = uplink_wait_job(uplink, &job, &err);
     if (r < 0)
         log_error("no job: %s", err_text(&err, text, sizeof text));
     else
-        code = serve(o, link, &job);
-    link_job_finish(&job);
-    link_close(link);
+        code = serve(o, uplink, &job);
+    uplink_job_finish(&job);
+    uplink_close(uplink);
     return code;
 }
 

@@ -36,7 +36,7 @@ struct kind {
 
 struct timing {
     const struct verb_options *o;
-    struct job job;
+    struct prepared_job job;
     struct time_cache cache;
     VEC(struct kind) kinds;
     uint32_t sizes[TIME_MAX_SIZES], n_sizes;

@@ -143,7 +143,7 @@ static void add_option(struct strbuf *b, const struct worker_option *row)
     strbuf_finish(&help);
 }
 
-static void add_table(struct strbuf *b, const struct option_table *table)
+static void add_option_table(struct strbuf *b, const struct option_table *table)
 {
     strbuf_addf(b, "%s:\n", table->title);
     for (const struct worker_option *row = table->rows; row->name != NULL; row++)
@@ -165,11 +165,11 @@ void verb_add_help(struct strbuf *b)
 {
     add_forms(b);
     strbuf_add(b, "JOB.json may be - for standard input.\n\n");
-    add_table(b, &where_table);
+    add_option_table(b, &where_table);
     for (int i = 0; i < VERB_COUNT; i++)
         for (int k = 0; worker_verbs[i]->tables[k] != NULL; k++)
             if (is_first_with(i, worker_verbs[i]->tables[k]))
-                add_table(b, worker_verbs[i]->tables[k]);
-    add_table(b, &common_table);
+                add_option_table(b, worker_verbs[i]->tables[k]);
+    add_option_table(b, &common_table);
     strbuf_add(b, "  --help, --version\n");
 }

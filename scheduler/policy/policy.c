@@ -37,8 +37,6 @@ static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY
 /* No more after this many tasks have been placed in vain, where there is a plan. */
 #define ENOUGH 100000
 
-#define SIM_RUNS 3 /* enough for the steady state to show */
-
 struct search {
     struct trial trial;          /* first: a trial is a search */
     struct plan_request request; /* update resolved */

@@ -16,7 +16,6 @@
 #define KEEP_BUILDS  2  /* the same of those that save S on the host */
 #define SHRINKS      4  /* times that an outline is made smaller until it fits */
 #define MAX_SIZES    256
-#define SIM_RUNS     3
 #define ENOUGH       100000 /* instructions that are built: then the best so far will do */
 #define WAITS_BEYOND 32     /* notably longer: by one part in */
 #define VARIATIONS   5      /* of a plan that waits */

@@ -17,6 +17,11 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
+/* Runs of the cycle to simulate when the time of one step is wanted. The first run starts with empty streams and so is not
+ * typical. The two runs after it are: sim_result.cycle_ns is the mean of these two. Planner, reports and pictures all use
+ * this number, so that they predict the same time for the same plan. */
+#define SIM_RUNS 3
+
 /* What devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 

@@ -13,7 +13,6 @@
 
 #include "base/arena.h"
 
-#define SIM_RUNS 3
 #define BUSY_SHARE                                                                                           \
     0.9 /* of the compute on the path: by one device, so that the others are not what it waits for */
 #define ROOM_SHARE 0.2 /* of the iteration: from here on memory binds */

@@ -76,7 +76,7 @@ static void write_spec(const char *path)
 
 /* Returns what train_run does. */
 static int run(enum policy_id policy, void (*progress)(void *, const struct train_progress *), void *ctx,
-               struct job *j, struct err *err)
+               struct prepared_job *j, struct err *err)
 {
     char dir[] = "/tmp/tutti-train-XXXXXX", path[64], cleanup[128];
     assert_non_null(mkdtemp(dir));
@@ -107,7 +107,7 @@ static void test_training_step_allocates_nothing(void **state)
 #endif
     for (int policy = 0; policy < POLICY_COUNT; policy++) {
         struct samples s = {{0}};
-        struct job j;
+        struct prepared_job j;
         struct err err = {0};
         if (run(policy, sample, &s, &j, &err) < 0)
             fail_msg("%s", err.msg);
@@ -122,7 +122,7 @@ static void test_training_step_allocates_nothing(void **state)
 /* The interpreter is bound to the plan as it was; from step 3 on the plan promises one byte more. */
 static void spoil_plan(void *ctx, const struct train_progress *p)
 {
-    struct plan_program *cycle = &((struct job *)ctx)->plan->programs[PROGRAM_CYCLE];
+    struct plan_program *cycle = &((struct prepared_job *)ctx)->plan->programs[PROGRAM_CYCLE];
     if (p->event != PROGRESS_STEP || p->step != 3)
         return;
     for (uint32_t i = 0; i < cycle->n_instrs; i++) {
@@ -136,7 +136,7 @@ static void spoil_plan(void *ctx, const struct train_progress *p)
 static void test_training_other_bytes_than_planned_stop(void **state)
 {
     (void)state;
-    struct job j;
+    struct prepared_job j;
     struct err err = {0};
     assert_int_equal(run(POLICY_stream, spoil_plan, &j, &j, &err), -EPROTO);
     assert_non_null(strstr(err.msg, "the plan says"));

@@ -70,7 +70,7 @@ static bool plan_replicas(const struct table *t, uint32_t batch, uint32_t micro,
         if (plan_verify(p, g, NULL, &m, NULL, &err) < 0)
             fail_msg("%s: %s", p->policy, err.msg);
         struct profile *prof = plan_profile(&r);
-        struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 3, prof, &m);
+        struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, &m);
         ret->ns = sim->cycle_ns;
         ret->bytes = sim->bytes;
         ret->bound = bound_bytes(p);

@@ -129,7 +129,7 @@ static int do_all(void *arg)
     if (e < 0)
         return e;
     struct profile *times = plan_profile(&r);
-    struct sim_result *sim = plan_simulate(w->plan, PROGRAM_CYCLE, 3, times, &w->machine);
+    struct sim_result *sim = plan_simulate(w->plan, PROGRAM_CYCLE, SIM_RUNS, times, &w->machine);
     struct why why;
     why_of(w->plan, sim, &why);
     bound_bytes(w->plan);

@@ -54,7 +54,7 @@ static void check(const struct search_request *q, const struct search_result *r,
         assert_int_equal(r->graph->layers[l].rows, q->micro_batch);
     struct plan_request request = {.train = r->graph, .machine = m, .table = q->table};
     struct profile *prof = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(r->plan, PROGRAM_CYCLE, 3, prof, m);
+    struct sim_result *sim = plan_simulate(r->plan, PROGRAM_CYCLE, SIM_RUNS, prof, m);
     assert_int_equal(r->ns, sim->cycle_ns);
     assert_int_equal(r->bytes, sim->bytes.in + sim->bytes.out);
     assert_int_equal(r->moves_data_only, r->bytes == sim->bytes.data_in + sim->bytes.data_out);

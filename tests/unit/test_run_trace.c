@@ -89,7 +89,7 @@ static void check_window(const struct window_case *c, struct plan *plan)
                         .eval.steps = c->eval_every,
                         .checkpoint.every.steps = c->checkpoint_every,
                         .resolved.total_steps = c->total};
-    struct job j = {.spec = &spec, .plan = plan, .val = c->no_val ? NULL : (struct dataset *)&spec};
+    struct prepared_job j = {.spec = &spec, .plan = plan, .val = c->no_val ? NULL : (struct dataset *)&spec};
     struct run_trace t = {.max_steps = c->max_steps};
     struct exec e = {0};
 
@@ -131,7 +131,7 @@ static void test_refused_window_is_no_trace(void **state)
 {
     struct plan *plan = tiny_plan();
     struct spec spec = {.resolved.total_steps = 9};
-    struct job j = {.spec = &spec, .plan = plan};
+    struct prepared_job j = {.spec = &spec, .plan = plan};
     struct run_trace t = {.max_steps = 3};
     struct exec e = {.result = -EBUSY, .traced = 3};
 
@@ -177,7 +177,7 @@ struct rig {
     char dir[32];
     struct outdir out;
     struct spec spec;
-    struct job job;
+    struct prepared_job job;
     struct run_trace trace;
 };
 
@@ -192,7 +192,7 @@ static void rig_open(struct rig *r)
     r->out = (struct outdir){open(r->dir, O_RDONLY | O_DIRECTORY), r->dir};
     assert_true(r->out.fd >= 0);
     r->spec.resolved.total_steps = 9;
-    r->job = (struct job){.spec = &r->spec, .plan = tiny_plan(), .graph = &tiny_graph};
+    r->job = (struct prepared_job){.spec = &r->spec, .plan = tiny_plan(), .graph = &tiny_graph};
     machine_init_cpu(&r->job.machine, 2, 1 << 20, 1 << 20);
     r->trace.max_steps = 3;
     run_trace_start(&r->trace, &r->job, &e, 0);

@@ -658,7 +658,7 @@ static void make_by(struct plan_request *r, enum plan_objective objective, uint6
     r->objective = objective;
     assert_int_equal(plan_make(r, &p, NULL, NULL), 0);
     struct profile *times = plan_profile(r);
-    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 3, times, r->machine);
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, times, r->machine);
     *ret_ns = sim->cycle_ns;
     *ret_bytes = sim->bytes.in + sim->bytes.out; /* what the objective counts */
     sim_destroy(sim);

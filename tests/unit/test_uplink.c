@@ -177,47 +177,48 @@ static void on_stop(void *ctx, const char *reason)
 }
 
 /* Says nothing of itself, and comes back at once. */
-static const struct link_times quiet = {MS, MS, HOUR, HOUR, HOUR, HOUR, HOUR};
+static const struct uplink_times quiet = {MS, MS, HOUR, HOUR, HOUR, HOUR, HOUR};
 
-static struct link *open_link(const struct link_times *times)
+static struct uplink *open_link(const struct uplink_times *times)
 {
-    struct link_config c = {.socket = path,
-                            .secret = "9f\"",
-                            .job = 3,
-                            .attempt = 2,
-                            .stop = on_stop,
-                            .ctx = &stops,
-                            .times = *times};
-    struct link *l = NULL;
+    struct uplink_config c = {.socket = path,
+                              .secret = "9f\"",
+                              .job = 3,
+                              .attempt = 2,
+                              .stop = on_stop,
+                              .ctx = &stops,
+                              .times = *times};
+    struct uplink *l = NULL;
 
-    assert_int_equal(link_open(&c, &l, NULL), 0);
+    assert_int_equal(uplink_open(&c, &l, NULL), 0);
     return l;
 }
 
 /* A link that has its job. */
-static struct link *open_running(const struct link_times *times, struct conn *c)
+static struct uplink *open_running(const struct uplink_times *times, struct conn *c)
 {
-    struct link *l = open_link(times);
-    struct link_job job;
+    struct uplink *l = open_link(times);
+    struct uplink_job job;
     struct err err;
 
     conn_open(c);
     expect_hello(c, "new");
     say(c, JOB_ANSWER);
-    assert_int_equal(link_wait_job(l, &job, &err), 0);
-    link_job_finish(&job);
+    assert_int_equal(uplink_wait_job(l, &job, &err), 0);
+    uplink_job_finish(&job);
     return l;
 }
 
-static void post_progress(struct link *l, uint64_t step)
+static void post_progress(struct uplink *l, uint64_t step)
 {
-    link_progress(l, &(struct link_progress){.step = step, .total_steps = 5000, .loss = 1.0 / (double)step});
+    uplink_progress(l,
+                    &(struct uplink_progress){.step = step, .total_steps = 5000, .loss = 1.0 / (double)step});
 }
 
-/* link_outcome waits, so the daemon's side of it needs another thread. */
+/* uplink_outcome waits, so the daemon's side of it needs another thread. */
 struct handover {
     pthread_t thread;
-    struct link *link;
+    struct uplink *link;
     int r;
     struct err err;
 };
@@ -226,11 +227,11 @@ static void *run_handover(void *arg)
 {
     struct handover *h = arg;
 
-    h->r = link_outcome(h->link, "\"state\":\"done\",\"exit\":0", 7, &h->err);
+    h->r = uplink_outcome(h->link, "\"state\":\"done\",\"exit\":0", 7, &h->err);
     return NULL;
 }
 
-static void start_handover(struct handover *h, struct link *l)
+static void start_handover(struct handover *h, struct uplink *l)
 {
     *h = (struct handover){.link = l};
     assert_int_equal(pthread_create(&h->thread, NULL, run_handover, h), 0);
@@ -265,8 +266,8 @@ static int teardown(void **state)
 
 static void test_hello_gets_the_job(void **state)
 {
-    struct link *l = open_link(&quiet);
-    struct link_job job = {0};
+    struct uplink *l = open_link(&quiet);
+    struct uplink_job job = {0};
     struct err err;
     struct conn c;
 
@@ -280,22 +281,22 @@ static void test_hello_gets_the_job(void **state)
     assert_int_equal(field(&c, "pid"), getpid());
     expect_text(&c, "secret", "\"9f\\\"\"");
     say(&c, JOB_ANSWER);
-    assert_int_equal(link_wait_job(l, &job, &err), 0);
+    assert_int_equal(uplink_wait_job(l, &job, &err), 0);
     assert_string_equal(job.spec, "{\"schema\":\"job/v1\"}");
     assert_string_equal(job.dir, "/home");
     assert_int_equal(job.devices, 2);
     assert_int_equal(job.device_bytes, 65536);
     assert_int_equal(job.host_bytes, 1048576);
-    link_job_finish(&job);
-    link_close(l);
+    uplink_job_finish(&job);
+    uplink_close(l);
     assert_false(next(&c));
     conn_close(&c);
 }
 
 static void test_lease_without_numbers_leaves_it_to_the_spec(void **state)
 {
-    struct link *l = open_link(&quiet);
-    struct link_job job = {.devices = 7};
+    struct uplink *l = open_link(&quiet);
+    struct uplink_job job = {.devices = 7};
     struct err err;
     struct conn c;
 
@@ -304,18 +305,18 @@ static void test_lease_without_numbers_leaves_it_to_the_spec(void **state)
     expect_hello(&c, "new");
     say(&c, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"spec\":{},\"dir\":\"/"
             "\",\"lease\":{\"devices\":null}}}\n");
-    assert_int_equal(link_wait_job(l, &job, &err), 0);
+    assert_int_equal(uplink_wait_job(l, &job, &err), 0);
     assert_int_equal(job.devices, 0);
     assert_int_equal(job.device_bytes, 0);
-    link_job_finish(&job);
-    link_close(l);
+    uplink_job_finish(&job);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_refused_hello_ends_the_waiting(void **state)
 {
-    struct link *l = open_link(&quiet);
-    struct link_job job;
+    struct uplink *l = open_link(&quiet);
+    struct uplink_job job;
     struct err err = {0};
     struct conn c;
 
@@ -323,17 +324,17 @@ static void test_refused_hello_ends_the_waiting(void **state)
     conn_open(&c);
     expect_hello(&c, "new");
     say(&c, REFUSAL(1, "EACCES"));
-    assert_int_equal(link_wait_job(l, &job, &err), -EACCES);
+    assert_int_equal(uplink_wait_job(l, &job, &err), -EACCES);
     assert_string_equal(err.msg, "go away");
     assert_false(next(&c));
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_answer_without_a_job_ends_the_waiting(void **state)
 {
-    struct link *l = open_link(&quiet);
-    struct link_job job;
+    struct uplink *l = open_link(&quiet);
+    struct uplink_job job;
     struct err err = {0};
     struct conn c;
 
@@ -341,16 +342,16 @@ static void test_answer_without_a_job_ends_the_waiting(void **state)
     conn_open(&c);
     expect_hello(&c, "new");
     say(&c, ANSWER(1));
-    assert_int_equal(link_wait_job(l, &job, &err), -EPROTO);
-    link_close(l);
+    assert_int_equal(uplink_wait_job(l, &job, &err), -EPROTO);
+    uplink_close(l);
     conn_close(&c);
 }
 
 /* What a daemon says or does that tells nothing about the job: the worker asks again. */
 static void check_asks_again(const char *line)
 {
-    struct link *l = open_link(&quiet);
-    struct link_job job;
+    struct uplink *l = open_link(&quiet);
+    struct uplink_job job;
     struct err err;
     struct conn c;
 
@@ -365,9 +366,9 @@ static void check_asks_again(const char *line)
     conn_open(&c);
     expect_hello(&c, "new");
     say(&c, JOB_ANSWER);
-    assert_int_equal(link_wait_job(l, &job, &err), 0);
-    link_job_finish(&job);
-    link_close(l);
+    assert_int_equal(uplink_wait_job(l, &job, &err), 0);
+    uplink_job_finish(&job);
+    uplink_close(l);
     conn_close(&c);
 }
 
@@ -385,7 +386,7 @@ static void test_busy_or_confused_daemon_is_asked_again(void **state)
 
 static void test_oversized_line_is_hung_up_on(void **state)
 {
-    struct link *l = open_link(&quiet);
+    struct uplink *l = open_link(&quiet);
     char *junk = malloc(4096);
     struct conn c;
     ssize_t n;
@@ -404,35 +405,35 @@ static void test_oversized_line_is_hung_up_on(void **state)
     conn_open(&c);
     expect_hello(&c, "new");
     conn_close(&c);
-    link_close(l);
+    uplink_close(l);
     free(junk);
 }
 
 static void test_daemon_that_never_answers_is_given_up(void **state)
 {
-    struct link_times times = quiet;
-    struct link_job job;
+    struct uplink_times times = quiet;
+    struct uplink_job job;
     struct err err = {0};
-    struct link *l;
+    struct uplink *l;
 
     (void)state;
     times.give_up_ns = 20 * MS;
     l = open_link(&times); /* it listens, and that is all */
-    assert_int_equal(link_wait_job(l, &job, &err), -ETIMEDOUT);
+    assert_int_equal(uplink_wait_job(l, &job, &err), -ETIMEDOUT);
     assert_string_equal(err.path, path);
-    link_close(l);
+    uplink_close(l);
     stop_daemon();
     l = open_link(&times); /* nobody is there */
-    assert_int_equal(link_wait_job(l, &job, &err), -ETIMEDOUT);
-    link_close(l);
+    assert_int_equal(uplink_wait_job(l, &job, &err), -ETIMEDOUT);
+    uplink_close(l);
     start_daemon();
 }
 
 static void test_hello_without_an_answer_is_said_again(void **state)
 {
-    struct link_times times = quiet;
+    struct uplink_times times = quiet;
     struct conn first, second;
-    struct link *l;
+    struct uplink *l;
 
     (void)state;
     times.answer_ns = MS;
@@ -440,24 +441,24 @@ static void test_hello_without_an_answer_is_said_again(void **state)
     conn_open(&first);
     conn_open(&second);
     expect_hello(&second, "new");
-    link_close(l);
+    uplink_close(l);
     conn_close(&first);
     conn_close(&second);
 }
 
 static void test_path_that_is_too_long_is_refused(void **state)
 {
-    struct link_config c = {.secret = "", .stop = on_stop};
+    struct uplink_config c = {.secret = "", .stop = on_stop};
     char long_path[200];
     struct err err = {0};
-    struct link *l;
+    struct uplink *l;
 
     (void)state;
     memset(long_path, 'x', sizeof long_path - 1);
     long_path[sizeof long_path - 1] = '\0';
     c.socket = long_path;
-    assert_int_equal(link_open(&c, &l, &err), -ENAMETOOLONG);
-    link_close(NULL);
+    assert_int_equal(uplink_open(&c, &l, &err), -ENAMETOOLONG);
+    uplink_close(NULL);
 }
 
 /* ------------------------------------------------------------------------------------------ posting */
@@ -465,13 +466,13 @@ static void test_path_that_is_too_long_is_refused(void **state)
 static void test_progress_is_coalesced_and_the_last_comes_before_a_checkpoint(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     int n = 0;
 
     (void)state;
     for (uint64_t step = 1; step <= 1000; step++)
         post_progress(l, step);
-    link_checkpoint(l, 1000);
+    uplink_checkpoint(l, 1000);
     uint64_t last = 0;
     for (;;) {
         assert_true(next(&c));
@@ -485,18 +486,18 @@ static void test_progress_is_coalesced_and_the_last_comes_before_a_checkpoint(vo
     assert_int_equal(last, 1000);
     assert_in_range(n, 1, 2); /* one at once, one for the checkpoint */
     assert_int_equal(field(&c, "step"), 1000);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_progress_comes_without_a_checkpoint_too(void **state)
 {
-    struct link_times times = quiet;
+    struct uplink_times times = quiet;
     struct conn c;
 
     (void)state;
     times.progress_ns = times.curve_ns = MS;
-    struct link *l = open_running(&times, &c);
+    struct uplink *l = open_running(&times, &c);
     post_progress(l, 1);
     expect_later(&c, "progress");
     post_progress(l, 2);
@@ -507,74 +508,74 @@ static void test_progress_comes_without_a_checkpoint_too(void **state)
         else
             curve = json_array_size(json_get(c.m.params, "points")) == 2;
     }
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_events_carry_their_fields(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
-    const struct link_progress p = {.step = 2,
-                                    .total_steps = 9,
-                                    .loss = NAN,
-                                    .lr = 0.5,
-                                    .samples_per_s = 1.5,
-                                    .eta_s = INFINITY,
-                                    .in_bytes = UINT64_C(1) << 50,
-                                    .out_bytes = 4,
-                                    .peer_bytes = 5,
-                                    .stall_share = 0.25};
+    struct uplink *l = open_running(&quiet, &c);
+    const struct uplink_progress p = {.step = 2,
+                                      .total_steps = 9,
+                                      .loss = NAN,
+                                      .lr = 0.5,
+                                      .samples_per_s = 1.5,
+                                      .eta_s = INFINITY,
+                                      .in_bytes = UINT64_C(1) << 50,
+                                      .out_bytes = 4,
+                                      .peer_bytes = 5,
+                                      .stall_share = 0.25};
 
     (void)state;
-    link_planned(l, "{\"parameters\":1}");
-    link_resumed(l, 1, true);
+    uplink_planned(l, "{\"parameters\":1}");
+    uplink_resumed(l, 1, true);
     expect(&c, "planned");
     expect_text(&c, NULL, "{\"parameters\":1}");
     expect(&c, "resumed");
     expect_text(&c, NULL, "{\"step\":1,\"numerics_changed\":true}");
-    link_progress(l, &p);
+    uplink_progress(l, &p);
     expect(&c, "curve");
     expect_text(&c, NULL, "{\"points\":[],\"evals\":[]}");
     expect(&c, "progress");
     expect_text(&c, NULL,
                 "{\"step\":2,\"total_steps\":9,\"loss\":null,\"lr\":0.5,\"samples_per_s\":1.5,\"eta_s\":null,"
                 "\"in_bytes\":1125899906842624,\"out_bytes\":4,\"peer_bytes\":5,\"stall_share\":0.25}");
-    link_skipped(l, 2);
+    uplink_skipped(l, 2);
     expect(&c, "skipped");
-    link_eval(l, 2, 0.75, NAN);
+    uplink_eval(l, 2, 0.75, NAN);
     expect(&c, "eval");
     expect_text(&c, NULL, "{\"step\":2,\"loss\":0.75,\"accuracy\":null}");
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_silence_is_broken_by_alive(void **state)
 {
-    struct link_times times = quiet;
+    struct uplink_times times = quiet;
     struct conn c;
 
     (void)state;
     times.alive_ns = MS;
-    struct link *l = open_running(&times, &c);
+    struct uplink *l = open_running(&times, &c);
     expect(&c, "alive");
     expect(&c, "alive");
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_stop_is_passed_on(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
 
     (void)state;
     say(&c, "{\"jsonrpc\":\"2.0\",\"method\":\"news\"}\n\n" STOP); /* what it does not know it passes over */
     while (atomic_load(&stops) == 0)
         clock_sleep_ns(MS);
-    link_skipped(l, 1);
+    uplink_skipped(l, 1);
     expect(&c, "skipped");
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
@@ -582,13 +583,13 @@ static void test_daemon_that_does_not_read_costs_nothing(void **state)
 {
     enum { MANY = 50000 };
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     uint64_t last = 0;
     int n = 0;
 
     (void)state;
     for (uint64_t step = 1; step <= MANY; step++)
-        link_skipped(l, step); /* would hang here if it waited */
+        uplink_skipped(l, step); /* would hang here if it waited */
     while (last < MANY) {
         expect(&c, "skipped");
         assert_true(field(&c, "step") > last);
@@ -596,7 +597,7 @@ static void test_daemon_that_does_not_read_costs_nothing(void **state)
         n++;
     }
     assert_true(n < MANY);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
@@ -605,34 +606,34 @@ static void test_resumed_is_said_to_a_daemon_that_reads_late(void **state)
 {
     enum { MANY = 20000 };
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
 
     (void)state;
     for (uint64_t step = 1; step <= 2 * MANY; step++) {
         if (step == MANY)
-            link_resumed(l, 7, false);
-        link_skipped(l, step);
+            uplink_resumed(l, 7, false);
+        uplink_skipped(l, step);
     }
     expect_later(&c, "resumed");
     assert_int_equal(field(&c, "step"), 7);
     do
         expect(&c, "skipped");
     while (field(&c, "step") < 2 * MANY);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_only_the_last_evaluations_are_kept(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     struct handover h;
 
     (void)state;
     for (uint64_t step = 1; step <= 70; step++)
-        link_history_eval(l, step, 1, 0.5);
+        uplink_history_eval(l, step, 1, 0.5);
     for (uint64_t step = 1; step <= 1000; step++)
-        link_history_step(l, step, 1);
+        uplink_history_step(l, step, 1);
     start_handover(&h, l);
     expect_later(&c, "outcome");
     const struct json *evals = json_get(c.m.params, "evals"), *points = json_get(c.m.params, "curve");
@@ -643,7 +644,7 @@ static void test_only_the_last_evaluations_are_kept(void **state)
     assert_in_range(json_array_size(points), 128, 256);
     say(&c, ANSWER(2));
     assert_int_equal(end_handover(&h), 0);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
@@ -652,12 +653,12 @@ static void test_only_the_last_evaluations_are_kept(void **state)
 static void test_reconnect_tells_where_the_job_stands(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
 
     (void)state;
-    link_planned(l, "{\"parameters\":1}");
+    uplink_planned(l, "{\"parameters\":1}");
     post_progress(l, 1);
-    link_eval(l, 1, 0.5, 1);
+    uplink_eval(l, 1, 0.5, 1);
     expect_later(&c, "eval");
     stop_daemon();
     conn_close(&c);
@@ -666,7 +667,7 @@ static void test_reconnect_tells_where_the_job_stands(void **state)
     start_daemon();             /* another inode */
     conn_open(&c);
     expect_hello(&c, "running");
-    link_checkpoint(l, 300);
+    uplink_checkpoint(l, 300);
     say(&c, ANSWER(1));
     expect(&c, "planned");
     expect_text(&c, NULL, "{\"parameters\":1}");
@@ -676,14 +677,14 @@ static void test_reconnect_tells_where_the_job_stands(void **state)
     expect(&c, "progress");
     assert_int_equal(field(&c, "step"), 300);
     expect(&c, "checkpoint");
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_daemon_that_does_not_want_the_running_worker_stops_it(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     struct err err = {0};
 
     (void)state;
@@ -694,11 +695,11 @@ static void test_daemon_that_does_not_want_the_running_worker_stops_it(void **st
     while (atomic_load(&stops) == 0)
         clock_sleep_ns(MS);
     post_progress(l, 1); /* still harmless */
-    link_checkpoint(l, 1);
-    assert_int_equal(link_outcome(l, "\"state\":\"stopped\"", 1, &err), -ENOENT);
+    uplink_checkpoint(l, 1);
+    assert_int_equal(uplink_outcome(l, "\"state\":\"stopped\"", 1, &err), -ENOENT);
     assert_string_equal(err.msg, "go away");
     assert_false(next(&c));
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
@@ -707,7 +708,7 @@ static void test_daemon_that_does_not_want_the_running_worker_stops_it(void **st
 static void test_outcome_comes_last_and_waits_for_its_answer(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     struct handover h;
 
     (void)state;
@@ -724,14 +725,14 @@ static void test_outcome_comes_last_and_waits_for_its_answer(void **state)
         "{\"state\":\"done\",\"exit\":0,\"curve\":[[6,0.166667],[7,0.142857]],\"evals\":[],\"step\":7}");
     say(&c, STOP ANSWER(2));
     assert_int_equal(end_handover(&h), 0);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_outcome_is_said_again_to_a_new_daemon(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     struct handover h;
 
     (void)state;
@@ -750,23 +751,23 @@ static void test_outcome_is_said_again_to_a_new_daemon(void **state)
     expect_later(&c, "outcome");
     say(&c, ANSWER(2));
     assert_int_equal(end_handover(&h), 0);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 
 static void test_outcome_that_nobody_takes_is_given_up(void **state)
 {
     struct conn c;
-    struct link *l = open_running(&quiet, &c);
+    struct uplink *l = open_running(&quiet, &c);
     struct handover h;
 
     (void)state;
     start_handover(&h, l);
     expect_later(&c, "outcome");
     atomic_fetch_add(&ahead_ns, 2 * HOUR);
-    link_skipped(l, 1); /* so that it looks at the clock */
+    uplink_skipped(l, 1); /* so that it looks at the clock */
     assert_int_equal(end_handover(&h), -ETIMEDOUT);
-    link_close(l);
+    uplink_close(l);
     conn_close(&c);
 }
 

@@ -69,7 +69,7 @@ static void bench(uint32_t layers, uint32_t micros, uint32_t devices)
         if (plan_build(&r, "auto", &order, &c.knobs, prof, &p, &need, &err) < 0 || p == NULL)
             abort();
         double built = cpu_ms();
-        struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 3, prof, &m);
+        struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, &m);
         double simulated = cpu_ms();
         if (plan_verify(p, g, NULL, &m, NULL, &err) < 0)
             abort();
