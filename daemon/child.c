@@ -28,7 +28,7 @@ static void become(char *const argv[], int out, int failed)
 }
 
 /* 0, or a negative errno: of fork, or of the child's exec. */
-static int start(char *const argv[], int out, pid_t *ret)
+static int start_child(char *const argv[], int out, pid_t *ret)
 {
     int failed[2], code = 0;
     if (pipe2(failed, O_CLOEXEC) < 0)
@@ -77,7 +77,7 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     *ret_exit = CHILD_NOT_RUN;
     if (pipe2(out, O_CLOEXEC) < 0)
         return err_set(err, -errno, "no pipe: %s", strerror(errno));
-    int r = start(argv, out[1], &pid);
+    int r = start_child(argv, out[1], &pid);
     close(out[1]);
     if (r < 0) {
         close(out[0]);

@@ -60,7 +60,7 @@ static const char usage[] =
     "once.\n"
     "SIGUSR2: end and leave the workers running; the next tuttid adopts them (for upgrades).\n";
 
-enum option_id {
+enum daemon_option {
     OPT_ACCEPT_OLDER_STATE = 256,
     OPT_BACKEND,
     OPT_DEVICES,
@@ -347,7 +347,7 @@ static void fill_in(struct config *c)
             files.rlim_cur > 2 * SPARE_DESCRIPTORS ? files.rlim_cur - SPARE_DESCRIPTORS : SPARE_DESCRIPTORS;
 }
 
-static int refuse(int id, char **argv, struct err *err)
+static int refuse_word(int id, char **argv, struct err *err)
 {
     const char *word = argv[optind - 1], *names[sizeof options / sizeof options[0]], *near;
     int n = 0;
@@ -382,7 +382,7 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
             print_text(STDOUT_FILENO, text, strlen(text));
             return 1;
         }
-        r = id == '?' || id == ':' ? refuse(id, argv, err) : parse_option(id, optarg, &w, ret, err);
+        r = id == '?' || id == ':' ? refuse_word(id, argv, err) : parse_option(id, optarg, &w, ret, err);
     }
     if (r == 0 && optind < argc)
         r = err_set(err, -EINVAL, "unexpected argument \"%s\"; see tuttid --help", argv[optind]);

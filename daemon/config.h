@@ -17,7 +17,7 @@ struct config {
     char backend[8];        /* "auto", "cpu", "cuda"; "": not said */
     char machine[PATH_MAX]; /* a topology file, which the worker program reads; "": none */
     bool devices_given;     /* n_devices is from the command line */
-    /* What was not given is settled by offer_make. */
+    /* What was not given is settled by inventory_make. */
     uint32_t n_devices; /* 0: auto, a job gets what it asks for */
     uint64_t device_bytes, host_bytes;
     int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */

@@ -3,12 +3,12 @@
  *
  *     main.c      starts and ends it: options, locks, signals
  *     notify.c    tells the service manager
- *     offer.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
- *     look.c      looks at the devices again, while it runs
+ *     inventory.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
+ *     reprobe.c      looks at the devices again, while it runs
  *     sockets.c   listens, also after somebody removed a socket      lock.c    one daemon a directory
- *     peer.c      a connection that speaks lines: limits, deadlines, back-pressure
+ *     connection.c      a connection that speaks lines: limits, deadlines, back-pressure
  *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
- *     heavy.c     large lines, parsed in the pool, users in turn   users.c   names of users, looked up in the pool
+ *     fair_pool.c     large lines, parsed in the pool, users in turn   users.c   names of users, looked up in the pool
  *     quota.c     what one user may take: bytes of state, submits a second (pure)
  *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
  *     state.c     what is durable: SQLite, group commit in the pool
@@ -33,7 +33,7 @@
 struct backup_copy;
 struct events;
 struct jobs;
-struct look;
+struct reprobe;
 struct quota;
 struct server;
 struct sockets;
@@ -44,7 +44,7 @@ struct workers;
 struct daemon {
     uv_loop_t *loop;
     struct config config;
-    struct offer offer;
+    struct inventory inventory;
     struct state *state;
     struct jobs *jobs;
     struct events *events;
@@ -54,9 +54,9 @@ struct daemon {
     struct backup_copy *backup; /* verb_backup.c; NULL: none was asked for yet */
     struct quota *quota;
     struct users *users;
-    struct look *look;               /* under way; NULL: none */
-    uint64_t looked_ms;              /* when the devices were last looked at; loop clock */
-    uint32_t look_failure;           /* checksum of why the last look failed; 0: it did not */
+    struct reprobe *reprobe;         /* under way; NULL: none */
+    uint64_t probed_ms;              /* when the devices were last looked at; loop clock */
+    uint32_t reprobe_failure;        /* checksum of why the last look failed; 0: it did not */
     uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
     struct health health[DEVICE_MAX];
     struct launch_pause pause; /* workers cannot be started at the moment */

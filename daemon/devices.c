@@ -30,8 +30,8 @@ struct queue_machine devices_machine(const struct daemon *d)
         .device_bytes = c->device_bytes,
         .host_bytes = c->host_bytes,
         .device_job = d->device_job,
-        .each_bytes = d->offer.real ? d->offer.each_bytes : NULL,
-        .one_job = d->offer.real && c->private_fd >= 0,
+        .each_bytes = d->inventory.real ? d->inventory.each_bytes : NULL,
+        .one_job = d->inventory.real && c->private_fd >= 0,
     };
     for (uint32_t i = 0; i < c->n_devices; i++)
         m.use[i] = use_of(&d->health[i], daemon_now_ms(d));
@@ -41,8 +41,8 @@ struct queue_machine devices_machine(const struct daemon *d)
 struct queue_machine devices_at_best(const struct daemon *d)
 {
     struct queue_machine m = devices_machine(d);
-    if (d->offer.real)
-        m.each_bytes = d->offer.most_bytes;
+    if (d->inventory.real)
+        m.each_bytes = d->inventory.most_bytes;
     return m;
 }
 
@@ -59,9 +59,9 @@ bool devices_rest(const struct daemon *d)
 /* The device of the job's lease with this number of the backend's; NULL: none. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
-    for (uint32_t i = 0; d->offer.real && i < j->lease.n_devices; i++) {
+    for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
         *ret_device = j->lease.devices[i];
-        if (*ret_device < d->config.n_devices && d->offer.topology.devices[*ret_device].index == index)
+        if (*ret_device < d->config.n_devices && d->inventory.topology.devices[*ret_device].index == index)
             return &d->health[*ret_device];
     }
     return NULL;
@@ -75,8 +75,8 @@ void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const 
         return;
     health_error(h, j->id, reason, daemon_now_ms(d), clock_wall_ns() / 1000000, d->config.restart_delay_ms);
     log_warning("device %" PRIu32 " (%s) is %s, errors in a row: %" PRIu32 ", of job %" PRIu64 ": %s", device,
-                d->offer.topology.devices[device].name, health_state_names[health_state(h)], h->errors, j->id,
-                h->reason);
+                d->inventory.topology.devices[device].name, health_state_names[health_state(h)], h->errors,
+                j->id, h->reason);
 }
 
 void devices_praise(struct daemon *d, const struct job *j)
@@ -93,7 +93,7 @@ void devices_praise(struct daemon *d, const struct job *j)
 /* "device 1 (NVIDIA A100) is out of service (3 errors, the last: ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {
-    const struct device_info *info = &d->offer.topology.devices[device];
+    const struct device_info *info = &d->inventory.topology.devices[device];
     const struct health *h = &d->health[device];
     strbuf_addf(b, "device %" PRIu32, device);
     if (info->name[0] != '\0')
@@ -103,7 +103,7 @@ static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf 
         return;
     }
     strbuf_add(b, " has ");
-    strbuf_add_bytes(b, d->offer.real ? d->offer.each_bytes[device] : d->config.device_bytes);
+    strbuf_add_bytes(b, d->inventory.real ? d->inventory.each_bytes[device] : d->config.device_bytes);
     strbuf_add(b, " for jobs");
 }
 
@@ -131,8 +131,8 @@ static void say_stuck(const struct daemon *d, const struct queue_machine *m, str
 
 void devices_find_stuck(struct daemon *d, const struct queue_machine *m)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++) {
-        struct job *j = d->jobs->all.at[i];
+    for (size_t i = 0; i < d->jobs->live.n; i++) {
+        struct job *j = d->jobs->live.at[i];
         if (j->state == JOB_QUEUED && j->worker == NULL && queue_stuck(&j->ask, m))
             say_stuck(d, m, j);
         else if (j->stuck != NULL)
@@ -144,15 +144,15 @@ void devices_find_stuck(struct daemon *d, const struct queue_machine *m)
 
 bool devices_change(const struct daemon *d)
 {
-    return d->offer.real && !d->offer.from_file;
+    return d->inventory.real && !d->inventory.from_file;
 }
 
-#define LOOK_DELAYS 10 /* restart delays between two looks while jobs wait for devices: 10 s */
+#define REPROBE_DELAYS 10 /* restart delays between two looks while jobs wait for devices: 10 s */
 
 static bool somebody_is_stuck(const struct daemon *d)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++)
-        if (d->jobs->all.at[i]->stuck != NULL)
+    for (size_t i = 0; i < d->jobs->live.n; i++)
+        if (d->jobs->live.at[i]->stuck != NULL)
             return true;
     return false;
 }
@@ -166,33 +166,34 @@ static uint64_t idle_devices(const struct daemon *d)
     return devices;
 }
 
-int devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d),
-                       struct err *err)
+int devices_reprobe_first(struct daemon *d, const struct job *next, void (*reprobed)(struct daemon *d),
+                          struct err *err)
 {
-    uint64_t age = daemon_now_ms(d) - d->looked_ms, delay = d->config.restart_delay_ms;
+    uint64_t age = daemon_now_ms(d) - d->probed_ms, delay = d->config.restart_delay_ms;
     uint64_t idle = idle_devices(d);
     if (!devices_change(d) || d->stopping)
         return 0;
-    if (look_under_way(d))
+    if (reprobe_under_way(d))
         return 1;
-    if ((next == NULL || age < delay) && (age < LOOK_DELAYS * delay || !somebody_is_stuck(d)))
+    if ((next == NULL || age < delay) && (age < REPROBE_DELAYS * delay || !somebody_is_stuck(d)))
         return 0;
     if (idle == 0) {
-        d->looked_ms = daemon_now_ms(d);
+        d->probed_ms = daemon_now_ms(d);
         return 0;
     }
-    int r = look_start(d, idle, looked, err);
+    int r = reprobe_start(d, idle, reprobed, err);
     if (r == 0)
-        d->looked_ms = daemon_now_ms(d);
+        d->probed_ms = daemon_now_ms(d);
     return r < 0 ? r : 1;
 }
 
-void devices_looked(struct daemon *d)
+void devices_reprobed(struct daemon *d)
 {
-    d->looked_ms = daemon_now_ms(d);
+    d->probed_ms = daemon_now_ms(d);
     for (uint32_t i = 0; i < d->config.n_devices; i++) {
         struct health *h = &d->health[i];
-        if (d->device_job[i] != 0 || d->offer.each_bytes[i] == 0 || !health_may_return(h, daemon_now_ms(d)))
+        if (d->device_job[i] != 0 || d->inventory.each_bytes[i] == 0 ||
+            !health_may_return(h, daemon_now_ms(d)))
             continue;
         health_return(h);
         log_info("device %" PRIu32 " answers a probe: it is suspect, no longer failed", i);

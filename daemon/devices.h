@@ -17,8 +17,8 @@ bool devices_change(const struct daemon *d);
 /* Looks at the devices when it is time to: before `next` (may be NULL) is started, or because jobs wait for memory or
  * for a device that failed. Returns 1 when a look is under way: no job may be started until `looked` is called. Returns
  * 0 when no look is needed, or a negative errno when the look could not be started. */
-int devices_look_first(struct daemon *d, const struct job *next, void (*looked)(struct daemon *d),
-                       struct err *err);
+int devices_reprobe_first(struct daemon *d, const struct job *next, void (*reprobed)(struct daemon *d),
+                          struct err *err);
 
 /* The job's worker says that the device with this number of the backend's broke under it. Numbers that are not of
  * the job's lease are ignored. */
@@ -33,6 +33,6 @@ bool devices_rest(const struct daemon *d);
 void devices_find_stuck(struct daemon *d, const struct queue_machine *m);
 
 /* A look has ended: failed devices that it found in order, and that have rested, come back. */
-void devices_looked(struct daemon *d);
+void devices_reprobed(struct daemon *d);
 
 #endif

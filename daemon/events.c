@@ -14,7 +14,7 @@
 #define SEQ_BLOCK  (1u << 20) /* numbers that are reserved at once; unused ones are skipped after a restart */
 #define READ_LIMIT 256
 
-struct event {
+struct ring_event {
     uint64_t seq, job;
     char *line; /* NULL: there was no memory for it; watchers get a gap */
     size_t bytes;
@@ -33,9 +33,9 @@ struct keeping {
 
 struct events {
     struct daemon *daemon;
-    struct event ring[EVENTS_KEPT];  /* of number s: ring[s % EVENTS_KEPT] */
-    uint64_t first, next;            /* numbers in the ring: [first, next) */
-    struct keeping *oldest, *newest; /* not settled */
+    struct ring_event ring[EVENTS_KEPT]; /* of number s: ring[s % EVENTS_KEPT] */
+    uint64_t first, next;                /* numbers in the ring: [first, next) */
+    struct keeping *oldest, *newest;     /* not settled */
     uint64_t visible;  /* all below may be shown; before `first` when the ring turns faster than the disk */
     uint64_t reserved; /* no number at or above may be given out */
     struct watcher watchers; /* head of a ring */
@@ -72,7 +72,7 @@ uint64_t events_newest(const struct events *e)
     return e->visible - 1;
 }
 
-static struct event *at(struct events *e, uint64_t seq)
+static struct ring_event *at(struct events *e, uint64_t seq)
 {
     return &e->ring[seq % EVENTS_KEPT];
 }
@@ -114,15 +114,15 @@ static int make_line(struct events *e, uint64_t job, const char *event, const ch
 }
 
 /* Gives the next number to an event. The ring owns the line from now on. */
-static struct event *append(struct events *e, uint64_t job, const struct strbuf *line)
+static struct ring_event *append(struct events *e, uint64_t job, const struct strbuf *line)
 {
     reserve_more(e);
     uint64_t seq = e->next++;
-    struct event *slot = at(e, seq);
+    struct ring_event *slot = at(e, seq);
     if (seq - e->first == EVENTS_KEPT)
         e->first++;
     free(slot->line);
-    *slot = (struct event){seq, job, line->at, line->n, false};
+    *slot = (struct ring_event){seq, job, line->at, line->n, false};
     return slot;
 }
 
@@ -151,7 +151,7 @@ static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
     struct events *e = k->events;
-    struct event *slot = at(e, k->seq);
+    struct ring_event *slot = at(e, k->seq);
     if (slot->seq == k->seq)
         slot->dropped = status < 0;
     k->settled = true;
@@ -178,7 +178,7 @@ int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const 
         return -ENOMEM;
     }
     struct keeping *k = xcalloc(1, sizeof *k);
-    struct event *slot = append(e, job, &line);
+    struct ring_event *slot = append(e, job, &line);
     *k = (struct keeping){.events = e, .seq = slot->seq, .done = done, .ctx = ctx};
     if (e->oldest == NULL)
         e->oldest = k;
@@ -243,7 +243,7 @@ void events_pump(struct events *e, struct watcher *w)
             catch_up(e, w);
             return;
         }
-        const struct event *event = at(e, w->next++);
+        const struct ring_event *event = at(e, w->next++);
         if (event->dropped || (w->job != 0 && event->job != 0 && w->job != event->job))
             continue;
         if (event->line != NULL)

@@ -1,4 +1,4 @@
-/* What this daemon hands out. See offer.h.
+/* What this daemon hands out. See inventory.h.
  *
  * --devices or --device-memory alone mean virtual cpu devices, on a machine with GPUs too: whoever makes up devices wants
  * those. Otherwise the probe decides. When it fails and nobody insisted on a backend, the daemon serves cpu devices and
@@ -31,7 +31,7 @@ static uint64_t half_of_memory(void)
 
 /* ---- virtual devices ---- */
 
-static void offer_virtual(struct config *c, const char *why, struct offer *ret)
+static void inventory_virtual(struct config *c, const char *why, struct inventory *ret)
 {
     snprintf(ret->backend, sizeof ret->backend, "cpu");
     snprintf(ret->reason, sizeof ret->reason, "%s", why);
@@ -47,7 +47,7 @@ static void offer_virtual(struct config *c, const char *why, struct offer *ret)
 
 /* ---- what the probe says ---- */
 
-int offer_parse_probe(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err)
+int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err)
 {
     struct json *doc = NULL;
     int r = json_parse(text, bytes, "the probe", false, &doc, NULL);
@@ -67,7 +67,7 @@ int offer_parse_probe(const char *text, size_t bytes, int exit, struct offer *re
     return r;
 }
 
-void offer_probe_command(const struct config *c, const char *only, const char *ret[OFFER_PROBE_WORDS])
+void inventory_probe_command(const struct config *c, const char *only, const char *ret[INVENTORY_PROBE_WORDS])
 {
     int n = 0;
     ret[n++] = c->worker_program;
@@ -89,15 +89,15 @@ void offer_probe_command(const struct config *c, const char *only, const char *r
 }
 
 /* *ret_ran: the probe ran, whatever became of it. */
-static int run_probe(const struct config *c, struct offer *ret, bool *ret_ran, struct err *err)
+static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
-    const char *argv[OFFER_PROBE_WORDS];
+    const char *argv[INVENTORY_PROBE_WORDS];
     struct strbuf out = {0};
     int exit = 0;
-    offer_probe_command(c, NULL, argv);
+    inventory_probe_command(c, NULL, argv);
     int r = child_collect((char *const *)argv, PROBE_MS, &out, &exit, err);
     if (r == 0)
-        r = offer_parse_probe(out.at, out.n, exit, ret, err);
+        r = inventory_parse_probe(out.at, out.n, exit, ret, err);
     *ret_ran = exit != CHILD_NOT_RUN;
     strbuf_finish(&out);
     return r;
@@ -105,14 +105,14 @@ static int run_probe(const struct config *c, struct offer *ret, bool *ret_ran, s
 
 /* ---- real devices ---- */
 
-static void set_bytes(struct offer *o, uint32_t device, uint64_t usable)
+static void set_bytes(struct inventory *o, uint32_t device, uint64_t usable)
 {
     o->each_bytes[device] = o->limit_bytes > 0 && o->limit_bytes < usable ? o->limit_bytes : usable;
     if (o->most_bytes[device] < o->each_bytes[device])
         o->most_bytes[device] = o->each_bytes[device];
 }
 
-static int offer_real(struct config *c, struct offer *o, struct err *err)
+static int inventory_real(struct config *c, struct inventory *o, struct err *err)
 {
     const struct topology *t = &o->topology;
     if (c->devices_given && c->n_devices > t->n_devices)
@@ -137,7 +137,7 @@ static int offer_real(struct config *c, struct offer *o, struct err *err)
     return 0;
 }
 
-void offer_count_own(struct offer *o, uint32_t device)
+void inventory_count_own(struct inventory *o, uint32_t device)
 {
     uint64_t reserve = topology_reserve_bytes(o->topology.backend);
     if (!o->real || o->from_file || device >= o->topology.n_devices)
@@ -153,7 +153,7 @@ static bool same_device(const struct device_info *a, const struct device_info *b
     return a->uuid[0] != '\0' || b->uuid[0] != '\0' ? strcmp(a->uuid, b->uuid) == 0 : a->index == b->index;
 }
 
-static bool was_asked(const struct offer *o, uint64_t devices, uint32_t index)
+static bool was_asked(const struct inventory *o, uint64_t devices, uint32_t index)
 {
     for (uint32_t i = 0; i < o->n_devices; i++)
         if (devices >> i & 1 && o->topology.devices[i].index == index)
@@ -161,7 +161,7 @@ static bool was_asked(const struct offer *o, uint64_t devices, uint32_t index)
     return false;
 }
 
-static void tell_change(const struct offer *o, uint32_t device, uint64_t before)
+static void tell_change(const struct inventory *o, uint32_t device, uint64_t before)
 {
     struct strbuf b = {0};
     if (o->each_bytes[device] == before)
@@ -171,9 +171,9 @@ static void tell_change(const struct offer *o, uint32_t device, uint64_t before)
     strbuf_finish(&b);
 }
 
-void offer_refresh(struct offer *o, uint64_t devices, const struct topology *now)
+void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    const struct offer before = *o; /* numbers may change below */
+    const struct inventory before = *o; /* numbers may change below */
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
         uint32_t k = 0;
@@ -199,14 +199,15 @@ static bool insisted(const struct config *c)
     return c->machine[0] != '\0' || (c->backend[0] != '\0' && strcmp(c->backend, "auto") != 0);
 }
 
-int offer_make(struct config *c, struct offer *ret, struct err *err)
+int inventory_make(struct config *c, struct inventory *ret, struct err *err)
 {
     struct err why = {0};
     char text[sizeof why], reason[sizeof ret->reason];
     bool made_up = c->devices_given || c->device_bytes > 0, ran;
-    *ret = (struct offer){0};
+    *ret = (struct inventory){0};
     if (c->machine[0] == '\0' && (strcmp(c->backend, "cpu") == 0 || (c->backend[0] == '\0' && made_up))) {
-        offer_virtual(c, c->backend[0] == '\0' ? "virtual devices were asked for" : "it was asked for", ret);
+        inventory_virtual(c, c->backend[0] == '\0' ? "virtual devices were asked for" : "it was asked for",
+                          ret);
         return 0;
     }
     int r = run_probe(c, ret, &ran, &why);
@@ -226,20 +227,20 @@ int offer_make(struct config *c, struct offer *ret, struct err *err)
         snprintf(reason, sizeof reason, "%s", ret->reason);
     }
     if (r == 0 && ret->topology.n_devices > 0)
-        return offer_real(c, ret, err);
-    offer_virtual(c, reason, ret);
+        return inventory_real(c, ret, err);
+    inventory_virtual(c, reason, ret);
     return 0;
 }
 
 /* ---- telling ---- */
 
-static void add_backend(const struct offer *o, struct strbuf *b)
+static void add_backend(const struct inventory *o, struct strbuf *b)
 {
     strbuf_add(b, "\"backend\":");
     strbuf_add_json(b, o->backend);
 }
 
-void offer_add_json(const struct offer *o, struct strbuf *b)
+void inventory_add_json(const struct inventory *o, struct strbuf *b)
 {
     add_backend(o, b);
     strbuf_add(b, ",\"backend_reason\":");
@@ -255,7 +256,7 @@ void offer_add_json(const struct offer *o, struct strbuf *b)
     topology_to_json(&t, b);
 }
 
-void offer_add_lease(const struct offer *o, const uint32_t *devices, uint32_t n, struct strbuf *b)
+void inventory_add_lease(const struct inventory *o, const uint32_t *devices, uint32_t n, struct strbuf *b)
 {
     add_backend(o, b);
     if (o->real) {

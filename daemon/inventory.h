@@ -1,6 +1,6 @@
 /* What this daemon hands out: virtual cpu devices, or those that `tutti-worker --probe` found, or that a topology file
  * names. The daemon itself never touches a device: it believes the probe, a child that ends before the loop starts, and
- * others later (look.h). Loop thread only; const after start, but for offer_count_own and offer_refresh.
+ * others later (reprobe.h). Loop thread only; const after start, but for inventory_count_own and inventory_refresh.
  */
 #ifndef DAEMON_INVENTORY_H
 #define DAEMON_INVENTORY_H
@@ -10,7 +10,7 @@
 #include "daemon/config.h"
 #include "scheduler/topology.h"
 
-struct offer {
+struct inventory {
     char backend[16];   /* "cpu" */
     char reason[832];   /* why this one */
     uint32_t n_devices; /* real: that are handed out, the first of the topology */
@@ -23,24 +23,25 @@ struct offer {
 };
 
 /* Decides, and settles the numbers that the command line left open: n_devices, device_bytes, host_bytes. Blocks. */
-int offer_make(struct config *c, struct offer *ret, struct err *err);
+int inventory_make(struct config *c, struct inventory *ret, struct err *err);
 
-#define OFFER_PROBE_WORDS 10
+#define INVENTORY_PROBE_WORDS 10
 /* The words of a probe, NULL at the end. `only`: as the option; NULL: all devices. They point into both. */
-void offer_probe_command(const struct config *c, const char *only, const char *ret[OFFER_PROBE_WORDS]);
+void inventory_probe_command(const struct config *c, const char *only,
+                             const char *ret[INVENTORY_PROBE_WORDS]);
 /* What a probe printed and how it ended: backend, reason and topology. */
-int offer_parse_probe(const char *text, size_t bytes, int exit, struct offer *ret, struct err *err);
+int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err);
 /* These devices (bit i: device i) were looked at again. One that is not there any more has nothing; one that has another
  * number now, because the driver counts anew, gets that. */
-void offer_refresh(struct offer *o, uint64_t devices, const struct topology *now);
+void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
 /* A worker of an earlier daemon has the device: what the probe saw in use there was, or may have been, ours. */
-void offer_count_own(struct offer *o, uint32_t device);
+void inventory_count_own(struct inventory *o, uint32_t device);
 
 /* "backend":...,"backend_reason":...,["machine":...]: members of a JSON object, without a comma around. The machine: what
  * is handed out, as a topology. */
-void offer_add_json(const struct offer *o, struct strbuf *b);
+void inventory_add_json(const struct inventory *o, struct strbuf *b);
 /* The same for the lease of a worker: backend, the devices' numbers, the topology where workers shall not look. */
-void offer_add_lease(const struct offer *o, const uint32_t *devices, uint32_t n, struct strbuf *b);
+void inventory_add_lease(const struct inventory *o, const uint32_t *devices, uint32_t n, struct strbuf *b);
 
 #endif

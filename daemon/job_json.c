@@ -109,11 +109,11 @@ void job_status_json(const struct job *j, struct strbuf *b)
     add_double(b, "loss", j->loss);
     add_double(b, "samples_per_s", j->samples_per_s);
     if (job_ended(j)) {
-        add_json(b, "planned", j->live.planned);
-        add_json(b, "progress", j->live.progress);
-        add_json(b, "report", j->live.report);
-        add_json(b, "curve", j->live.curve);
-        add_json(b, "evals", j->live.evals);
+        add_json(b, "planned", j->said.planned);
+        add_json(b, "progress", j->said.progress);
+        add_json(b, "report", j->said.report);
+        add_json(b, "curve", j->said.curve);
+        add_json(b, "evals", j->said.evals);
     }
     strbuf_add(b, "}");
 }
@@ -322,8 +322,8 @@ static const char *reason_of(const struct jobs *jobs, const struct job *j)
         return jobs->daemon->pause.reason;
     if (j->state == JOB_QUEUED && j->stuck != NULL)
         return j->stuck;
-    if (j->state == JOB_RUNNING && j->reason[0] == '\0' && j->live.planning != NULL)
-        return j->live.planning;
+    if (j->state == JOB_RUNNING && j->reason[0] == '\0' && j->said.planning != NULL)
+        return j->said.planning;
     if (j->state != JOB_QUEUED || j->reason[0] != '\0')
         return j->reason;
     return j->worker != NULL ? "starting" : "waits for devices";
@@ -399,7 +399,7 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
     /* Of a job that ended, what its worker said is in the status on disk. */
     struct json *status = j->archived ? parse(b, disk->status) : NULL;
     char *planned_text = status != NULL ? member(b, status, "planned") : NULL;
-    struct json *planned = parse(b, status != NULL ? planned_text : j->live.planned);
+    struct json *planned = parse(b, status != NULL ? planned_text : j->said.planned);
     char path[PATH_MAX + 64];
     struct stat st;
     launch_log_path(&jobs->daemon->config, j->id, path, sizeof path);
@@ -415,10 +415,10 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
         add_member(b, "curve", status, "curve");
         add_member(b, "evals", status, "evals");
     } else {
-        add_fitting(b, "progress", j->live.progress);
-        add_fitting(b, "report", j->live.report);
-        add_fitting(b, "curve", j->live.curve);
-        add_fitting(b, "evals", j->live.evals);
+        add_fitting(b, "progress", j->said.progress);
+        add_fitting(b, "report", j->said.report);
+        add_fitting(b, "curve", j->said.curve);
+        add_fitting(b, "evals", j->said.evals);
     }
     add_member(b, "plan", planned, "plan");
     add_member(b, "resolved", planned, "resolved");

@@ -37,22 +37,22 @@ void job_set_text(char **text, const char *to)
     *text = copy;
 }
 
-static void free_live(struct job *j)
+static void forget_said(struct job *j)
 {
-    free(j->live.planned);
-    free(j->live.planning);
-    free(j->live.progress);
-    free(j->live.curve);
-    free(j->live.evals);
-    free(j->live.report);
-    j->live = (struct job_live){0};
+    free(j->said.planned);
+    free(j->said.planning);
+    free(j->said.progress);
+    free(j->said.curve);
+    free(j->said.evals);
+    free(j->said.report);
+    j->said = (struct job_said){0};
 }
 
 void job_destroy(struct job *j)
 {
     if (j == NULL)
         return;
-    free_live(j);
+    forget_said(j);
     free(j->key);
     free(j->name);
     free(j->user);
@@ -76,9 +76,9 @@ void jobs_destroy(struct jobs *jobs)
 {
     if (jobs == NULL)
         return;
-    for (size_t i = 0; i < jobs->all.n; i++)
-        job_destroy(jobs->all.at[i]);
-    vec_free(&jobs->all);
+    for (size_t i = 0; i < jobs->live.n; i++)
+        job_destroy(jobs->live.at[i]);
+    vec_free(&jobs->live);
     free(jobs);
 }
 
@@ -86,10 +86,10 @@ void jobs_destroy(struct jobs *jobs)
 
 size_t jobs_after(const struct jobs *jobs, uint64_t id)
 {
-    size_t low = 0, high = jobs->all.n;
+    size_t low = 0, high = jobs->live.n;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (jobs->all.at[mid]->id <= id)
+        if (jobs->live.at[mid]->id <= id)
             low = mid + 1;
         else
             high = mid;
@@ -99,15 +99,15 @@ size_t jobs_after(const struct jobs *jobs, uint64_t id)
 
 struct job *jobs_find(const struct jobs *jobs, uint64_t id)
 {
-    size_t i = id > 0 ? jobs_after(jobs, id - 1) : jobs->all.n;
-    return i < jobs->all.n && jobs->all.at[i]->id == id ? jobs->all.at[i] : NULL;
+    size_t i = id > 0 ? jobs_after(jobs, id - 1) : jobs->live.n;
+    return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
 /* Among live jobs; the newest first: a retry follows its submit. The state finds the key of a job that has ended. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
-    for (size_t i = jobs->all.n; i-- > 0;) {
-        struct job *j = jobs->all.at[i];
+    for (size_t i = jobs->live.n; i-- > 0;) {
+        struct job *j = jobs->live.at[i];
         if (j->key != NULL && j->uid == uid && strcmp(j->key, key) == 0)
             return j;
     }
@@ -122,9 +122,9 @@ uint64_t jobs_count(const struct jobs *jobs, enum job_state state)
 size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids)
 {
     VEC(uint64_t) ids = {0};
-    for (size_t i = 0; i < jobs->all.n; i++)
-        if (job_ended(jobs->all.at[i]))
-            vec_push(&ids, jobs->all.at[i]->id);
+    for (size_t i = 0; i < jobs->live.n; i++)
+        if (job_ended(jobs->live.at[i]))
+            vec_push(&ids, jobs->live.at[i]->id);
     *ret_ids = ids.at;
     return ids.n;
 }
@@ -133,7 +133,7 @@ size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids)
 
 static void insert(struct jobs *jobs, struct job *j)
 {
-    vec_push(&jobs->all, j); /* ids ascend */
+    vec_push(&jobs->live, j); /* ids ascend */
     j->table = jobs;
     jobs->n_in[j->state]++;
     if (j->id >= jobs->next_id)
@@ -156,8 +156,8 @@ static void release(struct jobs *jobs, struct job *j)
 static void withdraw(struct jobs *jobs, struct job *j)
 {
     size_t i = jobs_after(jobs, j->id - 1);
-    memmove(&jobs->all.at[i], &jobs->all.at[i + 1], (jobs->all.n - i - 1) * sizeof *jobs->all.at);
-    jobs->all.n--;
+    memmove(&jobs->live.at[i], &jobs->live.at[i + 1], (jobs->live.n - i - 1) * sizeof *jobs->live.at);
+    jobs->live.n--;
     jobs->n_in[j->state]--;
     release(jobs, j);
     job_destroy(j);
@@ -378,7 +378,7 @@ static void saved(void *ctx, int status)
     /* The save that told of the end is on disk. An earlier save, under way when the job ended, does not count. */
     if (s->ended) {
         s->job->archived = true;
-        free_live(s->job);
+        forget_said(s->job);
         release(s->jobs, s->job);
     }
     s->job->saves--;

@@ -57,7 +57,7 @@ struct job_process {
 };
 
 /* What a worker said last; JSON texts, NULL when it said nothing. */
-struct job_live {
+struct job_said {
     char *planned, *progress, *curve, *evals, *report;
     char *planning; /* plain text, for people; NULL unless the worker is planning */
 };
@@ -99,7 +99,7 @@ struct job {
     uint64_t not_before_ms; /* restart after a failure: loop clock; 0: at once */
     char *
         stuck; /* why the job could not start even if every running job ended: which devices are withheld; NULL: it could */
-    struct job_live live;
+    struct job_said said;
     bool archived;         /* it has ended, and that is on disk, with what was `live` */
     enum job_state before; /* its state before it ended; clients are told this one until the end is on disk */
     struct worker *worker; /* NULL: none */
@@ -107,7 +107,7 @@ struct job {
 
 struct jobs {
     struct daemon *daemon;
-    VEC(struct job *) all;          /* the live ones, and those that are just ending; ascending id */
+    VEC(struct job *) live;         /* the live ones, and those that are just ending; ascending id */
     uint64_t n_in[JOB_STATE_COUNT]; /* of `all`, by state */
     uint64_t next_id;
 };

@@ -90,7 +90,7 @@ struct ending {
     char how[128];
 };
 
-static void on_handle_closed(uv_handle_t *h)
+static void on_worker_handle_closed(uv_handle_t *h)
 {
     struct ending *e = h->data;
     struct worker *w = e->worker;
@@ -101,21 +101,21 @@ static void on_handle_closed(uv_handle_t *h)
     free(w);
 }
 
-static void end(struct worker *w, const char *how)
+static void end_worker(struct worker *w, const char *how)
 {
     struct ending *e = xcalloc(1, sizeof *e);
     e->worker = w;
     snprintf(e->how, sizeof e->how, "%s", how);
     uv_handle_t *h = w->adopted ? (uv_handle_t *)&w->handle.poll : (uv_handle_t *)&w->handle.process;
     h->data = e;
-    uv_close(h, on_handle_closed);
+    uv_close(h, on_worker_handle_closed);
 }
 
 static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 {
     char how[128];
     describe_exit(status, sig, how, sizeof how);
-    end(p->data, how);
+    end_worker(p->data, how);
 }
 
 /* A pidfd is readable when the process has ended. How it ended only its parent could know. */
@@ -123,7 +123,7 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
     (void)events;
-    end(p->data, "ended without an outcome");
+    end_worker(p->data, "ended without an outcome");
 }
 
 /* ---- starting ---- */

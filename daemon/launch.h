@@ -28,11 +28,11 @@ struct worker {
         uv_process_t process; /* own child */
         uv_poll_t poll;       /* adopted: of pidfd */
     } handle;
-    int pidfd;           /* adopted */
-    struct peer *peer;   /* NULL: not connected */
-    uint64_t heard_ms;   /* when it last said something */
-    uint64_t moved_ms;   /* when it last told of a step, an evaluation, a checkpoint */
-    uint64_t kill_at_ms; /* 0: not; then it gets SIGKILL */
+    int pidfd;                     /* adopted */
+    struct connection *connection; /* NULL: not connected */
+    uint64_t heard_ms;             /* when it last said something */
+    uint64_t moved_ms;             /* when it last told of a step, an evaluation, a checkpoint */
+    uint64_t kill_at_ms;           /* 0: not; then it gets SIGKILL */
     bool stop_sent;
     const char *killed_for; /* why it was killed by us; NULL: it was not */
 };

@@ -1,7 +1,7 @@
 /* tuttid: starts and ends the daemon. See daemon.h for its parts.
  *
  * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then what there is to hand out
- * (offer.c), the state, the jobs in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
+ * (inventory.c), the state, the jobs in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -68,9 +68,9 @@ void daemon_maybe_finished(struct daemon *d)
 /* The jobs of a private daemon have nobody to take them up. */
 static void cancel_all(struct daemon *d)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++)
-        if (!job_ended(d->jobs->all.at[i]))
-            d->jobs->all.at[i]->cancel = true;
+    for (size_t i = 0; i < d->jobs->live.n; i++)
+        if (!job_ended(d->jobs->live.at[i]))
+            d->jobs->live.at[i]->cancel = true;
 }
 
 void daemon_stop(struct daemon *d, const char *why)
@@ -95,9 +95,9 @@ static void on_signal(uv_signal_t *handle, int sig)
     if (d->stopping && sig != SIGUSR2) {
         log_warning("a second signal: ending at once");
         if (d->config.private_fd >= 0)
-            for (size_t i = 0; i < d->jobs->all.n; i++)
-                if (d->jobs->all.at[i]->worker != NULL)
-                    launch_signal(d->jobs->all.at[i]->worker, SIGKILL);
+            for (size_t i = 0; i < d->jobs->live.n; i++)
+                if (d->jobs->live.at[i]->worker != NULL)
+                    launch_signal(d->jobs->live.at[i]->worker, SIGKILL);
         _exit(1);
     }
     leaving = sig == SIGUSR2 && d->config.private_fd < 0;
@@ -190,7 +190,7 @@ static size_t ended_jobs(void *ctx, uint64_t **ret_ids)
     return jobs_ended(d->jobs, ret_ids);
 }
 
-static int start(struct daemon *d, struct err *err)
+static int start_daemon(struct daemon *d, struct err *err)
 {
     struct state_config state = {.loop = d->loop,
                                  .dir = d->config.state_dir,
@@ -204,7 +204,7 @@ static int start(struct daemon *d, struct err *err)
                                  .pruning = remove_log};
     int r = take_locks(d, err);
     if (r == 0)
-        r = offer_make(&d->config, &d->offer, err);
+        r = inventory_make(&d->config, &d->inventory, err);
     if (r == 0)
         r = state_open(&state, &d->state, err);
     if (r == 0)
@@ -238,7 +238,7 @@ int main(int argc, char **argv)
     umask(0077);
     d->loop = uv_default_loop();
     start_pool(d->loop);
-    r = start(d, &err);
+    r = start_daemon(d, &err);
     if (r < 0) {
         log_error("%s", err_text(&err, text, sizeof text));
         return 1;
@@ -246,12 +246,12 @@ int main(int argc, char **argv)
     listen_for_the_end(d);
     start_watchdog(d->loop);
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
-    log_info("backend %s: %s", d->offer.backend, d->offer.reason);
+    log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
     do /* what the last turn of the loop began goes on in the pool; the state must be idle when it is closed */
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));
-    look_abandon(d);
+    reprobe_abandon(d);
     sockets_remove(d->sockets);
     state_close(d->state);
     log_info("stopped");

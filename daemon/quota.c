@@ -13,7 +13,7 @@
 
 #define TOKEN 1000u
 
-struct user {
+struct quota_user {
     uid_t uid;
     uint64_t bytes;
     uint64_t tokens;   /* in thousandths; at most burst * TOKEN */
@@ -22,7 +22,7 @@ struct user {
 
 struct quota {
     struct quota_limits limits;
-    VEC(struct user) users;
+    VEC(struct quota_user) users;
 };
 
 struct quota *quota_create(const struct quota_limits *limits)
@@ -40,7 +40,7 @@ void quota_destroy(struct quota *q)
     free(q);
 }
 
-static struct user *look(const struct quota *q, uid_t uid)
+static struct quota_user *find_charged(const struct quota *q, uid_t uid)
 {
     for (size_t i = 0; i < q->users.n; i++)
         if (q->users.at[i].uid == uid)
@@ -48,17 +48,17 @@ static struct user *look(const struct quota *q, uid_t uid)
     return NULL;
 }
 
-static struct user *find(struct quota *q, uid_t uid)
+static struct quota_user *find_or_add(struct quota *q, uid_t uid)
 {
-    struct user *u = look(q, uid);
+    struct quota_user *u = find_charged(q, uid);
     if (u != NULL)
         return u;
-    vec_push(&q->users, (struct user){.uid = uid, .tokens = q->limits.submit_burst * TOKEN});
+    vec_push(&q->users, (struct quota_user){.uid = uid, .tokens = q->limits.submit_burst * TOKEN});
     return &q->users.at[q->users.n - 1];
 }
 
 /* Tokens grow by per_s thousandths a millisecond, up to the burst. */
-static void refill(const struct quota_limits *l, struct user *u, uint64_t now_ms)
+static void refill(const struct quota_limits *l, struct quota_user *u, uint64_t now_ms)
 {
     uint64_t full = l->submit_burst * TOKEN, missing = full - u->tokens, passed = now_ms - u->since_ms;
     u->tokens = passed >= missing / l->submits_per_s + 1 ? full : u->tokens + passed * l->submits_per_s;
@@ -70,7 +70,7 @@ int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *e
     const struct quota_limits *l = &q->limits;
     if (l->submits_per_s == 0 || l->submit_burst == 0)
         return 0;
-    struct user *u = find(q, uid);
+    struct quota_user *u = find_or_add(q, uid);
     refill(l, u, now_ms);
     if (u->tokens >= TOKEN) {
         u->tokens -= TOKEN;
@@ -85,7 +85,7 @@ int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *e
 
 int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err)
 {
-    const struct user *u = look(q, uid);
+    const struct quota_user *u = find_charged(q, uid);
     uint64_t taken = u != NULL ? u->bytes : 0, most = q->limits.state_bytes;
     char room[64];
     struct strbuf b = strbuf_fixed(room, sizeof room);
@@ -103,18 +103,18 @@ int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct e
 
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes)
 {
-    find(q, uid)->bytes += bytes;
+    find_or_add(q, uid)->bytes += bytes;
 }
 
 void quota_release(struct quota *q, uid_t uid, uint64_t bytes)
 {
-    struct user *u = find(q, uid);
+    struct quota_user *u = find_or_add(q, uid);
     assert(u->bytes >= bytes);
     u->bytes -= bytes;
 }
 
 uint64_t quota_bytes(const struct quota *q, uid_t uid)
 {
-    const struct user *u = look(q, uid);
+    const struct quota_user *u = find_charged(q, uid);
     return u != NULL ? u->bytes : 0;
 }

@@ -9,10 +9,10 @@
 
 #include "daemon/daemon.h"
 
-/* Starts a look at these devices (bit i: device i of the offer). looked(d) is called when the look has ended, well or
+/* Starts a look at these devices (bit i: device i of the offer). reprobed(d) is called when the look has ended, well or
  * not. It is not called when this function fails. -EBUSY: a look is under way. */
-int look_start(struct daemon *d, uint64_t devices, void (*looked)(struct daemon *d), struct err *err);
-bool look_under_way(const struct daemon *d);
-void look_abandon(struct daemon *d); /* the daemon ends: kills the probe, if there is one */
+int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct daemon *d), struct err *err);
+bool reprobe_under_way(const struct daemon *d);
+void reprobe_abandon(struct daemon *d); /* the daemon ends: kills the probe, if there is one */
 
 #endif

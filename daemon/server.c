@@ -16,9 +16,9 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/connection.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
-#include "daemon/peer.h"
 #include "daemon/sockets.h"
 
 #define MAX_UNDER_WAY 16
@@ -27,7 +27,7 @@
 
 struct conn {
     struct server *server;
-    struct peer *peer; /* NULL once closed */
+    struct connection *connection; /* NULL once closed */
     uid_t uid;
     uint32_t under_way; /* requests without an answer */
     struct watcher *watcher;
@@ -41,7 +41,7 @@ struct server {
     struct daemon *daemon;
     struct conn conns; /* head of a ring */
     uint64_t n_conns;
-    struct heavy heavy;
+    struct fair_pool pool;
     struct json *no_params;
 };
 
@@ -71,14 +71,14 @@ static void link_newest(struct conn *c)
 
 static void maybe_free(struct conn *c)
 {
-    if (c->peer == NULL && c->under_way == 0)
+    if (c->connection == NULL && c->under_way == 0)
         free(c);
 }
 
 static void send_text(struct conn *c, const char *text, size_t bytes)
 {
-    if (c->peer != NULL)
-        peer_send(c->peer, text, bytes);
+    if (c->connection != NULL)
+        connection_send(c->connection, text, bytes);
 }
 
 static void send_error(struct conn *c, const char *id, enum wire_code code, const struct err *err)
@@ -100,8 +100,8 @@ static void send_out_of_memory(struct conn *c, const char *id)
 
 static void update_hold(struct conn *c)
 {
-    if (c->peer != NULL)
-        peer_hold(c->peer, c->large || c->under_way >= MAX_UNDER_WAY);
+    if (c->connection != NULL)
+        connection_hold(c->connection, c->large || c->under_way >= MAX_UNDER_WAY);
 }
 
 /* Something that kept the connection is over; it may be gone afterwards. */
@@ -109,8 +109,8 @@ static void let_go(struct conn *c)
 {
     if (c->under_way-- == MAX_UNDER_WAY)
         update_hold(c);
-    if (c->under_way == 0 && c->leaving && c->peer != NULL)
-        peer_finish(c->peer);
+    if (c->under_way == 0 && c->leaving && c->connection != NULL)
+        connection_finish(c->connection);
     maybe_free(c);
 }
 
@@ -121,13 +121,13 @@ static void request_free(struct request *rq)
     free(rq);
 }
 
-static void drop_large(struct heavy_task *t)
+static void drop_large(struct fair_pool_task *t)
 {
     struct request *rq = (struct request *)((char *)t - offsetof(struct request, task));
     wire_msg_finish(&rq->msg);
 }
 
-static void large_dropped(struct heavy_task *t)
+static void large_dropped(struct fair_pool_task *t)
 {
     request_free((struct request *)((char *)t - offsetof(struct request, task)));
 }
@@ -139,7 +139,7 @@ static void answered(struct request *rq)
     if (rq->buffer != NULL && rq->msg.doc != NULL) {
         rq->task.run = drop_large;
         rq->task.done = large_dropped;
-        heavy_add(&c->server->heavy, &rq->task);
+        fair_pool_add(&c->server->pool, &rq->task);
     } else {
         request_free(rq);
     }
@@ -163,8 +163,8 @@ static void send_result(struct request *rq, const struct strbuf *result)
         return;
     }
     uv_buf_t parts[] = {{head.at, head.n}, {result->at, result->n}, {"}\n", 2}};
-    if (rq->conn->peer != NULL)
-        peer_send_parts(rq->conn->peer, parts, sizeof parts / sizeof parts[0]);
+    if (rq->conn->connection != NULL)
+        connection_send_parts(rq->conn->connection, parts, sizeof parts / sizeof parts[0]);
 }
 
 void request_reply(struct request *rq, const struct strbuf *result)
@@ -370,12 +370,12 @@ static void accept_request(struct request *rq)
     answered(rq);
 }
 
-static void read_large(struct heavy_task *t)
+static void read_large(struct fair_pool_task *t)
 {
     read_request((struct request *)((char *)t - offsetof(struct request, task)));
 }
 
-static void large_is_read(struct heavy_task *t)
+static void large_is_read(struct fair_pool_task *t)
 {
     struct request *rq = (struct request *)((char *)t - offsetof(struct request, task));
     struct conn *c = rq->conn;
@@ -386,10 +386,10 @@ static void large_is_read(struct heavy_task *t)
     let_go(c);
 }
 
-static void begin_large(struct peer *p, struct request *rq)
+static void begin_large(struct connection *p, struct request *rq)
 {
     struct conn *c = rq->conn;
-    if (peer_keep_line(p, &rq->buffer) < 0) {
+    if (connection_keep_line(p, &rq->buffer) < 0) {
         send_out_of_memory(c, NULL);
         answered(rq);
         return;
@@ -399,12 +399,12 @@ static void begin_large(struct peer *p, struct request *rq)
     rq->task.uid = c->uid;
     rq->task.run = read_large;
     rq->task.done = large_is_read;
-    heavy_add(&c->server->heavy, &rq->task);
+    fair_pool_add(&c->server->pool, &rq->task);
 }
 
-static void on_line(struct peer *p, char *line, size_t bytes)
+static void on_line(struct connection *p, char *line, size_t bytes)
 {
-    struct conn *c = peer_ctx(p);
+    struct conn *c = connection_ctx(p);
     unlink_conn(c);
     link_newest(c);
     if (bytes == 0 || (bytes == 1 && line[0] == '\r'))
@@ -429,7 +429,7 @@ static void on_line(struct peer *p, char *line, size_t bytes)
     accept_request(rq);
 }
 
-static void on_refused(struct peer *p, int code)
+static void on_refused(struct connection *p, int code)
 {
     struct err err = {0};
     if (code == -ENOMEM)
@@ -437,7 +437,7 @@ static void on_refused(struct peer *p, int code)
                 "the daemon has no memory for this line; this connection is closed, try again later");
     else
         err_set(&err, code, "a line has at most %u bytes; this connection is closed", WIRE_LINE_MAX);
-    send_error(peer_ctx(p), NULL, code == -ENOMEM ? WIRE_INTERNAL : WIRE_INVALID_REQUEST, &err);
+    send_error(connection_ctx(p), NULL, code == -ENOMEM ? WIRE_INTERNAL : WIRE_INVALID_REQUEST, &err);
 }
 
 /* ---- watching ---- */
@@ -450,14 +450,14 @@ struct conn_watcher {
 static bool watcher_ready(struct watcher *w)
 {
     struct conn *c = ((struct conn_watcher *)w)->conn;
-    return c != NULL && c->peer != NULL && peer_ready(c->peer);
+    return c != NULL && c->connection != NULL && connection_ready(c->connection);
 }
 
 static void watcher_send(struct watcher *w, const char *line, size_t bytes)
 {
     struct conn *c = ((struct conn_watcher *)w)->conn;
-    if (c != NULL && c->peer != NULL)
-        peer_send(c->peer, line, bytes);
+    if (c != NULL && c->connection != NULL)
+        connection_send(c->connection, line, bytes);
 }
 
 static void watcher_gone(struct watcher *w)
@@ -498,9 +498,9 @@ void server_watch(struct request *rq, uint64_t job, uint64_t next)
     let_go(c);
 }
 
-static void on_drained(struct peer *p)
+static void on_drained(struct connection *p)
 {
-    struct conn *c = peer_ctx(p);
+    struct conn *c = connection_ctx(p);
     if (c->watcher != NULL)
         events_pump(c->server->daemon->events, c->watcher);
 }
@@ -508,26 +508,26 @@ static void on_drained(struct peer *p)
 /* ---- coming and going ---- */
 
 /* `echo '{...}' | socat - UNIX-CONNECT:tutti.sock` has said all it wants and waits for the answers. */
-static void on_ended(struct peer *p)
+static void on_ended(struct connection *p)
 {
-    struct conn *c = peer_ctx(p);
+    struct conn *c = connection_ctx(p);
     c->leaving = true;
     stop_watching(c);
     if (c->under_way == 0)
-        peer_finish(p);
+        connection_finish(p);
 }
 
-static void on_closed(struct peer *p)
+static void on_closed(struct connection *p)
 {
-    struct conn *c = peer_ctx(p);
+    struct conn *c = connection_ctx(p);
     stop_watching(c);
     unlink_conn(c);
     c->server->n_conns--;
-    c->peer = NULL;
+    c->connection = NULL;
     maybe_free(c);
 }
 
-static const struct peer_ops conn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
+static const struct connection_ops conn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
 
 static void greet(struct conn *c)
 {
@@ -552,7 +552,7 @@ static bool make_room(struct server *s, const struct conn *newcomer)
         if (c == newcomer || c->watcher != NULL || c->under_way > 0 || c->evicted)
             continue;
         c->evicted = true;
-        peer_close(c->peer);
+        connection_close(c->connection);
         return true;
     }
     return false;
@@ -563,7 +563,7 @@ static void refuse_conn(struct conn *c, int code, const char *why)
     struct err err = {0};
     err_set(&err, code, "%s", why);
     send_error(c, NULL, WIRE_FAILED, &err);
-    peer_finish(c->peer);
+    connection_finish(c->connection);
 }
 
 static void on_connection(uv_stream_t *listening, int status)
@@ -575,13 +575,13 @@ static void on_connection(uv_stream_t *listening, int status)
         return;
     c = xcalloc(1, sizeof *c);
     c->server = s;
-    if (peer_accept(listening, &conn_ops, WIRE_LINE_MAX, c, &c->peer) < 0) {
+    if (connection_accept(listening, &conn_ops, WIRE_LINE_MAX, c, &c->connection) < 0) {
         free(c);
         return;
     }
     s->n_conns++;
     link_newest(c);
-    if (peer_credentials(c->peer, &pid, &c->uid) < 0 || (c->uid != getuid() && c->uid != 0))
+    if (connection_credentials(c->connection, &pid, &c->uid) < 0 || (c->uid != getuid() && c->uid != 0))
         refuse_conn(c, -EACCES, "this daemon serves another user");
     else if (s->n_conns > s->daemon->config.max_connections && !make_room(s, c))
         refuse_conn(c, -EAGAIN, "too many connections; try again later");
@@ -594,7 +594,7 @@ int server_open(struct daemon *d, struct server **ret, struct err *err)
     struct server *s = xcalloc(1, sizeof *s);
     s->daemon = d;
     s->conns.prev = s->conns.next = &s->conns;
-    heavy_init(&s->heavy, d->loop, SERVER_HEAVY_MOST);
+    fair_pool_init(&s->pool, d->loop, SERVER_LARGE_AT_ONCE);
     json_parse("{}", 2, "", false, &s->no_params, NULL);
     int r = sockets_listen(d->sockets, d->config.socket, on_connection, s, err);
     *ret = s;
@@ -603,7 +603,7 @@ int server_open(struct daemon *d, struct server **ret, struct err *err)
 
 bool server_idle(const struct server *s)
 {
-    return s->heavy.running == 0 && s->heavy.first == NULL;
+    return s->pool.running == 0 && s->pool.first == NULL;
 }
 
 void server_close(struct server *s)
@@ -611,14 +611,14 @@ void server_close(struct server *s)
     if (s == NULL)
         return;
     for (struct conn *c = s->conns.next; c != &s->conns; c = c->next)
-        peer_close(c->peer);
+        connection_close(c->connection);
 }
 
 void server_free(struct server *s)
 {
     if (s == NULL)
         return;
-    heavy_finish(&s->heavy);
+    fair_pool_finish(&s->pool);
     json_free(s->no_params);
     free(s);
 }

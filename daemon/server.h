@@ -4,7 +4,7 @@
  * calls exactly one of request_reply, request_fail and their relatives, which free it. The connection may be gone by then;
  * the answer is dropped.
  *
- * A line of more than SERVER_LARGE_LINE bytes is parsed, and prepared by its verb, in the pool (heavy.h). Its connection
+ * A line of more than SERVER_LARGE_LINE bytes is parsed, and prepared by its verb, in the pool (fair_pool.h). Its connection
  * gives no further line meanwhile, so requests of one connection begin in the order of their lines.
  */
 #ifndef DAEMON_SERVER_H
@@ -14,10 +14,10 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 #include "daemon/daemon.h"
-#include "daemon/heavy.h"
+#include "daemon/fair_pool.h"
 
-#define SERVER_LARGE_LINE 8192
-#define SERVER_HEAVY_MOST 2 /* large lines in the pool at once, of its four threads */
+#define SERVER_LARGE_LINE    8192
+#define SERVER_LARGE_AT_ONCE 2 /* large lines in the pool at once, of its four threads */
 
 struct job;
 struct conn; /* a client's connection; server.c */
@@ -40,8 +40,8 @@ struct request {
     void *prepared;            /* verb->prepare's; the verb frees it */
     uid_t uid;                 /* who asks */
     /* server.c */
-    struct heavy_task task; /* of a large line */
-    char *line, *buffer;    /* of a large line: the text, and the memory it lies in */
+    struct fair_pool_task task; /* of a large line */
+    char *line, *buffer;        /* of a large line: the text, and the memory it lies in */
     size_t bytes;
     int status; /* of reading the line: 0, or why it was refused */
     enum wire_code code;

@@ -68,33 +68,34 @@ void state_put_job(struct state_unit *u, const struct state_job *job)
 {
     struct state_job whole = *job;
     whole.bytes = strlen(job->body) + strlen(job->spec) + strlen(job->status);
-    vec_push(&u->writes, (struct write){.kind = WRITE_JOB,
-                                        .id = job->id,
-                                        .key = copy(u, job->key),
-                                        .body = copy(u, job->body),
-                                        .spec = copy(u, job->spec)});
+    vec_push(&u->writes, (struct row_write){.kind = WRITE_JOB,
+                                            .id = job->id,
+                                            .key = copy(u, job->key),
+                                            .body = copy(u, job->body),
+                                            .spec = copy(u, job->spec)});
     state_put_status(u, &whole);
 }
 
 void state_put_status(struct state_unit *u, const struct state_job *job)
 {
-    vec_push(&u->writes, (struct write){.kind = WRITE_STATUS,
-                                        .id = job->id,
-                                        .body = copy(u, job->status),
-                                        .ended_ms = job->ended_ms,
-                                        .uid = job->uid,
-                                        .bytes = job->bytes});
+    vec_push(&u->writes, (struct row_write){.kind = WRITE_STATUS,
+                                            .id = job->id,
+                                            .body = copy(u, job->status),
+                                            .ended_ms = job->ended_ms,
+                                            .uid = job->uid,
+                                            .bytes = job->bytes});
 }
 
 void state_put_event(struct state_unit *u, const struct state_event *e)
 {
     vec_push(&u->writes,
-             (struct write){.kind = WRITE_EVENT, .id = e->seq, .job = e->job, .body = copy(u, e->body)});
+             (struct row_write){.kind = WRITE_EVENT, .id = e->seq, .job = e->job, .body = copy(u, e->body)});
 }
 
 void state_put_seq(struct state_unit *u, uint64_t limit)
 {
-    vec_push(&u->writes, (struct write){.kind = WRITE_META, .id = limit}); /* write_numbers knows its key */
+    vec_push(&u->writes,
+             (struct row_write){.kind = WRITE_META, .id = limit}); /* write_numbers knows its key */
 }
 
 void state_fail(struct state_unit *u)
@@ -122,7 +123,7 @@ void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, i
     for (size_t i = 0; i < u->writes.n; i++)
         s->ended += u->writes.at[i].ended_ms > 0;
     list_add(&s->waiting, u);
-    go_on(s);
+    state_next_work(s);
 }
 
 bool state_idle(const struct state *s)
@@ -137,7 +138,7 @@ static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
 {
     *ret = false;
     for (size_t i = 0; i < u->writes.n; i++) {
-        const struct write *w = &u->writes.at[i];
+        const struct row_write *w = &u->writes.at[i];
         if (w->kind != WRITE_JOB || w->key == NULL)
             continue;
         sqlite3_reset(s->find_key);
@@ -151,18 +152,18 @@ static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
     return SQLITE_OK;
 }
 
-static int write_unit(struct state *s, struct state_unit *u, struct mark *next)
+static int write_unit(struct state *s, struct state_unit *u, struct state_mark *next)
 {
     bool taken;
     int r = key_is_taken(s, u, &taken);
     u->status = taken ? -EEXIST : 0;
     for (size_t i = 0; r == SQLITE_OK && !taken && i < u->writes.n; i++) {
-        const struct write *w = &u->writes.at[i];
+        const struct row_write *w = &u->writes.at[i];
         if (w->kind == WRITE_META) { /* from state_put_seq; write_numbers writes it */
             next->seq = w->id > next->seq ? w->id : next->seq;
             continue;
         }
-        r = write_row(s->write[w->kind], w);
+        r = row_put(s->write[w->kind], w);
         if (w->kind == WRITE_JOB && w->id > next->id)
             next->id = w->id;
         if (w->kind == WRITE_EVENT && w->id >= next->seq)
@@ -171,31 +172,32 @@ static int write_unit(struct state *s, struct state_unit *u, struct mark *next)
     return r;
 }
 
-static int write_numbers(struct state *s, const struct mark *m)
+static int write_numbers(struct state *s, const struct state_mark *m)
 {
-    const struct write numbers[] = {
+    const struct row_write numbers[] = {
         {.kind = WRITE_META, .id = m->commits, .key = (char *)"commits"},
         {.kind = WRITE_META, .id = m->id, .key = (char *)"id"},
         {.kind = WRITE_META, .id = m->seq, .key = (char *)"seq"},
     };
     int r = SQLITE_OK;
     for (size_t i = 0; r == SQLITE_OK && i < sizeof numbers / sizeof numbers[0]; i++)
-        r = write_row(s->write[WRITE_META], &numbers[i]);
+        r = row_put(s->write[WRITE_META], &numbers[i]);
     return r;
 }
 
 /* Writes the mark before any callback is called. So whatever was acknowledged is in the mark. */
-static void write_mark(struct state *s, const struct mark *m)
+static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
-    int r = mark_write(s->mark_fd, &s->mark);
+    int r = state_mark_write(s->mark_fd, &s->mark);
     if (r < 0)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->mark_path, strerror(-r));
 }
 
-int commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct mark *next), void *ctx)
+int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
+                         void *ctx)
 {
-    struct mark next = s->mark;
+    struct state_mark next = s->mark;
     int r = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (r == SQLITE_OK && change != NULL)
         r = change(s, ctx, &next);
@@ -213,7 +215,7 @@ int commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, st
 
 /* ---- group commit ---- */
 
-static int write_units(struct state *s, void *ctx, struct mark *next)
+static int write_units(struct state *s, void *ctx, struct state_mark *next)
 {
     int r = SQLITE_OK;
     for (struct state_unit *u = ctx; r == SQLITE_OK && u != NULL; u = u->next)
@@ -235,12 +237,12 @@ static void commit_all(struct state *s)
     s->refusal = 0;
     if (!has_writes(s->committing.first))
         return; /* units that only wait for those before them */
-    int r = commit_changes(s, write_units, s->committing.first);
-    s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : is_no_memory(r) ? -ENOMEM : 0;
+    int r = state_commit_changes(s, write_units, s->committing.first);
+    s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
     if (r != SQLITE_OK && s->refusal == 0)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
     else if (r == SQLITE_OK && s->failure[0] == '\0' && s->wal_pages >= FOLD_PAGES)
-        fold(s, false);
+        state_fold(s, false);
 }
 
 static void finish_unit(struct state_unit *u, int status)
@@ -252,7 +254,7 @@ static void finish_unit(struct state_unit *u, int status)
 
 static void on_retry(uv_timer_t *timer)
 {
-    go_on(timer->data);
+    state_next_work(timer->data);
 }
 
 /* No room on the disk, or no memory: optional units are refused with `code`; the rest goes first when there is room again. */
@@ -304,7 +306,7 @@ static void commit_done(uv_work_t *work, int status)
 {
     (void)status; /* never cancelled */
     after_commit(work->data);
-    go_on(work->data);
+    state_next_work(work->data);
 }
 
 static void take_waiting(struct state *s)
@@ -315,7 +317,8 @@ static void take_waiting(struct state *s)
     list_init(&s->waiting);
 }
 
-void start_work(struct state *s, void (*run)(uv_work_t *work), void (*done)(uv_work_t *work, int status))
+void state_start_work(struct state *s, void (*run)(uv_work_t *work),
+                      void (*done)(uv_work_t *work, int status))
 {
     s->busy = true;
     uv_queue_work(s->config.loop, &s->work, run, done);
@@ -330,10 +333,10 @@ static void on_prepare(uv_prepare_t *handle)
         return;
     take_waiting(s);
     s->pruned_last = false;
-    start_work(s, commit_work, commit_done);
+    state_start_work(s, commit_work, commit_done);
 }
 
-void go_on(struct state *s)
+void state_next_work(struct state *s)
 {
     if (s->busy || uv_is_active((uv_handle_t *)&s->retry) || uv_is_closing((uv_handle_t *)&s->prepare))
         return;
@@ -356,7 +359,7 @@ void state_released(struct state *s)
     free(s);
 }
 
-static void on_closed(uv_handle_t *h)
+static void on_state_handle_closed(uv_handle_t *h)
 {
     state_released(h->data);
 }
@@ -368,7 +371,7 @@ static void close_handles(struct state *s)
     const size_t n = sizeof handles / sizeof handles[0];
     s->holders = (int)n + s->checking;
     for (size_t i = 0; i < n; i++)
-        uv_close(handles[i], on_closed);
+        uv_close(handles[i], on_state_handle_closed);
 }
 
 static void close_reader(struct state *s)
@@ -392,7 +395,7 @@ void state_close(struct state *s)
     }
     if (s->reader != NULL) { /* it was opened whole */
         close_reader(s);
-        fold(s, true);
+        state_fold(s, true);
     }
     for (int k = 0; k < WRITE_COUNT; k++)
         sqlite3_finalize(s->write[k]);

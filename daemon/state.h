@@ -8,7 +8,7 @@
  * are tried again every second. Any other failure to write is final: `die` is called, since what a failed fsync left is unknown.
  *
  * Every row carries a CRC-32C of its content. Each transaction has a number. The newest number is also kept in a file of its
- * own (mark.h), so that a database which lost acknowledged transactions is refused. state_guard.c says how.
+ * own (state_mark.h), so that a database which lost acknowledged transactions is refused. state_guard.c says how.
  *
  * Jobs that have ended stay in the database until the rule in struct state_keep removes them. Nothing here costs by their
  * number, except a check and a prune that run in small pieces in the pool.

@@ -28,9 +28,9 @@ static int make_copy(struct backup *b, const char *to)
     sqlite3 *db = NULL;
     char *sql = sqlite3_mprintf("VACUUM INTO %Q", to);
     unlink(to);
-    int r = open_connection(b->state->path, false, &db, &b->err);
+    int r = db_open(b->state->path, false, &db, &b->err);
     if (r == 0)
-        r = exec_db(b->state->path, db, sql, "copy the state", &b->err);
+        r = db_exec(b->state->path, db, sql, "copy the state", &b->err);
     sqlite3_free(sql);
     sqlite3_close(db);
     return r;
@@ -39,7 +39,7 @@ static int make_copy(struct backup *b, const char *to)
 static void backup_work(uv_work_t *work)
 {
     struct backup *b = work->data;
-    char *to = join_path(b->state->config.dir, "backup.new");
+    char *to = state_join_path(b->state->config.dir, "backup.new");
     struct stat st;
     b->status = make_copy(b, to);
     b->fd = b->status == 0 ? open(to, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;

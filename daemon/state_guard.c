@@ -4,7 +4,7 @@
  * older copy of the database is as good as the newest. In each case acknowledged jobs would be gone, their ids would be given
  * out again, and finished jobs would run again. So four things are looked at first, and nothing is changed meanwhile:
  *
- *   the mark       (mark.h) says which transaction was the last acknowledged one, and which is the last that was folded from
+ *   the mark       (state_mark.h) says which transaction was the last acknowledged one, and which is the last that was folded from
  *                  the log into the database.
  *   the log        (wal.h) says whether commits lie behind a bad frame.
  *   the database with its log has a number, `commits` in table meta. A number below the mark's: transactions are gone.
@@ -44,11 +44,11 @@
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
-    bool exists;      /* state.db, with at least one byte */
-    bool other_log;   /* the log does not belong to this state.db */
-    int version;      /* of the schema; 0: no tables */
-    int mark_status;  /* 0, -ENOENT, -EBADMSG */
-    struct mark mark; /* zeros when mark_status is not 0 */
+    bool exists;            /* state.db, with at least one byte */
+    bool other_log;         /* the log does not belong to this state.db */
+    int version;            /* of the schema; 0: no tables */
+    int mark_status;        /* 0, -ENOENT, -EBADMSG */
+    struct state_mark mark; /* zeros when mark_status is not 0 */
     struct wal_walk wal;
     bool base_known;           /* `base` could be read */
     uint64_t base;             /* the number in state.db without its log */
@@ -104,8 +104,8 @@ static void look_at_base(struct found *f)
     char *uri = immutable_uri(f->path), text[200];
     if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX, NULL) ==
             SQLITE_OK &&
-        first_text(f->path, db, "PRAGMA user_version", text, NULL) == 0)
-        f->base_known = atoi(text) < 2 || read_number(f->path, db, "commits", &f->base, NULL) == 0;
+        db_first_text(f->path, db, "PRAGMA user_version", text, NULL) == 0)
+        f->base_known = atoi(text) < 2 || row_read_number(f->path, db, "commits", &f->base, NULL) == 0;
     sqlite3_close(db);
     free(uri);
 }
@@ -116,9 +116,9 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     if (r < 0 || f->version == 0)
         return r;
     if (f->version >= 2)
-        r = read_number(f->path, db, "commits", &f->commits, err);
+        r = row_read_number(f->path, db, "commits", &f->commits, err);
     if (r == 0)
-        r = read_last_numbers(f->path, db, f->version, &f->id, &f->seq, err);
+        r = row_read_last_numbers(f->path, db, f->version, &f->id, &f->seq, err);
     return r;
 }
 
@@ -129,10 +129,10 @@ static int look_at_all(struct found *f, struct err *err)
     sqlite3 *db = NULL;
     struct stat st;
     bool had_log = stat(f->wal_path, &st) == 0;
-    int r = open_connection(f->path, true, &db, err);
+    int r = db_open(f->path, true, &db, err);
     if (r == 0) {
         sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-        r = exec_db(f->path, db, "PRAGMA locking_mode=EXCLUSIVE", "open the state", err);
+        r = db_exec(f->path, db, "PRAGMA locking_mode=EXCLUSIVE", "open the state", err);
     }
     if (r == 0)
         r = read_numbers(f, db, err);
@@ -142,9 +142,9 @@ static int look_at_all(struct found *f, struct err *err)
     return r;
 }
 
-static int look(struct found *f, struct err *err)
+static int inspect(struct found *f, struct err *err)
 {
-    f->mark_status = mark_read(f->mark_path, &f->mark, err);
+    f->mark_status = state_mark_read(f->mark_path, &f->mark, err);
     if (f->mark_status < 0 && f->mark_status != -ENOENT && f->mark_status != -EBADMSG)
         return f->mark_status;
     int r = wal_walk(f->wal_path, &f->wal);
@@ -251,15 +251,15 @@ static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct
     if (r < 0)
         return err_set_at(err, r, ret_dir, "cannot make the directory: %s", strerror(-r));
     for (size_t i = 0; r == 0 && i < sizeof names / sizeof names[0]; i++) {
-        char *from = join_path(f->dir, names[i]), *to = join_path(ret_dir, names[i]);
+        char *from = state_join_path(f->dir, names[i]), *to = state_join_path(ret_dir, names[i]);
         if (access(from, F_OK) == 0)
-            r = copy_file(from, to, err);
+            r = state_copy_file(from, to, err);
         free(from);
         free(to);
     }
     if (r == 0)
-        r = sync_dir(ret_dir, err);
-    return r == 0 ? sync_dir(f->dir, err) : r;
+        r = state_sync_dir(ret_dir, err);
+    return r == 0 ? state_sync_dir(f->dir, err) : r;
 }
 
 /* The log cannot be used when it belongs to another state.db. */
@@ -271,7 +271,7 @@ static int drop_foreign_log(const struct found *f, struct err *err)
     return 0;
 }
 
-static int accept_older(struct found *f, const struct err *why, struct mark *ret, struct err *err)
+static int accept_older(struct found *f, const struct err *why, struct state_mark *ret, struct err *err)
 {
     char aside[1200], text[sizeof *why];
     int r = keep_aside(f, aside, sizeof aside, err);
@@ -292,14 +292,14 @@ static int accept_older(struct found *f, const struct err *why, struct mark *ret
     return 0;
 }
 
-int guard_state(const struct state_config *config, struct mark *ret, int *ret_fd, struct err *err)
+int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err)
 {
     struct found f = {.dir = config->dir};
     struct err why = {0};
-    f.path = join_path(config->dir, STATE_FILE);
-    f.wal_path = join_path(config->dir, STATE_WAL);
-    f.mark_path = join_path(config->dir, STATE_MARK);
-    int r = look(&f, err);
+    f.path = state_join_path(config->dir, STATE_FILE);
+    f.wal_path = state_join_path(config->dir, STATE_WAL);
+    f.mark_path = state_join_path(config->dir, STATE_MARK);
+    int r = inspect(&f, err);
     bool older = r == 0 && judge(&f, &why) < 0;
     if (r == 0)
         *ret = f.mark;
@@ -311,8 +311,8 @@ int guard_state(const struct state_config *config, struct mark *ret, int *ret_fd
             *err = why;
     }
     if (r == 0) {
-        *ret_fd =
-            f.mark_status == 0 && !older ? mark_open(f.mark_path, err) : mark_create(f.mark_path, ret, err);
+        *ret_fd = f.mark_status == 0 && !older ? state_mark_open(f.mark_path, err)
+                                               : state_mark_create(f.mark_path, ret, err);
         r = *ret_fd < 0 ? *ret_fd : 0;
     }
     free(f.path);

@@ -16,11 +16,11 @@
 
 #define SMALL_BYTES (8u << 20) /* a database of this size is checked in well under a second */
 
-int open_connection(const char *path, bool writer, sqlite3 **ret, struct err *err)
+int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
 {
     int flags = writer ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
     if (sqlite3_open_v2(path, ret, flags | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
-        return fail_db(path, *ret, "open the state", err);
+        return db_fail(path, *ret, "open the state", err);
     sqlite3_busy_timeout(*ret, 10000);
     return 0;
 }
@@ -30,7 +30,7 @@ int open_connection(const char *path, bool writer, sqlite3 **ret, struct err *er
 static int check_structure(struct state *s, struct err *err)
 {
     char text[200];
-    int r = first_text(s->path, s->db, "PRAGMA integrity_check(1)", text, err);
+    int r = db_first_text(s->path, s->db, "PRAGMA integrity_check(1)", text, err);
     if (r < 0 || strcmp(text, "ok") == 0)
         return r;
     return err_set_at(
@@ -63,12 +63,12 @@ static int prepare_schema(struct state *s, struct err *err)
 static int prepare_statements(struct state *s, struct err *err)
 {
     for (int k = 0; k < WRITE_COUNT; k++)
-        if (sqlite3_prepare_v3(s->db, write_sql[k], -1, SQLITE_PREPARE_PERSISTENT, &s->write[k], NULL) !=
+        if (sqlite3_prepare_v3(s->db, row_put_sql[k], -1, SQLITE_PREPARE_PERSISTENT, &s->write[k], NULL) !=
             SQLITE_OK)
-            return fail_db(s->path, s->db, "open the state", err);
+            return db_fail(s->path, s->db, "open the state", err);
     if (sqlite3_prepare_v3(s->db, "SELECT 1 FROM jobs WHERE key=?1", -1, SQLITE_PREPARE_PERSISTENT,
                            &s->find_key, NULL) != SQLITE_OK)
-        return fail_db(s->path, s->db, "open the state", err);
+        return db_fail(s->path, s->db, "open the state", err);
     return 0;
 }
 
@@ -77,18 +77,18 @@ static int prepare_statements(struct state *s, struct err *err)
 static int take_up_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
-    int r = read_number(s->path, s->db, "commits", &commits, err);
+    int r = row_read_number(s->path, s->db, "commits", &commits, err);
     if (r == 0)
-        r = read_last_numbers(s->path, s->db, SCHEMA_VERSION, &id, &seq, err);
+        r = row_read_last_numbers(s->path, s->db, SCHEMA_VERSION, &id, &seq, err);
     if (r < 0)
         return r;
     s->mark.commits = commits > s->mark.commits ? commits : s->mark.commits;
     s->mark.id = id > s->mark.id ? id : s->mark.id;
     s->mark.seq = seq > s->mark.seq ? seq : s->mark.seq;
-    if (commit_changes(s, NULL, NULL) != SQLITE_OK)
-        return fail_db(s->path, s->db, "write the state", err);
+    if (state_commit_changes(s, NULL, NULL) != SQLITE_OK)
+        return db_fail(s->path, s->db, "write the state", err);
     if (s->failure[0] == '\0')
-        fold(s, true);
+        state_fold(s, true);
     return s->failure[0] != '\0' ? err_set(err, -EIO, "%s", s->failure) : 0;
 }
 
@@ -108,14 +108,14 @@ static bool has_log(const struct state *s)
 
 static int open_database(struct state *s, struct err *err)
 {
-    int r = guard_state(&s->config, &s->mark, &s->mark_fd, err);
+    int r = state_guard(&s->config, &s->mark, &s->mark_fd, err);
     bool log = has_log(s);
     if (r == 0)
-        r = open_connection(s->path, true, &s->db, err);
+        r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
         /* When something is refused below, the files stay as they are: closing does not fold a log that was there. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
-        r = exec_db(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
+        r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
     }
     if (r == 0)
@@ -129,14 +129,15 @@ static int open_database(struct state *s, struct err *err)
         r = take_up_numbers(s, err);
     }
     if (r == 0)
-        r = open_connection(s->path, false, &s->reader, err);
+        r = db_open(s->path, false, &s->reader, err);
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
         /* The first read opens all files that it needs. Later there may be no descriptors left. */
-        r = first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text, err);
+        r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
+                          err);
     }
-    return r == 0 ? sync_dir(s->config.dir, err) : r; /* SQLite syncs the directory for its log only */
+    return r == 0 ? state_sync_dir(s->config.dir, err) : r; /* SQLite syncs the directory for its log only */
 }
 
 static void init_handles(struct state *s)
@@ -154,9 +155,9 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 {
     struct state *s = xcalloc(1, sizeof *s);
     s->config = *config;
-    s->path = join_path(config->dir, STATE_FILE);
-    s->wal_path = join_path(config->dir, STATE_WAL);
-    s->mark_path = join_path(config->dir, STATE_MARK);
+    s->path = state_join_path(config->dir, STATE_FILE);
+    s->wal_path = state_join_path(config->dir, STATE_WAL);
+    s->mark_path = state_join_path(config->dir, STATE_MARK);
     s->mark_fd = -1;
     s->waiting.end = &s->waiting.first;
     s->committing.end = &s->committing.first;
@@ -200,7 +201,7 @@ static int check_index(const char *path, sqlite3_stmt *q, int column, const char
 static int check_job_row(const char *path, sqlite3_stmt *q, struct check_at *at, struct err *err)
 {
     struct state_job job;
-    int r = take_job(path, q, &job, err);
+    int r = row_take_job(path, q, &job, err);
     at->after = job.id;
     return r == 0 ? check_index(path, q, 10, "jobs", job.id, err) : r;
 }
@@ -208,12 +209,12 @@ static int check_job_row(const char *path, sqlite3_stmt *q, struct check_at *at,
 static int check_event_row(const char *path, sqlite3_stmt *q, struct check_at *at, struct err *err)
 {
     struct state_event e;
-    int r = take_event(path, q, &e, err);
+    int r = row_take_event(path, q, &e, err);
     at->after = e.seq;
     return r == 0 ? check_index(path, q, 4, "events", e.seq, err) : r;
 }
 
-int check_some(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err)
+int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err)
 {
     static const struct {
         const char *sql;
@@ -229,7 +230,7 @@ int check_some(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows
             r = tables[at->table].row(path, q, at, err);
     }
     if (r == 0 && step != SQLITE_DONE)
-        r = fail_db(path, db, "check the state", err);
+        r = db_fail(path, db, "check the state", err);
     if (r == 0 && n < rows)
         *at = (struct check_at){at->table + 1, 0};
     sqlite3_finalize(q);
@@ -251,12 +252,12 @@ static int load_live(struct state *s, int (*each)(void *ctx, const struct state_
             -1, &q, NULL) == SQLITE_OK)
         while (r == 0 && (step = sqlite3_step(q)) == SQLITE_ROW) {
             struct state_job job;
-            r = take_job(s->path, q, &job, err);
+            r = row_take_job(s->path, q, &job, err);
             if (r == 0)
                 r = each(ctx, &job, err);
         }
     if (r == 0 && step != SQLITE_DONE)
-        r = fail_db(s->path, s->db, "read the jobs", err);
+        r = db_fail(s->path, s->db, "read the jobs", err);
     sqlite3_finalize(q);
     return r;
 }
@@ -266,7 +267,7 @@ int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *j
 {
     int r = load_live(s, each, ctx, err);
     while (r == 0 && !s->large && s->check.table < CHECK_TABLES)
-        r = check_some(s->path, s->db, &s->check, 1000, err);
+        r = state_check_rows(s->path, s->db, &s->check, 1000, err);
     if (r == 0)
         upkeep_begin(s);
     return r;
@@ -281,7 +282,7 @@ int state_reserve_seq(struct state *s, uint64_t ahead, uint64_t *ret_first, stru
 {
     *ret_first = s->mark.seq > 0 ? s->mark.seq : 1;
     s->mark.seq = *ret_first + ahead;
-    if (commit_changes(s, NULL, NULL) != SQLITE_OK)
-        return fail_db(s->path, s->db, "write the state", err);
+    if (state_commit_changes(s, NULL, NULL) != SQLITE_OK)
+        return db_fail(s->path, s->db, "write the state", err);
     return s->failure[0] != '\0' ? err_set(err, -EIO, "%s", s->failure) : 0;
 }

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-struct read {
+struct state_read {
     uv_work_t work;
     struct state *state;
     struct state_query query;
@@ -24,10 +24,10 @@ struct read {
     void (*job_done)(void *ctx, int status, const struct state_job *job);
     void (*events_done)(void *ctx, int status, const struct state_event *events, size_t n);
     void *ctx;
-    struct read *next; /* in the queue */
+    struct state_read *next; /* in the queue */
 };
 
-static const char *keep(struct read *r, const char *s)
+static const char *keep(struct state_read *r, const char *s)
 {
     if (r->arena == NULL)
         r->arena = arena_create();
@@ -36,7 +36,7 @@ static const char *keep(struct read *r, const char *s)
 
 /* ---- in the pool ---- */
 
-static const char *sql_of(const struct read *r)
+static const char *sql_of(const struct state_read *r)
 {
     const struct state_query *q = &r->query;
     if (r->events_done != NULL)
@@ -54,7 +54,7 @@ static const char *sql_of(const struct read *r)
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
 }
 
-static void bind_query(const struct read *r, sqlite3_stmt *q)
+static void bind_query(const struct state_read *r, sqlite3_stmt *q)
 {
     bool events = r->events_done != NULL;
     sqlite3_bind_int64(q, 1, (sqlite3_int64)r->query.id);
@@ -68,7 +68,7 @@ static void bind_query(const struct read *r, sqlite3_stmt *q)
 /* For state_read_job: the job stays until its callback has been called. */
 static int keep_job(void *ctx, const struct state_job *job)
 {
-    struct read *r = ctx;
+    struct state_read *r = ctx;
     r->job = *job;
     r->job.key = keep(r, job->key);
     r->job.body = keep(r, job->body);
@@ -78,24 +78,24 @@ static int keep_job(void *ctx, const struct state_job *job)
 }
 
 /* 0, a negative errno, or what is positive when the callback has had enough. */
-static int take_row(struct read *r, sqlite3_stmt *q)
+static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;
     struct state_event e;
     if (r->events_done != NULL) {
-        if (take_event(r->state->path, q, &e, NULL) < 0)
+        if (row_take_event(r->state->path, q, &e, NULL) < 0)
             return -EBADMSG;
         vec_push(&r->events, (struct state_event){e.seq, e.job, keep(r, e.body)});
         return 0;
     }
     bool one = r->query.id != 0 || r->query.key != NULL;
-    if ((one ? take_job : take_job_brief)(r->state->path, q, &job, NULL) < 0)
+    if ((one ? row_take_job : row_take_job_brief)(r->state->path, q, &job, NULL) < 0)
         return -EBADMSG;
     return r->job_done != NULL ? keep_job(r, &job) : r->each(r->ctx, &job);
 }
 
 struct reading {
-    struct read *read;
+    struct state_read *read;
     sqlite3_stmt *query;
 };
 
@@ -107,12 +107,12 @@ static int read_rows(void *arg)
         row = take_row(x->read, x->query);
     if (row != 0)
         return row < 0 ? row : 0;
-    return step == SQLITE_DONE ? 0 : is_no_memory(step) ? -ENOMEM : -EIO;
+    return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
 /* Rows that are copied for the loop thread. A user sized them: when there is no memory for the copies, the reading ends with
  * -ENOMEM and leaves nothing. */
-static int read_in_scope(struct read *r, sqlite3_stmt *q)
+static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};
     struct bounded scope = {0};
@@ -127,7 +127,7 @@ static int read_in_scope(struct read *r, sqlite3_stmt *q)
 
 static void read_work(uv_work_t *work)
 {
-    struct read *r = work->data;
+    struct state_read *r = work->data;
     struct state *s = r->state;
     sqlite3_stmt *q = NULL;
     if (r->status < 0)
@@ -135,7 +135,7 @@ static void read_work(uv_work_t *work)
     uv_mutex_lock(&s->reader_lock);
     int prepared = sqlite3_prepare_v2(s->reader, sql_of(r), -1, &q, NULL);
     if (prepared != SQLITE_OK) {
-        r->status = is_no_memory(prepared) ? -ENOMEM : -EIO;
+        r->status = db_no_memory(prepared) ? -ENOMEM : -EIO;
     } else {
         struct reading x = {r, q};
         bind_query(r, q);
@@ -151,7 +151,7 @@ static void read_done(uv_work_t *work, int status);
 
 static void start_next(struct state *s)
 {
-    struct read *r = s->read_first;
+    struct state_read *r = s->read_first;
     if (r != NULL)
         uv_queue_work(s->config.loop, &r->work, read_work, read_done);
 }
@@ -159,7 +159,7 @@ static void start_next(struct state *s)
 static void read_done(uv_work_t *work, int status)
 {
     (void)status; /* never cancelled */
-    struct read *r = work->data;
+    struct state_read *r = work->data;
     r->state->reads--;
     r->state->read_first = r->next;
     start_next(r->state);
@@ -175,9 +175,9 @@ static void read_done(uv_work_t *work, int status)
     free(r);
 }
 
-static void queue_read(struct state *s, const struct read *with)
+static void queue_read(struct state *s, const struct state_read *with)
 {
-    struct read *r = xcalloc(1, sizeof *r);
+    struct state_read *r = xcalloc(1, sizeof *r);
     *r = *with;
     r->state = s;
     r->key = with->query.key != NULL ? mem_strdup(with->query.key) : NULL;
@@ -198,22 +198,22 @@ void state_read_jobs(struct state *s, const struct state_query *query,
                      int (*each)(void *ctx, const struct state_job *job), void (*done)(void *ctx, int status),
                      void *ctx)
 {
-    queue_read(s, &(struct read){.query = *query, .each = each, .jobs_done = done, .ctx = ctx});
+    queue_read(s, &(struct state_read){.query = *query, .each = each, .jobs_done = done, .ctx = ctx});
 }
 
 void state_read_job(struct state *s, uint64_t id,
                     void (*done)(void *ctx, int status, const struct state_job *job), void *ctx)
 {
-    queue_read(s, &(struct read){.query = {.id = id}, .job_done = done, .ctx = ctx});
+    queue_read(s, &(struct state_read){.query = {.id = id}, .job_done = done, .ctx = ctx});
 }
 
 void state_read_events(struct state *s, uint64_t job, uint64_t first, uint64_t end, uint32_t limit,
                        void (*done)(void *ctx, int status, const struct state_event *events, size_t n),
                        void *ctx)
 {
-    queue_read(s, &(struct read){.query = {.id = job, .limit = limit},
-                                 .first = first,
-                                 .end = end,
-                                 .events_done = done,
-                                 .ctx = ctx});
+    queue_read(s, &(struct state_read){.query = {.id = job, .limit = limit},
+                                       .first = first,
+                                       .end = end,
+                                       .events_done = done,
+                                       .ctx = ctx});
 }

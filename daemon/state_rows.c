@@ -14,7 +14,7 @@
 #include "base/crc32c.h"
 #include "daemon/state_internal.h"
 
-const char *const write_sql[WRITE_COUNT] = {
+const char *const row_put_sql[WRITE_COUNT] = {
     [WRITE_EVENT] = "INSERT INTO events(seq, job, body, crc) VALUES(?1, ?6, ?3, ?5)",
     [WRITE_JOB] = "INSERT INTO jobs(id, key, body, spec, crc) VALUES(?1, ?2, ?3, ?4, ?5)",
     [WRITE_META] = "INSERT OR REPLACE INTO meta(key, value, crc) VALUES(?2, ?1, ?5)",
@@ -41,13 +41,13 @@ uint32_t status_crc(uint64_t id, uint64_t ended_ms, uint64_t uid, uint64_t bytes
     return crc32c(crc, body, strlen(body) + 1);
 }
 
-static uint32_t crc_of(const struct write *w)
+static uint32_t crc_of(const struct row_write *w)
 {
     return w->kind == WRITE_STATUS ? status_crc(w->id, w->ended_ms, w->uid, w->bytes, w->body)
                                    : row_crc(w->id, w->job, w->key, w->body, w->spec);
 }
 
-int write_row(sqlite3_stmt *q, const struct write *w)
+int row_put(sqlite3_stmt *q, const struct row_write *w)
 {
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
@@ -106,17 +106,17 @@ static int take_columns(const char *path, sqlite3_stmt *q, bool brief, struct st
     return 0;
 }
 
-int take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err)
+int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err)
 {
     return take_columns(path, q, false, ret, err);
 }
 
-int take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err)
+int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err)
 {
     return take_columns(path, q, true, ret, err);
 }
 
-int take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err)
+int row_take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err)
 {
     *ret = (struct state_event){number(q, 0), number(q, 1), column(q, 2)};
     if (row_crc(ret->seq, ret->job, NULL, ret->body, NULL) != (uint32_t)number(q, 3))
@@ -124,7 +124,7 @@ int take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struc
     return 0;
 }
 
-int read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err)
+int row_read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err)
 {
     sqlite3_stmt *q = NULL;
     int r = 0, step = SQLITE_ERROR;
@@ -141,38 +141,38 @@ int read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, 
                            "and start tuttid with --accept-older-state",
                            name);
     } else if (step != SQLITE_DONE) {
-        r = fail_db(path, db, "read the state", err);
+        r = db_fail(path, db, "read the state", err);
     }
     sqlite3_finalize(q);
     return r;
 }
 
-int read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
-                      struct err *err)
+int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
+                          struct err *err)
 {
     char text[200];
     uint64_t id = 0, seq = 0;
-    int r = version >= 2 ? read_number(path, db, "id", &id, err) : 0;
+    int r = version >= 2 ? row_read_number(path, db, "id", &id, err) : 0;
     if (r == 0 && version >= 2)
-        r = read_number(path, db, "seq", &seq, err);
+        r = row_read_number(path, db, "seq", &seq, err);
     if (r == 0)
-        r = first_text(path, db, "SELECT max(id) FROM jobs", text, err);
+        r = db_first_text(path, db, "SELECT max(id) FROM jobs", text, err);
     if (r < 0)
         return r;
     uint64_t last = strtoull(text, NULL, 10);
     *ret_id = last > id ? last : id;
-    r = first_text(path, db, "SELECT max(seq) + 1 FROM events", text, err);
+    r = db_first_text(path, db, "SELECT max(seq) + 1 FROM events", text, err);
     last = strtoull(text, NULL, 10);
     *ret_seq = last > seq ? last : seq;
     return r;
 }
 
-bool is_no_memory(int code)
+bool db_no_memory(int code)
 {
     return (code & 0xff) == SQLITE_NOMEM || code == SQLITE_IOERR_NOMEM;
 }
 
-int fail_db(const char *path, sqlite3 *db, const char *what, struct err *err)
+int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err)
 {
     int code = sqlite3_errcode(db) & 0xff;
     bool damaged = code == SQLITE_CORRUPT || code == SQLITE_NOTADB;
@@ -182,9 +182,9 @@ int fail_db(const char *path, sqlite3 *db, const char *what, struct err *err)
                 : "");
 }
 
-int exec_db(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err)
+int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err)
 {
-    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : fail_db(path, db, what, err);
+    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : db_fail(path, db, what, err);
 }
 
 static int keep_first(void *ctx, int n, char **values, char **names)
@@ -196,17 +196,17 @@ static int keep_first(void *ctx, int n, char **values, char **names)
     return 0;
 }
 
-int first_text(const char *path, sqlite3 *db, const char *sql, char ret[200], struct err *err)
+int db_first_text(const char *path, sqlite3 *db, const char *sql, char ret[200], struct err *err)
 {
     ret[0] = '\0';
     return sqlite3_exec(db, sql, keep_first, ret, NULL) == SQLITE_OK
                ? 0
-               : fail_db(path, db, "read the state", err);
+               : db_fail(path, db, "read the state", err);
 }
 
 /* ---- files ---- */
 
-char *join_path(const char *dir, const char *name)
+char *state_join_path(const char *dir, const char *name)
 {
     size_t n = strlen(dir) + strlen(name) + 2;
     char *path = xmalloc(n);
@@ -214,7 +214,7 @@ char *join_path(const char *dir, const char *name)
     return path;
 }
 
-int sync_dir(const char *dir, struct err *err)
+int state_sync_dir(const char *dir, struct err *err)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int r = fd < 0 || fsync(fd) < 0 ? -errno : 0;
@@ -234,7 +234,7 @@ static int copy_bytes(int from, int to)
     return n < 0 || fsync(to) < 0 ? -errno : 0;
 }
 
-int copy_file(const char *from, const char *to, struct err *err)
+int state_copy_file(const char *from, const char *to, struct err *err)
 {
     int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (in < 0)

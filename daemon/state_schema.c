@@ -38,7 +38,7 @@ static const char tables[] =
 int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err)
 {
     char text[200];
-    int r = first_text(path, db, "PRAGMA user_version", text, err);
+    int r = db_first_text(path, db, "PRAGMA user_version", text, err);
     if (r < 0)
         return r;
     *ret = atoi(text);
@@ -55,17 +55,17 @@ static int set_version(const char *path, sqlite3 *db, int version, struct err *e
 {
     char sql[64];
     snprintf(sql, sizeof sql, "PRAGMA user_version=%d", version);
-    return exec_db(path, db, sql, "write the state", err);
+    return db_exec(path, db, sql, "write the state", err);
 }
 
 int schema_make(const char *path, sqlite3 *db, struct err *err)
 {
-    int r = exec_db(path, db, "BEGIN IMMEDIATE", "write the state", err);
+    int r = db_exec(path, db, "BEGIN IMMEDIATE", "write the state", err);
     if (r == 0)
-        r = exec_db(path, db, tables, "make the tables", err);
+        r = db_exec(path, db, tables, "make the tables", err);
     if (r == 0)
         r = set_version(path, db, SCHEMA_VERSION, err);
-    return r == 0 ? exec_db(path, db, "COMMIT", "write the state", err) : r;
+    return r == 0 ? db_exec(path, db, "COMMIT", "write the state", err) : r;
 }
 
 static int refuse_schema(const char *path, const char *type, const char *name, struct err *err)
@@ -101,7 +101,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
             sqlite3_reset(have);
         }
     if (r == 0 && step != SQLITE_DONE)
-        r = fail_db(path, db, "read the state", err);
+        r = db_fail(path, db, "read the state", err);
     sqlite3_finalize(want);
     sqlite3_finalize(have);
     sqlite3_close(fresh);
@@ -111,7 +111,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
 /* ---- version 1 to 2 ---- */
 
 /* What version 2 wants to know of a job, from the texts of version 1. */
-static int take_v1_status(const char *path, sqlite3_stmt *q, struct write *ret, struct err *err)
+static int take_v1_status(const char *path, sqlite3_stmt *q, struct row_write *ret, struct err *err)
 {
     const char *status = (const char *)sqlite3_column_text(q, 1),
                *body = (const char *)sqlite3_column_text(q, 3);
@@ -136,14 +136,14 @@ static int take_v1_status(const char *path, sqlite3_stmt *q, struct write *ret, 
     const char *state = get_text(s, "state");
     bool live = strcmp(state, "done") != 0 && strcmp(state, "failed") != 0 && strcmp(state, "cancelled") != 0;
     uint64_t ended = get_count_or(s, "ended_ms", 0);
-    *ret = (struct write){.kind = WRITE_STATUS,
-                          .id = id,
-                          .body = (char *)status,
-                          .ended_ms = live        ? 0
-                                      : ended > 0 ? ended
-                                                  : 1,
-                          .uid = get_count_or(b, "uid", 0),
-                          .bytes = strlen(status) + strlen(body) + (uint64_t)sqlite3_column_int64(q, 4)};
+    *ret = (struct row_write){.kind = WRITE_STATUS,
+                              .id = id,
+                              .body = (char *)status,
+                              .ended_ms = live        ? 0
+                                          : ended > 0 ? ended
+                                                      : 1,
+                              .uid = get_count_or(b, "uid", 0),
+                              .bytes = strlen(status) + strlen(body) + (uint64_t)sqlite3_column_int64(q, 4)};
     json_free(s);
     json_free(b);
     return 0;
@@ -158,15 +158,15 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
             "SELECT s.id, s.body, s.crc, ifnull(j.body, ''), ifnull(length(CAST(j.spec AS BLOB)), 0)"
             " FROM status_v1 s LEFT JOIN jobs j ON j.id = s.id",
             -1, &from, NULL) == SQLITE_OK &&
-        sqlite3_prepare_v2(db, write_sql[WRITE_STATUS], -1, &to, NULL) == SQLITE_OK)
+        sqlite3_prepare_v2(db, row_put_sql[WRITE_STATUS], -1, &to, NULL) == SQLITE_OK)
         while (r == 0 && (step = sqlite3_step(from)) == SQLITE_ROW) {
-            struct write w;
+            struct row_write w;
             r = take_v1_status(path, from, &w, err);
-            if (r == 0 && write_row(to, &w) != SQLITE_OK)
-                r = fail_db(path, db, "write the state", err);
+            if (r == 0 && row_put(to, &w) != SQLITE_OK)
+                r = db_fail(path, db, "write the state", err);
         }
     if (r == 0 && step != SQLITE_DONE)
-        r = fail_db(path, db, "read the state", err);
+        r = db_fail(path, db, "read the state", err);
     sqlite3_finalize(from);
     sqlite3_finalize(to);
     return r;
@@ -176,9 +176,9 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];
-    int r = first_text(path, db, "SELECT value FROM meta_v1 WHERE key='seq'", value, err);
+    int r = db_first_text(path, db, "SELECT value FROM meta_v1 WHERE key='seq'", value, err);
     if (r == 0)
-        r = first_text(path, db, "SELECT value FROM meta_v1 WHERE key='seq_crc'", crc, err);
+        r = db_first_text(path, db, "SELECT value FROM meta_v1 WHERE key='seq_crc'", crc, err);
     if (r < 0 || (value[0] == '\0' && crc[0] == '\0'))
         return r;
     uint64_t seq = strtoull(value, NULL, 10);
@@ -188,17 +188,17 @@ static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
             "row seq of table meta does not match its checksum; restore the file from a backup, or "
             "remove that row with `sqlite3 state.db 'DELETE FROM meta'`");
     sqlite3_stmt *to = NULL;
-    struct write w = {.kind = WRITE_META, .id = seq, .key = (char *)"seq"};
-    if (sqlite3_prepare_v2(db, write_sql[WRITE_META], -1, &to, NULL) != SQLITE_OK ||
-        write_row(to, &w) != SQLITE_OK)
-        r = fail_db(path, db, "write the state", err);
+    struct row_write w = {.kind = WRITE_META, .id = seq, .key = (char *)"seq"};
+    if (sqlite3_prepare_v2(db, row_put_sql[WRITE_META], -1, &to, NULL) != SQLITE_OK ||
+        row_put(to, &w) != SQLITE_OK)
+        r = db_fail(path, db, "write the state", err);
     sqlite3_finalize(to);
     return r;
 }
 
 static int from_1_to_2(const char *path, sqlite3 *db, struct err *err)
 {
-    int r = exec_db(
+    int r = db_exec(
         path, db,
         "ALTER TABLE meta RENAME TO meta_v1; ALTER TABLE status RENAME TO status_v1;"
         "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;"
@@ -212,7 +212,7 @@ static int from_1_to_2(const char *path, sqlite3 *db, struct err *err)
     if (r == 0)
         r = move_v1_statuses(path, db, err);
     if (r == 0)
-        r = exec_db(path, db, "DROP TABLE meta_v1; DROP TABLE status_v1", "change the tables", err);
+        r = db_exec(path, db, "DROP TABLE meta_v1; DROP TABLE status_v1", "change the tables", err);
     return r;
 }
 
@@ -231,7 +231,7 @@ static int keep_copy(const char *path, sqlite3 *db, int version, struct err *err
     snprintf(fresh, n, "%.*s-v%d.db.new", (int)stem, path, version);
     unlink(fresh);
     char *sql = sqlite3_mprintf("VACUUM INTO %Q", fresh);
-    int r = exec_db(path, db, sql, "copy the state before it is changed", err);
+    int r = db_exec(path, db, sql, "copy the state before it is changed", err);
     int fd = r == 0 ? open(fresh, O_RDONLY | O_CLOEXEC) : -1;
     if (r == 0 && (fd < 0 || fsync(fd) < 0 || rename(fresh, copy) < 0))
         r = err_set_at(err, -errno, copy, "cannot keep a copy of the state: %s", strerror(errno));
@@ -247,13 +247,13 @@ int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err)
 {
     int r = keep_copy(path, db, version, err);
     if (r == 0)
-        r = exec_db(path, db, "BEGIN IMMEDIATE", "write the state", err);
+        r = db_exec(path, db, "BEGIN IMMEDIATE", "write the state", err);
     for (int v = version; r == 0 && v < SCHEMA_VERSION; v++)
         r = migrations[v](path, db, err);
     if (r == 0)
         r = set_version(path, db, SCHEMA_VERSION, err);
     if (r == 0)
-        return exec_db(path, db, "COMMIT", "write the state", err);
+        return db_exec(path, db, "COMMIT", "write the state", err);
     if (!sqlite3_get_autocommit(db))
         sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
     return r;

@@ -34,22 +34,22 @@ static void fold_failed(struct state *s, int extended)
 {
     int code = extended & 0xff;
     if (code != SQLITE_OK && code != SQLITE_BUSY && code != SQLITE_LOCKED && code != SQLITE_FULL &&
-        !is_no_memory(extended))
+        !db_no_memory(extended))
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
 /* When readers are in the way, or the disk is full, the log stays as it is; a later fold gets it. */
-void fold(struct state *s, bool empty_log)
+void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
     int r = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, &pages, &folded);
     fold_failed(s, r);
     if (r != SQLITE_OK || folded < pages)
         return;
-    struct mark next = s->mark;
+    struct state_mark next = s->mark;
     next.folded = next.commits;
     if (next.folded != s->mark.folded) {
-        r = mark_write(s->mark_fd, &next);
+        r = state_mark_write(s->mark_fd, &next);
         if (r < 0) {
             snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->mark_path, strerror(-r));
             return;
@@ -66,7 +66,7 @@ void fold(struct state *s, bool empty_log)
 
 static void fold_work(uv_work_t *work)
 {
-    fold(work->data, true);
+    state_fold(work->data, true);
 }
 
 static void work_done(uv_work_t *work, int status)
@@ -76,7 +76,7 @@ static void work_done(uv_work_t *work, int status)
     s->busy = false;
     if (s->failure[0] != '\0')
         s->config.die(s->config.ctx, s->failure);
-    go_on(s);
+    state_next_work(s);
 }
 
 /* ---- pruning ---- */
@@ -198,7 +198,7 @@ static int remove_job(struct state *s, uint64_t id)
     return r;
 }
 
-static int remove_batch(struct state *s, void *ctx, struct mark *next)
+static int remove_batch(struct state *s, void *ctx, struct state_mark *next)
 {
     const struct pruning *p = ctx;
     int r = SQLITE_OK;
@@ -221,13 +221,13 @@ static void prune_work(uv_work_t *work)
     /* What else belongs to a job goes before its rows: after a kill in between, the next pruning finds the rows again. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
-    r = r == 0 ? commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
+    r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
     p->removed = r == SQLITE_OK;
-    if (r != SQLITE_OK && (r & 0xff) != SQLITE_FULL && !is_no_memory(r))
+    if (r != SQLITE_OK && (r & 0xff) != SQLITE_FULL && !db_no_memory(r))
         snprintf(s->failure, sizeof s->failure, "cannot prune old jobs in %s: %s", s->path,
                  sqlite3_errmsg(s->db));
     if (p->removed && s->failure[0] == '\0' && s->wal_pages >= FOLD_PAGES)
-        fold(s, false);
+        state_fold(s, false);
 }
 
 static void prune_done(uv_work_t *work, int status)
@@ -254,7 +254,7 @@ static void start_pruning(struct state *s)
     s->pruning = p;
     s->ended = 0;
     s->pruned_last = true;
-    start_work(s, prune_work, prune_done);
+    state_start_work(s, prune_work, prune_done);
 }
 
 /* ---- checking a large database; on the reader ---- */
@@ -273,7 +273,7 @@ static void check_work(uv_work_t *work)
     struct state *s = c->state;
     uv_mutex_lock(&s->reader_lock);
     if (s->reader != NULL) /* NULL: the state was closed meanwhile */
-        c->status = check_some(s->path, s->reader, &c->at, CHECK_ROWS, &c->err);
+        c->status = state_check_rows(s->path, s->reader, &c->at, CHECK_ROWS, &c->err);
     uv_mutex_unlock(&s->reader_lock);
 }
 
@@ -315,14 +315,14 @@ static void on_quiet(uv_timer_t *timer)
     struct state *s = timer->data;
     s->fold_due = true;
     s->prune_due |= s->ended > 0;
-    go_on(s);
+    state_next_work(s);
 }
 
 static void on_hour(uv_timer_t *timer)
 {
     struct state *s = timer->data;
     s->prune_due = true;
-    go_on(s);
+    state_next_work(s);
 }
 
 void upkeep_begin(struct state *s)
@@ -331,7 +331,7 @@ void upkeep_begin(struct state *s)
     uv_timer_start(&s->hour, on_hour, HOUR_MS, HOUR_MS);
     if (s->check.table < CHECK_TABLES)
         check_next(s);
-    go_on(s);
+    state_next_work(s);
 }
 
 void upkeep_committed(struct state *s)
@@ -351,7 +351,7 @@ bool upkeep_next(struct state *s)
     }
     if (s->fold_due && s->waiting.first == NULL) {
         s->fold_due = false;
-        start_work(s, fold_work, work_done);
+        state_start_work(s, fold_work, work_done);
         return true;
     }
     return false;

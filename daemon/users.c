@@ -8,21 +8,21 @@
 
 #include "base/arena.h"
 
-struct user {
+struct known_user {
     uid_t uid;
     char name[USERS_NAME_BYTES]; /* "": not yet known */
     uint64_t since_ms;           /* loop clock: when it was looked up */
     bool wanted;                 /* to be looked up */
     struct users_ask *first, **end;
-    struct user *next;
+    struct known_user *next;
 };
 
 struct users {
     uv_loop_t *loop;
     void (*look_up)(uid_t uid, char *buf, size_t size);
-    struct user *all;
+    struct known_user *all;
     uv_work_t work;
-    struct user *looking;         /* the one that is being looked up; NULL: none */
+    struct known_user *looking;   /* the one that is being looked up; NULL: none */
     char found[USERS_NAME_BYTES]; /* the pool's, while looking */
 };
 
@@ -49,19 +49,19 @@ void users_destroy(struct users *u)
 {
     if (u == NULL)
         return;
-    for (struct user *at = u->all, *next; at != NULL; at = next) {
+    for (struct known_user *at = u->all, *next; at != NULL; at = next) {
         next = at->next;
         free(at);
     }
     free(u);
 }
 
-static struct user *find(struct users *u, uid_t uid)
+static struct known_user *find_or_add_name(struct users *u, uid_t uid)
 {
-    for (struct user *at = u->all; at != NULL; at = at->next)
+    for (struct known_user *at = u->all; at != NULL; at = at->next)
         if (at->uid == uid)
             return at;
-    struct user *new = xcalloc(1, sizeof *new);
+    struct known_user *new = xcalloc(1, sizeof *new);
     new->uid = uid;
     new->end = &new->first;
     new->next = u->all;
@@ -80,7 +80,7 @@ static void run(uv_work_t *work)
 static void looked(uv_work_t *work, int status)
 {
     struct users *u = work->data;
-    struct user *user = u->looking;
+    struct known_user *user = u->looking;
     struct users_ask *asks = user->first;
     (void)status; /* never cancelled */
     snprintf(user->name, sizeof user->name, "%s", u->found);
@@ -97,7 +97,7 @@ static void looked(uv_work_t *work, int status)
 
 static void look_next(struct users *u)
 {
-    struct user *user = u->all;
+    struct known_user *user = u->all;
     while (user != NULL && !user->wanted)
         user = user->next;
     if (u->looking != NULL || user == NULL)
@@ -109,7 +109,7 @@ static void look_next(struct users *u)
 
 void users_ask(struct users *u, struct users_ask *ask)
 {
-    struct user *user = find(u, ask->uid);
+    struct known_user *user = find_or_add_name(u, ask->uid);
     bool known = user->name[0] != '\0';
     if (u->looking != user && (!known || uv_now(u->loop) - user->since_ms >= USERS_KEEP_MS))
         user->wanted = true;

@@ -17,7 +17,7 @@ struct cancelling {
     uint64_t id;
 };
 
-static void on_disk(void *ctx, int status)
+static void cancel_on_disk(void *ctx, int status)
 {
     struct cancelling *c = ctx;
     (void)status; /* not optional: always 0 */
@@ -28,7 +28,7 @@ static void on_disk(void *ctx, int status)
 /* Its end may not be on disk yet. An empty unit is committed after it. */
 static void reply_ended(struct cancelling *c)
 {
-    state_commit(state_begin(c->rq->daemon->state), false, on_disk, c);
+    state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
 /* The job in another state, saved. False: there is no memory, the job is as it was, and the request has failed and is gone. */
@@ -41,7 +41,7 @@ static bool change(struct cancelling *c, struct job *j, const struct job *to, co
     *j = *to;
     j->reason = reason;
     jobs_recount(j, was.state);
-    if (reason != NULL && jobs_try_save(rq->daemon->jobs, j, event, members, on_disk, c) == 0) {
+    if (reason != NULL && jobs_try_save(rq->daemon->jobs, j, event, members, cancel_on_disk, c) == 0) {
         free(was.reason);
         return true;
     }

@@ -3,18 +3,18 @@
 
 #include "daemon/server.h"
 
-static void add_text(struct strbuf *b, const char *key, const char *text)
+static void add_name(struct strbuf *b, const char *key, const char *text)
 {
     strbuf_addf(b, ",\"%s\":", key);
     strbuf_add_json(b, text);
 }
 
 /* Of a device that is there: as it was when it was last looked at. */
-static void add_real(struct strbuf *b, const struct offer *o, uint32_t i)
+static void add_real(struct strbuf *b, const struct inventory *o, uint32_t i)
 {
     const struct device_info *info = &o->topology.devices[i];
-    add_text(b, "name", info->name);
-    add_text(b, "bus_id", info->bus_id);
+    add_name(b, "name", info->name);
+    add_name(b, "bus_id", info->bus_id);
     strbuf_addf(b, ",\"total_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64, info->total_bytes,
                 info->free_bytes);
 }
@@ -22,9 +22,9 @@ static void add_real(struct strbuf *b, const struct offer *o, uint32_t i)
 static void add_device(struct strbuf *b, const struct daemon *d, uint32_t i)
 {
     strbuf_addf(b, "%s{\"index\":%u,\"memory_bytes\":%" PRIu64, i > 0 ? "," : "", i,
-                d->offer.real ? d->offer.each_bytes[i] : d->config.device_bytes);
-    if (d->offer.real) {
-        add_real(b, &d->offer, i);
+                d->inventory.real ? d->inventory.each_bytes[i] : d->config.device_bytes);
+    if (d->inventory.real) {
+        add_real(b, &d->inventory, i);
         health_add_json(&d->health[i], b);
     }
     if (d->device_job[i] != 0)
@@ -40,7 +40,7 @@ void verb_devices(struct request *rq)
     if (!request_no_params(rq))
         return;
     strbuf_add(&b, "{");
-    offer_add_json(&d->offer, &b);
+    inventory_add_json(&d->inventory, &b);
     strbuf_addf(&b, ",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"devices\":[",
                 d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes);
     for (uint32_t i = 0; i < d->config.n_devices; i++)

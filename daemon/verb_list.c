@@ -20,7 +20,7 @@ struct listed {
     size_t at, bytes; /* of its text; 0 bytes: it had not ended, so memory knows more */
 };
 
-struct listing {
+struct list_page {
     struct request *rq;
     bool active;
     uint64_t after, ended_after_ms, limit;
@@ -35,7 +35,7 @@ struct listing {
 };
 
 /* Adds a job to the answer, unless it has no room for it: then there are more. */
-static void add(struct listing *l, const char *text, size_t bytes)
+static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 {
     if (l->n == l->limit || l->answer.n > LIST_BYTES) {
         l->more = l->full = true;
@@ -45,36 +45,36 @@ static void add(struct listing *l, const char *text, size_t bytes)
     strbuf_addn(&l->answer, text, bytes);
 }
 
-static void add_live(struct listing *l, const struct job *j)
+static void add_live(struct list_page *l, const struct job *j)
 {
     struct strbuf b = {0};
     job_short_json(l->rq->daemon->jobs, j, &b);
     strbuf_add(&b, "}");
-    add(l, b.at, b.n);
+    add_to_answer(l, b.at, b.n);
     strbuf_finish(&b);
 }
 
-static void reply(struct listing *l)
+static void reply_page(struct list_page *l)
 {
     strbuf_addf(&l->answer, "],\"more\":%s}", l->more ? "true" : "false");
     request_reply(l->rq, &l->answer);
     strbuf_finish(&l->answer);
 }
 
-static void list_active(struct listing *l)
+static void list_active(struct list_page *l)
 {
     const struct jobs *jobs = l->rq->daemon->jobs;
     strbuf_add(&l->answer, "{\"jobs\":[");
-    for (size_t i = jobs_after(jobs, l->after); !l->full && i < jobs->all.n; i++)
-        if (jobs->all.at[i]->on_disk && !jobs->all.at[i]->archived)
-            add_live(l, jobs->all.at[i]);
-    reply(l);
+    for (size_t i = jobs_after(jobs, l->after); !l->full && i < jobs->live.n; i++)
+        if (jobs->live.at[i]->on_disk && !jobs->live.at[i]->archived)
+            add_live(l, jobs->live.at[i]);
+    reply_page(l);
 }
 
 /* In the pool. */
-static int take(void *ctx, const struct state_job *disk)
+static int take_listed(void *ctx, const struct state_job *disk)
 {
-    struct listing *l = ctx;
+    struct list_page *l = ctx;
     struct job *j;
     if (l->jobs.n == l->limit || l->texts.n > LIST_BYTES) {
         l->more = true;
@@ -97,7 +97,7 @@ static int take(void *ctx, const struct state_job *disk)
 }
 
 /* False: a job has ended since it was read, and must be read again. */
-static bool add_all(struct listing *l)
+static bool add_all(struct list_page *l)
 {
     for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
         const struct listed *x = &l->jobs.at[i];
@@ -105,18 +105,18 @@ static bool add_all(struct listing *l)
         if (j == NULL && x->bytes == 0)
             return false;
         if (j == NULL)
-            add(l, l->texts.at + x->at, x->bytes);
+            add_to_answer(l, l->texts.at + x->at, x->bytes);
         else if (j->on_disk)
             add_live(l, j);
     }
     return true;
 }
 
-static void list_all(struct listing *l);
+static void list_all(struct list_page *l);
 
-static void taken(void *ctx, int status)
+static void rows_taken(void *ctx, int status)
 {
-    struct listing *l = ctx;
+    struct list_page *l = ctx;
     if (status == 0)
         status =
             strbuf_status(&l->texts); /* a text that memory ran out for is cut: none of them may be told */
@@ -126,7 +126,7 @@ static void taken(void *ctx, int status)
         return;
     }
     if (good && !again)
-        reply(l);
+        reply_page(l);
     else
         request_unreadable(l->rq, status < 0 ? status : -EBADMSG);
     strbuf_finish(&l->answer);
@@ -135,7 +135,7 @@ static void taken(void *ctx, int status)
     free(l);
 }
 
-static void list_all(struct listing *l)
+static void list_all(struct list_page *l)
 {
     l->n = l->jobs.n = l->texts.n = 0;
     l->more = l->full = false;
@@ -145,14 +145,14 @@ static void list_all(struct listing *l)
                     &(struct state_query){.after = l->after,
                                           .ended_after_ms = l->ended_after_ms,
                                           .limit = (uint32_t)l->limit + 1},
-                    take, taken, l);
+                    take_listed, rows_taken, l);
 }
 
 void verb_list(struct request *rq)
 {
     struct json_obj o;
     struct err err = {0};
-    struct listing l = {
+    struct list_page l = {
         .rq = rq, .limit = LIST_MOST, .texts = {.mode = STRBUF_FAILS}, .answer = {.mode = STRBUF_FAILS}};
     json_obj_begin(&o, rq->params, "", &err);
     json_take_bool(&o, "active", JSON_OPTIONAL, &l.active);
@@ -169,7 +169,7 @@ void verb_list(struct request *rq)
     if (l.active) {
         list_active(&l);
     } else {
-        struct listing *kept = mem_calloc(1, sizeof *kept);
+        struct list_page *kept = mem_calloc(1, sizeof *kept);
         if (kept == NULL) {
             request_out_of_memory(rq);
             return;

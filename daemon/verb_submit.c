@@ -2,7 +2,7 @@
  * that is the worker's business, with the user's rights.
  *
  * The way of a submit: submit_prepare turns the parameters into a struct submission (in the pool when the line is large),
- * verb_submit asks for the user's name, with_name adds the job, on_disk answers. A client sizes everything in a submission,
+ * verb_submit asks for the user's name, with_name adds the job, submit_on_disk answers. A client sizes everything in a submission,
  * so each allocation may fail, and the answer is then an error.
  */
 #include <errno.h>
@@ -106,7 +106,7 @@ void *submit_prepare(const struct json *params, struct err *err)
 
 /* ---- answers ---- */
 
-static void reply(struct request *rq, const struct job *j, bool duplicate)
+static void reply_submit(struct request *rq, const struct job *j, bool duplicate)
 {
     struct strbuf b = {.mode = STRBUF_FAILS};
     job_short_json(rq->daemon->jobs, j, &b);
@@ -115,7 +115,7 @@ static void reply(struct request *rq, const struct job *j, bool duplicate)
     strbuf_finish(&b);
 }
 
-static void refuse(struct submission *s, int r, const struct err *err)
+static void refuse_submit(struct submission *s, int r, const struct err *err)
 {
     if (r == -ENOMEM)
         request_out_of_memory(s->rq);
@@ -129,13 +129,13 @@ static void refuse_other_spec(struct submission *s, const struct job *j)
 {
     struct err err = {0};
     err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
-    refuse(s, err.code, &err);
+    refuse_submit(s, err.code, &err);
 }
 
 /* ---- keys of jobs that have ended; they are in the state only ---- */
 
 /* In the pool. */
-static int take_found(void *ctx, const struct state_job *disk)
+static int take_keyed(void *ctx, const struct state_job *disk)
 {
     struct submission *s = ctx;
     return job_read(disk, &s->found, NULL);
@@ -145,14 +145,14 @@ static void answer_found(void *ctx, int status)
 {
     struct submission *s = ctx;
     if (status == 0 && s->found == NULL) {
-        refuse(s, s->status, &s->refusal);
+        refuse_submit(s, s->status, &s->refusal);
     } else if (status == 0 && s->found->spec_hash != s->hash) {
         refuse_other_spec(s, s->found);
     } else {
         if (status < 0)
             request_unreadable(s->rq, status);
         else
-            reply(s->rq, s->found, true);
+            reply_submit(s->rq, s->found, true);
         submission_free(s);
     }
 }
@@ -163,13 +163,13 @@ static void refuse_unless_known(struct submission *s, int r, const struct err *e
 {
     char key[JOB_KEY_CHARS];
     if (s->key == NULL || r == -ENOMEM) {
-        refuse(s, r, err);
+        refuse_submit(s, r, err);
         return;
     }
     s->status = r;
     s->refusal = *err;
     jobs_state_key(s->rq->uid, s->key, key);
-    state_read_jobs(s->rq->daemon->state, &(struct state_query){.key = key}, take_found, answer_found, s);
+    state_read_jobs(s->rq->daemon->state, &(struct state_query){.key = key}, take_keyed, answer_found, s);
 }
 
 static void refuse_full(struct submission *s)
@@ -181,16 +181,16 @@ static void refuse_full(struct submission *s)
 
 /* ---- answers ---- */
 
-static void on_disk(void *ctx, int status)
+static void submit_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     struct daemon *d = s->rq->daemon;
     if (status == 0) {
-        reply(s->rq, jobs_find(d->jobs, s->id), false);
+        reply_submit(s->rq, jobs_find(d->jobs, s->id), false);
         workers_schedule(d);
         submission_free(s);
     } else if (status == -ENOMEM) {
-        refuse(s, status, NULL);
+        refuse_submit(s, status, NULL);
     } else {
         refuse_full(s); /* also when the key is taken (-EEXIST): then the job is found */
     }
@@ -211,7 +211,7 @@ static void duplicate_on_disk(void *ctx, int status)
         refuse_other_spec(s, j);
         return;
     }
-    reply(s->rq, j, true);
+    reply_submit(s->rq, j, true);
     submission_free(s);
 }
 
@@ -250,7 +250,7 @@ static int check(struct request *rq, const struct job_ask *ask, struct err *err)
     return queue_admits(ask, &m, err);
 }
 
-static int add(struct submission *s, const char *user, struct err *err)
+static int add_submitted(struct submission *s, const char *user, struct err *err)
 {
     struct request *rq = s->rq;
     struct job_ask ask = ask_of(s->spec);
@@ -268,7 +268,7 @@ static int add(struct submission *s, const char *user, struct err *err)
         .spec_hash = s->hash,
         .ask = ask,
     };
-    return jobs_add(rq->daemon->jobs, &n, on_disk, s, &s->id, err);
+    return jobs_add(rq->daemon->jobs, &n, submit_on_disk, s, &s->id, err);
 }
 
 static void with_name(struct users_ask *ask, const char *user)
@@ -281,7 +281,7 @@ static void with_name(struct users_ask *ask, const char *user)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
         refuse_unless_known(s, -EINVAL, &s->spec_err); /* whatever its errno: the parameters are wrong */
-    else if ((r = add(s, user, &err)) < 0)
+    else if ((r = add_submitted(s, user, &err)) < 0)
         refuse_unless_known(s, r, &err);
 }
 
@@ -292,7 +292,7 @@ void verb_submit(struct request *rq)
     s->rq = rq;
     int r = quota_take_submit(rq->daemon->quota, rq->uid, daemon_now_ms(rq->daemon), &err);
     if (r < 0) {
-        refuse(s, r, &err);
+        refuse_submit(s, r, &err);
         return;
     }
     s->ask = (struct users_ask){.uid = rq->uid, .done = with_name};

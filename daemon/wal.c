@@ -24,16 +24,16 @@
 #define LEAST_PAGE   512u
 #define DEFAULT_PAGE 4096u
 
-struct sum {
+struct wal_sum {
     uint32_t a, b;
 };
 
-struct walk {
+struct wal_walker {
     int fd;
     uint32_t page_bytes;
     bool big_endian; /* the words that are summed */
     uint8_t salts[8];
-    struct sum sum; /* of the frame before, as it is stored there */
+    struct wal_sum sum; /* of the frame before, as it is stored there */
     uint8_t frame[FRAME_BYTES + MOST_PAGE];
 };
 
@@ -48,7 +48,7 @@ static uint32_t little(const uint8_t *p)
 }
 
 /* Fibonacci-weighted sums of 32-bit words, as SQLite defines them. `bytes` is a multiple of 8. */
-static struct sum add(struct sum s, const uint8_t *p, size_t bytes, bool big_endian)
+static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
         s.a += (big_endian ? big(p + i) : little(p + i)) + s.b;
@@ -80,38 +80,38 @@ static bool is_page_size(uint32_t bytes)
 }
 
 /* Whether the header is valid. The page size and the salts of a damaged header are still used to look for commits. */
-static bool take_header(struct walk *w, const uint8_t h[HEADER_BYTES])
+static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
 {
-    struct sum none = {0, 0};
+    struct wal_sum none = {0, 0};
     w->big_endian = big(h) & 1;
     w->page_bytes = big(h + 8);
     memcpy(w->salts, h + 16, sizeof w->salts);
-    w->sum = (struct sum){big(h + 24), big(h + 28)};
+    w->sum = (struct wal_sum){big(h + 24), big(h + 28)};
     bool known = (big(h) & ~1u) == MAGIC && is_page_size(w->page_bytes);
     if (!is_page_size(w->page_bytes))
         w->page_bytes = DEFAULT_PAGE;
-    struct sum s = add(none, h, 24, w->big_endian);
+    struct wal_sum s = add_words(none, h, 24, w->big_endian);
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
 /* Whether the frame in w->frame continues the one before. Its stored checksum becomes the one to continue from. */
-static bool take_frame(struct walk *w)
+static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;
-    struct sum s = add(w->sum, f, 8, w->big_endian);
-    s = add(s, f + FRAME_BYTES, w->page_bytes, w->big_endian);
-    w->sum = (struct sum){big(f + 16), big(f + 20)};
+    struct wal_sum s = add_words(w->sum, f, 8, w->big_endian);
+    s = add_words(s, f + FRAME_BYTES, w->page_bytes, w->big_endian);
+    w->sum = (struct wal_sum){big(f + 16), big(f + 20)};
     return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
 }
 
 /* The header is damaged, its salts perhaps too: the first frame has the same. */
-static void salts_of_first_frame(struct walk *w)
+static void salts_of_first_frame(struct wal_walker *w)
 {
     if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)
         memcpy(w->salts, w->frame + 8, sizeof w->salts);
 }
 
-static int walk_frames(struct walk *w, struct wal_walk *ret)
+static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
 {
     const uint64_t frame_bytes = FRAME_BYTES + w->page_bytes;
     for (uint64_t at = HEADER_BYTES;; at += frame_bytes) {
@@ -135,7 +135,7 @@ static int walk_frames(struct walk *w, struct wal_walk *ret)
     }
 }
 
-static int walk_file(struct walk *w, struct wal_walk *ret)
+static int walk_file(struct wal_walker *w, struct wal_walk *ret)
 {
     uint8_t header[HEADER_BYTES];
     struct stat st;
@@ -156,7 +156,7 @@ static int walk_file(struct walk *w, struct wal_walk *ret)
 
 int wal_walk_fd(int fd, struct wal_walk *ret)
 {
-    struct walk *w = xcalloc(1, sizeof *w);
+    struct wal_walker *w = xcalloc(1, sizeof *w);
     *ret = (struct wal_walk){0};
     w->fd = fd;
     int r = walk_file(w, ret);

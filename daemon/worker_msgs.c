@@ -13,27 +13,27 @@
 #include "base/clock.h"
 #include "base/get.h"
 #include "base/log.h"
+#include "daemon/connection.h"
 #include "daemon/devices.h"
 #include "daemon/events.h"
-#include "daemon/peer.h"
 
 struct wconn {
     struct daemon *daemon;
-    struct peer *peer;     /* NULL once closed */
-    struct worker *worker; /* NULL before hello, and once the worker is gone */
-    uint32_t refs;         /* answers to come */
+    struct connection *connection; /* NULL once closed */
+    struct worker *worker;         /* NULL before hello, and once the worker is gone */
+    uint32_t refs;                 /* answers to come */
 };
 
 static void maybe_free(struct wconn *c)
 {
-    if (c->peer == NULL && c->refs == 0)
+    if (c->connection == NULL && c->refs == 0)
         free(c);
 }
 
 static void send_buf(struct wconn *c, struct strbuf *b)
 {
-    if (c->peer != NULL)
-        peer_send(c->peer, b->at, b->n);
+    if (c->connection != NULL)
+        connection_send(c->connection, b->at, b->n);
     strbuf_finish(b);
 }
 
@@ -87,13 +87,13 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         strbuf_add_json(&b, w->job->dir);
         strbuf_addf(&b, ",\"lease\":{\"devices\":%u,\"device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 ",",
                     l->n_devices, l->device_bytes, l->host_bytes);
-        offer_add_lease(&w->daemon->offer, l->devices, l->n_devices, &b);
+        inventory_add_lease(&w->daemon->inventory, l->devices, l->n_devices, &b);
         strbuf_add(&b, "}}");
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
         w->moved_ms = daemon_now_ms(w->daemon); /* the time for its first step begins */
-        if (w->stop_sent && a->conn->peer != NULL)
+        if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
     }
     answer_free(a);
@@ -115,7 +115,7 @@ static void save_start(struct worker *w, struct answer *a)
     struct job *j = w->job;
     struct strbuf b = {0};
     w->phase = WORKER_STARTING;
-    job_set_text(&j->live.planning, NULL); /* of an earlier attempt */
+    job_set_text(&j->said.planning, NULL); /* of an earlier attempt */
     if (launch_identify(w->pid, &j->process) < 0)
         j->process = (struct job_process){.pid = w->pid};
     if (j->started_ms == 0)
@@ -184,7 +184,7 @@ static void on_hello(struct wconn *c, struct wire_msg *m)
         return;
     }
     worker_msgs_hang_up(w); /* of an older connection, if there is one */
-    w->peer = c->peer;
+    w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
     c->worker = w;
     if (strcmp(h.phase, "new") == 0) {
@@ -246,16 +246,16 @@ static void on_planning(struct worker *w, const struct json *params, const char 
     char says[64];
     (void)text;
     snprintf(says, sizeof says, "planning a step of %" PRIu64 " tasks", get_count_or(params, "tasks", 0));
-    job_set_text(&w->job->live.planning, says);
+    job_set_text(&w->job->said.planning, says);
     publish(w, "planning", params);
 }
 
 static void on_planned(struct worker *w, const struct json *params, const char *text)
 {
     struct job *j = w->job;
-    bool again = j->live.planned != NULL && strcmp(j->live.planned, text) == 0;
-    job_set_text(&j->live.planned, text);
-    job_set_text(&j->live.planning, NULL);
+    bool again = j->said.planned != NULL && strcmp(j->said.planned, text) == 0;
+    job_set_text(&j->said.planned, text);
+    job_set_text(&j->said.planning, NULL);
     j->total_steps = get_count_or(json_get(params, "resolved"), "total_steps", j->total_steps);
     if (!again)
         publish(w, "planned", params);
@@ -264,7 +264,7 @@ static void on_planned(struct worker *w, const struct json *params, const char *
 static void on_progress(struct worker *w, const struct json *params, const char *text)
 {
     struct job *j = w->job;
-    job_set_text(&j->live.progress, text);
+    job_set_text(&j->said.progress, text);
     j->step = get_count_or(params, "step", j->step);
     j->total_steps = get_count_or(params, "total_steps", j->total_steps);
     j->loss = get_number_or(params, "loss", j->loss);
@@ -287,8 +287,8 @@ static void on_checkpoint(struct worker *w, const struct json *params, const cha
 static void on_curve(struct worker *w, const struct json *params, const char *text)
 {
     (void)text;
-    take_json(&w->job->live.curve, params, "points");
-    take_json(&w->job->live.evals, params, "evals");
+    take_json(&w->job->said.curve, params, "points");
+    take_json(&w->job->said.evals, params, "evals");
 }
 
 static void on_alive(struct worker *w, const struct json *params, const char *text)
@@ -424,9 +424,9 @@ static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
         return; /* it sent it again on a new connection; the answer comes to the first or with its end */
-    take_json(&j->live.curve, m->params, "curve");
-    take_json(&j->live.evals, m->params, "evals");
-    take_json(&j->live.report, m->params, "report");
+    take_json(&j->said.curve, m->params, "curve");
+    take_json(&j->said.evals, m->params, "evals");
+    take_json(&j->said.report, m->params, "report");
     j->step = get_count_or(m->params, "step", j->step);
     j->loss = get_number_or(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
     workers_took_outcome(w);
@@ -443,19 +443,19 @@ static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
 
 /* ---- connections ---- */
 
-static void on_line(struct peer *p, char *line, size_t bytes)
+static void on_line(struct connection *p, char *line, size_t bytes)
 {
-    struct wconn *c = peer_ctx(p);
+    struct wconn *c = connection_ctx(p);
     struct wire_msg m;
     enum wire_code code;
     struct err err = {0};
     if (wire_parse(line, bytes, 0, &m, &code, &err) < 0) {
         log_warning("a worker's message is malformed: %s", err.msg);
-        peer_close(p);
+        connection_close(p);
     } else if (m.kind == WIRE_REQUEST && strcmp(m.method, "hello") == 0 && c->worker == NULL) {
         on_hello(c, &m);
     } else if (c->worker == NULL) {
-        peer_close(p); /* it should have said hello */
+        connection_close(p); /* it should have said hello */
     } else {
         c->worker->heard_ms = daemon_now_ms(c->daemon);
         if (m.kind == WIRE_REQUEST && strcmp(m.method, "outcome") == 0)
@@ -466,33 +466,33 @@ static void on_line(struct peer *p, char *line, size_t bytes)
     wire_msg_finish(&m);
 }
 
-static void on_refused(struct peer *p, int code)
+static void on_refused(struct connection *p, int code)
 {
     (void)p; /* it is closed; the worker connects again */
     (void)code;
 }
 
-static void on_drained(struct peer *p)
+static void on_drained(struct connection *p)
 {
     (void)p;
 }
 
-static void on_ended(struct peer *p)
+static void on_ended(struct connection *p)
 {
-    peer_close(p);
+    connection_close(p);
 }
 
-static void on_closed(struct peer *p)
+static void on_closed(struct connection *p)
 {
-    struct wconn *c = peer_ctx(p);
-    if (c->worker != NULL && c->worker->peer == p)
-        c->worker->peer = NULL;
+    struct wconn *c = connection_ctx(p);
+    if (c->worker != NULL && c->worker->connection == p)
+        c->worker->connection = NULL;
     c->worker = NULL;
-    c->peer = NULL;
+    c->connection = NULL;
     maybe_free(c);
 }
 
-static const struct peer_ops wconn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
+static const struct connection_ops wconn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
 
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
 {
@@ -500,12 +500,12 @@ void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
     pid_t pid;
     uid_t uid;
     c->daemon = d;
-    if (peer_accept(listening, &wconn_ops, WIRE_WORKER_LINE_MAX, c, &c->peer) < 0) {
+    if (connection_accept(listening, &wconn_ops, WIRE_WORKER_LINE_MAX, c, &c->connection) < 0) {
         free(c);
         return;
     }
-    if (peer_credentials(c->peer, &pid, &uid) < 0 || uid != getuid())
-        peer_close(c->peer);
+    if (connection_credentials(c->connection, &pid, &uid) < 0 || uid != getuid())
+        connection_close(c->connection);
 }
 
 void worker_msgs_stop(struct worker *w, const char *reason)
@@ -514,16 +514,16 @@ void worker_msgs_stop(struct worker *w, const char *reason)
     wire_begin_notification(&b, "stop");
     strbuf_addf(&b, "{\"reason\":\"%s\"}", reason);
     wire_end(&b);
-    peer_send(w->peer, b.at, b.n);
+    connection_send(w->connection, b.at, b.n);
     strbuf_finish(&b);
 }
 
 void worker_msgs_hang_up(struct worker *w)
 {
-    if (w->peer == NULL)
+    if (w->connection == NULL)
         return;
-    struct wconn *c = peer_ctx(w->peer);
+    struct wconn *c = connection_ctx(w->connection);
     c->worker = NULL;
-    peer_close(w->peer);
-    w->peer = NULL;
+    connection_close(w->connection);
+    w->connection = NULL;
 }

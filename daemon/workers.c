@@ -51,8 +51,8 @@ static uint64_t wall_ms(void)
 size_t workers_count(const struct daemon *d)
 {
     size_t n = 0;
-    for (size_t i = 0; i < d->jobs->all.n; i++)
-        n += d->jobs->all.at[i]->worker != NULL;
+    for (size_t i = 0; i < d->jobs->live.n; i++)
+        n += d->jobs->live.at[i]->worker != NULL;
     return n;
 }
 
@@ -341,8 +341,8 @@ static bool something_to_come(const struct daemon *d)
     bool rests = devices_rest(d);
     if (d->stopping)
         return true;
-    for (size_t i = 0; i < d->jobs->all.n; i++) {
-        const struct job *j = d->jobs->all.at[i];
+    for (size_t i = 0; i < d->jobs->live.n; i++) {
+        const struct job *j = d->jobs->live.at[i];
         if (j->worker != NULL || (j->stuck != NULL && devices_change(d)) ||
             (j->state == JOB_QUEUED && (j->not_before_ms > 0 || rests || launch_paused(&d->pause))))
             return true;
@@ -356,7 +356,7 @@ static void start_jobs(struct daemon *d)
     struct job *j;
     struct job_lease lease;
     while (!d->stopping && launch_pause_allows(&d->pause, daemon_now_ms(d)) &&
-           (j = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease)) != NULL) {
+           (j = queue_next(d->jobs->live.at, d->jobs->live.n, &m, daemon_now_ms(d), &lease)) != NULL) {
         j->lease = lease;
         launch(d, j);
     }
@@ -365,9 +365,9 @@ static void start_jobs(struct daemon *d)
         keep_ticking(d);
 }
 
-static void on_looked(struct daemon *d)
+static void on_reprobed(struct daemon *d)
 {
-    devices_looked(d);
+    devices_reprobed(d);
     start_jobs(d);
 }
 
@@ -381,8 +381,8 @@ void workers_schedule(struct daemon *d)
     if (d->workers == NULL)
         return; /* not yet open */
     if (launch_pause_allows(&d->pause, daemon_now_ms(d))) {
-        const struct job *next = queue_next(d->jobs->all.at, d->jobs->all.n, &m, daemon_now_ms(d), &lease);
-        r = devices_look_first(d, next, on_looked, &err);
+        const struct job *next = queue_next(d->jobs->live.at, d->jobs->live.n, &m, daemon_now_ms(d), &lease);
+        r = devices_reprobe_first(d, next, on_reprobed, &err);
     }
     if (r < 0)
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
@@ -402,7 +402,7 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
         launch_signal(w, SIGKILL); /* it has nothing to lose */
-    else if (w->peer != NULL)
+    else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
     else
         launch_signal(w, SIGTERM);
@@ -421,8 +421,8 @@ void workers_cancel(struct daemon *d, struct job *j, bool now)
 
 void workers_stop_all(struct daemon *d)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++) {
-        struct job *j = d->jobs->all.at[i];
+    for (size_t i = 0; i < d->jobs->live.n; i++) {
+        struct job *j = d->jobs->live.at[i];
         if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
             continue;
         if (j->state == JOB_RUNNING) {
@@ -471,9 +471,9 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
 /* It was this daemon that slept (stopped by a signal, starved of time): what the workers said is still to be read. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++)
-        if (d->jobs->all.at[i]->worker != NULL)
-            d->jobs->all.at[i]->worker->heard_ms = d->jobs->all.at[i]->worker->moved_ms = now;
+    for (size_t i = 0; i < d->jobs->live.n; i++)
+        if (d->jobs->live.at[i]->worker != NULL)
+            d->jobs->live.at[i]->worker->heard_ms = d->jobs->live.at[i]->worker->moved_ms = now;
 }
 
 static void on_tick(uv_timer_t *t)
@@ -483,9 +483,9 @@ static void on_tick(uv_timer_t *t)
     d->workers->tick_ms = now;
     if (now - before > MOST_LATE_MS)
         forgive_silence(d, now);
-    for (size_t i = 0; i < d->jobs->all.n; i++)
-        if (d->jobs->all.at[i]->worker != NULL)
-            check_limits(d, d->jobs->all.at[i]->worker, now);
+    for (size_t i = 0; i < d->jobs->live.n; i++)
+        if (d->jobs->live.at[i]->worker != NULL)
+            check_limits(d, d->jobs->live.at[i]->worker, now);
     workers_schedule(d);
     daemon_maybe_finished(d);
     if (!something_to_come(d))
@@ -497,8 +497,8 @@ static void on_tick(uv_timer_t *t)
 /* Workers of the daemon before this one. One that died meanwhile (a reboot, most likely) is no failure of the job. */
 static void adopt(struct daemon *d)
 {
-    for (size_t i = 0; i < d->jobs->all.n; i++) {
-        struct job *j = d->jobs->all.at[i];
+    for (size_t i = 0; i < d->jobs->live.n; i++) {
+        struct job *j = d->jobs->live.at[i];
         if (j->state == JOB_QUEUED && j->cancel) /* cancelled while its worker was being started */
             workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
@@ -509,7 +509,7 @@ static void adopt(struct daemon *d)
             if (j->secret_in_clear)
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* writes its hash in place of the secret */
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
-                offer_count_own(&d->offer, j->lease.devices[k]);
+                inventory_count_own(&d->inventory, j->lease.devices[k]);
             if (j->state == JOB_STOPPING)
                 j->worker->kill_at_ms = daemon_now_ms(d) + STOP_WITHIN_MS;
         } else if (j->cancel) {
@@ -536,7 +536,7 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err)
     int r = sockets_listen(d->sockets, d->config.worker_socket, on_connection, w, err);
     if (r < 0)
         return r;
-    d->looked_ms = daemon_now_ms(d); /* by the probe at the start */
+    d->probed_ms = daemon_now_ms(d); /* by the probe at the start */
     adopt(d);
     workers_schedule(d);
     return 0;

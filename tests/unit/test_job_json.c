@@ -222,7 +222,7 @@ static void test_what_the_worker_said_is_kept_when_the_job_has_ended(void **stat
         struct job j = full((enum job_state)s), back;
         struct strbuf body = {0}, status = {0};
         struct json *doc = NULL;
-        j.live = (struct job_live){"{\"p\":1}", "{\"step\":2}", "[[1,2]]", "[[1,2,3]]", "{\"loss\":1}"};
+        j.said = (struct job_said){"{\"p\":1}", "{\"step\":2}", "[[1,2]]", "[[1,2,3]]", "{\"loss\":1}"};
         write_texts(&j, &body, &status);
         assert_int_equal(json_parse(status.at, status.n, "x", false, &doc, NULL), 0);
         for (size_t i = 0; i < 5; i++)

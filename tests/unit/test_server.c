@@ -305,8 +305,8 @@ static void check_alive(void)
 static size_t count_jobs(void)
 {
     size_t n = 0;
-    for (size_t i = 0; i < d.jobs->all.n; i++)
-        n += d.jobs->all.at[i]->on_disk;
+    for (size_t i = 0; i < d.jobs->live.n; i++)
+        n += d.jobs->live.at[i]->on_disk;
     return n;
 }
 
@@ -504,8 +504,8 @@ static void test_cancels(void **state)
             assert_true(o.answer != ANSWER_RESULT && j->state == JOB_QUEUED && !j->cancel);
             assert_true(j->charged_bytes > 0);
         }
-        for (size_t k = 0; k < d.jobs->all.n; k++)
-            queued += d.jobs->all.at[k]->state == JOB_QUEUED;
+        for (size_t k = 0; k < d.jobs->live.n; k++)
+            queued += d.jobs->live.at[k]->state == JOB_QUEUED;
         assert_int_equal(jobs_count(d.jobs, JOB_QUEUED), queued);
         check_alive();
         strbuf_finish(&b);

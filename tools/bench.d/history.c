@@ -94,7 +94,7 @@ int main(int argc, char **argv)
                     .loss = 0.0125,
                     .samples_per_s = 1000,
                     .eta_s = NAN,
-                    .live = {.curve = make_curve(), .report = (char *)"{\"loss\":0.0125,\"steps\":2000}"}};
+                    .said = {.curve = make_curve(), .report = (char *)"{\"loss\":0.0125,\"steps\":2000}"}};
     uint64_t now_ms = (uint64_t)time(NULL) * 1000, n = strtoull(argv[2], NULL, 10);
     for (j.id = 1; j.id <= n; j.id++) {
         put(s, &j, now_ms - 2 * (uint64_t)86400000);
@@ -102,6 +102,6 @@ int main(int argc, char **argv)
             uv_run(loop, UV_RUN_ONCE);
     }
     state_close(s);
-    free(j.live.curve);
+    free(j.said.curve);
     return 0;
 }

@@ -7,16 +7,16 @@
  * The file has two slots of 4 KiB, each with its own checksum. Writes alternate between the slots, so that a write which a
  * power cut tears damages the older slot only. A slot needs less than 512 bytes, and disks write that much in one piece.
  *
- * Blocks; one thread at a time. mark_read, then mark_create or mark_open, then mark_write.
+ * Blocks; one thread at a time. state_mark_read, then state_mark_create or state_mark_open, then state_mark_write.
  */
-#ifndef DAEMON_MARK_H
-#define DAEMON_MARK_H
+#ifndef DAEMON_STATE_MARK_H
+#define DAEMON_STATE_MARK_H
 
 #include <stdint.h>
 
 #include "base/err.h"
 
-struct mark {
+struct state_mark {
     uint64_t turn;    /* counts the writes of the mark */
     uint64_t commits; /* the number of the newest acknowledged transaction */
     uint64_t
@@ -26,11 +26,11 @@ struct mark {
 };
 
 /* -ENOENT: there is none. -EBADMSG: neither slot can be read. */
-int mark_read(const char *path, struct mark *ret, struct err *err);
-/* Replaces the mark, or makes the first one; when this returns it is on disk. Returns a descriptor for mark_write. */
-int mark_create(const char *path, const struct mark *m, struct err *err);
-int mark_open(const char *path, struct err *err); /* a descriptor for mark_write */
+int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
+/* Replaces the mark, or makes the first one; when this returns it is on disk. Returns a descriptor for state_mark_write. */
+int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
+int state_mark_open(const char *path, struct err *err); /* a descriptor for state_mark_write */
 /* Writes and syncs. m->turn is incremented. */
-int mark_write(int fd, struct mark *m);
+int state_mark_write(int fd, struct state_mark *m);
 
 #endif

@@ -1,8 +1,8 @@
-/* Connections that speak lines. See peer.h.
+/* Connections that speak lines. See connection.h.
  *
  * Sending needs no memory as long as the other side reads: a line goes straight to the socket, and only what the socket does
  * not take is copied and queued. So an error can be answered when memory has run out. */
-#include "daemon/peer.h"
+#include "daemon/connection.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,11 +20,11 @@
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
-struct peer {
+struct connection {
     uv_pipe_t pipe;
     uv_timer_t timer; /* a line that began, or the last bytes of one that finishes */
     uv_idle_t turn;   /* active while `more` */
-    const struct peer_ops *ops;
+    const struct connection_ops *ops;
     void *ctx;
     struct wire_in in;
     uint64_t last_ms;
@@ -42,14 +42,14 @@ struct send {
     char bytes[];
 };
 
-static struct peer *of(const uv_handle_t *h)
+static struct connection *of(const uv_handle_t *h)
 {
     return h->data;
 }
 
-static void on_handle_closed(uv_handle_t *h)
+static void on_connection_handle_closed(uv_handle_t *h)
 {
-    struct peer *p = of(h);
+    struct connection *p = of(h);
     if (--p->open_handles > 0)
         return;
     p->ops->closed(p);
@@ -57,54 +57,54 @@ static void on_handle_closed(uv_handle_t *h)
     free(p);
 }
 
-void peer_close(struct peer *p)
+void connection_close(struct connection *p)
 {
     if (p->closing)
         return;
     p->closing = true;
-    uv_close((uv_handle_t *)&p->pipe, on_handle_closed);
-    uv_close((uv_handle_t *)&p->timer, on_handle_closed);
-    uv_close((uv_handle_t *)&p->turn, on_handle_closed);
+    uv_close((uv_handle_t *)&p->pipe, on_connection_handle_closed);
+    uv_close((uv_handle_t *)&p->timer, on_connection_handle_closed);
+    uv_close((uv_handle_t *)&p->turn, on_connection_handle_closed);
 }
 
-static void on_deadline(uv_timer_t *t)
+static void on_connection_deadline(uv_timer_t *t)
 {
-    peer_close(of((uv_handle_t *)t));
+    connection_close(of((uv_handle_t *)t));
 }
 
 /* ---- reading ---- */
 
-static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
+static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    size_t n; /* 0 without memory: on_read is then called with UV_ENOBUFS */
+    size_t n; /* 0 without memory: on_connection_read is then called with UV_ENOBUFS */
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
+static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
 
-static void set_reading(struct peer *p)
+static void set_reading(struct connection *p)
 {
-    bool want = !p->held && !p->more && !p->at_end && !p->closing && !p->finishing && peer_ready(p);
+    bool want = !p->held && !p->more && !p->at_end && !p->closing && !p->finishing && connection_ready(p);
     if (want == p->reading)
         return;
     p->reading = want;
     if (want)
-        uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read);
+        uv_read_start((uv_stream_t *)&p->pipe, on_connection_alloc, on_connection_read);
     else if (!p->closing)
         uv_read_stop((uv_stream_t *)&p->pipe);
 }
 
 static void on_turn(uv_idle_t *idle);
 
-static bool turn_is_over(const struct peer *p)
+static bool turn_is_over(const struct connection *p)
 {
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
 /* Hands out whole lines until there is none, the peer is held, or it is the others' turn. */
-static void give_lines(struct peer *p)
+static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
@@ -118,7 +118,7 @@ static void give_lines(struct peer *p)
     }
     before = p->lines;
     p->in_lines = true;
-    while (!turn_is_over(p) && !p->closing && !p->finishing && !p->held && peer_ready(p) &&
+    while (!turn_is_over(p) && !p->closing && !p->finishing && !p->held && connection_ready(p) &&
            (r = wire_in_line(&p->in, &line, &bytes)) > 0) {
         p->lines++;
         p->bytes += bytes;
@@ -129,7 +129,7 @@ static void give_lines(struct peer *p)
         return;
     if (r < 0) {
         p->ops->refused(p, r);
-        peer_finish(p);
+        connection_finish(p);
         return;
     }
     if (turn_is_over(p)) {
@@ -139,17 +139,17 @@ static void give_lines(struct peer *p)
         set_reading(p);
         return;
     }
-    bool waits = wire_in_partial(&p->in) && !p->held && !p->at_end && peer_ready(p);
+    bool waits = wire_in_partial(&p->in) && !p->held && !p->at_end && connection_ready(p);
     if (p->lines > before || !waits)
         uv_timer_stop(&p->timer);
     if (waits && !uv_is_active((uv_handle_t *)&p->timer))
-        uv_timer_start(&p->timer, on_deadline, PEER_LINE_MS, 0);
+        uv_timer_start(&p->timer, on_connection_deadline, CONNECTION_LINE_MS, 0);
     set_reading(p);
 }
 
 static void on_turn(uv_idle_t *idle)
 {
-    struct peer *p = of((uv_handle_t *)idle);
+    struct connection *p = of((uv_handle_t *)idle);
     uv_idle_stop(idle);
     p->more = false;
     p->lines = 0;
@@ -157,9 +157,9 @@ static void on_turn(uv_idle_t *idle)
     give_lines(p);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
-    struct peer *p = of((uv_handle_t *)stream);
+    struct connection *p = of((uv_handle_t *)stream);
     (void)buf;
     if (n == UV_EOF) {
         p->at_end = true;
@@ -168,13 +168,13 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         p->ops->ended(p);
         return;
     }
-    if (n == UV_ENOBUFS) { /* on_alloc had no memory; a line that is too long was refused before */
+    if (n == UV_ENOBUFS) { /* on_connection_alloc had no memory; a line that is too long was refused before */
         p->ops->refused(p, -ENOMEM);
-        peer_finish(p);
+        connection_finish(p);
         return;
     }
     if (n < 0) {
-        peer_close(p);
+        connection_close(p);
         return;
     }
     if (n == 0)
@@ -184,7 +184,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     give_lines(p);
 }
 
-void peer_hold(struct peer *p, bool hold)
+void connection_hold(struct connection *p, bool hold)
 {
     p->held = hold;
     if (!p->closing && !p->finishing) {
@@ -196,24 +196,24 @@ void peer_hold(struct peer *p, bool hold)
 
 /* ---- writing ---- */
 
-bool peer_ready(const struct peer *p)
+bool connection_ready(const struct connection *p)
 {
-    return uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) < PEER_BACKLOG_BYTES;
+    return uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) < CONNECTION_BACKLOG_BYTES;
 }
 
 static void on_written(uv_write_t *w, int status)
 {
-    struct peer *p = of((uv_handle_t *)w->handle);
+    struct connection *p = of((uv_handle_t *)w->handle);
     free(w->data);
     if (p->closing)
         return;
     if (status < 0) {
-        peer_close(p);
+        connection_close(p);
         return;
     }
     if (uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) == 0) {
         if (p->finishing) {
-            peer_close(p);
+            connection_close(p);
             return;
         }
         p->ops->drained(p);
@@ -223,7 +223,7 @@ static void on_written(uv_write_t *w, int status)
 }
 
 /* Queues the parts without their first `skip` bytes. */
-static int queue_rest(struct peer *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
+static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);
     char *to = s != NULL ? s->bytes : NULL;
@@ -243,7 +243,7 @@ static int queue_rest(struct peer *p, const uv_buf_t *parts, unsigned n, size_t 
     return r;
 }
 
-void peer_send_parts(struct peer *p, const uv_buf_t *parts, unsigned n)
+void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n)
 {
     size_t all = 0, gone;
     if (p->closing || p->finishing)
@@ -255,44 +255,44 @@ void peer_send_parts(struct peer *p, const uv_buf_t *parts, unsigned n)
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        peer_close(p); /* half a line may be out: nothing can follow it */
+        connection_close(p); /* half a line may be out: nothing can follow it */
         return;
     }
     set_reading(p);
 }
 
-void peer_send(struct peer *p, const char *line, size_t bytes)
+void connection_send(struct connection *p, const char *line, size_t bytes)
 {
     uv_buf_t part = {(char *)line, bytes};
-    peer_send_parts(p, &part, 1);
+    connection_send_parts(p, &part, 1);
 }
 
-int peer_keep_line(struct peer *p, char **ret)
+int connection_keep_line(struct connection *p, char **ret)
 {
     return wire_in_steal(&p->in, ret);
 }
 
-void peer_finish(struct peer *p)
+void connection_finish(struct connection *p)
 {
     if (p->closing || p->finishing)
         return;
     p->finishing = true;
     if (uv_stream_get_write_queue_size((const uv_stream_t *)&p->pipe) == 0) {
-        peer_close(p);
+        connection_close(p);
         return;
     }
     if (p->reading)
         uv_read_stop((uv_stream_t *)&p->pipe);
     p->reading = false;
-    uv_timer_start(&p->timer, on_deadline, FINISH_MS, 0);
+    uv_timer_start(&p->timer, on_connection_deadline, FINISH_MS, 0);
 }
 
 /* ---- beginning ---- */
 
-int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line, void *ctx,
-                struct peer **ret)
+int connection_accept(uv_stream_t *server, const struct connection_ops *ops, size_t max_line, void *ctx,
+                      struct connection **ret)
 {
-    struct peer *p = xcalloc(1, sizeof *p);
+    struct connection *p = xcalloc(1, sizeof *p);
     int r = uv_pipe_init(server->loop, &p->pipe, 0);
     if (r < 0) {
         free(p);
@@ -309,23 +309,23 @@ int peer_accept(uv_stream_t *server, const struct peer_ops *ops, size_t max_line
     r = uv_accept(server, (uv_stream_t *)&p->pipe);
     *ret = p;
     if (r < 0)
-        peer_close(p); /* `closed` comes */
+        connection_close(p); /* `closed` comes */
     else
         set_reading(p);
     return 0;
 }
 
-void *peer_ctx(const struct peer *p)
+void *connection_ctx(const struct connection *p)
 {
     return p->ctx;
 }
 
-uint64_t peer_last_ms(const struct peer *p)
+uint64_t connection_last_ms(const struct connection *p)
 {
     return p->last_ms;
 }
 
-int peer_credentials(const struct peer *p, pid_t *ret_pid, uid_t *ret_uid)
+int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid)
 {
     struct ucred c;
     socklen_t n = sizeof c;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/heavy.h"
+#include "daemon/fair_pool.h"
 #include "daemon/users.h"
 
 static uv_loop_t loop;
@@ -37,7 +37,7 @@ static atomic_int n_order;
 static uv_sem_t gate; /* the first piece waits here until all are added */
 static int n_done;
 
-static void run_piece(struct heavy_task *t)
+static void run_piece(struct fair_pool_task *t)
 {
     int now = atomic_fetch_add(&inside, 1) + 1;
     if (now > atomic_load(&most_inside))
@@ -49,15 +49,15 @@ static void run_piece(struct heavy_task *t)
     atomic_fetch_sub(&inside, 1);
 }
 
-static void piece_done(struct heavy_task *t)
+static void piece_done(struct fair_pool_task *t)
 {
     (void)t;
     n_done++;
 }
 
-static void run_all(struct heavy_task *tasks, const char *uids, uint32_t most)
+static void run_all(struct fair_pool_task *tasks, const char *uids, uint32_t most)
 {
-    struct heavy h;
+    struct fair_pool h;
     size_t n = strlen(uids);
     atomic_store(&inside, 0);
     atomic_store(&most_inside, 0);
@@ -65,23 +65,23 @@ static void run_all(struct heavy_task *tasks, const char *uids, uint32_t most)
     memset(order, 0, sizeof order);
     n_done = 0;
     uv_sem_init(&gate, 0);
-    heavy_init(&h, &loop, most);
+    fair_pool_init(&h, &loop, most);
     for (size_t i = 0; i < n; i++) {
-        tasks[i] = (struct heavy_task){.uid = (uid_t)uids[i], .run = run_piece, .done = piece_done};
-        heavy_add(&h, &tasks[i]);
+        tasks[i] = (struct fair_pool_task){.uid = (uid_t)uids[i], .run = run_piece, .done = piece_done};
+        fair_pool_add(&h, &tasks[i]);
     }
     uv_sem_post(&gate);
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(n_done, n);
     assert_int_equal(h.running, 0);
     assert_null(h.first);
-    heavy_finish(&h);
+    fair_pool_finish(&h);
     uv_sem_destroy(&gate);
 }
 
 static void test_users_take_turns(void **state)
 {
-    struct heavy_task tasks[16];
+    struct fair_pool_task tasks[16];
     (void)state;
     run_all(tasks, "aaaaaab", 1);
     assert_string_equal(order, "abaaaaa"); /* the seventh to come is the second to start */
@@ -93,7 +93,7 @@ static void test_users_take_turns(void **state)
 
 static void test_no_more_than_the_limit_run_at_once(void **state)
 {
-    struct heavy_task tasks[16];
+    struct fair_pool_task tasks[16];
     (void)state;
     run_all(tasks, "aaaabbbbcccc", 2);
     assert_true(atomic_load(&most_inside) <= 2);

@@ -1,6 +1,6 @@
-/* The mark beside the database. See mark.h. A slot is the struct below in the machine's byte order: the file never leaves the
+/* The mark beside the database. See state_mark.h. A slot is the struct below in the machine's byte order: the file never leaves the
  * machine, and the checksum refuses one that did. */
-#include "daemon/mark.h"
+#include "daemon/state_mark.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,37 +16,37 @@
 
 #define SLOT_BYTES 4096
 
-struct slot {
+struct mark_slot {
     char magic[16];
-    struct mark mark;
+    struct state_mark mark;
     uint32_t crc; /* of all before it */
 };
 
 static const char magic[16] = "tutti mark 1";
 
-static void fill_slot(uint8_t block[SLOT_BYTES], const struct mark *m)
+static void fill_slot(uint8_t block[SLOT_BYTES], const struct state_mark *m)
 {
-    struct slot s = {.mark = *m};
+    struct mark_slot s = {.mark = *m};
     memcpy(s.magic, magic, sizeof magic);
-    s.crc = crc32c(0, &s, offsetof(struct slot, crc));
+    s.crc = crc32c(0, &s, offsetof(struct mark_slot, crc));
     memset(block, 0, SLOT_BYTES);
     memcpy(block, &s, sizeof s);
 }
 
-static bool take_slot(int fd, int index, struct mark *ret)
+static bool take_slot(int fd, int index, struct state_mark *ret)
 {
-    struct slot s;
+    struct mark_slot s;
     if (pread(fd, &s, sizeof s, (off_t)index * SLOT_BYTES) != (ssize_t)sizeof s)
         return false;
-    if (memcmp(s.magic, magic, sizeof magic) != 0 || s.crc != crc32c(0, &s, offsetof(struct slot, crc)))
+    if (memcmp(s.magic, magic, sizeof magic) != 0 || s.crc != crc32c(0, &s, offsetof(struct mark_slot, crc)))
         return false;
     *ret = s.mark;
     return true;
 }
 
-int mark_read(const char *path, struct mark *ret, struct err *err)
+int state_mark_read(const char *path, struct state_mark *ret, struct err *err)
 {
-    struct mark m[2];
+    struct state_mark m[2];
     bool good[2];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -60,7 +60,7 @@ int mark_read(const char *path, struct mark *ret, struct err *err)
     return 0;
 }
 
-static int write_slot(int fd, const struct mark *m, int index)
+static int write_slot(int fd, const struct state_mark *m, int index)
 {
     uint8_t block[SLOT_BYTES];
     fill_slot(block, m);
@@ -70,7 +70,7 @@ static int write_slot(int fd, const struct mark *m, int index)
     return 0;
 }
 
-int mark_write(int fd, struct mark *m)
+int state_mark_write(int fd, struct state_mark *m)
 {
     m->turn++;
     int r = write_slot(fd, m, (int)(m->turn % 2));
@@ -88,7 +88,7 @@ static int sync_dir_of(const char *path)
     return r;
 }
 
-int mark_create(const char *path, const struct mark *m, struct err *err)
+int state_mark_create(const char *path, const struct state_mark *m, struct err *err)
 {
     char fresh[PATH_MAX + 8];
     snprintf(fresh, sizeof fresh, "%s.new", path);
@@ -107,7 +107,7 @@ int mark_create(const char *path, const struct mark *m, struct err *err)
     return err_set_at(err, r, path, "cannot write the mark: %s", strerror(-r));
 }
 
-int mark_open(const char *path, struct err *err)
+int state_mark_open(const char *path, struct err *err)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the mark: %s", strerror(errno)) : fd;

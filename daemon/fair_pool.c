@@ -1,0 +1,77 @@
+/* Work of requests in the pool. See fair_pool.h. What waits is kept in a plain list: at most a thousand connections, each with
+ * one line to parse and a few trees to free. */
+#include "daemon/fair_pool.h"
+
+#include <stdlib.h>
+
+void fair_pool_init(struct fair_pool *p, uv_loop_t *loop, uint32_t most)
+{
+    *p = (struct fair_pool){.loop = loop, .most = most};
+    p->end = &p->first;
+}
+
+void fair_pool_finish(struct fair_pool *p)
+{
+    vec_free(&p->turns);
+}
+
+static struct fair_pool_turn *turn_of(struct fair_pool *p, uid_t uid)
+{
+    for (size_t i = 0; i < p->turns.n; i++)
+        if (p->turns.at[i].uid == uid)
+            return &p->turns.at[i];
+    vec_push(&p->turns, (struct fair_pool_turn){.uid = uid});
+    return &p->turns.at[p->turns.n - 1];
+}
+
+/* Takes the oldest task of the user who has waited longest out of the list. There is one. */
+static struct fair_pool_task *take_next(struct fair_pool *p)
+{
+    struct fair_pool_task **best = &p->first;
+    for (struct fair_pool_task **at = &p->first; *at != NULL; at = &(*at)->next)
+        if (turn_of(p, (*at)->uid)->last < turn_of(p, (*best)->uid)->last)
+            best = at;
+    struct fair_pool_task *t = *best;
+    *best = t->next;
+    if (t->next == NULL)
+        p->end = best;
+    turn_of(p, t->uid)->last = ++p->starts;
+    return t;
+}
+
+static void run_task(uv_work_t *work)
+{
+    struct fair_pool_task *t = work->data;
+    t->run(t);
+}
+
+static void start_some(struct fair_pool *p);
+
+static void task_done(uv_work_t *work, int status)
+{
+    struct fair_pool_task *t = work->data;
+    struct fair_pool *p = t->pool;
+    (void)status; /* never cancelled */
+    p->running--;
+    t->done(t);
+    start_some(p);
+}
+
+static void start_some(struct fair_pool *p)
+{
+    while (p->running < p->most && p->first != NULL) {
+        struct fair_pool_task *t = take_next(p);
+        p->running++;
+        t->work.data = t;
+        uv_queue_work(p->loop, &t->work, run_task, task_done);
+    }
+}
+
+void fair_pool_add(struct fair_pool *p, struct fair_pool_task *t)
+{
+    t->pool = p;
+    t->next = NULL;
+    *p->end = t;
+    p->end = &t->next;
+    start_some(p);
+}
