@@ -27,7 +27,6 @@ struct connection {
     const struct connection_ops *ops;
     void *ctx;
     struct wire_in in;
-    uint64_t last_ms;
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
     bool at_end;       /* of file: nothing is read any more */
@@ -180,7 +179,6 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
     if (n == 0)
         return;
     wire_in_added(&p->in, (size_t)n);
-    p->last_ms = uv_now(p->pipe.loop);
     give_lines(p);
 }
 
@@ -304,7 +302,6 @@ int connection_accept(uv_stream_t *server, const struct connection_ops *ops, siz
     p->pipe.data = p->timer.data = p->turn.data = p;
     p->ops = ops;
     p->ctx = ctx;
-    p->last_ms = uv_now(server->loop);
     wire_in_init(&p->in, max_line);
     r = uv_accept(server, (uv_stream_t *)&p->pipe);
     *ret = p;
@@ -318,11 +315,6 @@ int connection_accept(uv_stream_t *server, const struct connection_ops *ops, siz
 void *connection_ctx(const struct connection *p)
 {
     return p->ctx;
-}
-
-uint64_t connection_last_ms(const struct connection *p)
-{
-    return p->last_ms;
 }
 
 int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid)

@@ -52,8 +52,7 @@ int connection_keep_line(struct connection *p, char **ret);
 bool connection_ready(const struct connection *p); /* less than CONNECTION_BACKLOG_BYTES wait */
 /* Stop and go on reading. While output over CONNECTION_BACKLOG_BYTES waits, nothing is read in any case. */
 void connection_hold(struct connection *p, bool hold);
-void connection_close(struct connection *p);             /* at once */
-void connection_finish(struct connection *p);            /* when what waits has gone out, or after a while */
-uint64_t connection_last_ms(const struct connection *p); /* loop clock: when it last sent something */
+void connection_close(struct connection *p);  /* at once */
+void connection_finish(struct connection *p); /* when what waits has gone out, or after a while */
 
 #endif

@@ -1,23 +1,34 @@
-/* The daemon's one object, and who belongs to whom. Everything here lives on the loop thread; what blocks (SQLite,
+/* The daemon's one object, and a map of its parts. Everything here belongs to the loop thread. Work that blocks (SQLite,
  * reading logs) goes to libuv's pool and comes back by callback.
  *
- *     main.c      starts and ends it: options, locks, signals
- *     notify.c    tells the service manager
- *     inventory.c     what it hands out: devices that tutti-worker --probe (child.c) or a file tells of, or virtual ones
- *     reprobe.c      looks at the devices again, while it runs
- *     sockets.c   listens, also after somebody removed a socket      lock.c    one daemon a directory
+ * A part calls only parts below it in this list; callbacks lead upwards.
+ *
+ *     main.c            starts and ends the daemon: options, locks, signals
+ *     server.c          accepts clients on tutti.sock
+ *     verb_*.c          one method of tutti.sock each
+ *     request.c         parses lines, finds methods, answers      request_find.c  finds the job of a request
+ *     server_client.c   one client: sending, requests under way, watching
+ *     workers.c         decides which jobs start, and when workers are stopped or killed
+ *     worker_msgs.c     messages of workers on worker.sock
+ *     attempt.c         what becomes of a job when its worker ends
+ *     devices.c         how the queue sees the devices, and when they are probed again
+ *     reprobe.c         runs tutti-worker --probe while the daemon serves
+ *     queue.c           which job runs next on which devices (pure)
+ *     jobs.c            the table of live jobs
+ *     job_json.c        jobs as JSON
+ *     events.c          numbered events for watchers
+ *     launch.c          worker processes
+ *     job_record.c      what is known about one job
+ *     state*.c          the state on disk: SQLite, group commit in the pool; wal.c reads SQLite's log
+ *     inventory.c       the devices to hand out; child.c runs the probe at the start
+ *     sockets.c         listens, and listens again when a socket's file is removed
  *     connection.c      a connection that speaks lines: limits, deadlines, back-pressure
- *     server.c    tutti.sock: greeting, requests, answers          verb_*.c  one method each
- *     fair_pool.c     large lines, parsed in the pool, users in turn   users.c   names of users, looked up in the pool
- *     quota.c     what one user may take: bytes of state, submits a second (pure)
- *     jobs.c      the table of jobs: what is known of each, and its changes of state; job_json.c: how a job looks as JSON
- *     state.c     what is durable: SQLite, group commit in the pool
- *     events.c    numbered events for watchers
- *     queue.c     who runs next on which devices (pure)
- *     devices.c   which devices are withheld and why               health.c  which can be trusted (pure)
- *     workers.c   who is started, what happens when a worker ends  launch.c  processes: start, adopt, signal, reap
- *     launch_pause.c  when workers can be started at all (pure)
- *     worker_msgs.c  worker.sock: what workers say and are told
+ *     fair_pool.c       long work in libuv's pool, users in turn
+ *     users.c           names of users, looked up in the pool
+ *     quota.c           limits of one user: bytes of state, submits a second (pure)
+ *     health.c          which devices can be trusted (pure)
+ *     launch_pause.c    whether workers can be started at all (pure)
+ *     config.c, lock.c, notify.c   options; lock files; messages to the service manager
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
@@ -33,14 +44,16 @@
 struct backup_copy;
 struct events;
 struct jobs;
-struct reprobe;
 struct quota;
+struct reprobe;
 struct server;
 struct sockets;
 struct state;
 struct users;
 struct workers;
 
+/* The daemon. There is one, in main.c; it lives as long as the process. Loop thread only, except for `config`, which is
+ * constant after the start. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -51,29 +64,26 @@ struct daemon {
     struct sockets *sockets;
     struct server *server;
     struct workers *workers;
-    struct backup_copy *backup; /* verb_backup.c; NULL: none was asked for yet */
+    struct backup_copy *backup; /* verb_backup.c; NULL until the first backup is asked for */
     struct quota *quota;
     struct users *users;
-    struct reprobe *reprobe;         /* under way; NULL: none */
-    uint64_t probed_ms;              /* when the devices were last looked at; loop clock */
-    uint32_t reprobe_failure;        /* checksum of why the last look failed; 0: it did not */
-    uint64_t device_job[DEVICE_MAX]; /* the job that has it, 0: free */
-    struct health health[DEVICE_MAX];
-    struct launch_pause pause; /* workers cannot be started at the moment */
-    bool stopping;             /* shutting down: nothing is admitted */
-    int exit_code;
+    struct reprobe *reprobe;          /* the probe that is running; NULL: none */
+    uint64_t probed_ms;               /* loop clock: when the devices were last probed */
+    uint32_t reprobe_failure;         /* checksum of the last probe's error message; 0: the probe succeeded */
+    uint64_t device_job[DEVICE_MAX];  /* id of the job that has the device; 0: free */
+    struct health health[DEVICE_MAX]; /* of each device in the inventory */
+    struct launch_pause pause;        /* whether workers can be started at the moment */
+    bool stopping;                    /* the daemon is shutting down: no job is submitted or started */
+    bool keep_workers; /* the shutdown leaves the workers running for the next daemon (SIGUSR2) */
 };
 
-/* Ends the process: a failure that must not be retried (the state cannot be written). Workers live on. */
+/* Ends the process at once, for a failure that must not be retried: the state cannot be written. Workers live on. */
 void daemon_die(struct daemon *d, const char *why);
-/* Stops admitting, asks every job for a checkpoint, and ends when all workers are gone or the deadline has passed. */
-void daemon_stop(struct daemon *d, const char *why);
-/* The last worker is gone and everything is on disk: leaves the loop. */
-void daemon_maybe_finished(struct daemon *d);
 
+/* Returns the loop's monotonic clock in milliseconds. It stands still during one turn of the loop. */
 static inline uint64_t daemon_now_ms(const struct daemon *d)
 {
-    return uv_now(d->loop); /* monotonic */
+    return uv_now(d->loop);
 }
 
 #endif

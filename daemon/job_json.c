@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/arena.h"
+#include "base/json.h"
 #include "base/wire.h"
 #include "daemon/launch.h"
 
@@ -313,13 +315,32 @@ int job_from_disk(const struct state_job *disk, struct job *ret, struct err *err
                    disk->id, err_text(&inner, text, sizeof text));
 }
 
+int job_read(const struct state_job *disk, struct job **ret, struct err *err)
+{
+    struct job *j = xcalloc(1, sizeof *j);
+    j->on_disk = true;
+    j->loss = j->samples_per_s = j->eta_s = NAN;
+    int r = job_from_disk(disk, j, err);
+    if (r < 0) {
+        job_destroy(j);
+        return r;
+    }
+    j->archived = job_ended(j);
+    if (disk->spec != NULL) {
+        j->spec_hash = job_spec_hash(disk->spec, j->dir);
+        j->fixed_bytes = strlen(disk->body) + strlen(disk->spec);
+    }
+    *ret = j;
+    return 0;
+}
+
 /* ---- for clients ---- */
 
 /* Why the job waits, for people. A pause of launching comes first: it holds up every job. */
-static const char *reason_of(const struct jobs *jobs, const struct job *j)
+static const char *reason_of(const struct daemon *d, const struct job *j)
 {
-    if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&jobs->daemon->pause))
-        return jobs->daemon->pause.reason;
+    if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&d->pause))
+        return d->pause.reason;
     if (j->state == JOB_QUEUED && j->stuck != NULL)
         return j->stuck;
     if (j->state == JOB_RUNNING && j->reason[0] == '\0' && j->said.planning != NULL)
@@ -329,15 +350,15 @@ static const char *reason_of(const struct jobs *jobs, const struct job *j)
     return j->worker != NULL ? "starting" : "waits for devices";
 }
 
-void job_short_json(const struct jobs *jobs, const struct job *j, struct strbuf *b)
+void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *b)
 {
-    enum job_state state = job_told(j);
+    enum job_state state = job_visible_state(j);
     bool alive = state == JOB_RUNNING || state == JOB_STOPPING, ended = !alive && state != JOB_QUEUED;
     strbuf_addf(b, "{\"id\":%" PRIu64, j->id);
     add_text(b, "name", j->name);
     add_text(b, "user", j->user);
     strbuf_addf(b, ",\"uid\":%u,\"state\":\"%s\"", (unsigned)j->uid, job_state_names[state]);
-    add_text(b, "reason", reason_of(jobs, j));
+    add_text(b, "reason", reason_of(d, j));
     add_time(b, "submitted_ms", j->submitted_ms);
     add_time(b, "started_ms", j->started_ms);
     add_time(b, "ended_ms", ended ? j->ended_ms : 0);
@@ -393,7 +414,7 @@ static void add_member(struct strbuf *b, const char *key, const struct json *doc
     free(text);
 }
 
-void job_long_json(const struct jobs *jobs, const struct job *j, const struct state_job *disk, uint64_t seq,
+void job_long_json(const struct daemon *d, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b)
 {
     /* Of a job that ended, what its worker said is in the status on disk. */
@@ -402,8 +423,8 @@ void job_long_json(const struct jobs *jobs, const struct job *j, const struct st
     struct json *planned = parse(b, status != NULL ? planned_text : j->said.planned);
     char path[PATH_MAX + 64];
     struct stat st;
-    launch_log_path(&jobs->daemon->config, j->id, path, sizeof path);
-    job_short_json(jobs, j, b);
+    launch_log_path(&d->config, j->id, path, sizeof path);
+    job_short_json(d, j, b);
     add_text(b, "dir", j->dir);
     add_text(b, "output", j->output);
     add_member(b, "parameters", planned, "parameters");

@@ -12,58 +12,6 @@
 #include "daemon/job_json.h"
 #include "daemon/quota.h"
 
-const char *const job_state_names[JOB_STATE_COUNT + 1] = {
-    "queued", "running", "stopping", "done", "failed", "cancelled", NULL,
-};
-
-bool job_ended(const struct job *j)
-{
-    return j->state >= JOB_DONE;
-}
-
-enum job_state job_told(const struct job *j)
-{
-    return job_ended(j) && !j->archived ? j->before : j->state;
-}
-
-void job_set_text(char **text, const char *to)
-{
-    char *copy = NULL;
-    if (to != NULL) {
-        size_t n = strlen(to) + 1;
-        copy = memcpy(xmalloc(n), to, n);
-    }
-    free(*text);
-    *text = copy;
-}
-
-static void forget_said(struct job *j)
-{
-    free(j->said.planned);
-    free(j->said.planning);
-    free(j->said.progress);
-    free(j->said.curve);
-    free(j->said.evals);
-    free(j->said.report);
-    j->said = (struct job_said){0};
-}
-
-void job_destroy(struct job *j)
-{
-    if (j == NULL)
-        return;
-    forget_said(j);
-    free(j->key);
-    free(j->name);
-    free(j->user);
-    free(j->dir);
-    free(j->output);
-    free(j->reason);
-    free(j->error);
-    free(j->stuck);
-    free(j);
-}
-
 struct jobs *jobs_create(struct daemon *d)
 {
     struct jobs *jobs = xcalloc(1, sizeof *jobs);
@@ -187,25 +135,6 @@ void job_set_state(struct job *j, enum job_state state, const char *reason)
     job_set_text(&j->reason, reason);
 }
 
-int job_read(const struct state_job *disk, struct job **ret, struct err *err)
-{
-    struct job *j = xcalloc(1, sizeof *j);
-    j->on_disk = true;
-    j->loss = j->samples_per_s = j->eta_s = NAN;
-    int r = job_from_disk(disk, j, err);
-    if (r < 0) {
-        job_destroy(j);
-        return r;
-    }
-    j->archived = job_ended(j);
-    if (disk->spec != NULL) {
-        j->spec_hash = jobs_spec_hash(disk->spec, j->dir);
-        j->fixed_bytes = strlen(disk->body) + strlen(disk->spec);
-    }
-    *ret = j;
-    return 0;
-}
-
 static int load_one(void *ctx, const struct state_job *disk, struct err *err)
 {
     struct job *j;
@@ -221,17 +150,6 @@ int jobs_load(struct jobs *jobs, struct err *err)
 {
     jobs->next_id = state_last_id(jobs->daemon->state) + 1;
     return state_load(jobs->daemon->state, load_one, jobs, err);
-}
-
-/* FNV-1a, with the end of each text. (Not two CRCs: those of texts of one length agree or differ together.) */
-uint64_t jobs_spec_hash(const char *spec, const char *dir)
-{
-    const char *const parts[] = {spec, dir};
-    uint64_t h = 0xcbf29ce484222325;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        for (size_t k = 0, n = strlen(parts[i]) + 1; k < n; k++)
-            h = (h ^ (unsigned char)parts[i][k]) * 0x100000001b3;
-    return h;
 }
 
 void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS])
@@ -378,7 +296,7 @@ static void saved(void *ctx, int status)
     /* The save that told of the end is on disk. An earlier save, under way when the job ended, does not count. */
     if (s->ended) {
         s->job->archived = true;
-        forget_said(s->job);
+        job_forget_said(s->job);
         release(s->jobs, s->job);
     }
     s->job->saves--;

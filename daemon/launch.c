@@ -96,7 +96,7 @@ static void on_worker_handle_closed(uv_handle_t *h)
     struct worker *w = e->worker;
     if (w->pidfd >= 0)
         close(w->pidfd);
-    workers_gone(w, e->how);
+    w->ops->gone(w, e->how);
     free(e);
     free(w);
 }
@@ -180,7 +180,8 @@ static void on_unused_closed(uv_handle_t *h)
     free(h->data);
 }
 
-int launch_start(struct daemon *d, struct job *j, const char *secret, int log, struct err *err)
+int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, const char *secret, int log,
+                 struct err *err)
 {
     char id[24], attempt[16], variable[sizeof SECRET_VARIABLE + LAUNCH_SECRET_CHARS], *env[N_PASS + 2];
     struct worker *w = xcalloc(1, sizeof *w);
@@ -211,8 +212,12 @@ int launch_start(struct daemon *d, struct job *j, const char *secret, int log, s
         .stdio_count = 3,
         .stdio = stdio,
     };
-    *w = (struct worker){
-        .daemon = d, .job = j, .pidfd = -1, .heard_ms = daemon_now_ms(d), .moved_ms = daemon_now_ms(d)};
+    *w = (struct worker){.daemon = d,
+                         .job = j,
+                         .ops = ops,
+                         .pidfd = -1,
+                         .heard_ms = daemon_now_ms(d),
+                         .moved_ms = daemon_now_ms(d)};
     w->handle.process.data = w;
     int r = uv_spawn(d->loop, &w->handle.process, &o);
     explicit_bzero(variable, sizeof variable);
@@ -225,7 +230,7 @@ int launch_start(struct daemon *d, struct job *j, const char *secret, int log, s
     return 0;
 }
 
-bool launch_adopt(struct daemon *d, struct job *j)
+bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
 {
     struct job_process now;
     if (j->process.pid <= 0)
@@ -244,6 +249,7 @@ bool launch_adopt(struct daemon *d, struct job *j)
     *w = (struct worker){
         .daemon = d,
         .job = j,
+        .ops = ops,
         .phase = WORKER_RUNNING,
         .pid = j->process.pid,
         .adopted = true,

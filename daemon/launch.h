@@ -1,7 +1,11 @@
-/* Workers as processes: started, adopted after a restart of the daemon, signalled, reaped. Loop thread only.
+/* Worker processes: starting them, adopting them after a restart of the daemon, signalling and reaping them. Loop thread
+ * only.
  *
- * A worker lives on when the daemon dies. Own children are reaped by libuv; an adopted one is watched through a pidfd, and
- * known by pid, start time and boot, so that a pid that was given to another process is never taken for it.
+ * A worker lives on when the daemon dies. libuv reaps the workers that this daemon started. A worker of an earlier daemon
+ * is watched through a pidfd. It is known by pid, start time and boot, so that another process with a reused pid is never
+ * taken for the worker.
+ *
+ * This module decides nothing about jobs. It tells its caller through struct worker_ops that a process has ended.
  */
 #ifndef DAEMON_LAUNCH_H
 #define DAEMON_LAUNCH_H
@@ -9,52 +13,75 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "daemon/jobs.h"
+#include "base/err.h"
+#include "daemon/daemon.h"
+#include "daemon/job_record.h"
 
 enum worker_phase {
-    WORKER_SPAWNED,  /* has not said hello */
-    WORKER_STARTING, /* said hello; its start is being written */
-    WORKER_RUNNING,  /* has its job, or may have it */
-    WORKER_ENDED,    /* its outcome is taken; it exits */
+    WORKER_SPAWNED,  /* the process runs; it has not sent hello */
+    WORKER_STARTING, /* hello has come; the start is being written to the state */
+    WORKER_RUNNING,  /* the worker has its job, or its job is on the way */
+    WORKER_ENDED,    /* the daemon has taken the outcome; the process exits */
 };
 
+/* What the owner of a worker (workers.c) wants to be told. */
+struct worker_ops {
+    /* The first hello of the worker has come, so it was started successfully. */
+    void (*took_job)(struct worker *w);
+    /* The outcome of the worker has come. The job's new state follows. */
+    void (*took_outcome)(struct worker *w);
+    /* The process is gone and its handle is closed. `how` completes "the worker ...": "was killed by signal 9
+     * (Killed)". The worker is freed when this returns. */
+    void (*gone)(struct worker *w, const char *how);
+};
+
+/* One worker process. Made by launch_start or launch_adopt, and freed after its `gone` callback. */
 struct worker {
     struct daemon *daemon;
     struct job *job;
+    const struct worker_ops *ops;
     enum worker_phase phase;
     pid_t pid;
-    bool adopted;
+    bool adopted; /* started by an earlier daemon */
     union {
-        uv_process_t process; /* own child */
-        uv_poll_t poll;       /* adopted: of pidfd */
+        uv_process_t process; /* of an own child */
+        uv_poll_t poll;       /* of an adopted worker: watches pidfd */
     } handle;
-    int pidfd;                     /* adopted */
+    int pidfd;                     /* of an adopted worker; -1 for an own child */
     struct connection *connection; /* NULL: not connected */
-    uint64_t heard_ms;             /* when it last said something */
-    uint64_t moved_ms;             /* when it last told of a step, an evaluation, a checkpoint */
-    uint64_t kill_at_ms;           /* 0: not; then it gets SIGKILL */
-    bool stop_sent;
-    const char *killed_for; /* why it was killed by us; NULL: it was not */
+    uint64_t heard_ms;             /* loop clock: when the last message came */
+    uint64_t moved_ms;             /* loop clock: when the last step, evaluation or checkpoint was reported */
+    uint64_t kill_at_ms;           /* loop clock: when the worker gets SIGKILL; 0: no deadline */
+    bool stop_sent;                /* the worker was asked to stop */
+    const char *killed_for;        /* why the daemon killed the worker; NULL: it did not */
 };
 
-/* Opens the log that takes the output of the job's workers. Returns a descriptor, or a negative errno. */
-int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
 #define LAUNCH_SECRET_CHARS 32
 
-/* Spawns the worker of a job that has its lease and attempt, and sets job->worker. `log` stays the caller's. `secret`
- * is what the worker has to say in its hello.
- * A failure says nothing about the job: every worker is started in the same way. job->worker stays NULL then. */
-int launch_start(struct daemon *d, struct job *j, const char *secret, int log, struct err *err);
-/* The worker that job->process names, if it is alive; job->worker is set. False: it is dead. */
-bool launch_adopt(struct daemon *d, struct job *j);
-void launch_signal(struct worker *w, int sig); /* does nothing when it is dead */
+/* Opens the log file that takes the output of the job's workers. Returns a descriptor, or a negative errno. */
+int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
 
-/* Called by launch.c when the process is gone and its handle closed; `how`: "was killed by signal 9 (Killed)". The worker
- * is freed after it returns. */
-void workers_gone(struct worker *w, const char *how);
+/* Starts a worker for a job whose lease and attempt are set, and sets job->worker. `secret` is what the worker has to
+ * present in its hello. The worker inherits `log`; the descriptor stays the caller's.
+ *
+ * On failure job->worker stays NULL. A failure says nothing about the job, because every worker is started in the same
+ * way. */
+int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, const char *secret, int log,
+                 struct err *err);
 
+/* Finds the worker process that job->process names and sets job->worker. Returns false when that process is dead. */
+bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops);
+
+/* Sends a signal to the worker's process. Does nothing when the process is dead. */
+void launch_signal(struct worker *w, int sig);
+
+/* Fills *ret with the identity of a running process. */
 int launch_identify(pid_t pid, struct job_process *ret);
-uint64_t launch_age_ms(const struct job_process *p); /* since it started; 0 when that is not known */
+
+/* Returns the milliseconds since the process started, or 0 when its start is not known. */
+uint64_t launch_age_ms(const struct job_process *p);
+
+/* Writes the path of the log file of job number `job` to `buf`. */
 void launch_log_path(const struct config *c, uint64_t job, char *buf, size_t size);
 
 #endif

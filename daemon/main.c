@@ -30,7 +30,6 @@ static struct daemon the_daemon; /* static: what is left at the end is still rea
 static uv_signal_t signals[4];
 static uv_pipe_t private_pipe;
 static uv_timer_t watchdog;
-static bool leaving; /* SIGUSR2: the workers stay */
 
 /* ---- systemd ---- */
 
@@ -52,19 +51,6 @@ static void start_watchdog(uv_loop_t *loop)
 
 /* ---- ending ---- */
 
-void daemon_die(struct daemon *d, const char *why)
-{
-    (void)d;
-    log_error("%s; stopping at once, workers go on and the next tuttid finds them", why);
-    _exit(1);
-}
-
-void daemon_maybe_finished(struct daemon *d)
-{
-    if (d->stopping && state_idle(d->state) && (leaving || workers_count(d) == 0))
-        uv_stop(d->loop);
-}
-
 /* The jobs of a private daemon have nobody to take them up. */
 static void cancel_all(struct daemon *d)
 {
@@ -73,20 +59,20 @@ static void cancel_all(struct daemon *d)
             d->jobs->live.at[i]->cancel = true;
 }
 
-void daemon_stop(struct daemon *d, const char *why)
+static void stop_daemon(struct daemon *d, const char *why)
 {
     if (d->stopping)
         return;
-    log_info("%s: stopping%s", why, leaving ? ", workers go on" : "; jobs write a checkpoint");
+    log_info("%s: stopping%s", why, d->keep_workers ? ", workers go on" : "; jobs write a checkpoint");
     notify("STOPPING=1");
     d->stopping = true;
     if (d->config.private_fd >= 0)
         cancel_all(d);
-    if (!leaving)
+    if (!d->keep_workers)
         workers_stop_all(d);
     else
         workers_schedule(d); /* keeps the clock ticking */
-    daemon_maybe_finished(d);
+    workers_maybe_finished(d);
 }
 
 static void on_signal(uv_signal_t *handle, int sig)
@@ -100,8 +86,8 @@ static void on_signal(uv_signal_t *handle, int sig)
                     launch_signal(d->jobs->live.at[i]->worker, SIGKILL);
         _exit(1);
     }
-    leaving = sig == SIGUSR2 && d->config.private_fd < 0;
-    daemon_stop(d, strsignal(sig));
+    d->keep_workers = sig == SIGUSR2 && d->config.private_fd < 0;
+    stop_daemon(d, strsignal(sig));
 }
 
 static void on_private_alloc(uv_handle_t *h, size_t n, uv_buf_t *ret)
@@ -118,7 +104,7 @@ static void on_private_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     if (n >= 0)
         return;
     uv_read_stop(s);
-    daemon_stop(s->data, "whoever started this daemon is gone");
+    stop_daemon(s->data, "whoever started this daemon is gone");
 }
 
 static void listen_for_the_end(struct daemon *d)

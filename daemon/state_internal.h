@@ -50,7 +50,6 @@ struct row_write {
 
 extern const char *const row_put_sql[WRITE_COUNT];
 int row_put(sqlite3_stmt *q, const struct row_write *w); /* an SQLite code */
-uint32_t status_crc(uint64_t id, uint64_t ended_ms, uint64_t uid, uint64_t bytes, const char *body);
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
 /* Reads the row that `q` stands on. What *ret points to is valid until q moves. -EBADMSG: it does not match its checksum. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);

@@ -34,7 +34,7 @@ uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, c
     return crc;
 }
 
-uint32_t status_crc(uint64_t id, uint64_t ended_ms, uint64_t uid, uint64_t bytes, const char *body)
+static uint32_t status_crc(uint64_t id, uint64_t ended_ms, uint64_t uid, uint64_t bytes, const char *body)
 {
     const uint64_t numbers[] = {id, ended_ms, uid, bytes};
     uint32_t crc = crc32c(0, numbers, sizeof numbers);

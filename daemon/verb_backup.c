@@ -12,7 +12,7 @@
 
 #include "base/arena.h"
 #include "base/base64.h"
-#include "daemon/server.h"
+#include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
 #define PIECE_BYTES 524286 /* a multiple of 3, of which base64 fits into a line */

@@ -9,7 +9,9 @@
 #include "base/mem.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
+#include "daemon/state.h"
 #include "daemon/workers.h"
 
 struct cancelling {

@@ -1,7 +1,7 @@
 /* devices: what this daemon hands out, and who has it. */
 #include <inttypes.h>
 
-#include "daemon/server.h"
+#include "daemon/server_verbs.h"
 
 static void add_name(struct strbuf *b, const char *key, const char *text)
 {

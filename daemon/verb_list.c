@@ -7,8 +7,11 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "daemon/job_json.h"
 #include "daemon/jobs.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
+#include "daemon/state.h"
 
 #define LIST_MOST  1000
 #define MOST_READS 100 /* of a page on which jobs end while it is read */
@@ -48,7 +51,7 @@ static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 static void add_live(struct list_page *l, const struct job *j)
 {
     struct strbuf b = {0};
-    job_short_json(l->rq->daemon->jobs, j, &b);
+    job_short_json(l->rq->daemon, j, &b);
     strbuf_add(&b, "}");
     add_to_answer(l, b.at, b.n);
     strbuf_finish(&b);
@@ -89,7 +92,7 @@ static int take_listed(void *ctx, const struct state_job *disk)
         return 1;
     }
     size_t at = l->texts.n;
-    job_short_json(l->rq->daemon->jobs, j, &l->texts);
+    job_short_json(l->rq->daemon, j, &l->texts);
     strbuf_add(&l->texts, "}");
     vec_push(&l->jobs, (struct listed){disk->id, at, l->texts.n - at});
     job_destroy(j);

@@ -10,7 +10,8 @@
 #include "base/utf8.h"
 #include "daemon/jobs.h"
 #include "daemon/launch.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
 
 #define LOGS_MOST 65536
 

@@ -1,5 +1,5 @@
 /* ping: are you there? */
-#include "daemon/server.h"
+#include "daemon/server_verbs.h"
 
 void verb_ping(struct request *rq)
 {

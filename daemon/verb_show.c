@@ -5,8 +5,11 @@
 
 #include "base/mem.h"
 #include "daemon/events.h"
+#include "daemon/job_json.h"
 #include "daemon/jobs.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
+#include "daemon/state.h"
 
 struct showing {
     struct request *rq;
@@ -22,7 +25,7 @@ static int show_ended(void *ctx, const struct state_job *disk)
     int r = disk->ended_ms > 0 ? job_read(disk, &j, NULL) : -EAGAIN;
     if (r < 0)
         return r;
-    job_long_json(s->rq->daemon->jobs, j, disk, s->seq, &s->text);
+    job_long_json(s->rq->daemon, j, disk, s->seq, &s->text);
     job_destroy(j);
     return 0;
 }
@@ -42,7 +45,7 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
     if (status < 0) {
         request_unreadable(rq, status);
     } else {
-        job_long_json(rq->daemon->jobs, j, disk, events_newest(rq->daemon->events), &b);
+        job_long_json(rq->daemon, j, disk, events_newest(rq->daemon->events), &b);
         request_reply(rq, &b);
     }
     strbuf_finish(&b);

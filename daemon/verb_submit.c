@@ -14,9 +14,13 @@
 
 #include "base/mem.h"
 #include "daemon/devices.h"
+#include "daemon/job_json.h"
+#include "daemon/jobs.h"
 #include "daemon/quota.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
 #include "daemon/spec/spec.h"
+#include "daemon/state.h"
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
@@ -83,7 +87,7 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     s->key = key != NULL ? mem_strdup(key) : NULL;
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
-    s->hash = jobs_spec_hash(s->text.at, dir);
+    s->hash = job_spec_hash(s->text.at, dir);
     /* A wrong spec is no failure yet: with a key that was used before the answer is about the key. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
@@ -91,7 +95,7 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     return 0;
 }
 
-void *submit_prepare(const struct json *params, struct err *err)
+void *verb_submit_prepare(const struct json *params, struct err *err)
 {
     struct submission *s = mem_calloc(1, sizeof *s);
     if (s == NULL) {
@@ -109,7 +113,7 @@ void *submit_prepare(const struct json *params, struct err *err)
 static void reply_submit(struct request *rq, const struct job *j, bool duplicate)
 {
     struct strbuf b = {.mode = STRBUF_FAILS};
-    job_short_json(rq->daemon->jobs, j, &b);
+    job_short_json(rq->daemon, j, &b);
     strbuf_addf(&b, ",\"duplicate\":%s}", duplicate ? "true" : "false");
     request_reply(rq, &b);
     strbuf_finish(&b);

@@ -5,11 +5,12 @@
 #include "base/get.h"
 #include "daemon/events.h"
 #include "daemon/jobs.h"
-#include "daemon/server.h"
+#include "daemon/request_find.h"
+#include "daemon/server_verbs.h"
 
 static void watch_from(struct request *rq, uint64_t id)
 {
-    server_watch(rq, id, get_count_or(rq->params, "since", events_newest(rq->daemon->events)) + 1);
+    request_watch(rq, id, get_count_or(rq->params, "since", events_newest(rq->daemon->events)) + 1);
 }
 
 static void watch_job(struct request *rq, struct job *j)

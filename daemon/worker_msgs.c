@@ -1,5 +1,5 @@
 /* worker.sock: messages of workers. A connection belongs to a worker from its hello on; what it says before that, or with
- * a wrong secret, changes nothing. Answers that wait for the disk name their connection by a wconn, which stays until the
+ * a wrong secret, changes nothing. Answers that wait for the disk name their connection by a worker_connection, which stays until the
  * last of them has come. */
 #include "daemon/worker_msgs.h"
 
@@ -13,31 +13,33 @@
 #include "base/clock.h"
 #include "base/get.h"
 #include "base/log.h"
+#include "base/wire.h"
+#include "daemon/attempt.h"
 #include "daemon/connection.h"
 #include "daemon/devices.h"
 #include "daemon/events.h"
 
-struct wconn {
+struct worker_connection {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     struct worker *worker;         /* NULL before hello, and once the worker is gone */
     uint32_t refs;                 /* answers to come */
 };
 
-static void maybe_free(struct wconn *c)
+static void maybe_free_worker_connection(struct worker_connection *c)
 {
     if (c->connection == NULL && c->refs == 0)
         free(c);
 }
 
-static void send_buf(struct wconn *c, struct strbuf *b)
+static void send_buf(struct worker_connection *c, struct strbuf *b)
 {
     if (c->connection != NULL)
         connection_send(c->connection, b->at, b->n);
     strbuf_finish(b);
 }
 
-static void answer_error(struct wconn *c, const char *id, int code, const char *why)
+static void answer_error(struct worker_connection *c, const char *id, int code, const char *why)
 {
     struct strbuf b = {0};
     struct err err = {0};
@@ -48,11 +50,11 @@ static void answer_error(struct wconn *c, const char *id, int code, const char *
 
 /* An answer that waits for the disk. */
 struct answer {
-    struct wconn *conn;
+    struct worker_connection *conn;
     struct wire_msg msg; /* for its id */
 };
 
-static struct answer *answer_later(struct wconn *c, struct wire_msg *m)
+static struct answer *answer_later(struct worker_connection *c, struct wire_msg *m)
 {
     struct answer *a = xcalloc(1, sizeof *a);
     *a = (struct answer){c, *m};
@@ -63,11 +65,11 @@ static struct answer *answer_later(struct wconn *c, struct wire_msg *m)
 
 static void answer_free(struct answer *a)
 {
-    struct wconn *c = a->conn;
+    struct worker_connection *c = a->conn;
     wire_msg_finish(&a->msg);
     free(a);
     c->refs--;
-    maybe_free(c);
+    maybe_free_worker_connection(c);
 }
 
 /* ---- hello ---- */
@@ -125,7 +127,7 @@ static void save_start(struct worker *w, struct answer *a)
     for (uint32_t i = 0; i < j->lease.n_devices; i++)
         strbuf_addf(&b, "%s%u", i > 0 ? "," : "", j->lease.devices[i]);
     strbuf_add(&b, "]");
-    workers_took_job(w);
+    w->ops->took_job(w);
     jobs_save(w->daemon->jobs, j, "started", b.at, start_on_disk, a);
     strbuf_finish(&b);
 }
@@ -160,7 +162,7 @@ static bool is_secret(const struct job *j, const char *secret)
 }
 
 /* The worker that may say this; NULL: nobody. */
-static struct worker *known(struct wconn *c, const struct hello *h)
+static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
     struct worker *w = j != NULL ? j->worker : NULL;
@@ -169,7 +171,7 @@ static struct worker *known(struct wconn *c, const struct hello *h)
     return w;
 }
 
-static void on_hello(struct wconn *c, struct wire_msg *m)
+static void on_hello(struct worker_connection *c, struct wire_msg *m)
 {
     struct hello h = {0};
     struct err err = {0};
@@ -358,8 +360,8 @@ static void outcome_on_disk(void *ctx, int status)
 
 static void take_stopped(struct worker *w, struct answer *a)
 {
-    if (!workers_stopped(w, outcome_on_disk, a))
-        workers_failed(w->daemon, w->job, "was stopped from outside", outcome_on_disk, a);
+    if (!attempt_stopped(w->daemon, w->job, outcome_on_disk, a))
+        attempt_failed(w->daemon, w->job, "was stopped from outside", outcome_on_disk, a);
 }
 
 /* The worker's error in our own words: of the known form and length, whatever it said. NULL: none. */
@@ -403,22 +405,22 @@ static void take_failed(struct worker *w, const struct json *params, struct answ
     if (retry != NULL && json_type(retry) == JSON_BOOL)
         json_bool(retry, "retry", &again, NULL);
     if (w->job->cancel) {
-        workers_end_job(w->daemon, w->job, JOB_CANCELLED, EXIT_CANCELLED, error, outcome_on_disk, a);
+        attempt_end_job(w->daemon, w->job, JOB_CANCELLED, EXIT_CANCELLED, error, outcome_on_disk, a);
     } else if (again && is_full(wire_errno(get_text(json_get(params, "error"), "errno")))) {
-        workers_pause(w->daemon, w->job, get_text(json_get(params, "error"), "message"), outcome_on_disk, a);
+        attempt_pause(w->daemon, w->job, get_text(json_get(params, "error"), "message"), outcome_on_disk, a);
     } else if (again) {
         char why[512];
         snprintf(why, sizeof why, "failed: %s", get_text(json_get(params, "error"), "message"));
-        workers_failed(w->daemon, w->job, why, outcome_on_disk, a);
+        attempt_failed(w->daemon, w->job, why, outcome_on_disk, a);
     } else {
         uint64_t code = get_count_or(params, "exit", 1);
-        workers_end_job(w->daemon, w->job, JOB_FAILED, code > 0 && code < 126 ? (int)code : 1, error,
+        attempt_end_job(w->daemon, w->job, JOB_FAILED, code > 0 && code < 126 ? (int)code : 1, error,
                         outcome_on_disk, a);
     }
     free(error);
 }
 
-static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
+static void on_outcome(struct worker *w, struct worker_connection *c, struct wire_msg *m)
 {
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
@@ -429,11 +431,11 @@ static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
     take_json(&j->said.report, m->params, "report");
     j->step = get_count_or(m->params, "step", j->step);
     j->loss = get_number_or(m->params != NULL ? json_get(m->params, "report") : NULL, "loss", j->loss);
-    workers_took_outcome(w);
+    w->ops->took_outcome(w);
     struct answer *a = answer_later(c, m);
     if (strcmp(state, "done") == 0) {
         devices_praise(w->daemon, j);
-        workers_end_job(w->daemon, j, JOB_DONE, 0, NULL, outcome_on_disk, a);
+        attempt_end_job(w->daemon, j, JOB_DONE, 0, NULL, outcome_on_disk, a);
     } else if (strcmp(state, "stopped") == 0) {
         take_stopped(w, a);
     } else {
@@ -443,9 +445,9 @@ static void on_outcome(struct worker *w, struct wconn *c, struct wire_msg *m)
 
 /* ---- connections ---- */
 
-static void on_line(struct connection *p, char *line, size_t bytes)
+static void on_worker_line(struct connection *p, char *line, size_t bytes)
 {
-    struct wconn *c = connection_ctx(p);
+    struct worker_connection *c = connection_ctx(p);
     struct wire_msg m;
     enum wire_code code;
     struct err err = {0};
@@ -466,41 +468,42 @@ static void on_line(struct connection *p, char *line, size_t bytes)
     wire_msg_finish(&m);
 }
 
-static void on_refused(struct connection *p, int code)
+static void on_worker_refused(struct connection *p, int code)
 {
     (void)p; /* it is closed; the worker connects again */
     (void)code;
 }
 
-static void on_drained(struct connection *p)
+static void on_worker_drained(struct connection *p)
 {
     (void)p;
 }
 
-static void on_ended(struct connection *p)
+static void on_worker_ended(struct connection *p)
 {
     connection_close(p);
 }
 
-static void on_closed(struct connection *p)
+static void on_worker_closed(struct connection *p)
 {
-    struct wconn *c = connection_ctx(p);
+    struct worker_connection *c = connection_ctx(p);
     if (c->worker != NULL && c->worker->connection == p)
         c->worker->connection = NULL;
     c->worker = NULL;
     c->connection = NULL;
-    maybe_free(c);
+    maybe_free_worker_connection(c);
 }
 
-static const struct connection_ops wconn_ops = {on_line, on_refused, on_drained, on_ended, on_closed};
+static const struct connection_ops worker_connection_ops = {
+    on_worker_line, on_worker_refused, on_worker_drained, on_worker_ended, on_worker_closed};
 
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening)
 {
-    struct wconn *c = xcalloc(1, sizeof *c);
+    struct worker_connection *c = xcalloc(1, sizeof *c);
     pid_t pid;
     uid_t uid;
     c->daemon = d;
-    if (connection_accept(listening, &wconn_ops, WIRE_WORKER_LINE_MAX, c, &c->connection) < 0) {
+    if (connection_accept(listening, &worker_connection_ops, WIRE_WORKER_LINE_MAX, c, &c->connection) < 0) {
         free(c);
         return;
     }
@@ -522,7 +525,7 @@ void worker_msgs_hang_up(struct worker *w)
 {
     if (w->connection == NULL)
         return;
-    struct wconn *c = connection_ctx(w->connection);
+    struct worker_connection *c = connection_ctx(w->connection);
     c->worker = NULL;
     connection_close(w->connection);
     w->connection = NULL;

@@ -22,18 +22,18 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/wire.h"
+#include "daemon/attempt.h"
 #include "daemon/devices.h"
 #include "daemon/events.h"
 #include "daemon/launch.h"
 #include "daemon/notify.h"
 #include "daemon/sockets.h"
+#include "daemon/state.h"
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS        200
 #define MOST_LATE_MS   1000  /* of a tick */
-#define MOST_FAILURES  3     /* restarts in a row without a new checkpoint */
-#define MOST_DELAY_MS  60000 /* of a restart */
-#define PAUSE_DELAYS   30    /* restart delays until a job whose disk was full is tried again */
 #define EXIT_WITHIN_MS 10000 /* of the answer to its outcome */
 #define STOP_WITHIN_MS 60000 /* of a cancel */
 
@@ -48,7 +48,7 @@ static uint64_t wall_ms(void)
     return clock_wall_ns() / 1000000;
 }
 
-size_t workers_count(const struct daemon *d)
+static size_t workers_count(const struct daemon *d)
 {
     size_t n = 0;
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -56,142 +56,33 @@ size_t workers_count(const struct daemon *d)
     return n;
 }
 
+void workers_maybe_finished(struct daemon *d)
+{
+    if (d->stopping && state_idle(d->state) && (d->keep_workers || workers_count(d) == 0))
+        uv_stop(d->loop);
+}
+
 /* ---- leases ---- */
 
-static void take_devices(struct daemon *d, const struct job *j)
+static void occupy_devices(struct daemon *d, const struct job *j)
 {
     for (uint32_t i = 0; d->config.n_devices > 0 && i < j->lease.n_devices; i++)
         if (j->lease.devices[i] < d->config.n_devices)
             d->device_job[j->lease.devices[i]] = j->id;
 }
 
-static void give_devices_back(struct daemon *d, const struct job *j)
+static void free_devices(struct daemon *d, const struct job *j)
 {
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         if (d->device_job[i] == j->id)
             d->device_job[i] = 0;
 }
 
-/* ---- the end of an attempt ---- */
-
-void workers_end_job(struct daemon *d, struct job *j, enum job_state state, int exit, const char *error,
-                     void (*done)(void *ctx, int status), void *ctx)
-{
-    struct strbuf b = {0};
-    j->exit = exit;
-    j->ended_ms = wall_ms();
-    job_set_text(&j->error, error);
-    job_set_state(j, state, "");
-    strbuf_addf(&b, "\"state\":\"%s\",\"exit\":%d,\"error\":%s", job_state_names[state], exit,
-                error != NULL ? error : "null");
-    jobs_save(d->jobs, j, "ended", b.at, done, ctx);
-    log_info("job %" PRIu64 ": %s", j->id, job_state_names[state]);
-    strbuf_finish(&b);
-}
-
-void workers_requeue(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
-                     void *ctx)
-{
-    struct strbuf b = {0};
-    job_set_state(j, JOB_QUEUED, why);
-    strbuf_add(&b, "\"why\":");
-    strbuf_add_json(&b, why);
-    jobs_save(d->jobs, j, "queued", b.at, done, ctx);
-    strbuf_finish(&b);
-}
-
-void workers_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
-                   void *ctx)
-{
-    struct strbuf b = {0};
-    j->not_before_ms = daemon_now_ms(d) + PAUSE_DELAYS * d->config.restart_delay_ms;
-    strbuf_addf(&b, "paused: %s", why);
-    log_warning("job %" PRIu64 ": %s", j->id, b.at);
-    workers_requeue(d, j, b.at, done, ctx);
-    strbuf_finish(&b);
-}
-
-static void give_up(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
-                    void *ctx)
-{
-    struct strbuf b = {0};
-    struct err err = {0};
-    err_set(&err, -EIO,
-            "the worker %s; it failed %u times without a new checkpoint; see `tutti logs %" PRIu64 "`", why,
-            j->failures, j->id);
-    wire_add_err_object(&b, &err);
-    workers_end_job(d, j, JOB_FAILED, 1, b.at, done, ctx);
-    strbuf_finish(&b);
-}
-
-void workers_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
-                    void *ctx)
-{
-    struct strbuf reason = {0}, members = {0};
-    if (j->checkpoint_step > j->failed_step)
-        j->failures = 0; /* it got further than the time before */
-    j->failed_step = j->checkpoint_step;
-    j->failures++;
-    if (j->failures > MOST_FAILURES) {
-        give_up(d, j, why, done, ctx);
-        return;
-    }
-    uint64_t delay = d->config.restart_delay_ms << (j->failures - 1);
-    if (delay > MOST_DELAY_MS)
-        delay = MOST_DELAY_MS;
-    j->not_before_ms = daemon_now_ms(d) + delay;
-    strbuf_addf(&reason, "the worker %s; restart %u of %d follows", why, j->failures, MOST_FAILURES);
-    job_set_state(j, JOB_QUEUED, reason.at);
-    strbuf_add(&members, "\"why\":");
-    strbuf_add_json(&members, why);
-    strbuf_addf(&members, ",\"failures\":%u,\"in_s\":%.3f", j->failures, (double)delay / 1000);
-    jobs_save(d->jobs, j, "restarting", members.at, done, ctx);
-    log_warning("job %" PRIu64 ": %s", j->id, reason.at);
-    strbuf_finish(&reason);
-    strbuf_finish(&members);
-}
-
-static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
-{
-    struct strbuf b = {0};
-    struct err err = {0};
-    err_set_at(&err, -ETIME, "queue.time_limit",
-               "the time limit of %" PRIu64 " s is over; a checkpoint of step %" PRIu64
-               " is kept, submit again with a longer limit to go on",
-               j->ask.time_limit_s, j->checkpoint_step);
-    wire_add_err_object(&b, &err);
-    workers_end_job(d, j, JOB_FAILED, 1, b.at, done, ctx);
-    strbuf_finish(&b);
-}
-
-/* A job that is stopping although nobody cancelled it and this daemon goes on: the daemon before was to stop. */
-bool workers_stopped(struct worker *w, void (*done)(void *ctx, int status), void *ctx)
-{
-    struct daemon *d = w->daemon;
-    struct job *j = w->job;
-    if (j->cancel)
-        workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, done, ctx);
-    else if (workers_over_limit(j))
-        end_over_limit(d, j, done, ctx);
-    else if (d->stopping || j->state == JOB_STOPPING)
-        workers_requeue(d, j, "the daemon was stopped", done, ctx);
-    else
-        return false;
-    return true;
-}
-
-/* At the end of an attempt, before that is saved. */
-static void count_time(struct job *j)
-{
-    j->used_ms += launch_age_ms(&j->process);
-    j->process.start = 0; /* counted once */
-}
-
-void workers_took_outcome(struct worker *w)
+static void took_outcome(struct worker *w)
 {
     w->phase = WORKER_ENDED;
     w->kill_at_ms = daemon_now_ms(w->daemon) + EXIT_WITHIN_MS;
-    count_time(w->job);
+    attempt_count_time(w->job);
 }
 
 /* ---- starting ---- */
@@ -224,7 +115,7 @@ static void give_up_starting(struct daemon *d, struct job *j)
     struct err err = {0};
     err_set(&err, -EAGAIN, "%s; tried %u times", d->pause.reason, d->pause.failures);
     wire_add_err_object(&b, &err);
-    workers_end_job(d, j, JOB_FAILED, 1, b.at, NULL, NULL);
+    attempt_end_job(d, j, JOB_FAILED, 1, b.at, NULL, NULL);
     strbuf_finish(&b);
 }
 
@@ -242,11 +133,11 @@ static void cannot_start(struct daemon *d, struct job *j, const char *what)
                             d->config.restart_delay_ms))
         tell_pause(d);
     strbuf_finish(&reason);
-    if (j != NULL && d->config.private_fd >= 0 && d->pause.failures > MOST_FAILURES)
+    if (j != NULL && d->config.private_fd >= 0 && d->pause.failures > ATTEMPT_MOST_FAILURES)
         give_up_starting(d, j);
 }
 
-void workers_took_job(struct worker *w)
+static void took_job(struct worker *w)
 {
     struct daemon *d = w->daemon;
     if (!launch_pause_worked(&d->pause, w->job->id))
@@ -262,7 +153,7 @@ void workers_took_job(struct worker *w)
 static void end_unstarted(struct worker *w, const char *how)
 {
     struct strbuf b = {0};
-    if (workers_stopped(w, NULL, NULL)) {
+    if (attempt_stopped(w->daemon, w->job, NULL, NULL)) {
         launch_pause_dropped(&w->daemon->pause, w->job->id);
         return;
     }
@@ -272,24 +163,26 @@ static void end_unstarted(struct worker *w, const char *how)
     strbuf_finish(&b);
 }
 
-void workers_gone(struct worker *w, const char *how)
+static void gone(struct worker *w, const char *how)
 {
     struct daemon *d = w->daemon;
     struct job *j = w->job;
     const char *why = w->killed_for != NULL ? w->killed_for : how;
     j->worker = NULL;
     if (w->phase == WORKER_STARTING || w->phase == WORKER_RUNNING)
-        count_time(j);
-    give_devices_back(d, j);
+        attempt_count_time(j);
+    free_devices(d, j);
     worker_msgs_hang_up(w);
     if (w->phase == WORKER_SPAWNED)
         end_unstarted(w, why);
-    else if (w->phase != WORKER_ENDED && !workers_stopped(w, NULL, NULL))
-        workers_failed(d, j, why, NULL, NULL);
+    else if (w->phase != WORKER_ENDED && !attempt_stopped(w->daemon, w->job, NULL, NULL))
+        attempt_failed(d, j, why, NULL, NULL);
     workers_schedule(d);
     jobs_let_go(d->jobs, j);
-    daemon_maybe_finished(d);
+    workers_maybe_finished(d);
 }
+
+static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
 /* Whether a failure to open the log concerns this one job: there is something else in the place of its log. */
 static bool is_own_failure(int code)
@@ -309,10 +202,10 @@ static void launch(struct daemon *d, struct job *j)
     int log = launch_open_log(d, j, &err);
     if (is_own_failure(log)) {
         launch_pause_dropped(&d->pause, j->id);
-        workers_failed(d, j, err_text(&err, text, sizeof text), NULL, NULL);
+        attempt_failed(d, j, err_text(&err, text, sizeof text), NULL, NULL);
         return;
     }
-    int r = log < 0 ? log : launch_start(d, j, secret, log, &err);
+    int r = log < 0 ? log : launch_start(d, j, &worker_ops, secret, log, &err);
     explicit_bzero(secret, sizeof secret);
     if (log >= 0)
         close(log);
@@ -320,7 +213,7 @@ static void launch(struct daemon *d, struct job *j)
         cannot_start(d, j, err_text(&err, text, sizeof text));
         return;
     }
-    take_devices(d, j);
+    occupy_devices(d, j);
     if (!launch_paused(&d->pause)) /* during a pause only a success is worth a line */
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
@@ -350,17 +243,23 @@ static bool something_to_come(const struct daemon *d)
     return false;
 }
 
-static void start_jobs(struct daemon *d)
+/* Returns the job to start now and its lease, or NULL when no job may start. */
+static struct job *next_job(struct daemon *d, const struct queue_machine *m, struct job_lease *ret)
 {
-    const struct queue_machine m = devices_machine(d);
-    struct job *j;
-    struct job_lease lease;
-    while (!d->stopping && launch_pause_allows(&d->pause, daemon_now_ms(d)) &&
-           (j = queue_next(d->jobs->live.at, d->jobs->live.n, &m, daemon_now_ms(d), &lease)) != NULL) {
-        j->lease = lease;
-        launch(d, j);
+    if (d->stopping || !launch_pause_allows(&d->pause, daemon_now_ms(d)))
+        return NULL;
+    return queue_next(d->jobs->live.at, d->jobs->live.n, m, daemon_now_ms(d), ret);
+}
+
+/* Starts `next` (may be NULL) with this lease, and then every other job that can start. */
+static void start_jobs(struct daemon *d, const struct queue_machine *m, struct job *next,
+                       struct job_lease lease)
+{
+    for (; next != NULL; next = next_job(d, m, &lease)) {
+        next->lease = lease;
+        launch(d, next);
     }
-    devices_find_stuck(d, &m);
+    devices_find_stuck(d, m);
     if (something_to_come(d))
         keep_ticking(d);
 }
@@ -368,26 +267,30 @@ static void start_jobs(struct daemon *d)
 static void on_reprobed(struct daemon *d)
 {
     devices_reprobed(d);
-    start_jobs(d);
+    const struct queue_machine m = devices_machine(d);
+    struct job_lease lease = {0};
+    struct job *next = next_job(d, &m, &lease);
+    start_jobs(d, &m, next, lease);
 }
 
 void workers_schedule(struct daemon *d)
 {
     const struct queue_machine m = devices_machine(d);
-    struct job_lease lease;
+    struct job_lease lease = {0};
     struct err err = {0};
     char text[sizeof err];
     int r = 0;
     if (d->workers == NULL)
-        return; /* not yet open */
-    if (launch_pause_allows(&d->pause, daemon_now_ms(d))) {
-        const struct job *next = queue_next(d->jobs->live.at, d->jobs->live.n, &m, daemon_now_ms(d), &lease);
+        return; /* workers_open has not finished */
+    struct job *next = next_job(d, &m, &lease);
+    if (launch_pause_allows(&d->pause, daemon_now_ms(d)))
         r = devices_reprobe_first(d, next, on_reprobed, &err);
-    }
-    if (r < 0)
+    if (r < 0) {
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
+        next = NULL; /* the pause that begins now holds for this job too */
+    }
     if (r <= 0)
-        start_jobs(d);
+        start_jobs(d, &m, next, lease);
 }
 
 /* ---- stopping ---- */
@@ -436,11 +339,6 @@ void workers_stop_all(struct daemon *d)
 
 /* ---- time ---- */
 
-bool workers_over_limit(const struct job *j)
-{
-    return j->ask.time_limit_s > 0 && j->used_ms + launch_age_ms(&j->process) > 1000 * j->ask.time_limit_s;
-}
-
 static void kill_hung(struct worker *w, const char *why, uint64_t now)
 {
     log_warning("job %" PRIu64 ": worker %ld %s", w->job->id, (long)w->pid, why);
@@ -461,7 +359,7 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
         kill_hung(w, "hung (it said nothing for too long) and was killed", now);
     } else if (w->phase == WORKER_RUNNING && now - w->moved_ms > d->config.step_timeout_ms) {
         kill_hung(w, "hung (it made no step for too long) and was killed", now);
-    } else if (workers_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
+    } else if (attempt_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
         job_set_state(j, JOB_STOPPING, "its time limit is over");
         jobs_save(d->jobs, j, "stopping", "\"by\":\"limit\"", NULL, NULL);
         ask_to_stop(w, "limit", STOP_WITHIN_MS);
@@ -487,7 +385,7 @@ static void on_tick(uv_timer_t *t)
         if (d->jobs->live.at[i]->worker != NULL)
             check_limits(d, d->jobs->live.at[i]->worker, now);
     workers_schedule(d);
-    daemon_maybe_finished(d);
+    workers_maybe_finished(d);
     if (!something_to_come(d))
         uv_timer_stop(t);
 }
@@ -500,12 +398,12 @@ static void adopt(struct daemon *d)
     for (size_t i = 0; i < d->jobs->live.n; i++) {
         struct job *j = d->jobs->live.at[i];
         if (j->state == JOB_QUEUED && j->cancel) /* cancelled while its worker was being started */
-            workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
+            attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
             continue;
-        if (launch_adopt(d, j)) {
+        if (launch_adopt(d, j, &worker_ops)) {
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
-            take_devices(d, j);
+            occupy_devices(d, j);
             if (j->secret_in_clear)
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* writes its hash in place of the secret */
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
@@ -513,14 +411,14 @@ static void adopt(struct daemon *d)
             if (j->state == JOB_STOPPING)
                 j->worker->kill_at_ms = daemon_now_ms(d) + STOP_WITHIN_MS;
         } else if (j->cancel) {
-            workers_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
+            attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         } else {
-            workers_requeue(d, j, "its worker was gone when the daemon started", NULL, NULL);
+            attempt_requeue(d, j, "its worker was gone when the daemon started", NULL, NULL);
         }
     }
 }
 
-static void on_connection(uv_stream_t *listening, int status)
+static void on_worker_connection(uv_stream_t *listening, int status)
 {
     if (status == 0)
         worker_msgs_accept(((struct workers *)listening->data)->daemon, listening);
@@ -533,7 +431,7 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err)
     w->tick.data = w;
     uv_timer_init(d->loop, &w->tick);
     *ret = w;
-    int r = sockets_listen(d->sockets, d->config.worker_socket, on_connection, w, err);
+    int r = sockets_listen(d->sockets, d->config.worker_socket, on_worker_connection, w, err);
     if (r < 0)
         return r;
     d->probed_ms = daemon_now_ms(d); /* by the probe at the start */

@@ -7,24 +7,6 @@
 
 #include "daemon/job_json.h"
 
-/* In main.c, which is not linked here; nobody calls them. */
-void daemon_die(struct daemon *d, const char *why)
-{
-    (void)d;
-    (void)why;
-    abort();
-}
-
-void daemon_stop(struct daemon *d, const char *why)
-{
-    daemon_die(d, why);
-}
-
-void daemon_maybe_finished(struct daemon *d)
-{
-    daemon_die(d, "finished");
-}
-
 static void free_texts(struct job *j)
 {
     char *const texts[] = {j->key, j->name, j->user, j->dir, j->output, j->reason, j->error};
@@ -39,7 +21,6 @@ static int read_job(const char *body, const char *status, struct job *ret, struc
 }
 
 static struct daemon idle;
-static const struct jobs no_jobs = {.daemon = &idle};
 
 static void check_job(const struct job *j)
 {
@@ -53,7 +34,7 @@ static void check_job(const struct job *j)
     job_body_json(&back, &body2);
     job_status_json(&back, &status2);
     HOLDS(strcmp(body.at, body2.at) == 0 && strcmp(status.at, status2.at) == 0);
-    job_short_json(&no_jobs, j, &shown);
+    job_short_json(&idle, j, &shown);
     strbuf_add(&shown, "}");
     HOLDS(json_parse(shown.at, shown.n, "short", false, &doc, NULL) == 0);
     json_free(doc);

@@ -12,24 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "daemon/job_json.h"
-
-/* In main.c, which is not linked here; nobody calls them. */
-void daemon_die(struct daemon *d, const char *why)
-{
-    (void)d;
-    fail_msg("%s", why);
-}
-
-void daemon_stop(struct daemon *d, const char *why)
-{
-    daemon_die(d, why);
-}
-
-void daemon_maybe_finished(struct daemon *d)
-{
-    daemon_die(d, "finished");
-}
 
 /* A job with another value in every field. */
 static struct job full(enum job_state state)
@@ -388,7 +372,6 @@ static void test_what_is_no_json_is_refused(void **state)
 /* ---- for clients ---- */
 
 static struct daemon idle;
-static const struct jobs no_jobs = {.daemon = &idle};
 
 static void test_the_short_form_is_json_with_all_its_keys(void **state)
 {
@@ -401,7 +384,7 @@ static void test_the_short_form_is_json_with_all_its_keys(void **state)
         struct job j = full((enum job_state)s);
         struct strbuf b = {0};
         struct json *doc = NULL;
-        job_short_json(&no_jobs, &j, &b);
+        job_short_json(&idle, &j, &b);
         strbuf_add(&b, "}");
         assert_int_equal(json_parse(b.at, b.n, "x", false, &doc, NULL), 0);
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -426,7 +409,7 @@ static void test_what_is_not_known_is_null(void **state)
     (void)state;
     j.name = j.user = j.reason = (char *)"";
     j.exit = JOB_NO_EXIT;
-    job_short_json(&no_jobs, &j, &b);
+    job_short_json(&idle, &j, &b);
     strbuf_add(&b, "}");
     assert_int_equal(json_parse(b.at, b.n, "x", false, &doc, NULL), 0);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)

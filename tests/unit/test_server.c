@@ -30,26 +30,17 @@
 #include "daemon/events.h"
 #include "daemon/jobs.h"
 #include "daemon/quota.h"
+#include "daemon/request.h"
 #include "daemon/server.h"
 #include "daemon/sockets.h"
 #include "daemon/users.h"
 
-/* ---- what main.c has ---- */
+/* ---- in place of the one in daemon.c ---- */
 
 void daemon_die(struct daemon *d, const char *why)
 {
     (void)d;
     fail_msg("the daemon died: %s", why);
-}
-
-void daemon_stop(struct daemon *d, const char *why)
-{
-    daemon_die(d, why);
-}
-
-void daemon_maybe_finished(struct daemon *d)
-{
-    (void)d;
 }
 
 /* ---- SQLite's memory ---- */
@@ -388,7 +379,7 @@ static void test_submits(void **state)
     (void)state;
     make_submit(&small, 1, NULL);
     make_submit(&large, 600, NULL);
-    assert_true(small.n < SERVER_LARGE_LINE && large.n > SERVER_LARGE_LINE);
+    assert_true(small.n < REQUEST_LARGE_LINE && large.n > REQUEST_LARGE_LINE);
     n = try_every("small submit", small.at, small.n, false, ANSWER_RESULT, after_submit);
     assert_true(n > 30); /* the tree, the spec, the job, the rows, SQLite */
     n = try_every("large submit", large.at, large.n, false, ANSWER_RESULT, after_submit);

@@ -20,19 +20,6 @@ static void die(void *ctx, const char *why)
     exit(1);
 }
 
-/* The daemon's own; nothing here calls them. */
-void daemon_maybe_finished(struct daemon *d)
-{
-    (void)d;
-    abort();
-}
-
-void daemon_die(struct daemon *d, const char *why)
-{
-    (void)d;
-    die(NULL, why);
-}
-
 static char *make_curve(void)
 {
     struct strbuf b = {0};
