@@ -229,13 +229,12 @@ static void answer_duplicate(struct submission *s, const struct job *j)
 
 static struct job_ask ask_of(const struct spec *s)
 {
-    uint32_t least = s->resources.devices_min > 0 ? s->resources.devices_min : 1;
-    uint32_t most = s->resources.devices_max > least ? s->resources.devices_max : least;
+    struct spec_demand demand = spec_demand(s);
     return (struct job_ask){
-        .devices_min = least,
-        .devices_max = most,
-        .device_bytes = s->resources.device_bytes,
-        .host_bytes = s->resources.host_bytes,
+        .devices_min = demand.devices_min,
+        .devices_max = demand.devices_max,
+        .device_bytes = demand.device_bytes,
+        .host_bytes = demand.host_bytes,
         .time_limit_s = s->queue.time_limit_s,
     };
 }

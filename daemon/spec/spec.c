@@ -353,6 +353,18 @@ void spec_destroy(struct spec *s)
         arena_destroy(s->arena);
 }
 
+struct spec_demand spec_demand(const struct spec *s)
+{
+    uint32_t min = s->resources.devices_min, max = s->resources.devices_max;
+
+    return (struct spec_demand){
+        .devices_min = min,
+        .devices_max = max > 0 ? max : min,
+        .device_bytes = s->resources.device_bytes,
+        .host_bytes = s->resources.host_bytes,
+    };
+}
+
 /* ------------------------------------------------------------------------------------------ resolution */
 
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above)

@@ -116,7 +116,9 @@ struct spec {
     } checkpoint;
 
     struct {
-        uint32_t devices_min, devices_max; /* max 0: auto */
+        /* As written; spec_demand interprets them. */
+        uint32_t devices_min;              /* at least 1 */
+        uint32_t devices_max;              /* at least devices_min; 0: not given */
         uint64_t device_bytes, host_bytes; /* 0: auto */
     } resources;
     struct {
@@ -137,44 +139,61 @@ struct spec {
 
 struct json;
 
-/* Reads the model in a Hugging Face folder: the architecture into *ret, and into *ret_crc a checksum that differs between
- * folders with different weights. */
+/* Reads the model in a Hugging Face folder: the architecture into *ret, and into *ret_crc a checksum that
+ * differs between folders with different weights. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* How to read a spec. The caller fills it in, and it need not outlive the call. All zero is a strict reading that opens
- * no file. */
+/* How to read a spec. The caller fills it in, and it need not outlive the call. All zero is a strict reading
+ * that opens no file. */
 struct spec_options {
     const char *base_dir; /* relative paths in the spec start here; NULL leaves them relative */
     bool comments;        /* accept // comments */
     bool accepted; /* a daemon accepted this spec earlier: ignore keys that only later versions refuse */
-    /* Called for {"model": {"from": DIR}}. With NULL the folder is not opened, and the spec of such a job has no layers:
-     * only the rest of the spec is valid. The daemon passes NULL, because the folder belongs to a user. */
+    /* Called for {"model": {"from": DIR}}. With NULL the folder is not opened, and the spec of such a job has
+     * no layers: only the rest of the spec is valid. The daemon passes NULL, because the folder belongs to a
+     * user. */
     spec_folder_fn *read_folder;
 };
 
-/* Reads the file at `path`, or standard input when `path` is "-". Returns -EINVAL with the JSON path of the mistake,
- * -EOPNOTSUPP for what the schema knows and this version does not do yet, or what open(2) and read(2) failed with. */
+/* Reads the file at `path`, or standard input when `path` is "-". Returns -EINVAL with the JSON path of the
+ * mistake, -EOPNOTSUPP for what the schema knows and this version does not do yet, or what open(2) and
+ * read(2) failed with. */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
 /* Parses `text`. Error messages call it `name`. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a document that is already parsed. The daemon uses this function: it returns -ENOMEM when memory runs out,
- * where spec_parse would abort the process. */
+/* Reads a document that is already parsed. The daemon uses this function: it returns -ENOMEM when memory runs
+ * out, where spec_parse would abort the process. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 void spec_destroy(struct spec *s); /* takes NULL */
 
 bool spec_has_val(const struct spec *s);
+
+/* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon decides with
+ * it whether the job can be admitted, and the worker decides with it which devices to use. Examples:
+ * "devices": 4 gives min 4 and max 4; {"min": 2, "max": 8} gives 2 and 8; {"min": 2} gives 2 and 2; "auto"
+ * gives 1 and 1. */
+struct spec_demand {
+    uint32_t devices_min;  /* fewest devices that the job accepts; at least 1 */
+    uint32_t devices_max;  /* most devices that the job can use; at least devices_min */
+    uint64_t device_bytes; /* bytes wanted on each device; 0: as many as are free */
+    uint64_t host_bytes;   /* bytes of host memory wanted; 0: as many as the machine offers */
+};
+
+/* Returns what `s` asks of a machine. Other code calls this function instead of reading s->resources. */
+struct spec_demand spec_demand(const struct spec *s);
 
 /* What changes bits and may be auto. */
 struct spec_sizes {
     uint32_t micro_batch, replicas; /* 0: not known */
 };
 
-/* Fixes the sizes and the number of steps. A size must be the spec's, unless that is auto; 0: the spec's, and for auto one
- * replica and as large a micro-batch as there can be. train_samples and data_crc come from the training dataset. Epochs
- * become ceil(epochs * train_samples / global_batch) steps. May be called again, e.g. with another micro_batch. */
+/* Fixes the sizes and the number of steps. A size must be the spec's, unless that is auto; 0: the spec's, and
+ * for auto one replica and as large a micro-batch as there can be. train_samples and data_crc come from the
+ * training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. May be called again,
+ * e.g. with another micro_batch. */
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 

@@ -27,9 +27,8 @@ struct wish {
 
 static struct wish wish_of(const struct job_options *o, const struct spec *s)
 {
-    uint32_t least = s->resources.devices_min > 0 ? s->resources.devices_min : 1;
-    uint32_t most = s->resources.devices_max > 0 ? s->resources.devices_max : least;
-    struct wish w = {least, most, s->resources.device_bytes, 0, s->resources.host_bytes};
+    struct spec_demand demand = spec_demand(s);
+    struct wish w = {demand.devices_min, demand.devices_max, demand.device_bytes, 0, demand.host_bytes};
     if (o->devices > 0)
         w.least = w.most = o->devices;
     if (o->host_bytes > 0)

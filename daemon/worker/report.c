@@ -146,8 +146,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
     const struct plan *p = j->plan;
-    uint32_t least = s->resources.devices_min > 0 ? s->resources.devices_min : 1; /* 0: auto */
-    uint32_t most = s->resources.devices_max > 0 ? s->resources.devices_max : least;
+    struct spec_demand demand = spec_demand(s);
     struct strbuf b = {0};
     if (json) {
         strbuf_add(&b, "{\"ok\":true,\"name\":");
@@ -165,7 +164,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
                     ",\"devices_asked\":{\"min\":%u,\"max\":%u},\"output\":",
                     s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
                     j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes,
-                    least, most);
+                    demand.devices_min, demand.devices_max);
         add_absolute(&b, j->output);
         report_backend_members(j, &b);
         strbuf_add(&b, "}\n");

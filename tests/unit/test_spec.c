@@ -106,6 +106,31 @@ static void test_defaults_are_set(void **state)
     spec_destroy(s);
 }
 
+static void check_demand(const char *rest, uint32_t devices_min, uint32_t devices_max, uint64_t device_bytes,
+                         uint64_t host_bytes)
+{
+    struct spec *s = parse(job(NULL, NULL, NULL, NULL, rest));
+    struct spec_demand demand = spec_demand(s);
+
+    assert_int_equal(demand.devices_min, devices_min);
+    assert_int_equal(demand.devices_max, devices_max);
+    assert_int_equal(demand.device_bytes, device_bytes);
+    assert_int_equal(demand.host_bytes, host_bytes);
+    spec_destroy(s);
+}
+
+static void test_demand_fills_in_defaults(void **state)
+{
+    (void)state;
+    check_demand("", 1, 1, 0, 0);
+    check_demand(",\"resources\":{\"devices\":\"auto\",\"device_memory\":\"auto\"}", 1, 1, 0, 0);
+    check_demand(",\"resources\":{\"devices\":4,\"device_memory\":512,\"host_memory\":\"1KB\"}", 4, 4, 512,
+                 1000);
+    check_demand(",\"resources\":{\"devices\":{\"min\":2,\"max\":8}}", 2, 8, 0, 0);
+    check_demand(",\"resources\":{\"devices\":{\"min\":2}}", 2, 2, 0, 0);
+    check_demand(",\"resources\":{\"devices\":{\"max\":3}}", 1, 3, 0, 0);
+}
+
 static void test_example_of_the_formats_page_is_read(void **state)
 {
     static const char text[] =
@@ -984,6 +1009,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_memory_a_closed_reading_fails_and_leaves_nothing),
         cmocka_unit_test(test_defaults_are_set),
+        cmocka_unit_test(test_demand_fills_in_defaults),
         cmocka_unit_test(test_example_of_the_formats_page_is_read),
         cmocka_unit_test(test_mlp_becomes_a_chain),
         cmocka_unit_test(test_chain_is_expanded),
