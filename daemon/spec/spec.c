@@ -1,11 +1,13 @@
-/* The job spec: the top of the reader, what crosses sections, and what is derived from a spec.
+/* The top level of the spec reader, the checks that involve several sections, and everything derived from a
+ * spec: sizes, steps, learning rates.
  *
- * Why the whole schema is in code and not in a table: json_take_* calls are the schema (base/json_read.c),
- * and what a section means stands where it is read. The sections are in spec_init.c, spec_model.c,
- * spec_data.c and spec_sections.c. `sections` below gives the order in which they are read: a section that
- * needs another one comes after it.
+ * The schema is code, not a table: the json_take_* calls (base/json_read.c) say which keys exist, and the
+ * meaning of a section stands where it is read. The sections are in spec_init.c, spec_model.c, spec_data.c
+ * and spec_sections.c. The array `sections` gives the order in which they are read; a section that needs
+ * another one comes after it.
  *
- * Nothing here opens a file that a spec names, so the daemon may use it too. Any thread.
+ * Nothing here opens a file that a spec names, so the daemon can use this code as well. Any thread may call
+ * it.
  */
 #include "daemon/spec/spec.h"
 
@@ -54,16 +56,17 @@ static int read_precision(const struct spec_reader *r, const struct json *node)
     for (int i = 0; later[i]; i++)
         if (strcmp(text, later[i]) == 0)
             return err_set_at(r->err, -EOPNOTSUPP, "precision",
-                              "\"%s\" is not supported yet; this version has \"fp32\"", text);
-    return err_set_at(r->err, -EINVAL, "precision", "found \"%s\"; it must be \"fp32\" or \"auto\"", text);
+                              "\"%s\" is not supported yet; write \"fp32\" or \"auto\"", text);
+    return err_set_at(r->err, -EINVAL, "precision", "found \"%s\"; write \"fp32\" or \"auto\"", text);
 }
 
 static int refuse_prune(const struct spec_reader *r, const struct json *node)
 {
     (void)node;
-    return err_set_at(r->err, -EOPNOTSUPP, "prune", "not supported yet; remove it");
+    return err_set_at(r->err, -EOPNOTSUPP, "prune", "pruning is not supported yet; remove \"prune\"");
 }
 
+/* The sections of a spec and the functions that read them, in the order in which they are read. */
 static const struct section {
     const char *key;
     enum json_need need;
@@ -99,7 +102,8 @@ static void set_defaults(struct spec *s)
     s->resources.devices_min = 1;
 }
 
-/* The name becomes part of a path (the default output) and of tables that people read. */
+/* Returns whether `name` may be a job's name. The name becomes part of a path (the default output) and of
+ * tables for people, so spaces, slashes and a leading dot are refused. */
 static bool name_is_good(const char *name)
 {
     size_t n = strlen(name);
@@ -121,7 +125,8 @@ static void read_name(const struct spec_reader *r, struct json_obj *o)
     if (name_is_good(name))
         r->s->name = arena_strdup(r->s->arena, name);
     else
-        json_fail(o, "name", -EINVAL, "must have 1 to 64 bytes, no space and no '/', and not begin with '.'");
+        json_fail(o, "name", -EINVAL,
+                  "must be 1 to 64 bytes long, with no space and no '/', and must not begin with '.'");
 }
 
 static void default_output(const struct spec_reader *r)
@@ -134,7 +139,8 @@ static void default_output(const struct spec_reader *r)
     r->s->output = path;
 }
 
-/* Keys first, contents after: a misspelt section is reported before what is inside another. */
+/* Reads the whole document. It takes all keys of the top level before it reads any section, so that a
+ * misspelt section name is reported before a mistake inside another section. */
 static int read_top(const struct spec_reader *r, const struct json *doc)
 {
     static const char *const schemas[] = {"job/v1", NULL};
@@ -181,62 +187,66 @@ static int check_eval(const struct spec *s, struct err *err)
     const char *add = s->data.format == DATA_SYNTHETIC ? "data.val_samples" : "data.val";
 
     if (is_set(&s->eval) && !spec_has_val(s))
-        return err_set_at(err, -EINVAL, "eval", "there is nothing to evaluate on; add %s, or remove \"eval\"",
-                          add);
+        return err_set_at(err, -EINVAL, "eval",
+                          "the job has no validation data to evaluate on; add %s, or remove \"eval\"", add);
     if (s->checkpoint.best == BEST_NONE)
         return 0;
     if (!is_set(&s->eval))
         return err_set_at(
             err, -EINVAL, "checkpoint.best",
-            "needs evaluations to compare; add \"eval\": {\"every\": {\"epochs\": 1}}%s%s, or remove it",
+            "compares evaluations, but the job has none; add \"eval\": {\"every\": {\"epochs\": 1}}%s%s, or "
+            "remove \"best\"",
             spec_has_val(s) ? "" : " and ", spec_has_val(s) ? "" : add);
     if (s->mse && s->checkpoint.best == BEST_VAL_ACCURACY)
         return err_set_at(err, -EINVAL, "checkpoint.best",
-                          "the loss mse has no accuracy; write \"val/loss\"");
+                          "a model with the loss mse has no accuracy; write \"val/loss\"");
     return 0;
 }
 
-/* All activations of a step, with room for what layers save beside them. */
+/* Checks that the inputs of all layers in one step take at most 2^50 bytes. The tensors that layers save
+ * besides their inputs are a small multiple of that, so all later sums stay below SPEC_MAX_BYTES. */
 static int check_activations(const struct spec *s, struct err *err)
 {
     uint64_t width = 0, bytes;
 
     for (uint32_t i = 0; i < s->model.n_layers; i++)
-        width += s->model.layers[i].in; /* at most 10,000 * 2^30 */
+        width += s->model.layers[i].in; /* cannot overflow: at most 10,000 layers of 2^30 elements */
     if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
         bytes > SPEC_MAX_BYTES / 8)
         return err_set_at(err, -EINVAL, "train.global_batch",
                           "the activations of %" PRIu32
-                          " rows of this model take more than 2^50 bytes; make the "
-                          "batch or the model smaller",
+                          " samples in this model take more than 2^50 bytes; make the batch or the model "
+                          "smaller",
                           s->train.global_batch);
     return 0;
 }
 
-/* What one section decides for another. */
-static int settle(struct spec *s, struct err *err)
+/* Applies the settings of one section to another: label smoothing to the loss layer, and the default of
+ * optimizer.no_decay to transformers. */
+static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
 
-    if (s->model.n_layers == 0) /* in a folder that was not opened */
+    if (s->model.n_layers == 0) /* the model is in a folder that was not opened */
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];
     loss->smoothing = (float)s->train.label_smoothing;
     if (s->mse && loss->smoothing > 0)
-        return err_set_at(err, -EINVAL, "train.label_smoothing", "the loss mse has no labels; remove it");
+        return err_set_at(err, -EINVAL, "train.label_smoothing",
+                          "the loss mse has no labels to smooth; remove \"label_smoothing\"");
     if (s->transformer && !s->no_decay_given)
         s->optimizer.no_decay = 1u << PARAM_BIAS | 1u << PARAM_NORM;
     if (s->tokens && (!checked_mul(s->train.global_batch, s->seq, &targets) || targets > UINT32_MAX))
         return err_set_at(err, -EINVAL, "train.global_batch",
                           "%" PRIu32 " sequences of %" PRIu32
-                          " tokens are more than 2^32 targets; make it smaller",
+                          " tokens have more than 2^32 targets; use a smaller batch",
                           s->train.global_batch, s->seq);
     return 0;
 }
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* Everything that is made is in reader->s->arena, which the caller destroys on failure. */
+/* Reads and checks a whole spec. Everything is allocated in `arena`, which the caller destroys on failure. */
 static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
     int r;
@@ -250,7 +260,7 @@ static int read_spec(struct spec_reader *reader, struct arena *arena, const stru
     if (r == 0)
         r = check_eval(reader->s, reader->err);
     if (r == 0)
-        r = settle(reader->s, reader->err);
+        r = apply_across_sections(reader->s, reader->err);
     if (r == 0)
         r = check_activations(reader->s, reader->err);
     return r;
@@ -276,6 +286,7 @@ int spec_parse(const char *text, size_t bytes, const char *name, const struct sp
     return r;
 }
 
+/* The arguments of read_bounded. */
 struct bounded_reading {
     struct spec_reader reader;
     const struct json *doc;
@@ -295,8 +306,7 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    struct bounded scope = {
-        0}; /* no limit of its own: the scope only turns a failed allocation into an error */
+    struct bounded scope = {0}; /* sets no limit; it only turns a failed allocation into an error */
     int r = bounded_run(&scope, read_bounded, &b);
 
     if (scope.ended_early)
@@ -306,7 +316,8 @@ int spec_read(const struct json *doc, const struct spec_options *options, struct
     return r;
 }
 
-/* To the end, whatever it is: a file, a pipe. */
+/* Reads from a file or a pipe up to its end, or until `buf` is full, and stores the number of bytes in
+ * *ret. */
 static int read_all(int fd, char *buf, size_t size, size_t *ret)
 {
     size_t n = 0;
@@ -340,7 +351,8 @@ int spec_load(const char *path, const struct spec_options *options, struct spec 
     if (r < 0)
         err_set_at(err, r, path, "cannot read the job file: %s", strerror(-r));
     else if (bytes > MAX_FILE_BYTES)
-        r = err_set_at(err, -EFBIG, path, "a job file has at most %u bytes; is this one?", MAX_FILE_BYTES);
+        r = err_set_at(err, -EFBIG, path, "is larger than %u bytes, the most for a job file; check the path",
+                       MAX_FILE_BYTES);
     else
         r = spec_parse(text, bytes, in ? "standard input" : path, options, ret, err);
     free(text);
@@ -393,14 +405,17 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
 
     if (steps == 0) {
         if (!checked_mul(s->train.epochs, samples, &total) || total > SPEC_MAX_BYTES)
-            return err_set_at(err, -EINVAL, path, "is more than 2^53 samples; write fewer");
+            return err_set_at(err, -EINVAL, path,
+                              "%" PRIu64 " epochs are more than 2^53 samples; write a smaller number",
+                              s->train.epochs);
         steps = total / batch + (total % batch != 0);
     }
-    /* The position in the stream stays exact in JSON, the epoch in 32 bits. */
+    /* These limits keep the position in the sample stream exact in JSON, and the epoch number within 32
+     * bits. */
     if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
         return err_set_at(err, -EINVAL, path,
-                          "is %" PRIu64 " steps of %" PRIu64
-                          " samples, more than can be counted; write fewer",
+                          "%" PRIu64 " steps of %" PRIu64
+                          " samples are more than can be counted; write a smaller number",
                           steps, batch);
     *ret = steps;
     return 0;
@@ -410,11 +425,12 @@ static int check_size(const char *path, uint32_t asked, uint32_t resolved, struc
 {
     if (asked == 0 || asked == resolved)
         return 0;
-    return err_set_at(err, -EINVAL, path, "is %" PRIu32 ", but %" PRIu32 " was resolved before", asked,
-                      resolved);
+    return err_set_at(err, -EINVAL, path,
+                      "is %" PRIu32 ", but the job was first planned with %" PRIu32 "; write that number",
+                      asked, resolved);
 }
 
-static int check_sizes(const struct spec *s, struct spec_sizes sizes, struct err *err)
+static int check_resolved_sizes(const struct spec *s, struct spec_sizes sizes, struct err *err)
 {
     uint32_t batch = s->train.global_batch;
     int r = check_size("train.replicas", s->train.replicas, sizes.replicas, err);
@@ -424,11 +440,12 @@ static int check_sizes(const struct spec *s, struct spec_sizes sizes, struct err
     if (r < 0)
         return r;
     if (batch % sizes.replicas != 0)
-        return err_set_at(err, -EINVAL, "train.replicas", "%" PRIu32 " do not divide global_batch %" PRIu32,
-                          sizes.replicas, batch);
+        return err_set_at(err, -EINVAL, "train.replicas",
+                          "%" PRIu32 " replicas do not divide global_batch %" PRIu32, sizes.replicas, batch);
     if (batch / sizes.replicas % sizes.micro_batch != 0)
         return err_set_at(err, -EINVAL, "train.micro_batch",
-                          "%" PRIu32 " does not divide global_batch %" PRIu32 " among %" PRIu32 " replicas",
+                          "%" PRIu32 " does not divide the share of a replica: global_batch %" PRIu32
+                          " / %" PRIu32 " replicas",
                           sizes.micro_batch, batch, sizes.replicas);
     return 0;
 }
@@ -445,9 +462,9 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
         sizes.replicas = s->train.replicas ? s->train.replicas : 1;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
-    if (sizes.micro_batch == 0) /* more replicas than rows: refused below */
+    if (sizes.micro_batch == 0) /* there are more replicas than samples, which is refused below */
         sizes.micro_batch = 1;
-    r = check_sizes(s, sizes, err);
+    r = check_resolved_sizes(s, sizes, err);
     if (r == 0)
         r = count_steps(s, train_samples, &steps, err);
     if (r < 0)
@@ -468,7 +485,8 @@ double spec_lr(const struct spec *s, uint64_t step)
 
     assert(total > 0);
     if (step < warmup)
-        return s->lr * ((double)(step + 1) / (double)warmup); /* in this order it is never above lr */
+        return s->lr *
+               ((double)(step + 1) / (double)warmup); /* the quotient is at most 1, so this is at most lr */
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
     if (s->schedule.type == SCHEDULE_STEP) {

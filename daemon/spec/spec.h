@@ -1,13 +1,17 @@
-/* The job spec (schema job/v1 of docs/job): JSON text becomes a validated, plain struct, const once resolved.
+/* The job spec (schema job/v1, documented in docs/job.md) as a plain C struct: the JSON text is read, checked
+ * and turned into a struct spec, which is const once it is resolved.
  *
  * Order of calls:
- *     spec_load, spec_parse or spec_read    syntax, schema, cross-checks. Opens no file that the spec names; a model's
- *                                           folder is read by the caller's own function (struct spec_options).
- *     dataset_open (data.h)                 which learns the number of samples
- *     spec_resolve                          fixes what was "auto" and changes bits, and the number of steps
- *     spec_lr, spec_due, spec_resolved_json, spec_hash, data_index
+ *     spec_load, spec_parse or spec_read    read the text and check syntax, schema and cross-references
+ *     dataset_open (data.h)                 opens the data and learns the number of samples
+ *     spec_resolve                          fixes the sizes that were "auto" and the number of steps
+ *     spec_lr, spec_due, data_index,        may be called from now on
+ *     spec_resolved_json, spec_hash
  *
- * Not thread-safe while it is built; after spec_resolve it is only read.
+ * The reader opens no file that the spec names. The one exception is a Hugging Face folder, which it reads
+ * through a function that the caller supplies (struct spec_options).
+ *
+ * Reading and resolving belong to one thread. Afterwards any thread may read the struct.
  */
 #ifndef DAEMON_SPEC_SPEC_H
 #define DAEMON_SPEC_SPEC_H
@@ -23,51 +27,61 @@
 #include "scheduler/policy/policy.h"
 
 #define SPEC_MAX_LAYERS 10000u
-#define SPEC_MAX_DIM    (1u << 30)    /* elements per row, rows per batch */
-#define SPEC_MAX_BYTES  (1ull << 53)  /* any size that is computed from a spec stays below */
-#define SPEC_MAX_STEPS  0xffffffffull /* the step is one counter word of the random numbers */
-#define SPEC_MAX_FILES  400u          /* of a split: each stays open */
+#define SPEC_MAX_DIM    (1u << 30)    /* limit for the elements of a row and for the rows of a batch */
+#define SPEC_MAX_BYTES  (1ull << 53)  /* limit for every size that is computed from a spec */
+#define SPEC_MAX_STEPS  0xffffffffull /* the random numbers count steps in one 32-bit word */
+#define SPEC_MAX_FILES  400u          /* data files in a split; all of them stay open at once */
 
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
-/* NULL-terminated, in the order of the enums. */
+/* The names of these enums in a spec, indexed by the enum and terminated by NULL. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
 
-struct spec_every { /* at most one is not 0; both 0: never */
+/* How often something happens during training. {.epochs = 2} means after every second epoch, {.steps = 100}
+ * after every 100th step. One of the two fields is 0, and if both are 0 it never happens. */
+struct spec_every {
     uint64_t epochs, steps;
 };
 
+/* The two IDX files of a data split. Both paths are NULL when the spec does not have the split. */
 struct spec_files {
-    const char *images, *labels; /* resolved against base_dir; NULL when the split is absent */
+    const char *images, *labels; /* paths; relative ones were resolved against base_dir */
 };
 
-struct spec_paths { /* resolved against base_dir; n 0 when the split is absent */
-    const char *const *at;
-    uint32_t n;
+/* The data files of a split in the format tokens or bytes. */
+struct spec_paths {
+    const char *const *at; /* paths; relative ones were resolved against base_dir */
+    uint32_t n;            /* number of files; 0: the spec does not have the split */
 };
 
+/* A job spec after reading. spec_load, spec_parse and spec_read make it, spec_resolve completes it, and
+ * spec_destroy frees it together with everything it points to. The daemon keeps it only while it admits a
+ * job; a worker keeps it for the whole run. */
 struct spec {
-    struct arena *arena; /* everything below lives here */
-    const char *name;    /* "job" when absent */
-    const char *output;  /* directory, resolved; "runs/<name>" when absent */
+    struct arena *arena; /* holds this struct and everything it points to */
+    const char *name;    /* "job" when the spec gives no name */
+    const char *output;  /* path of the output directory; "runs/<name>" below base_dir by default */
 
     /* model, init */
     struct model model; /* the last layer is the loss */
-    uint32_t features;  /* elements of an input row */
-    uint32_t classes;   /* width of the last output */
-    bool mse; /* loss is mse (float targets [rows][classes]), else softmax_xent (int32 targets [rows]) */
-    const struct transformer *transformer; /* what the model was described as; NULL: as a chain */
-    const char *from;  /* Hugging Face folder with the initial weights; NULL: random ones */
-    uint32_t from_crc; /* of these */
-    bool tokens;       /* a row is int32 token ids: features == seq, int32 targets [rows][seq] */
-    uint32_t seq;      /* tokens per sample; 0 or 1: none */
-    uint32_t vocab;    /* of the tokens: each id is below; 0 without tokens */
-    uint64_t seed;     /* of initial weights, dropout and shuffling */
-    struct { /* standard deviations of initial weights that the section `init` gives; 0: not given */
+    uint32_t features;  /* elements in an input row */
+    uint32_t classes;   /* elements in an output row; for tokens, in the output for one token */
+    /* true: the loss is mse with float targets [rows][classes]; false: cross-entropy with int32 targets
+     * [rows] */
+    bool mse;
+    const struct transformer *transformer; /* the gpt2 or llama model; NULL for "mlp" and "chain" */
+    const char *from;  /* Hugging Face folder with the initial weights; NULL: draw random ones */
+    uint32_t from_crc; /* checksum of the weights in that folder */
+    bool tokens;       /* a row is `seq` int32 token ids, and its targets are int32 [seq] */
+    uint32_t seq;      /* tokens in a sample; 0 or 1 when samples are not sequences */
+    uint32_t vocab;    /* every token id is below this number; 0 without tokens */
+    uint64_t seed;     /* seeds initial weights, dropout and shuffling */
+    /* Standard deviations of initial weights from the section `init`. 0: the spec does not give this one. */
+    struct {
         float std, proj_std, embedding_std;
     } init;
 
@@ -76,36 +90,36 @@ struct spec {
         bool shuffle;
         /* idx */
         struct spec_files train, val;
-        double scale_lo, scale_hi; /* what bytes 0 and 255 become */
+        double scale_lo, scale_hi; /* the numbers that the bytes 0 and 255 are mapped to */
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        uint32_t token_bytes; /* tokens: 2 or 4; 0: what a file's header says, without one 2 */
+        uint32_t token_bytes; /* bytes per token, 2 or 4; 0: as the file's header says, or 2 without one */
         bool has_ignore;
-        uint32_t ignore; /* tokens: targets of this id do not count */
+        uint32_t ignore; /* targets with this token id are left out of the loss */
         /* synthetic */
         uint64_t samples, val_samples, seed;
         double noise;
     } data;
 
     struct {
-        uint64_t epochs, steps; /* exactly one is not 0 */
+        uint64_t epochs, steps; /* one of them is 0 */
         uint32_t global_batch;
         uint32_t micro_batch; /* 0: auto */
         uint32_t replicas;    /* 0: auto */
-        bool skip_nonfinite;  /* on_nonfinite "skip"; else stop */
+        bool skip_nonfinite;  /* on_nonfinite: true for "skip", false for "stop" */
         double label_smoothing;
     } train;
 
-    struct optimizer optimizer; /* clip: train.grad_clip */
-    bool no_decay_given;        /* else by the kind of model */
-    double lr;                  /* the peak */
+    struct optimizer optimizer; /* its field `clip` holds train.grad_clip */
+    bool no_decay_given;        /* the spec has optimizer.no_decay; otherwise the kind of model decides */
+    double lr;                  /* learning rate after the warm-up */
     struct {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
-        uint64_t every_steps; /* step: after so many of them, */
-        double gamma;         /* times this */
+        uint64_t every_steps; /* type step: after this many steps the rate is multiplied by gamma */
+        double gamma;
     } schedule;
 
     struct spec_every eval;
@@ -115,8 +129,8 @@ struct spec {
         enum spec_best best;
     } checkpoint;
 
+    /* The numbers of the section as they were written. Call spec_demand to interpret them. */
     struct {
-        /* As written; spec_demand interprets them. */
         uint32_t devices_min;              /* at least 1 */
         uint32_t devices_max;              /* at least devices_min; 0: not given */
         uint64_t device_bytes, host_bytes; /* 0: auto */
@@ -125,11 +139,13 @@ struct spec {
         enum policy_id policy;
         enum update_place update;
     } memory;
-    struct {                   /* the daemon's business */
-        uint64_t time_limit_s; /* 0: none */
+    /* Only the daemon uses this section. */
+    struct {
+        uint64_t time_limit_s; /* 0: no limit */
     } queue;
 
-    struct { /* by spec_resolve; 0 before */
+    /* Filled in by spec_resolve; all 0 before. */
+    struct {
         uint32_t micro_batch, n_micro, replicas;
         uint64_t train_samples;
         uint32_t data_crc;
@@ -139,36 +155,42 @@ struct spec {
 
 struct json;
 
-/* Reads the model in a Hugging Face folder: the architecture into *ret, and into *ret_crc a checksum that
- * differs between folders with different weights. */
+/* Reads the Hugging Face folder `dir`. Stores its architecture in *ret, and in *ret_crc a checksum that tells
+ * folders with different weights apart. Returns 0, or a negative errno with a message in `err`. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* How to read a spec. The caller fills it in, and it need not outlive the call. All zero is a strict reading
- * that opens no file. */
+/* How to read a spec. The caller fills it in, and it only needs to live during the call. A struct of zeros
+ * asks for a strict reading that opens no file. */
 struct spec_options {
-    const char *base_dir; /* relative paths in the spec start here; NULL leaves them relative */
+    const char *base_dir; /* relative paths in the spec start here; NULL: they stay relative */
     bool comments;        /* accept // comments */
-    bool accepted; /* a daemon accepted this spec earlier: ignore keys that only later versions refuse */
-    /* Called for {"model": {"from": DIR}}. With NULL the folder is not opened, and the spec of such a job has
-     * no layers: only the rest of the spec is valid. The daemon passes NULL, because the folder belongs to a
-     * user. */
+    /* A daemon accepted this spec earlier, so ignore the keys that earlier versions ignored and this version
+     * refuses. */
+    bool accepted;
+    /* Called for {"model": {"from": DIR}}. If it is NULL, the folder is not opened, and the spec of such a
+     * job has no layers; the rest of the spec is valid. The daemon passes NULL, because the folder belongs to
+     * a user. */
     spec_folder_fn *read_folder;
 };
 
-/* Reads the file at `path`, or standard input when `path` is "-". Returns -EINVAL with the JSON path of the
- * mistake, -EOPNOTSUPP for what the schema knows and this version does not do yet, or what open(2) and
- * read(2) failed with. */
+/* Reads the job file at `path`, or standard input when `path` is "-". On success *ret belongs to the caller.
+ * Returns -EINVAL with the JSON path of the mistake, -EOPNOTSUPP for a value that the schema reserves for a
+ * later version, -EFBIG for a file of more than 16 MiB, or the error of open(2) or read(2). */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Parses `text`. Error messages call it `name`. */
+/* Reads a spec from `bytes` bytes of `text`. Error messages call the document `name`. Returns the same errors
+ * as spec_load, except those about files. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a document that is already parsed. The daemon uses this function: it returns -ENOMEM when memory runs
- * out, where spec_parse would abort the process. */
+/* Reads a spec from a JSON document that is already parsed. Returns -ENOMEM when memory runs out, where
+ * spec_parse would abort the process; the daemon uses this function for that reason. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
-void spec_destroy(struct spec *s); /* takes NULL */
 
+/* Frees the spec and everything it points to. `s` may be NULL. */
+void spec_destroy(struct spec *s);
+
+/* Returns whether the spec has a validation split. */
 bool spec_has_val(const struct spec *s);
 
 /* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon decides with
@@ -185,37 +207,47 @@ struct spec_demand {
 /* Returns what `s` asks of a machine. Other code calls this function instead of reading s->resources. */
 struct spec_demand spec_demand(const struct spec *s);
 
-/* What changes bits and may be auto. */
+/* The two sizes that may be "auto" in a spec although the bits of the result depend on them. */
 struct spec_sizes {
-    uint32_t micro_batch, replicas; /* 0: not known */
+    uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
 
-/* Fixes the sizes and the number of steps. A size must be the spec's, unless that is auto; 0: the spec's, and
- * for auto one replica and as large a micro-batch as there can be. train_samples and data_crc come from the
- * training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. May be called again,
- * e.g. with another micro_batch. */
+/* Fixes the micro-batch, the number of replicas and the number of steps, and stores them in s->resolved.
+ * Where the spec gives a size, `sizes` must hold the same number or 0. Where the spec says "auto", a 0 in
+ * `sizes` means one replica and the largest possible micro-batch. `train_samples` and `data_crc` describe the
+ * open training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. Returns -EINVAL
+ * when the sizes contradict the spec or do not divide the global batch. May be called again, for example with
+ * another micro-batch. */
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 
-/* The divisors of `batch` nearest to `want`: *ret_below <= want <= *ret_above; 0 where there is none. */
+/* Finds the divisors of `batch` nearest to `want`: *ret_below is the largest one <= want, *ret_above the
+ * smallest one >= want. Either is 0 when there is no such divisor. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Learning rate of a 0-based step: linear warm-up, then the schedule. Needs spec_resolve. */
+/* Returns the learning rate of `step`, which counts from 0: a linear warm-up, then the schedule. Call
+ * spec_resolve first. */
 double spec_lr(const struct spec *s, uint64_t step);
 
-/* Is something that happens `every` so often due when `steps_done` steps are done? Epochs count as done with
- * the first step that reaches their end. Never at 0. Needs spec_resolve. */
+/* Returns whether something that happens as often as `every` says is due after `steps_done` steps. An epoch
+ * ends with the first step that reaches its last sample. Nothing is due at 0 steps. Call spec_resolve
+ * first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
 
-/* What determines the bits of a run, as canonical JSON, one line: model layers, seed, data (format, options,
- * counts, checksum; no paths), batch sizes, optimizer, schedule. The number of steps is part of it only where
- * the schedule depends on it, so that a constant schedule may be prolonged. Needs spec_resolve. */
+/* Adds to `b` everything that determines the bits of a run, as one line of canonical JSON: model layers,
+ * seed, data (format, options, counts, checksum, but no paths), batch sizes, optimizer and schedule. The
+ * number of steps is included only if the schedule depends on it, so that a run with a constant schedule may
+ * be prolonged. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
-/* A layer's part of it. */
-void spec_layer_json(const struct layer *l, struct strbuf *b);
-uint64_t spec_hash(const struct spec *s); /* of that text */
 
-/* The sizes in a text made by spec_resolved_json: what "auto" meant when a job was first planned. */
+/* Adds the JSON object of one layer to `b`, as it stands in the text of spec_resolved_json. */
+void spec_layer_json(const struct layer *l, struct strbuf *b);
+
+/* Returns a 64-bit hash of the text of spec_resolved_json. */
+uint64_t spec_hash(const struct spec *s);
+
+/* Reads the micro-batch and the replicas back from a text that spec_resolved_json made: the sizes that "auto"
+ * stood for when the job was first planned. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
 
 #endif

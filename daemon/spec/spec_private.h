@@ -1,4 +1,9 @@
-/* What the parts of the spec reader share. Private to spec*.c. */
+/* Declarations that the source files of the spec reader share. Only spec*.c includes this header.
+ *
+ * spec.c reads the top level and calls one spec_read_* function per section. These functions use the
+ * spec_take_* functions below, which extend json_take_* (base/json.h) with limits and with messages that tell
+ * a user what to write.
+ */
 #ifndef DAEMON_SPEC_SPEC_PRIVATE_H
 #define DAEMON_SPEC_SPEC_PRIVATE_H
 
@@ -6,71 +11,105 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
+/* The state of one reading. spec_parse and spec_read keep it on their stack, and every section function gets
+ * a pointer to it. */
 struct spec_reader {
-    struct spec *s;
+    struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
     struct err *err;
 };
 
-/* ---- takers: as json_take_*, with limits. Failures go to the object. ---- */
+/* ---- taking values out of an object ----
+ *
+ * Each function takes the value of `key` out of `o`. It returns true and stores the value in *ret, or it
+ * returns false and leaves *ret alone. False means that an optional key is absent, or that the value was
+ * wrong: then the first mistake is kept in `o`, and json_obj_end returns it. */
 
-/* A whole number in min..max. */
+/* Takes a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
                    uint64_t *ret);
 bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uint32_t min, uint32_t max,
                    uint32_t *ret);
-/* The same or "auto", which leaves *ret as it was. */
+
+/* Takes a whole number from `min` to `max`. For the string "auto" it returns false, and *ret keeps its
+ * value. */
 bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret);
+
+/* Takes a number of bytes, such as 4096 or "64MiB". For the string "auto" it returns false, and *ret keeps
+ * its value. */
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* Which numbers a key allows. Most become float32, so the limits hold after rounding to it. */
+/* The numbers that a key allows. Most numbers of a spec are stored as float32, so the limits also apply to
+ * the rounded value. */
 enum spec_range {
     SPEC_POSITIVE,         /* above 0 */
-    SPEC_POSITIVE_OR_NULL, /* the same; the caller has dealt with null */
+    SPEC_POSITIVE_OR_NULL, /* above 0; the message mentions null, which the caller handles itself */
     SPEC_NOT_NEGATIVE,     /* 0 or above */
     SPEC_FRACTION,         /* 0 <= v < 1 */
     SPEC_RATIO,            /* 0 <= v <= 1 */
 };
-/* 0, or -EINVAL at `path` with the limits, the value, and, where only rounding to float32 breaks them,
- * that. */
+
+/* Checks that `v` is in `range`, both as it is and rounded to float32. Returns 0, or -EINVAL with a message
+ * at `path` that names the limits and the value. */
 int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
-/* A number in a range. */
+
+/* Takes a number in `range`. */
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* One of `names`; one of `later` is refused with "not yet". Both NULL-terminated. */
+/* Takes a string that is one of `names`, and stores its index in *ret. A string in `later` is refused as not
+ * supported yet. Both arrays end with NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
-/* Refuses a key that the schema knows and this version does not do. */
+
+/* Refuses `key`, which the schema reserves for a later version, if the object has it. `words` ends the
+ * message: it says what this version does instead. */
 void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 
-/* A path of the user's, resolved, in the spec's arena. */
+/* Takes the path of a file. A relative path is resolved against base_dir. The result lives in the spec's
+ * arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
-/* One such path, or an array of them. */
+
+/* Takes the path of a file, or an array of 1 to SPEC_MAX_FILES paths, and resolves them against base_dir. */
 bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                      struct spec_paths *ret);
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Sets the initial values of a layer of a chain: those of `init`, or of the layer's own key "init", which
- * `o` is asked for. */
+/* Sets the initial standard deviations of a layer in a chain. They come from the layer's own key "init",
+ * which this function takes out of `o`, or else from the section `init`. */
 void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
-/* Sets those of `init` alone, for a layer that has no keys of its own. */
+
+/* Sets the initial standard deviations of a layer from the section `init` alone. */
 void spec_set_layer_init(const struct spec *s, struct layer *l);
-/* Refuses keys of `init` that change nothing in this model. */
+
+/* Returns -EINVAL if the section `init` has a key that changes nothing in this model. */
 int spec_check_init(const struct spec *s, struct err *err);
 
-/* ---- sections ---- */
+/* ---- sections ----
+ *
+ * Each function reads the section `node` into its part of r->s. It returns 0, or a negative errno with a
+ * message in r->err. */
 
-int spec_read_init(const struct spec_reader *r, const struct json *node);  /* spec_init.c */
-int spec_read_model(const struct spec_reader *r, const struct json *node); /* spec_model.c; init was read */
-/* spec_transformer.c: {"type":"gpt2"|"llama", ...}; {"from": dir} and {"config": {...}} */
+/* spec_init.c */
+int spec_read_init(const struct spec_reader *r, const struct json *node);
+
+/* spec_model.c. The section `init` must have been read. */
+int spec_read_model(const struct spec_reader *r, const struct json *node);
+
+/* spec_transformer.c: reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
+
+/* spec_transformer.c: reads a model {"from": DIR}, which is a Hugging Face folder, or {"config": {...}},
+ * which is the content of a config.json. */
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
-int spec_read_data(const struct spec_reader *r,
-                   const struct json *node); /* spec_data.c; the model was read */
-int spec_read_train(const struct spec_reader *r, const struct json *node); /* spec_sections.c, all below */
+
+/* spec_data.c. The model must have been read. */
+int spec_read_data(const struct spec_reader *r, const struct json *node);
+
+/* spec_sections.c */
+int spec_read_train(const struct spec_reader *r, const struct json *node);
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);
 int spec_read_eval(const struct spec_reader *r, const struct json *node);

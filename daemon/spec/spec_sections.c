@@ -1,5 +1,6 @@
-/* The sections of a spec other than model and data: each function reads one object into its part of struct spec,
- * with the defaults that were set by spec_parse. What crosses sections is checked in spec.c. Pure functions.
+/* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue. Each function
+ * reads one JSON object into its part of struct spec, where spec.c has already set the defaults. Checks that
+ * involve several sections are in spec.c. The functions only change the structs that the caller passes.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@ static const char *const nothing_later[] = {NULL};
 
 /* ------------------------------------------------------------------------------------------ train */
 
-/* The divisors of `of` that are nearest to `want`, in words: "32 and 64", "8". */
+/* A text for a message: the divisors nearest to a wanted number, such as "32 or 64", or only "8". */
 struct nearest {
     char text[32];
 };
@@ -27,11 +28,11 @@ static struct nearest nearest(uint32_t of, uint32_t want)
     if (above == 0 || above == below)
         snprintf(ret.text, sizeof ret.text, "%" PRIu32, below);
     else
-        snprintf(ret.text, sizeof ret.text, "%" PRIu32 " and %" PRIu32, below, above);
+        snprintf(ret.text, sizeof ret.text, "%" PRIu32 " or %" PRIu32, below, above);
     return ret;
 }
 
-/* False: reported. */
+/* Returns whether `size` divides `batch`, or is 0 (auto). Otherwise reports the mistake at `key`. */
 static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, uint32_t size)
 {
     if (size == 0 || batch % size == 0)
@@ -42,14 +43,14 @@ static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, u
                   batch);
     else
         json_fail(o, key, -EINVAL,
-                  "%" PRIu32 " does not divide global_batch %" PRIu32
-                  "; the nearest that do are %s, or write \"auto\"",
-                  size, batch, nearest(batch, size).text);
+                  "%" PRIu32 " does not divide global_batch %" PRIu32 "; write %s, or \"auto\"", size, batch,
+                  nearest(batch, size).text);
     return false;
 }
 
-/* Each divides the batch, and so does their product. 0: auto. */
-static void check_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
+/* Reports a mistake unless replicas * micro divides the batch. A size of 0 means auto and fits any other
+ * size. */
+static void check_batch_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
 {
     char other[96] = "";
 
@@ -62,11 +63,10 @@ static void check_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint
     if (micro == 0 || batch / replicas % micro == 0)
         return;
     if (batch % micro == 0)
-        snprintf(other, sizeof other, "; with this micro_batch the nearest replicas are %s",
-                 nearest(batch / micro, replicas).text);
+        snprintf(other, sizeof other, ", or replicas to %s", nearest(batch / micro, replicas).text);
     json_fail(o, "micro_batch", -EINVAL,
               "%" PRIu32 " x %" PRIu32 " replicas does not divide global_batch %" PRIu32
-              "; with these replicas the nearest that do are %s%s; or write \"auto\"",
+              "; change micro_batch to %s%s, or write \"auto\"",
               micro, replicas, batch, nearest(batch / replicas, micro).text, other);
 }
 
@@ -96,9 +96,9 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, SPEC_FRACTION, &s->train.label_smoothing);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
-    check_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
+    check_batch_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
     if (epochs && steps)
-        json_fail(&o, "steps", -EINVAL, "epochs and steps are both given; keep one of them");
+        json_fail(&o, "steps", -EINVAL, "\"epochs\" and \"steps\" are both given; keep one of them");
     if (json_obj_end(&o) < 0)
         return o.status;
     if (!epochs && !steps)
@@ -155,7 +155,7 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
     ret->momentum = (float)momentum;
 }
 
-/* Classes of parameters that weight decay leaves alone: ["bias","norm"]. */
+/* Reads the classes of parameters that weight decay does not change, for example ["bias","norm"]. */
 static void read_no_decay(struct json_obj *o, struct spec *s)
 {
     const char *names[PARAM_CLASS_COUNT + 1] = {NULL};
@@ -175,8 +175,10 @@ static void read_no_decay(struct json_obj *o, struct spec *s)
         while (names[class] && strcmp(names[class], name) != 0)
             class ++;
         if (!names[class]) {
-            json_fail(o, "no_decay", -EINVAL,
-                      "has \"%s\"; parameters are of the classes matrix, bias, norm, embedding", name);
+            json_fail(
+                o, "no_decay", -EINVAL,
+                "has \"%s\"; the classes of parameters are \"matrix\", \"bias\", \"norm\" and \"embedding\"",
+                name);
             return;
         }
         s->optimizer.no_decay |= 1u << class;
@@ -224,7 +226,7 @@ int spec_read_schedule(const struct spec_reader *r, const struct json *node)
     if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &s->schedule.min_lr_ratio) &&
         type == SCHEDULE_CONSTANT)
         json_fail(&o, "min_lr_ratio", -EINVAL,
-                  "a constant schedule does not go down; remove it, or write "
+                  "a constant schedule has no minimum; remove \"min_lr_ratio\", or write "
                   "\"type\": \"cosine\" or \"linear\"");
     if (type == SCHEDULE_STEP) {
         spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->schedule.every_steps);
@@ -248,7 +250,7 @@ static int read_every(const struct spec_reader *r, const struct json *node, cons
         return o.status;
     if (epochs == steps)
         return err_set_at(r->err, -EINVAL, path,
-                          "must have one of \"epochs\" and \"steps\", e.g. {\"epochs\": 1}");
+                          "must have exactly one of \"epochs\" and \"steps\", e.g. {\"epochs\": 1}");
     return 0;
 }
 
@@ -295,7 +297,8 @@ static int read_devices(const struct spec_reader *r, const struct json *node)
     spec_take_u32(&o, "min", JSON_OPTIONAL, 1, DEVICE_MAX, &min);
     spec_take_u32(&o, "max", JSON_OPTIONAL, 1, DEVICE_MAX, &max);
     if (max && max < min)
-        json_fail(&o, "max", -EINVAL, "is below min %" PRIu32 "; write at least that", min);
+        json_fail(&o, "max", -EINVAL, "%" PRIu32 " is below min %" PRIu32 "; write at least %" PRIu32, max,
+                  min, min);
     s->resources.devices_min = min;
     s->resources.devices_max = max;
     return json_obj_end(&o);
@@ -330,7 +333,7 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
     spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, nothing_later, &policy);
     spec_take_choice(&o, "optimizer_on", JSON_OPTIONAL, update_place_names, nothing_later, &update);
     spec_take_choice(&o, "recompute", JSON_OPTIONAL, recompute_now, recompute_later, &recompute);
-    spec_refuse_key(&o, "file_tier", "tensors live on devices and in host memory");
+    spec_refuse_key(&o, "file_tier", "tensors are kept on devices and in host memory only; remove it");
     r->s->memory.policy = (enum policy_id)policy;
     r->s->memory.update = (enum update_place)update;
     return json_obj_end(&o);
@@ -338,7 +341,8 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ queue */
 
-/* "2d", "1d12h", "90m": at most ten years, so that nothing overflows. */
+/* Reads a duration such as "2d", "1d12h" or "90m" as seconds. Returns false for other texts and for more than
+ * ten years, a limit that keeps the sums from overflowing. */
 static bool parse_duration(const char *text, uint64_t *ret_s)
 {
     static const char units[] = "smhd";
@@ -373,12 +377,13 @@ static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
     if (json_type(node) == JSON_NUMBER)
         spec_take_u64(o, "time_limit", JSON_REQUIRED, 1, 3653ull * 86400, ret_s);
     else if (json_take_string(o, "time_limit", JSON_REQUIRED, &text) && !parse_duration(text, ret_s))
-        json_fail(
-            o, "time_limit", -EINVAL,
-            "must be seconds or a time of at most ten years such as \"2d\", \"12h\", \"90m\", \"1d12h\"");
+        json_fail(o, "time_limit", -EINVAL,
+                  "must be a number of seconds, or a duration of at most ten years such as \"2d\", \"12h\", "
+                  "\"90m\" or \"1d12h\"");
 }
 
-/* Earlier versions accepted these keys and ignored them. */
+/* Refuses a key that earlier versions accepted and ignored. If a daemon accepted this spec earlier, the key
+ * is ignored again. */
 static void refuse_later(const struct spec_reader *r, struct json_obj *o, const char *key, const char *words)
 {
     const struct json *ignored;

@@ -1,5 +1,6 @@
-/* Takers for the spec's sections: json_take_* with the limits and the wording that a job file needs. Each
- * says what was found and what would be right. Pure functions on the caller's structs.
+/* The spec_take_* functions: json_take_* with the limits and the messages that a job file needs. Every
+ * message says what was found and what to write instead. The functions only change the structs that the
+ * caller passes.
  */
 #include <errno.h>
 #include <float.h>
@@ -43,7 +44,7 @@ static bool is_string(const struct json *node, const char *text)
     return json_type(node) == JSON_STRING && json_string(node, "", &s, NULL) == 0 && strcmp(s, text) == 0;
 }
 
-/* True when the key is there and has another value than "auto". */
+/* Returns whether the object has `key` with a value other than "auto". */
 static bool is_not_auto(struct json_obj *o, const char *key)
 {
     const struct json *node;
@@ -72,14 +73,16 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     if (!is_not_auto(o, key) || !json_take_bytes(o, key, JSON_REQUIRED, &v))
         return false;
     if (v == 0) {
-        json_fail(o, key, -EINVAL, "must be more than 0 bytes; write \"auto\" to use what there is");
+        json_fail(o, key, -EINVAL,
+                  "must be more than 0 bytes; write \"auto\" to use all that the machine has");
         return false;
     }
     *ret = v;
     return true;
 }
 
-/* Indexed by enum spec_range. `low` and `high` are the smallest and the largest float32 that are allowed. */
+/* The limits of each enum spec_range, in words for messages and as the smallest and largest float32 that it
+ * allows. */
 static const struct range {
     const char *words;
     double low, high;
@@ -91,7 +94,7 @@ static const struct range {
     [SPEC_RATIO] = {"from 0 to 1", 0, 1},
 };
 
-/* Whether the number itself is allowed, before it is rounded. */
+/* Returns whether `v` is in `range` before it is rounded to float32. */
 static bool is_in_words(double v, enum spec_range range)
 {
     switch (range) {
@@ -144,13 +147,14 @@ bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, e
     return true;
 }
 
-static void list(char *buf, size_t size, const char *const *names)
+/* Writes the names as `"a", "b" or "c"`, cut to fit. */
+static void list_names(char *buf, size_t size, const char *const *names)
 {
     size_t at = 0;
 
     buf[0] = '\0';
     for (int i = 0; names[i] && at + 1 < size; i++) {
-        snprintf(buf + at, size - at, "%s\"%s\"", i ? ", " : "", names[i]);
+        snprintf(buf + at, size - at, "%s\"%s\"", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
         at += strlen(buf + at);
     }
 }
@@ -165,9 +169,8 @@ bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, 
         return false;
     for (int i = 0; later[i]; i++) {
         if (is_string(node, later[i])) {
-            list(known, sizeof known, names);
-            json_fail(o, key, -EOPNOTSUPP, "\"%s\" is not supported yet; this version has %s", later[i],
-                      known);
+            list_names(known, sizeof known, names);
+            json_fail(o, key, -EOPNOTSUPP, "\"%s\" is not supported yet; write %s", later[i], known);
             return false;
         }
     }
@@ -182,7 +185,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
-/* NULL: reported, at `key`. */
+/* Returns `path` resolved against base_dir, in the spec's arena. Returns NULL when the path is empty or too
+ * long; the mistake is then reported at `key`. */
 static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
                                 const char *path)
 {
@@ -190,7 +194,9 @@ static const char *resolve_path(const struct spec_reader *r, struct json_obj *o,
     size_t n;
 
     if (!path[0] || strlen(path) >= 4096) {
-        json_fail(o, key, -EINVAL, path[0] ? "a path has fewer than 4096 bytes" : "a path must not be empty");
+        json_fail(o, key, -EINVAL,
+                  path[0] ? "is a path of more than 4095 bytes; use a shorter one"
+                          : "a path must not be empty");
         return NULL;
     }
     if (path[0] == '/' || !r->options->base_dir)

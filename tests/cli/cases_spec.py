@@ -64,15 +64,15 @@ WRONG = [
     ("overflowing width", {"model.hidden": [1 << 40]}, "model.hidden[0]", [str(1 << 40)]),
     ("too many steps", {"train.steps": 1 << 40}, "train.steps", ["from 1 to"]),
     ("too many micro-batches", {"train.global_batch": 1 << 30, "train.micro_batch": 1}, "train", ["micro_batch"]),
-    ("micro-batch that does not divide", {"train.micro_batch": 7}, "train.micro_batch", ["6 and 8", '"auto"', "24"]),
+    ("micro-batch that does not divide", {"train.micro_batch": 7}, "train.micro_batch", ["6 or 8", '"auto"', "24"]),
     ("micro-batch larger than the batch", {"train.micro_batch": 48}, "train.micro_batch", ["at most 24"]),
     ("micro-batch of zero", {"train.micro_batch": 0}, "train.micro_batch", ["from 1"]),
     ("micro-batch of a word", {"train.micro_batch": "some"}, "train.micro_batch", ['"auto"']),
-    ("replicas that do not divide", {"train.replicas": 5}, "train.replicas", ["4 and 6", '"auto"', "24"]),
+    ("replicas that do not divide", {"train.replicas": 5}, "train.replicas", ["4 or 6", '"auto"', "24"]),
     ("more replicas than rows", {"train.replicas": 48}, "train.replicas", ["at most 24"]),
     ("replicas of zero", {"train.replicas": 0}, "train.replicas", ["from 1"]),
     ("replicas and micro-batch that do not divide", {"train.replicas": 2, "train.micro_batch": 8}, "train.micro_batch",
-     ["8 x 2 replicas", "6 and 12", "1 and 3", '"auto"']),
+     ["8 x 2 replicas", "6 or 12", "1 or 3", '"auto"']),
     ("unknown policy", {"memory": {"policy": "strem"}}, "memory.policy", ['did you mean "stream"']),
     ("model of a later version", {"model": {"type": "resnet"}}, "model.type", ["not supported yet"]),
     ("unknown model", {"model.type": "mpl"}, "model.type", ['did you mean "mlp"']),
@@ -182,7 +182,7 @@ def test_huge_job_file_is_refused(t):
 def test_every_verb_refuses_with_the_same_words(t):
     path = write_job(t, job(SMALL, {"train.micro_batch": 7, "output": t.path("out")}))
     for verb in ("--check", "--plan", "--run"):
-        refused(t, path, "train.micro_batch", ["6 and 8"], verb=verb)
+        refused(t, path, "train.micro_batch", ["6 or 8"], verb=verb)
     t.check(not os.path.exists(t.path("out")), "a wrong job made its output directory")
 
 

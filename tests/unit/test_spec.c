@@ -515,7 +515,7 @@ static const struct wrong wrongs[] = {
     {.rest = ",\"schedule\":{\"type\":\"constant\",\"min_lr_ratio\":0.5}",
      .code = -EINVAL,
      .path = "schedule.min_lr_ratio",
-     .part = "remove it"},
+     .part = "remove \"min_lr_ratio\""},
     {.data = "{\"format\":\"idx\",\"train\":{\"images\":\"a\",\"labels\":\"b\"},\"scale\":[1,1]}",
      .code = -EINVAL,
      .path = "data.scale",
@@ -529,7 +529,7 @@ static const struct wrong wrongs[] = {
     {.train = "{\"epochs\":1,\"global_batch\":256,\"micro_batch\":48}",
      .code = -EINVAL,
      .path = "train.micro_batch",
-     .part = "the nearest that do are 32 and 64"},
+     .part = "; write 32 or 64, or \"auto\""},
     {.train = "{\"epochs\":1,\"global_batch\":8,\"micro_batch\":9}",
      .code = -EINVAL,
      .path = "train.micro_batch",
@@ -537,7 +537,7 @@ static const struct wrong wrongs[] = {
     {.train = "{\"epochs\":1,\"global_batch\":24,\"replicas\":5}",
      .code = -EINVAL,
      .path = "train.replicas",
-     .part = "5 does not divide global_batch 24; the nearest that do are 4 and 6"},
+     .part = "5 does not divide global_batch 24; write 4 or 6, or \"auto\""},
     {.train = "{\"epochs\":1,\"global_batch\":8,\"replicas\":1000000}",
      .code = -EINVAL,
      .path = "train.replicas",
@@ -553,21 +553,21 @@ static const struct wrong wrongs[] = {
     {.train = "{\"epochs\":1,\"global_batch\":24,\"replicas\":5,\"micro_batch\":7}",
      .code = -EINVAL,
      .path = "train.replicas",
-     .part = "4 and 6"},
+     .part = "4 or 6"},
     {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":8,\"replicas\":2}",
      .code = -EINVAL,
      .path = "train.micro_batch",
-     .part = "8 x 2 replicas does not divide global_batch 24; with these replicas the nearest that do are 6 "
-             "and 12; "
-             "with this micro_batch the nearest replicas are 1 and 3; or"},
+     .part =
+         "8 x 2 replicas does not divide global_batch 24; change micro_batch to 6 or 12, or replicas to 1 "
+         "or 3, or write"},
     {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":7,\"replicas\":3}",
      .code = -EINVAL,
      .path = "train.micro_batch",
-     .part = "nearest that do are 4 and 8; or"},
+     .part = "change micro_batch to 4 or 8, or write"},
     {.train = "{\"epochs\":1,\"global_batch\":24,\"micro_batch\":24,\"replicas\":24}",
      .code = -EINVAL,
      .path = "train.micro_batch",
-     .part = "nearest that do are 1; with this micro_batch the nearest replicas are 1; or"},
+     .part = "change micro_batch to 1, or replicas to 1, or write"},
     {.train = "{\"epochs\":1,\"steps\":1,\"global_batch\":8}",
      .code = -EINVAL,
      .path = "train.steps",
@@ -971,7 +971,8 @@ static void test_largest_chain_is_built(void **state)
     spec_destroy(s);
 }
 
-/* Whichever allocation fails, a closed reading returns -ENOMEM and leaves nothing behind (the sanitizer counts). */
+/* Whichever allocation fails, a closed reading returns -ENOMEM and leaves nothing behind (the sanitizer
+ * counts). */
 static void test_without_memory_a_closed_reading_fails_and_leaves_nothing(void **state)
 {
     struct strbuf b = {0};
