@@ -1,8 +1,11 @@
-/* config.json <-> struct transformer.
+/* Implements hf_config.h: reads and writes config.json.
  *
- * Keys are looked up one by one and the rest is left alone: configs carry dozens of keys about generation, labels and
- * versions. What must not be overlooked is listed: a key that changes the mathematics and has another value than the one
- * this program computes with. Failures accumulate in the reader, the first one wins, as in base/json.
+ * Unlike the spec reader, this reader does not refuse unknown keys, because configs carry dozens of keys
+ * about text generation, labels and versions. Instead it checks a list of keys that change the mathematics of
+ * the model, and refuses the values that this program does not compute with.
+ *
+ * Every function does nothing once config_reader.r is negative, so the first mistake is the one that is
+ * reported.
  */
 #include "daemon/spec/hf_config.h"
 
@@ -17,7 +20,7 @@
 #include "base/utf8.h"
 #include "daemon/spec/spec.h"
 
-/* The first name of an activation is the one that is written. */
+/* Activations by their names in a config. If an activation has several names, the first one is written. */
 static const struct {
     const char *name;
     enum act act;
@@ -40,31 +43,33 @@ static const char *const architectures[ARCH_COUNT][2] = {
     [ARCH_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
 };
 
-struct reader {
-    const struct json *node;
-    const char *path;
+/* The state of one reading, kept on the stack of hf_config_read. */
+struct config_reader {
+    const struct json *node; /* the config */
+    const char *path;        /* its JSON path, for messages */
     struct err *err;
-    int r;
+    int r; /* 0, or the first error */
 };
 
 /* ------------------------------------------------------------------------------------------ values */
 
-static void key_path(const struct reader *c, const char *key, char *buf, size_t size)
+static void key_path(const struct config_reader *c, const char *key, char *buf, size_t size)
 {
     json_path_key(buf, size, c->path, key);
 }
 
-/* "found 3": a short form of any value. */
+/* Writes a value as JSON into `buf`, cut to fit, for a message such as "found 3; ...". */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
-    struct strbuf b = {.mode = STRBUF_FAILS}; /* the value may be as large as the document */
+    struct strbuf b = {.mode = STRBUF_FAILS}; /* the value may be too large for the memory there is */
 
     json_add(&b, node);
     utf8_copy(buf, size, b.at ? b.at : "a value");
     strbuf_finish(&b);
 }
 
-static void refuse(struct reader *c, const char *key, const struct json *node, int code, const char *why)
+static void refuse(struct config_reader *c, const char *key, const struct json *node, int code,
+                   const char *why)
 {
     char path[256], value[96];
 
@@ -73,14 +78,14 @@ static void refuse(struct reader *c, const char *key, const struct json *node, i
     c->r = err_set_at(c->err, code, path, "found %s; %s", value, why);
 }
 
-/* NULL: absent, null, or something failed before. */
-static const struct json *find(const struct reader *c, const char *key)
+/* Returns the value of `key`, or NULL if it is absent or null, or if the reader has failed before. */
+static const struct json *find(const struct config_reader *c, const char *key)
 {
     return c->r < 0 ? NULL : get_node(c->node, key);
 }
 
-/* A size, from 1 to `most`. */
-static void take_size(struct reader *c, const char *key, uint64_t most, uint32_t *ret)
+/* Reads a whole number from 1 to `most` into *ret. If the key is absent, *ret keeps its value. */
+static void take_count(struct config_reader *c, const char *key, uint64_t most, uint32_t *ret)
 {
     const struct json *node = find(c, key);
     char path[256], why[64];
@@ -99,24 +104,27 @@ static void take_size(struct reader *c, const char *key, uint64_t most, uint32_t
         *ret = (uint32_t)v;
 }
 
-/* The same under its general name, which transformers takes as well; not both with different values. */
-static void take_size_or(struct reader *c, const char *key, const char *other, uint64_t most, uint32_t *ret)
+/* Reads a size that GPT-2 configs may have under two names, `key` or `other`. Both may be there if they are
+ * equal. */
+static void take_count_or(struct config_reader *c, const char *key, const char *other, uint64_t most,
+                          uint32_t *ret)
 {
     uint32_t a = 0, b = 0;
 
-    take_size(c, key, most, &a);
-    take_size(c, other, most, &b);
+    take_count(c, key, most, &a);
+    take_count(c, other, most, &b);
     if (c->r < 0)
         return;
     if (a > 0 && b > 0 && a != b)
         refuse(c, other, json_get(c->node, other), -EINVAL,
-               "its other name in the same config has another value; remove one");
+               "its other name in the same config has a different value; remove one of them");
     else if (a > 0 || b > 0)
         *ret = a > 0 ? a : b;
 }
 
-/* From lo to below hi. */
-static void take_float(struct reader *c, const char *key, double lo, double hi, float *ret)
+/* Reads a number that is at least `lo` and less than `hi`, also after rounding to float32. If the key is
+ * absent, *ret keeps its value. */
+static void take_float(struct config_reader *c, const char *key, double lo, double hi, float *ret)
 {
     const struct json *node = find(c, key);
     char path[256], why[120], rounded[48] = "";
@@ -137,7 +145,7 @@ static void take_float(struct reader *c, const char *key, double lo, double hi, 
         *ret = (float)v;
 }
 
-static void take_bool(struct reader *c, const char *key, bool *ret)
+static void take_bool(struct config_reader *c, const char *key, bool *ret)
 {
     const struct json *node = find(c, key);
     char path[256];
@@ -147,7 +155,7 @@ static void take_bool(struct reader *c, const char *key, bool *ret)
         c->r = json_bool(node, path, ret, c->err);
 }
 
-static const char *take_text(struct reader *c, const char *key)
+static const char *take_text(struct config_reader *c, const char *key)
 {
     const struct json *node = find(c, key);
     const char *text = NULL;
@@ -161,8 +169,8 @@ static const char *take_text(struct reader *c, const char *key)
 
 /* ------------------------------------------------------------------------------------------ refusals */
 
-/* What must be so, or absent. */
-static void need_bool(struct reader *c, const char *key, bool want, const char *why)
+/* Refuses the config if `key` is there and its value is not `want`. `why` is the end of the message. */
+static void need_bool(struct config_reader *c, const char *key, bool want, const char *why)
 {
     bool v = want;
 
@@ -171,17 +179,18 @@ static void need_bool(struct reader *c, const char *key, bool want, const char *
         refuse(c, key, json_get(c->node, key), -EOPNOTSUPP, why);
 }
 
-static void need_size(struct reader *c, const char *key, uint32_t want, const char *why)
+static void need_size(struct config_reader *c, const char *key, uint32_t want, const char *why)
 {
     uint32_t v = want;
 
-    take_size(c, key, SPEC_MAX_DIM, &v);
+    take_count(c, key, SPEC_MAX_DIM, &v);
     if (c->r == 0 && v != want)
         refuse(c, key, json_get(c->node, key), -EOPNOTSUPP, why);
 }
 
-/* Nothing, or an object or array without elements. */
-static void need_nothing(struct reader *c, const char *key, const char *why)
+/* Refuses the config unless `key` is absent, null, or an empty object or array. `why` is the end of the
+ * message. */
+static void need_nothing(struct config_reader *c, const char *key, const char *why)
 {
     const struct json *node = find(c, key);
     enum json_type type = node ? json_type(node) : JSON_NULL;
@@ -190,17 +199,17 @@ static void need_nothing(struct reader *c, const char *key, const char *why)
         refuse(c, key, node, -EOPNOTSUPP, why);
 }
 
-static void refuse_common(struct reader *c)
+static void refuse_common(struct config_reader *c)
 {
     need_nothing(c, "quantization_config",
-                 "quantized weights are not read; save the model in float32 or bfloat16");
-    need_nothing(c, "pruned_heads", "models with heads cut out are not read");
-    need_bool(c, "is_encoder_decoder", false, "models with an encoder are not read");
+                 "quantized weights are not supported; save the model in float32 or bfloat16");
+    need_nothing(c, "pruned_heads", "models with pruned heads are not supported");
+    need_bool(c, "is_encoder_decoder", false, "models with an encoder are not supported");
 }
 
 /* ------------------------------------------------------------------------------------------ gpt2 */
 
-static void take_activation(struct reader *c, enum act *ret)
+static void take_activation_name(struct config_reader *c, enum act *ret)
 {
     const char *name = take_text(c, "activation_function");
 
@@ -213,10 +222,10 @@ static void take_activation(struct reader *c, enum act *ret)
         }
     }
     refuse(c, "activation_function", json_get(c->node, "activation_function"), -EOPNOTSUPP,
-           "of activations gelu_new, gelu_pytorch_tanh, gelu, relu, silu, tanh and linear are known");
+           "the supported activations are gelu_new, gelu_pytorch_tanh, gelu, relu, silu, tanh and linear");
 }
 
-static void read_gpt2(struct reader *c, struct transformer *t)
+static void read_gpt2(struct config_reader *c, struct transformer *t)
 {
     *t = (struct transformer){.arch = ARCH_GPT2,
                               .layers = 12,
@@ -231,25 +240,27 @@ static void read_gpt2(struct reader *c, struct transformer *t)
                               .attn_dropout = 0.1f,
                               .resid_dropout = 0.1f,
                               .init_std = 0.02f};
-    take_size_or(c, "n_layer", "num_hidden_layers", SPEC_MAX_LAYERS, &t->layers);
-    take_size_or(c, "n_embd", "hidden_size", SPEC_MAX_DIM, &t->width);
-    take_size_or(c, "n_head", "num_attention_heads", SPEC_MAX_DIM, &t->heads);
-    take_size_or(c, "n_positions", "max_position_embeddings", SPEC_MAX_DIM, &t->positions);
-    take_size(c, "vocab_size", SPEC_MAX_DIM, &t->vocab);
-    take_size(c, "n_inner", SPEC_MAX_DIM, &t->hidden);
-    take_activation(c, &t->act);
+    take_count_or(c, "n_layer", "num_hidden_layers", SPEC_MAX_LAYERS, &t->layers);
+    take_count_or(c, "n_embd", "hidden_size", SPEC_MAX_DIM, &t->width);
+    take_count_or(c, "n_head", "num_attention_heads", SPEC_MAX_DIM, &t->heads);
+    take_count_or(c, "n_positions", "max_position_embeddings", SPEC_MAX_DIM, &t->positions);
+    take_count(c, "vocab_size", SPEC_MAX_DIM, &t->vocab);
+    take_count(c, "n_inner", SPEC_MAX_DIM, &t->hidden);
+    take_activation_name(c, &t->act);
     take_float(c, "layer_norm_epsilon", 0, 1, &t->eps);
     take_float(c, "embd_pdrop", 0, 1, &t->embd_dropout);
     take_float(c, "attn_pdrop", 0, 1, &t->attn_dropout);
     take_float(c, "resid_pdrop", 0, 1, &t->resid_dropout);
     take_bool(c, "tie_word_embeddings", &t->tied);
-    need_bool(c, "scale_attn_weights", true, "scores without a scale are not supported");
-    need_bool(c, "scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not supported");
+    need_bool(c, "scale_attn_weights", true, "attention scores without scaling are not supported");
+    need_bool(c, "scale_attn_by_inverse_layer_idx", false,
+              "attention scores scaled by the layer's number are not supported");
     need_bool(c, "add_cross_attention", false, "cross attention is not supported");
     t->kv_heads = t->heads;
     if (c->r == 0 && t->hidden == 0) {
         if (t->width > SPEC_MAX_DIM / 4)
-            c->r = err_set_at(c->err, -EINVAL, c->path, "with a width of %" PRIu32 " the mlp is too wide",
+            c->r = err_set_at(c->err, -EINVAL, c->path,
+                              "a width of %" PRIu32 " makes the mlp too wide, because n_inner is not given",
                               t->width);
         t->hidden = 4 * t->width;
     }
@@ -257,7 +268,8 @@ static void read_gpt2(struct reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* {"rope_type": "default", ...}; of old "type". Any other changes the angles. */
+/* Returns whether the rotary angles are the plain ones: rope_type (in old configs "type") is "default", or
+ * both it and "factor" are absent. Every other type changes the angles. */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";
@@ -267,6 +279,7 @@ static bool rope_is_plain(const struct json *rope)
     return strcmp(get_text(rope, key), "default") == 0;
 }
 
+/* Returns whether the rotation covers every element of a head. */
 static bool rope_is_whole(const struct json *rope)
 {
     double share = 0;
@@ -275,7 +288,7 @@ static bool rope_is_whole(const struct json *rope)
            (get_number(rope, "partial_rotary_factor", &share) && share == 1);
 }
 
-static void check_rope(struct reader *c, const char *key)
+static void check_rope(struct config_reader *c, const char *key)
 {
     const struct json *rope = find(c, key);
 
@@ -284,14 +297,13 @@ static void check_rope(struct reader *c, const char *key)
     if (json_type(rope) != JSON_OBJECT)
         refuse(c, key, rope, -EINVAL, "expected an object or null");
     else if (!rope_is_plain(rope))
-        refuse(c, key, rope, -EOPNOTSUPP,
-               "only plain rotary positions are supported, of rope_type \"default\"");
+        refuse(c, key, rope, -EOPNOTSUPP, "only the rope_type \"default\" is supported");
     else if (!rope_is_whole(rope))
-        refuse(c, key, rope, -EOPNOTSUPP, "rotary positions of a part of each head are not supported");
+        refuse(c, key, rope, -EOPNOTSUPP, "rotary positions for only a part of each head are not supported");
 }
 
-/* At the top, or, of late, among rope_parameters. */
-static void take_rope(struct reader *c, float *ret)
+/* Reads rope_theta, which older configs have at the top level and newer ones inside rope_parameters. */
+static void take_rope(struct config_reader *c, float *ret)
 {
     static const char *const inside[] = {"rope_parameters", "rope_scaling"};
     float top = 0;
@@ -299,7 +311,7 @@ static void take_rope(struct reader *c, float *ret)
     take_float(c, "rope_theta", 1, 1e30, &top);
     for (int i = 0; i < 2; i++) {
         char path[256];
-        struct reader rope = {.err = c->err, .path = path};
+        struct config_reader rope = {.err = c->err, .path = path};
         float theta = 0;
         check_rope(c, inside[i]);
         rope.node = find(c, inside[i]);
@@ -309,7 +321,7 @@ static void take_rope(struct reader *c, float *ret)
         take_float(&rope, "rope_theta", 1, 1e30, &theta);
         if (rope.r == 0 && theta > 0 && top > 0 && theta != top)
             refuse(&rope, "rope_theta", json_get(rope.node, "rope_theta"), -EINVAL,
-                   "the config has a rope_theta of another value; remove one");
+                   "the config has a second rope_theta with another value; remove one of them");
         c->r = rope.r;
         top = theta > 0 ? theta : top;
     }
@@ -317,7 +329,7 @@ static void take_rope(struct reader *c, float *ret)
         *ret = top;
 }
 
-static void read_llama(struct reader *c, struct transformer *t)
+static void read_llama(struct config_reader *c, struct transformer *t)
 {
     const char *act;
 
@@ -331,14 +343,14 @@ static void read_llama(struct reader *c, struct transformer *t)
                               .eps = 1e-6f,
                               .rope_theta = 10000.0f,
                               .init_std = 0.02f};
-    take_size(c, "num_hidden_layers", SPEC_MAX_LAYERS, &t->layers);
-    take_size(c, "hidden_size", SPEC_MAX_DIM, &t->width);
-    take_size(c, "num_attention_heads", SPEC_MAX_DIM, &t->heads);
+    take_count(c, "num_hidden_layers", SPEC_MAX_LAYERS, &t->layers);
+    take_count(c, "hidden_size", SPEC_MAX_DIM, &t->width);
+    take_count(c, "num_attention_heads", SPEC_MAX_DIM, &t->heads);
     t->kv_heads = t->heads;
-    take_size(c, "num_key_value_heads", SPEC_MAX_DIM, &t->kv_heads);
-    take_size(c, "intermediate_size", SPEC_MAX_DIM, &t->hidden);
-    take_size(c, "vocab_size", SPEC_MAX_DIM, &t->vocab);
-    take_size(c, "max_position_embeddings", SPEC_MAX_DIM, &t->positions);
+    take_count(c, "num_key_value_heads", SPEC_MAX_DIM, &t->kv_heads);
+    take_count(c, "intermediate_size", SPEC_MAX_DIM, &t->hidden);
+    take_count(c, "vocab_size", SPEC_MAX_DIM, &t->vocab);
+    take_count(c, "max_position_embeddings", SPEC_MAX_DIM, &t->positions);
     take_float(c, "rms_norm_eps", 0, 1, &t->eps);
     take_float(c, "attention_dropout", 0, 1, &t->attn_dropout);
     take_bool(c, "tie_word_embeddings", &t->tied);
@@ -349,7 +361,7 @@ static void read_llama(struct reader *c, struct transformer *t)
     need_bool(c, "attention_bias", false, "biases in attention are not supported");
     need_bool(c, "mlp_bias", false, "biases in the mlp are not supported");
     need_size(c, "pretraining_tp", 1, "only 1 is supported");
-    if (c->r == 0 && t->width % t->heads == 0) /* else transformer_check has a better word for it */
+    if (c->r == 0 && t->width % t->heads == 0) /* otherwise transformer_check gives a better message */
         need_size(c, "head_dim", t->width / t->heads, "only hidden_size / num_attention_heads is supported");
 }
 
@@ -367,10 +379,11 @@ static bool find_arch(const char *name, bool by_class, int *ret)
     return false;
 }
 
-/* model_type; of configs without it, the first of architectures. */
-static int take_arch(struct reader *c, int *ret)
+/* Finds the architecture from model_type, or from the first of `architectures` in configs without
+ * model_type. */
+static int take_arch(struct config_reader *c, int *ret)
 {
-    static const char why[] = "of models GPT-2 (\"gpt2\") and Llama (\"llama\") can be read";
+    static const char why[] = "the supported models are GPT-2 (\"gpt2\") and Llama (\"llama\")";
     const struct json *list = get_array(c->node, "architectures"),
                       *first = list ? json_array_first(list) : NULL;
     const char *type = take_text(c, "model_type"), *class = NULL;
@@ -396,7 +409,7 @@ static int take_arch(struct reader *c, int *ret)
 
 int hf_config_read(const struct json *node, const char *path, struct transformer *ret, struct err *err)
 {
-    struct reader c = {.node = node, .path = path, .err = err};
+    struct config_reader c = {.node = node, .path = path, .err = err};
     struct transformer t;
     int arch = 0;
 
@@ -436,7 +449,8 @@ int hf_config_parse(const char *text, size_t bytes, const char *file, struct tra
 
 /* ------------------------------------------------------------------------------------------ writing */
 
-/* In the fewest digits that read back as the same float, and never as a whole number: transformers is particular. */
+/* Adds a float with the fewest digits that read back as the same float. A whole number gets ".0", because the
+ * transformers package tells integers and floats apart. */
 static void add_float(struct strbuf *b, const char *key, float v)
 {
     char text[40];
@@ -445,7 +459,7 @@ static void add_float(struct strbuf *b, const char *key, float v)
     do
         snprintf(text, sizeof text, "%.*g", digits, (double)v);
     while (strtof(text, NULL) != v && ++digits <= 9);
-    if (v == floorf(v) && fabsf(v) < 1e9f) /* exactly: a float of that size has a short decimal form */
+    if (v == floorf(v) && fabsf(v) < 1e9f) /* "%.1f" prints whole floats of this size exactly */
         snprintf(text, sizeof text, "%.1f", (double)v);
     strbuf_addf(b, ",\n  \"%s\": %s", key, text);
 }
@@ -481,7 +495,8 @@ static void write_gpt2(const struct transformer *t, struct strbuf *b)
     add_float(b, "attn_pdrop", t->attn_dropout);
     add_float(b, "resid_pdrop", t->resid_dropout);
     add_text(b, "scale_attn_weights", "true");
-    add_text(b, "bos_token_id", t->vocab > 50256 ? "50256" : "null"); /* of the tokenizer that has so many */
+    /* 50256 is the end of text in GPT-2's own tokenizer, which has 50257 tokens. */
+    add_text(b, "bos_token_id", t->vocab > 50256 ? "50256" : "null");
     add_text(b, "eos_token_id", t->vocab > 50256 ? "50256" : "null");
 }
 
@@ -500,7 +515,7 @@ static void write_llama(const struct transformer *t, struct strbuf *b)
     add_float(b, "attention_dropout", t->attn_dropout);
     add_text(b, "attention_bias", "false");
     add_text(b, "mlp_bias", "false");
-    add_text(b, "bos_token_id", "null"); /* the defaults are those of one tokenizer */
+    add_text(b, "bos_token_id", "null"); /* the default ids only fit Llama's own tokenizer */
     add_text(b, "eos_token_id", "null");
 }
 

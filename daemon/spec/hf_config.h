@@ -1,9 +1,11 @@
-/* Hugging Face's config.json of GPT-2 and Llama models, to and from struct transformer. docs/huggingface.md lists the keys.
+/* Converts the config.json of a GPT-2 or Llama model from Hugging Face into a struct transformer, and back.
+ * docs/huggingface.md lists the keys.
  *
- * Reading takes the defaults of the transformers package for keys that are absent or null, ignores keys that change
- * nothing in training, and refuses, with key and value, whatever would make another function of the weights.
+ * For keys that are absent or null, reading uses the defaults of the Python package transformers. Keys that
+ * do not affect training are ignored. A value that would make the model compute something else than this
+ * program computes is refused, with the key and the value in the message.
  *
- * Pure functions; any thread.
+ * All functions are pure; any thread may call them.
  */
 #ifndef DAEMON_SPEC_HF_CONFIG_H
 #define DAEMON_SPEC_HF_CONFIG_H
@@ -15,15 +17,18 @@
 #include "base/strbuf.h"
 #include "daemon/spec/transformer.h"
 
-/* A config inside another document, at JSON path `path`. The result has passed transformer_check. -EINVAL: a value that
- * is wrong; -EOPNOTSUPP: one that transformers knows and this does not. */
+/* Reads a config from `node`, which stands at JSON path `path` of a document. On success *ret has passed
+ * transformer_check. Returns -EINVAL for a wrong value, and -EOPNOTSUPP for a value that the transformers
+ * package supports and this program does not. */
 int hf_config_read(const struct json *node, const char *path, struct transformer *ret, struct err *err);
 
-/* The text of a config.json; `file` is its name in messages. */
+/* Reads a config from the text of a config.json. Messages call the file `file`. Returns the errors of
+ * hf_config_read, or those of json_parse. */
 int hf_config_parse(const char *text, size_t bytes, const char *file, struct transformer *ret,
                     struct err *err);
 
-/* Adds a config.json that transformers loads, and that reads back as the same model. */
+/* Adds the text of a config.json for `t` to `b`. The transformers package can load it, and hf_config_parse
+ * reads it back as the same model. */
 void hf_config_write(const struct transformer *t, struct strbuf *b);
 
 #endif

@@ -1,6 +1,6 @@
-/* The data section. The model has been read: whether it takes such data is said here, at the data's format.
+/* Reads the section `data`, and checks that the model, which was read before, can take data of this format.
  *
- * Nothing is opened: whether files are there and hold what they should is dataset_open's business. Pure functions.
+ * No file is opened here. dataset_open checks later that the files exist and have the right content.
  */
 #include <errno.h>
 #include <float.h>
@@ -31,7 +31,7 @@ static int read_scale(const struct spec_reader *r, const struct json *node)
 
     if (json_type(node) != JSON_ARRAY || json_array_size(node) != 2)
         return err_set_at(r->err, -EINVAL, path,
-                          "must be two numbers, what bytes 0 and 255 become, e.g. [0,1]");
+                          "must be two numbers, the values for the bytes 0 and 255, e.g. [0,1]");
     for (size_t i = 0; i < 2; i++) {
         json_path_index(at, sizeof at, path, i);
         status = json_double(json_array_at(node, i), at, &v[i], r->err);
@@ -45,7 +45,7 @@ static int read_scale(const struct spec_reader *r, const struct json *node)
     }
     if ((float)v[0] == (float)v[1])
         return err_set_at(r->err, -EINVAL, path,
-                          "the two numbers are equal as float32, so all pixels would be; write [0,1]");
+                          "the two numbers are equal as float32, so all pixels would be equal; write [0,1]");
     r->s->data.scale_lo = v[0];
     r->s->data.scale_hi = v[1];
     return 0;
@@ -96,13 +96,13 @@ static int read_tokens(const struct spec_reader *r, struct json_obj *o)
     s->data.has_ignore = spec_take_u32(o, "ignore", JSON_OPTIONAL, 0, UINT32_MAX, &s->data.ignore);
     if (s->data.has_ignore && s->tokens && s->data.ignore >= s->vocab)
         json_fail(o, "ignore", -EINVAL,
-                  "%" PRIu32 " is no token: the model's vocabulary has %" PRIu32
-                  ", and what is ignored as a target is still read as input; write an id below that",
-                  s->data.ignore, s->vocab);
+                  "%" PRIu32 " is not a token id: the model's vocabulary has %" PRIu32
+                  " tokens, and an ignored target is still an input; write an id below %" PRIu32,
+                  s->data.ignore, s->vocab, s->vocab);
     return json_obj_end(o);
 }
 
-/* Does the model take what the data gives? */
+/* Returns 0 if the model can take the data, or -EINVAL with a message at data.format. */
 static int check_model(const struct spec *s, struct err *err)
 {
     const char *format = data_format_names[s->data.format];
@@ -111,8 +111,8 @@ static int check_model(const struct spec *s, struct err *err)
     if (tokens && !s->tokens)
         return err_set_at(
             err, -EINVAL, "data.format",
-            "\"%s\" gives tokens, but the model takes numbers; choose a model of tokens, such as "
-            "\"type\": \"gpt2\", or data of the format \"idx\" or \"synthetic\"",
+            "\"%s\" gives tokens, but the model takes numbers; choose a model for tokens, such as "
+            "\"type\": \"gpt2\", or the data format \"idx\" or \"synthetic\"",
             format);
     if (s->data.format == DATA_IDX && s->tokens)
         return err_set_at(err, -EINVAL, "data.format",

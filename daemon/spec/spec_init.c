@@ -1,9 +1,9 @@
-/* Initial values of a model: the section `init`, and the key `init` of a layer in a chain. docs/job.md has
- * the rule as a table; kernels/layer.c carries it out.
+/* Reads how a model's weights are initialised: the section `init`, and the key `init` of a layer in a chain.
+ * docs/job.md has the rule as a table, and kernels/layer.c draws the numbers.
  *
- * A standard deviation that nobody gives is 0 in struct layer, which means "uniform by fan-in" for
- * matrices and their biases. Embeddings and positions are always normal. The model is read after `init`,
- * so that every layer is complete when it is added. Pure functions on the caller's structs.
+ * A standard deviation that the spec does not give is 0 in struct layer. For matrices and their biases, 0
+ * means uniform numbers scaled by the fan-in. Embeddings and positions are always drawn from a normal
+ * distribution. `init` is read before the model, so that every layer is complete when it is added.
  */
 #include <errno.h>
 
@@ -80,7 +80,7 @@ static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const s
     return false;
 }
 
-/* The first key of `init` that was given, other than the seed; NULL: none. */
+/* Returns the first key of `init`, other than the seed, that the spec gives, or NULL if it gives none. */
 static const char *given_key(const struct spec *s)
 {
     return s->init.std > 0             ? "init.std"
@@ -96,16 +96,16 @@ int spec_check_init(const struct spec *s, struct err *err)
     if (s->from && given_key(s))
         return err_set_at(
             err, -EINVAL, given_key(s),
-            "the model begins with the weights of the folder \"%s\", so none are drawn; remove it", s->from);
-    if (m->n_layers == 0) /* in a folder that was not opened */
+            "the initial weights come from the folder \"%s\", so none are drawn; remove this key", s->from);
+    if (m->n_layers == 0) /* the model is in a folder that was not opened */
         return 0;
     if (s->init.proj_std > 0 && !any_layer(m->layers, m->n_layers, has_projection))
         return err_set_at(
             err, -EINVAL, "init.proj_std",
-            "the model has no attention, mlp or swiglu layer, so it changes nothing; remove it");
+            "changes nothing, because the model has no attention, mlp or swiglu layer; remove it");
     if (s->init.embedding_std > 0 && !any_layer(m->layers, m->n_layers, is_embedding))
         return err_set_at(
             err, -EINVAL, "init.embedding_std",
-            "the model has neither an embedding nor positions, so it changes nothing; remove it");
+            "changes nothing, because the model has neither an embedding nor positions; remove it");
     return 0;
 }

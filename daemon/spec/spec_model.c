@@ -1,10 +1,12 @@
-/* The model section: "mlp" and "chain" become the chain of layers that kernels/layer.h describes; spec_transformer.c has
- * the others.
+/* Reads the section `model` and turns the types "mlp" and "chain" into a chain of layers (kernels/layer.h).
+ * The other types are in spec_transformer.c.
  *
- * A linear map with its activation and dropout is one layer (LAYER_dense): fewer blocks, less saved. Sizes
- * are checked as layers are added, so that no product of a user's numbers is ever computed unchecked further
- * on. The number of layers is capped, which also bounds what nested repeats can cost: an empty block is
- * refused, so every turn adds a layer.
+ * A linear map together with its activation and dropout becomes a single layer (LAYER_dense), because one
+ * layer saves less for the backward pass than three.
+ *
+ * Sizes are checked as layers are added, so that later code can multiply them without checks. The number of
+ * layers is limited. That limit also bounds the cost of nested repeats: an empty block is refused, so every
+ * repetition adds at least one layer.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,21 +20,23 @@
 #include "daemon/spec/spec_private.h"
 #include "daemon/spec/transformer.h"
 
-#define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8) /* W, dW and two moments, with room to spare */
+#define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8) /* so that W, dW and two moments stay below SPEC_MAX_BYTES */
 
-struct builder {
+/* A chain while it is read, layer by layer. The layers inside a residual or a block have a chain_builder of
+ * their own. */
+struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
-    uint32_t width; /* elements per row after the last layer */
-    uint32_t seq;   /* tokens per row; 1: the rows are not sequences */
-    uint32_t vocab; /* of the tokens that come in; 0: none do, or they are embedded */
-    uint64_t weight_bytes;
-    bool inside;  /* of another layer */
-    bool trained; /* some layer has weights */
-    bool ended;   /* by a layer that is a loss */
+    uint32_t width;        /* elements in a row after the last layer */
+    uint32_t seq;          /* tokens in a row; 1: the rows are not sequences */
+    uint32_t vocab;        /* vocabulary of token ids that the next layer must embed; 0: rows are numbers */
+    uint64_t weight_bytes; /* weights of all layers so far */
+    bool inside;           /* the layers are inside another layer */
+    bool trained;          /* at least one layer has weights */
+    bool ended;            /* the last layer is a loss */
 };
 
-static int fail_not_tokens(const struct builder *b, const char *path, const char *op)
+static int fail_not_tokens(const struct chain_builder *b, const char *path, const char *op)
 {
     if (b->vocab > 0)
         return err_set_at(b->r->err, -EINVAL, path,
@@ -44,39 +48,41 @@ static int fail_not_tokens(const struct builder *b, const char *path, const char
         op);
 }
 
-static int check_place(const struct builder *b, const char *path, const struct layer *l)
+static int check_place(const struct chain_builder *b, const char *path, const struct layer *l)
 {
     const char *name = layer_type(l)->name;
 
     if (b->ended)
-        return err_set_at(b->r->err, -EINVAL, path, "comes after the loss, which is the last layer");
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "comes after the loss, which must be the last layer; remove it or move it");
     if ((l->kind == LAYER_embedding) != (b->vocab > 0))
-        return l->kind == LAYER_embedding
-                   ? err_set_at(b->r->err, -EINVAL, path,
-                                "an embedding is the first layer of a model with \"input\": {\"tokens\": 64, "
-                                "\"vocab\": 256}")
-                   : fail_not_tokens(b, path, name);
+        return l->kind == LAYER_embedding ? err_set_at(b->r->err, -EINVAL, path,
+                                                       "an embedding must be the first layer of a model with "
+                                                       "\"input\": {\"tokens\": 64, \"vocab\": 256}")
+                                          : fail_not_tokens(b, path, name);
     if (b->seq == 1 && (l->kind == LAYER_attention || l->kind == LAYER_positions || l->kind == LAYER_lm_head))
         return fail_not_tokens(b, path, name);
     return 0;
 }
 
-/* Elements that a layer's row has when a token has so many. */
-static int row_elements(const struct builder *b, const char *path, uint32_t per_token, uint32_t *ret)
+/* Computes the elements of a row whose tokens have `per_token` elements each. Returns -EINVAL if there are
+ * too many. */
+static int row_elements(const struct chain_builder *b, const char *path, uint32_t per_token, uint32_t *ret)
 {
     uint64_t n = (uint64_t)per_token * b->seq;
 
     if (n > SPEC_MAX_DIM)
         return err_set_at(b->r->err, -EINVAL, path,
-                          "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u", b->seq, per_token,
-                          SPEC_MAX_DIM);
+                          "%" PRIu32 " tokens of %" PRIu32
+                          " elements are more than %u elements; make one smaller",
+                          b->seq, per_token, SPEC_MAX_DIM);
     *ret = (uint32_t)n;
     return 0;
 }
 
-/* `path` is where the user asked for it. Fills in position and widths; `out` of a dense layer or an embedding is that of a
- * token. */
-static int add_layer(struct builder *b, const char *path, struct layer l)
+/* Adds a layer to the chain and fills in its position and widths. `path` is its place in the spec, for
+ * messages. In a dense layer and an embedding, the caller sets l.out to the elements of one token. */
+static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
     int r = check_place(b, path, &l);
@@ -84,7 +90,8 @@ static int add_layer(struct builder *b, const char *path, struct layer l)
     if (r < 0)
         return r;
     if (b->layers.n >= SPEC_MAX_LAYERS)
-        return err_set_at(b->r->err, -EINVAL, path, "the model has more than %u layers", SPEC_MAX_LAYERS);
+        return err_set_at(b->r->err, -EINVAL, path, "the model has more than %u layers; use fewer",
+                          SPEC_MAX_LAYERS);
     l.id = l.key = (uint32_t)b->layers.n;
     l.in = b->width;
     l.seq = b->seq;
@@ -109,9 +116,9 @@ static int add_layer(struct builder *b, const char *path, struct layer l)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------ parts of both */
+/* ------------------------------------------------------------------------- keys that mlp and chain share */
 
-static int read_token_input(struct builder *b, const struct json *node)
+static int read_token_input(struct chain_builder *b, const struct json *node)
 {
     struct spec *s = b->r->s;
     struct json_obj o;
@@ -125,7 +132,7 @@ static int read_token_input(struct builder *b, const struct json *node)
     return json_obj_end(&o);
 }
 
-static int read_input(struct builder *b, const struct json *node)
+static int read_input(struct chain_builder *b, const struct json *node)
 {
     static const char path[] = "model.input";
     uint64_t product = 1, dim;
@@ -161,18 +168,19 @@ static int read_input(struct builder *b, const struct json *node)
 
 static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 
-/* Loss layers come last; what is before them decides the number of classes. */
-static int add_loss(struct builder *b, int loss, const char *width_path)
+/* Adds the loss as the last layer, unless the chain already ends with one. The width of the layer before it
+ * is the number of classes; `width_path` is where the spec gives that width. */
+static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
     enum layer_kind kind = loss == 0 ? LAYER_mse : LAYER_softmax_xent;
 
-    if (b->ended) /* its last layer is one */
+    if (b->ended)
         return 0;
     if (s->tokens && kind == LAYER_mse)
-        return err_set_at(
-            b->r->err, -EINVAL, "model.loss",
-            "tokens are classes; write \"softmax_xent\" or end the layers with {\"op\":\"lm_head\"}");
+        return err_set_at(b->r->err, -EINVAL, "model.loss",
+                          "mse does not work for tokens; write \"softmax_xent\", or end the layers with "
+                          "{\"op\":\"lm_head\"}");
     if (s->tokens && b->width / b->seq < s->vocab)
         return err_set_at(b->r->err, -EINVAL, width_path,
                           "the last layer gives %" PRIu32
@@ -190,7 +198,7 @@ static int add_loss(struct builder *b, int loss, const char *width_path)
 
 static const char *const no_names[] = {NULL};
 
-static bool take_activation(struct json_obj *o, enum act *ret)
+static bool take_layer_activation(struct json_obj *o, enum act *ret)
 {
     const char *names[ACT_COUNT + 1] = {NULL};
     int act;
@@ -204,7 +212,7 @@ static bool take_activation(struct json_obj *o, enum act *ret)
 
 /* ------------------------------------------------------------------------------------------ mlp */
 
-static int add_hidden(struct builder *b, const struct json *node, const struct layer *like)
+static int add_hidden(struct chain_builder *b, const struct json *node, const struct layer *like)
 {
     struct layer l = *like;
     uint64_t width;
@@ -228,7 +236,7 @@ static int add_hidden(struct builder *b, const struct json *node, const struct l
     return r;
 }
 
-static int read_mlp(struct builder *b, const struct json *node)
+static int read_mlp(struct chain_builder *b, const struct json *node)
 {
     struct layer hidden = {.kind = LAYER_dense, .act = ACT_RELU, .bias = true}, last;
     const struct json *input = NULL, *widths = NULL;
@@ -243,7 +251,7 @@ static int read_mlp(struct builder *b, const struct json *node)
     json_take(&o, "input", JSON_REQUIRED, &input);
     json_take(&o, "hidden", JSON_REQUIRED, &widths);
     spec_take_u32(&o, "classes", JSON_REQUIRED, 1, SPEC_MAX_DIM, &classes);
-    take_activation(&o, &hidden.act);
+    take_layer_activation(&o, &hidden.act);
     spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
     json_take_bool(&o, "bias", JSON_OPTIONAL, &hidden.bias);
     json_take_enum(&o, "loss", JSON_OPTIONAL, loss_names, &loss);
@@ -294,14 +302,14 @@ static void take_dropout(struct json_obj *o, const char *key, enum json_need nee
         *ret = (float)p;
 }
 
-static void read_linear(const struct builder *b, struct json_obj *o, struct layer *l)
+static void read_linear(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     l->kind = LAYER_dense;
     l->bias = true;
     spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "out", JSON_REQUIRED, 1, SPEC_MAX_DIM, &l->out);
     json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
-    take_activation(o, &l->act);
+    take_layer_activation(o, &l->act);
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
 }
 
@@ -318,7 +326,7 @@ static void read_norm(struct json_obj *o, struct layer *l, bool rms)
     l->eps = (float)eps;
 }
 
-static void read_attention(const struct builder *b, struct json_obj *o, struct layer *l)
+static void read_attention(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     uint32_t width = b->width / b->seq;
     double theta = 0;
@@ -335,17 +343,19 @@ static void read_attention(const struct builder *b, struct json_obj *o, struct l
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
     take_dropout(o, "score_dropout", JSON_OPTIONAL, &l->score_dropout);
     if (l->heads > 0 && width % l->heads != 0)
-        json_fail(o, "heads", -EINVAL, "%" PRIu32 " heads do not divide a width of %" PRIu32, l->heads,
+        json_fail(o, "heads", -EINVAL,
+                  "%" PRIu32 " heads do not divide a width of %" PRIu32 "; change one of them", l->heads,
                   width);
     else if (l->kv_heads > 0 && l->heads % l->kv_heads != 0)
-        json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads", l->kv_heads,
-                  l->heads);
+        json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads; write a divisor",
+                  l->kv_heads, l->heads);
     else if (theta > 0 && l->heads > 0 && width / l->heads % 2 != 0)
         json_fail(o, "rope_theta", -EINVAL,
-                  "rotary positions turn pairs, but a head has %" PRIu32 " elements", width / l->heads);
+                  "a head has %" PRIu32 " elements, but rotary positions turn pairs; make width / heads even",
+                  width / l->heads);
 }
 
-static void read_mlp_op(const struct builder *b, struct json_obj *o, struct layer *l, bool gated)
+static void read_mlp_op(const struct chain_builder *b, struct json_obj *o, struct layer *l, bool gated)
 {
     l->kind = LAYER_mlp;
     spec_take_layer_init(b->r, o, l);
@@ -355,11 +365,11 @@ static void read_mlp_op(const struct builder *b, struct json_obj *o, struct laye
     spec_take_u32(o, "hidden", JSON_REQUIRED, 1, 1u << 24, &l->hidden);
     json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
     if (!gated)
-        take_activation(o, &l->act);
+        take_layer_activation(o, &l->act);
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
 }
 
-static void read_positions(const struct builder *b, struct json_obj *o, struct layer *l)
+static void read_positions(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     l->kind = LAYER_positions;
     l->positions = b->seq;
@@ -368,8 +378,8 @@ static void read_positions(const struct builder *b, struct json_obj *o, struct l
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
 }
 
-/* Tied: to the embedding, which is the first layer. */
-static void read_lm_head(const struct builder *b, struct json_obj *o, struct layer *l)
+/* Reads an lm_head. If it is tied, it uses the weights of the embedding, which must be the first layer. */
+static void read_lm_head(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
     const struct json *init;
@@ -378,28 +388,31 @@ static void read_lm_head(const struct builder *b, struct json_obj *o, struct lay
     l->vocab = b->r->s->vocab;
     b->r->s->classes = l->vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
-    if (!l->tied) /* else its weights are the embedding's */
+    if (!l->tied) /* a tied lm_head has no weights of its own */
         spec_take_layer_init(b->r, o, l);
     else if (json_take(o, "init", JSON_OPTIONAL, &init))
-        json_fail(o, "init", -EINVAL, "a tied lm_head has the weights of the embedding; move \"init\" there");
+        json_fail(o, "init", -EINVAL,
+                  "a tied lm_head uses the weights of the embedding; move \"init\" to the embedding");
     if (b->inside)
-        json_fail(o, "op", -EINVAL, "the loss is the last layer of the model, not inside another");
+        json_fail(o, "op", -EINVAL, "the loss must be the last layer of the model, not inside another layer");
     else if (l->tied && (!first || first->kind != LAYER_embedding || first->out != b->width))
-        json_fail(o, "tied", -EINVAL,
-                  "an embedding as wide as the last layer must be the first; write false, or change a width");
+        json_fail(
+            o, "tied", -EINVAL,
+            "needs an embedding as the first layer, as wide as the last; write false, or change a width");
 }
 
-static void read_embedding(const struct builder *b, struct json_obj *o, struct layer *l)
+static void read_embedding(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     l->kind = LAYER_embedding;
     l->vocab = b->vocab;
     spec_take_layer_init(b->r, o, l);
     spec_take_u32(o, "out", JSON_REQUIRED, 1, 1u << 24, &l->out);
     if (b->inside)
-        json_fail(o, "op", -EINVAL, "an embedding is the first layer of the model, not inside another");
+        json_fail(o, "op", -EINVAL,
+                  "an embedding must be the first layer of the model, not inside another layer");
 }
 
-static void read_op_keys(const struct builder *b, enum chain_op op, struct json_obj *o, struct layer *l)
+static void read_op_keys(const struct chain_builder *b, enum chain_op op, struct json_obj *o, struct layer *l)
 {
     switch (op) {
     case OP_ATTENTION:
@@ -447,7 +460,7 @@ static void read_op_keys(const struct builder *b, enum chain_op op, struct json_
     }
 }
 
-static int read_op(struct builder *b, const struct json *node, const char *path)
+static int read_op(struct chain_builder *b, const struct json *node, const char *path)
 {
     struct layer l = {.kind = LAYER_activation};
     struct json_obj o;
@@ -460,9 +473,9 @@ static int read_op(struct builder *b, const struct json *node, const char *path)
     return r < 0 ? r : add_layer(b, path, l);
 }
 
-static int read_layers(struct builder *b, const struct json *node, const char *path);
+static int read_layers(struct chain_builder *b, const struct json *node, const char *path);
 
-static int read_repeat(struct builder *b, const struct json *node, const char *path)
+static int read_repeat(struct chain_builder *b, const struct json *node, const char *path)
 {
     const struct json *block = NULL;
     uint64_t times = 0;
@@ -488,7 +501,8 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
-/* Their places, "0", "1", ...: before the names of their parameters, so that no two are the same in a checkpoint. */
+/* Names the inner layers "0", "1" and so on. The names become prefixes of their parameters' names, so that
+ * these differ in a checkpoint. */
 static void name_inner(struct arena *arena, struct layer *layers, size_t n)
 {
     char name[24];
@@ -499,11 +513,11 @@ static void name_inner(struct arena *arena, struct layer *layers, size_t n)
     }
 }
 
-/* {"residual": [...]} or {"block": [...]}: layers that become one. */
-static int read_composite(struct builder *b, const struct json *node, const char *path, const char *key)
+/* Reads {"residual": [...]} or {"block": [...]}: several layers that become one layer of the chain. */
+static int read_composite(struct chain_builder *b, const struct json *node, const char *path, const char *key)
 {
     struct layer l = {.kind = strcmp(key, "residual") == 0 ? LAYER_residual : LAYER_block};
-    struct builder in = {
+    struct chain_builder in = {
         .r = b->r, .width = b->width, .seq = b->seq, .weight_bytes = b->weight_bytes, .inside = true};
     const struct json *list = NULL;
     char inside[256];
@@ -527,15 +541,16 @@ static int read_composite(struct builder *b, const struct json *node, const char
         return r;
     if (l.kind == LAYER_residual && l.out != b->width)
         return err_set_at(b->r->err, -EINVAL, path,
-                          "a residual gives what it takes, but %" PRIu32 " elements go in and %" PRIu32
-                          " come out",
+                          "the output of a residual must be as wide as its input, but %" PRIu32
+                          " elements go in and %" PRIu32 " come out",
                           b->width / b->seq, l.out / b->seq);
     if (count_inner(&l) > LAYER_MAX_INNER)
-        return err_set_at(b->r->err, -EINVAL, path, "one layer may have at most %u inside", LAYER_MAX_INNER);
+        return err_set_at(b->r->err, -EINVAL, path, "a layer may have at most %u layers inside",
+                          LAYER_MAX_INNER);
     return add_layer(b, path, l);
 }
 
-static int read_link(struct builder *b, const struct json *node, const char *path)
+static int read_link(struct chain_builder *b, const struct json *node, const char *path)
 {
     if (json_type(node) == JSON_OBJECT && json_get(node, "repeat"))
         return read_repeat(b, node, path);
@@ -546,8 +561,8 @@ static int read_link(struct builder *b, const struct json *node, const char *pat
     return read_op(b, node, path);
 }
 
-/* Recursion is bounded by the depth of JSON documents. */
-static int read_layers(struct builder *b, const struct json *node, const char *path)
+/* Reads an array of layers. The recursion ends because the depth of a JSON document is limited. */
+static int read_layers(struct chain_builder *b, const struct json *node, const char *path)
 {
     char at[256];
     size_t i = 0;
@@ -562,7 +577,7 @@ static int read_layers(struct builder *b, const struct json *node, const char *p
     return r;
 }
 
-static int read_chain(struct builder *b, const struct json *node)
+static int read_chain(struct chain_builder *b, const struct json *node)
 {
     const struct json *input = NULL, *layers = NULL;
     const char *type;
@@ -586,9 +601,9 @@ static int read_chain(struct builder *b, const struct json *node)
     return r < 0 ? r : add_loss(b, loss, "model.layers");
 }
 
-/* ------------------------------------------------------------------------------------------ */
+/* ------------------------------------------------------------------------------------------ all types */
 
-static int read_by_type(struct builder *b, const struct json *node)
+static int read_by_type(struct chain_builder *b, const struct json *node)
 {
     static const char *const types[] = {"mlp", "chain", "gpt2", "llama", NULL};
     static const char *const later[] = {"resnet", "vgg", NULL};
@@ -608,7 +623,7 @@ static int read_by_type(struct builder *b, const struct json *node)
 
 int spec_read_model(const struct spec_reader *r, const struct json *node)
 {
-    struct builder b = {.r = r, .seq = 1};
+    struct chain_builder b = {.r = r, .seq = 1};
     int status = read_by_type(&b, node);
 
     if (status == 0 && b.layers.n > 0) {

@@ -1,10 +1,14 @@
-/* What determines the bits of a run, as text, and the hash of it. A checkpoint carries both: a run may go on
- * from it only when they agree. Numbers are printed so that they read back as the same bits. Pure functions;
- * any thread.
+/* Writes the resolved spec, the text of everything that determines the bits of a run, and computes its hash.
+ * A checkpoint stores both, and a job resumes from a checkpoint only if its own text and hash are the same.
+ * Numbers are printed so that they read back as the same bits.
  *
- * on_nonfinite is left out: it decides what happens after the last step with defined bits, and who stopped at
- * a NaN may want to go on with "skip". A change of this text makes every older checkpoint "of another job":
- * add keys only for what changes bits, and leave them out where they have the value that was implied before.
+ * Changing this text makes every older checkpoint look like one of another job. Add a key only for something
+ * that changes bits, and leave it out when it has the value that was implied before.
+ *
+ * on_nonfinite is left out. It only matters after the last step with finite numbers, and a user whose job
+ * stopped at a NaN may want to resume it with "skip".
+ *
+ * All functions are pure; any thread may call them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,14 +26,17 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
-/* Positions of a chain are N(0, 0.02^2) unless the spec says otherwise. Once they were N(0, 1), and the
- * text has no key for either, so that a run of then can go on: its values come from its checkpoint. */
+/* Returns whether the text leaves out a layer's init_std because it is the default. Learned positions of a
+ * chain are drawn with a standard deviation of 0.02 by default. Earlier versions used 1 and wrote no key
+ * either; leaving the key out lets their runs resume, and that is safe because the values come from the
+ * checkpoint. */
 static bool is_implied_std(const struct layer *l)
 {
     return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
 }
 
-/* Keys that a kind of layer always had, in their order; others only where they say something. */
+/* Keys that a kind of layer had from the start are always written, in their old order. Newer keys are written
+ * only when they differ from their default. */
 void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
     bool dense = l->kind == LAYER_dense;
@@ -145,7 +152,7 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, ",\"precision\":\"fp32\",\"method\":\"backprop\"}");
 }
 
-/* FNV-1a. Guards against mistakes, not against an adversary. */
+/* This is FNV-1a: it detects mistakes, but it does not protect against an attacker. */
 uint64_t spec_hash(const struct spec *s)
 {
     uint64_t h = 0xcbf29ce484222325ull;

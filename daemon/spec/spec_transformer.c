@@ -1,6 +1,9 @@
-/* Models of the types "gpt2" and "llama", by a name of a size, by their shape, or as a Hugging Face config or folder. All
- * become a struct transformer and its chain. Only {"from": dir} opens a file, the folder's config.json: without it nothing
- * is known of the model.
+/* Reads GPT-2 and Llama models. A spec gives the name of a size ("124M"), the shape, a Hugging Face config,
+ * or a Hugging Face folder. Each of them becomes a struct transformer, from which the chain of layers is
+ * built.
+ *
+ * Only {"from": DIR} opens files, through spec_options.read_folder, because nothing is known about that model
+ * without its config.json.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,9 +14,11 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-static const struct size {
+/* The shapes that the key "size" can name. A kv_heads of 0 means as many as heads, and a hidden of 0 the
+ * usual width. */
+static const struct named_size {
     const char *name;
-    uint32_t layers, width, heads, kv_heads, hidden; /* 0: as many as heads; the usual one */
+    uint32_t layers, width, heads, kv_heads, hidden;
     bool tied;
 } gpt2_sizes[] =
     {
@@ -31,8 +36,9 @@ static const struct size {
 
 #define NAMES_MAX 8
 
-/* False: reported. */
-static bool take_size(struct json_obj *o, const struct size *sizes, struct transformer *t)
+/* Takes the key "size" and fills in the shape that it names. If the key is absent, `t` keeps its values.
+ * Returns false if the name is unknown; the mistake is then reported in `o`. */
+static bool take_named_size(struct json_obj *o, const struct named_size *sizes, struct transformer *t)
 {
     static const char *const nothing_later[] = {NULL};
     const char *names[NAMES_MAX] = {NULL};
@@ -51,7 +57,8 @@ static bool take_size(struct json_obj *o, const struct size *sizes, struct trans
     return true;
 }
 
-/* 8/3 of the width, as two thirds of 4 go to each of three matrices, and a multiple of 256. */
+/* Returns the usual width of the mlp: 4 times the width for GPT-2. Llama's mlp has three matrices instead of
+ * two, so its hidden width is two thirds of that, rounded up to a multiple of 256. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)
@@ -77,7 +84,8 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-/* init_std: of the section `init`; 0: not given. */
+/* Takes the keys of a model that are not sizes. `init_std` is init.std of the spec, or 0 if the spec does not
+ * give it. */
 static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
@@ -90,7 +98,7 @@ static void take_numbers(struct json_obj *o, float init_std, struct transformer 
     spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
     t->eps = (float)eps;
     if (spec_take_float(o, "init_std", JSON_OPTIONAL, SPEC_POSITIVE, &std) && init_std > 0)
-        json_fail(o, "init_std", -EINVAL, "init.std gives it too; keep one of them");
+        json_fail(o, "init_std", -EINVAL, "init.std gives the same number; keep one of them");
     t->init_std = (float)std;
     if (t->arch == ARCH_LLAMA) {
         spec_take_float(o, "rope_theta", JSON_OPTIONAL, SPEC_POSITIVE, &theta);
@@ -102,7 +110,7 @@ static void take_numbers(struct json_obj *o, float init_std, struct transformer 
         t->act = (enum act)act;
 }
 
-/* What `init` says is said for every model. */
+/* Copies the standard deviations of the section `init` into the transformer. */
 static void apply_init(const struct spec *s, struct transformer *t)
 {
     if (s->init.std > 0)
@@ -111,8 +119,9 @@ static void apply_init(const struct spec *s, struct transformer *t)
     t->embedding_std = s->init.embedding_std;
 }
 
-/* Makes the chain. context 0: not given. */
-static int finish(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
+/* Checks the transformer and builds the chain for sequences of `context` tokens. A context of 0 means that
+ * the spec does not give it; then it is the number of positions. */
+static int build_chain(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;
     uint64_t row;
@@ -125,11 +134,13 @@ static int finish(const struct spec_reader *r, struct transformer *t, const char
         context = t->positions;
     if (context > t->positions && t->arch == ARCH_GPT2)
         return err_set_at(r->err, -EINVAL, "model.context",
-                          "%" PRIu32 " tokens, but the model has %" PRIu32 " positions", context,
-                          t->positions);
+                          "%" PRIu32 " tokens are more than the %" PRIu32
+                          " positions of the model; write at most %" PRIu32,
+                          context, t->positions, t->positions);
     if (!checked_mul(context, t->width, &row) || row > SPEC_MAX_DIM)
         return err_set_at(r->err, -EINVAL, "model.context",
-                          "%" PRIu32 " tokens of %" PRIu32 " elements are more than %u; make it shorter",
+                          "%" PRIu32 " tokens of %" PRIu32
+                          " elements are more than %u elements; use a shorter context",
                           context, t->width, SPEC_MAX_DIM);
     s->transformer = arena_memdup(s->arena, t, sizeof *t);
     transformer_build(t, context, 0, s->arena, &s->model);
@@ -158,13 +169,13 @@ int spec_read_transformer(const struct spec_reader *r, const struct json *node, 
     json_take_string(&o, "type", JSON_REQUIRED, &type);
     spec_take_u32(&o, "context", JSON_OPTIONAL, 1, 1u << 24, &context);
     t.positions = context ? context : arch == ARCH_GPT2 ? 1024 : 2048;
-    if (take_size(&o, arch == ARCH_GPT2 ? gpt2_sizes : llama_sizes, &t)) {
+    if (take_named_size(&o, arch == ARCH_GPT2 ? gpt2_sizes : llama_sizes, &t)) {
         take_shape(&o, &t);
         take_numbers(&o, r->s->init.std, &t);
     }
     if (json_obj_end(&o) < 0)
         return o.status;
-    return finish(r, &t, "model", context);
+    return build_chain(r, &t, "model", context);
 }
 
 int spec_read_hf(const struct spec_reader *r, const struct json *node)
@@ -188,7 +199,7 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         return o.status;
     r->s->tokens = true;
     if (r->s->from && !r->options->read_folder) {
-        r->s->vocab = UINT32_MAX; /* not known: any token is accepted */
+        r->s->vocab = UINT32_MAX; /* the vocabulary is unknown, so every token id is accepted */
         return 0;
     }
     status = config ? hf_config_read(config, "model.config", &t, r->err)
@@ -197,5 +208,5 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         return status;
     if (dropout >= 0)
         t.embd_dropout = t.attn_dropout = t.resid_dropout = (float)dropout;
-    return finish(r, &t, config ? "model.config" : r->s->from, context);
+    return build_chain(r, &t, config ? "model.config" : r->s->from, context);
 }

@@ -1,4 +1,5 @@
-/* Builds the chains of transformer.h. */
+/* Implements transformer.h: checks the sizes of a transformer and builds its chain of layers, block by
+ * block. */
 #include "daemon/spec/transformer.h"
 
 #include <assert.h>
@@ -12,41 +13,48 @@ const char *const transformer_arch_names[ARCH_COUNT + 1] = {"gpt2", "llama", NUL
 int transformer_check(const struct transformer *t, const char *path, struct err *err)
 {
     if (t->layers < 1 || t->layers > 8000)
-        return err_set_at(err, -EINVAL, path, "a transformer has 1 to 8000 layers, not %u", t->layers);
+        return err_set_at(err, -EINVAL, path, "the model has %u layers; a transformer has 1 to 8000",
+                          t->layers);
     if (t->width < 1 || t->width > MAX_DIM || t->hidden < 1 || t->hidden > MAX_DIM)
-        return err_set_at(err, -EINVAL, path, "widths are from 1 to %u: width %u, hidden %u", MAX_DIM,
-                          t->width, t->hidden);
+        return err_set_at(err, -EINVAL, path, "width is %u and hidden is %u; each must be from 1 to %u",
+                          t->width, t->hidden, MAX_DIM);
     if (t->heads < 1 || t->width % t->heads != 0)
-        return err_set_at(err, -EINVAL, path, "%u heads do not divide a width of %u", t->heads, t->width);
+        return err_set_at(err, -EINVAL, path, "%u heads do not divide a width of %u; change one of them",
+                          t->heads, t->width);
     if (t->kv_heads < 1 || t->heads % t->kv_heads != 0)
-        return err_set_at(err, -EINVAL, path, "%u heads of keys and values do not divide %u heads",
-                          t->kv_heads, t->heads);
+        return err_set_at(err, -EINVAL, path,
+                          "%u heads of keys and values do not divide %u heads; write a divisor", t->kv_heads,
+                          t->heads);
     if (t->arch == ARCH_LLAMA && t->width / t->heads % 2 != 0)
-        return err_set_at(err, -EINVAL, path, "rotary positions turn pairs, but a head has %u elements",
+        return err_set_at(err, -EINVAL, path,
+                          "a head has %u elements, but rotary positions turn pairs; make width / heads even",
                           t->width / t->heads);
     if (t->vocab < 2 || t->vocab > MAX_DIM)
-        return err_set_at(err, -EINVAL, path, "a vocabulary has 2 to %u tokens, not %u", MAX_DIM, t->vocab);
+        return err_set_at(err, -EINVAL, path, "the vocabulary has %u tokens; it must have 2 to %u", t->vocab,
+                          MAX_DIM);
     if (t->positions < 1 || t->positions > MAX_DIM)
-        return err_set_at(err, -EINVAL, path, "a model has 1 to %u positions, not %u", MAX_DIM, t->positions);
+        return err_set_at(err, -EINVAL, path, "the model has %u positions; it must have 1 to %u",
+                          t->positions, MAX_DIM);
     return 0;
 }
 
-struct builder {
+/* The arguments of transformer_build, with defaults filled in, for the functions that make the layers. */
+struct transformer_builder {
     const struct transformer *t;
     struct arena *arena;
-    uint32_t seq;
+    uint32_t seq; /* tokens in a sequence */
     float proj_std, embedding_std;
 };
 
-/* Fields that every layer over [seq][width] has. */
-static struct layer layer_over(const struct builder *b, enum layer_kind kind)
+/* Returns a layer of `kind` with the fields that all layers with rows of [seq][width] have in common. */
+static struct layer layer_over(const struct transformer_builder *b, enum layer_kind kind)
 {
     uint32_t n = b->seq * b->t->width;
     return (struct layer){
         .kind = kind, .in = n, .out = n, .seq = b->seq, .init_std = b->t->init_std, .proj_std = b->proj_std};
 }
 
-static struct layer make_norm(const struct builder *b)
+static struct layer make_norm(const struct transformer_builder *b)
 {
     struct layer l = layer_over(b, LAYER_norm);
     l.rms = b->t->arch == ARCH_LLAMA;
@@ -55,7 +63,7 @@ static struct layer make_norm(const struct builder *b)
     return l;
 }
 
-static struct layer make_attention(const struct builder *b)
+static struct layer make_attention(const struct transformer_builder *b)
 {
     struct layer l = layer_over(b, LAYER_attention);
     l.bias = b->t->arch == ARCH_GPT2;
@@ -67,7 +75,7 @@ static struct layer make_attention(const struct builder *b)
     return l;
 }
 
-static struct layer make_mlp(const struct builder *b)
+static struct layer make_mlp(const struct transformer_builder *b)
 {
     struct layer l = layer_over(b, LAYER_mlp);
     l.bias = b->t->arch == ARCH_GPT2;
@@ -78,9 +86,9 @@ static struct layer make_mlp(const struct builder *b)
     return l;
 }
 
-/* x + part(norm(x)) */
-static struct layer make_residual(const struct builder *b, const char *norm_name, const char *name,
-                                  struct layer part)
+/* Returns a residual layer that computes x + part(norm(x)). */
+static struct layer make_residual(const struct transformer_builder *b, const char *norm_name,
+                                  const char *name, struct layer part)
 {
     struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, LAYER_residual);
     inner[0] = make_norm(b);
@@ -92,7 +100,7 @@ static struct layer make_residual(const struct builder *b, const char *norm_name
     return l;
 }
 
-static struct layer make_block(const struct builder *b)
+static struct layer make_block(const struct transformer_builder *b)
 {
     struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, LAYER_block);
     inner[0] = make_residual(b, "ln_1", "attn", make_attention(b));
@@ -102,7 +110,7 @@ static struct layer make_block(const struct builder *b)
     return l;
 }
 
-static struct layer make_embedding(const struct builder *b)
+static struct layer make_embedding(const struct transformer_builder *b)
 {
     struct layer l = layer_over(b, LAYER_embedding);
     l.init_std = b->embedding_std;
@@ -111,7 +119,7 @@ static struct layer make_embedding(const struct builder *b)
     return l;
 }
 
-static struct layer make_positions(const struct builder *b)
+static struct layer make_positions(const struct transformer_builder *b)
 {
     struct layer l = layer_over(b, LAYER_positions);
     l.init_std = b->embedding_std;
@@ -120,7 +128,7 @@ static struct layer make_positions(const struct builder *b)
     return l;
 }
 
-static struct layer make_head(const struct builder *b, float smoothing)
+static struct layer make_head(const struct transformer_builder *b, float smoothing)
 {
     struct layer l = layer_over(b, LAYER_lm_head);
     l.out = 0;
@@ -131,7 +139,8 @@ static struct layer make_head(const struct builder *b, float smoothing)
     return l;
 }
 
-/* GPT-2 divides by the square root of the number of residual layers, two a block. */
+/* Returns the standard deviation of initial projection weights. By default GPT-2 divides init_std by the
+ * square root of the number of residual layers, and a block has two of them. */
 static float proj_std(const struct transformer *t)
 {
     if (t->proj_std > 0)
@@ -142,7 +151,7 @@ static float proj_std(const struct transformer *t)
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret)
 {
-    struct builder b = {
+    struct transformer_builder b = {
         .t = t,
         .arena = arena,
         .seq = context,

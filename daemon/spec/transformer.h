@@ -1,14 +1,21 @@
-/* Transformers as chains of layers: the one description of a GPT-2 or Llama model, whoever asks for it (a spec's keys, a
- * Hugging Face config), and the chain made of it:
+/* Transformer models as chains of layers. A struct transformer describes a GPT-2 or Llama model, no matter
+ * whether the description came from the keys of a spec or from a Hugging Face config. transformer_build makes
+ * the chain of layers:
  *
- *     gpt2    embedding, positions, block x layers, norm, lm_head (tied)
+ *     gpt2    embedding, positions, block x layers, norm, lm_head
  *     llama   embedding, block x layers, norm, lm_head
  *
- * Parameters, by chain position: "weight" of embedding, positions, lm_head; "weight" and, of layer norm, "bias" of norm;
- * of a block "ln_1.*", "attn.qkv.*" [(heads + 2 kv_heads) * head][width], "attn.proj.*" [width][heads * head], "ln_2.*",
- * "mlp.fc.*" [hidden][width] (gated: gate then up, [2 hidden][width]), "mlp.proj.*" [width][hidden].
+ * The parameters of each layer have these names and shapes. A head has width / heads elements.
  *
- * Plain data and pure functions; any thread.
+ *     embedding, positions, lm_head    "weight"
+ *     norm                             "weight", and "bias" in gpt2
+ *     block                            "ln_1.*", "ln_2.*"
+ *                                      "attn.qkv.*"  [(heads + 2 kv_heads) * head][width]
+ *                                      "attn.proj.*" [width][heads * head]
+ *                                      "mlp.fc.*"    [hidden][width]; llama: gate, then up, [2 hidden][width]
+ *                                      "mlp.proj.*"  [width][hidden]
+ *
+ * This is plain data with pure functions; any thread may use it.
  */
 #ifndef DAEMON_SPEC_TRANSFORMER_H
 #define DAEMON_SPEC_TRANSFORMER_H
@@ -20,25 +27,33 @@
 enum transformer_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_COUNT };
 extern const char *const transformer_arch_names[ARCH_COUNT + 1]; /* NULL-terminated */
 
+/* The architecture of a GPT-2 or Llama model. The spec reader makes it from a spec's keys, and hf_config.c
+ * makes it from a config.json; both check it with transformer_check. */
 struct transformer {
     enum transformer_arch arch;
-    uint32_t layers, width, heads, kv_heads; /* a head has width / heads elements */
-    uint32_t hidden;                         /* of the mlp */
-    uint32_t vocab;
-    uint32_t positions; /* gpt2: learned ones; llama: what the model was made for, no limit on its weights */
-    enum act act;       /* gpt2's mlp */
-    bool tied;          /* input and output embeddings are one */
-    float eps;          /* of the norms */
-    float rope_theta;   /* llama */
+    uint32_t layers;          /* blocks in the chain */
+    uint32_t width;           /* elements per token between the blocks */
+    uint32_t heads, kv_heads; /* heads of queries; heads of keys and values */
+    uint32_t hidden;          /* elements per token inside the mlp */
+    uint32_t vocab;           /* tokens in the vocabulary */
+    uint32_t positions; /* gpt2: positions that have weights; llama: longest intended sequence, no limit */
+    enum act act;       /* activation in the mlp; gpt2 only */
+    bool tied;          /* lm_head uses the weights of the embedding */
+    float eps;          /* added to the variance in norms */
+    float rope_theta;   /* base of the rotary frequencies; llama only */
     float embd_dropout, attn_dropout, resid_dropout;
-    float init_std;      /* of initial weights */
-    float proj_std;      /* of weights that write to the residual; 0: see proj_std() in transformer.c */
-    float embedding_std; /* of embeddings and positions; 0: init_std */
+    float init_std;      /* standard deviation of initial weights */
+    float proj_std;      /* the same for attn.proj and mlp.proj; 0: the default of the architecture */
+    float embedding_std; /* the same for embedding and positions; 0: init_std */
 };
 
-/* Checks the shape; `path` is where it was described, for messages. */
+/* Checks that all sizes of `t` are in range and fit together. Returns 0, or -EINVAL with a message at `path`,
+ * the place where the user described the model. */
 int transformer_check(const struct transformer *t, const char *path, struct err *err);
-/* The chain for sequences of `context` tokens, in the arena. Checked before; of gpt2, context <= positions. */
+
+/* Builds the chain of `t` for sequences of `context` tokens and stores it in *ret, allocated in `arena`. `t`
+ * must have passed transformer_check, and a gpt2 model must have at least `context` positions. `smoothing` is
+ * the label smoothing of the loss. */
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret);
 
