@@ -1,14 +1,17 @@
-/* Bump allocation in chunks that are freed together, and the malloc family that aborts.
+/* Implements the arena, and xmalloc and its family, declared in arena.h.
  *
- * Why chunks from calloc: what the arena hands out is zeroed without touching it twice, and fresh pages of a
- * big chunk come zeroed from the kernel. A request that would waste much of a chunk gets one of its own, put
- * behind the current chunk, so that small requests go on filling that one. Chunks double up to a limit: an
- * arena with three strings stays small, one with a million instructions needs few calls.
+ * An arena is a list of chunks. An allocation takes the next bytes of the first chunk. Chunks double in size
+ * up to 1 MiB: an arena with three strings stays small, and an arena with a million instructions needs few
+ * chunks. A large request gets a chunk of its own, placed second in the list, so that small requests continue
+ * to fill the first chunk.
  *
- * Under AddressSanitizer the unused rest of a chunk is poisoned and allocations are kept 16 bytes apart, so
- * an overrun from one allocation into the next is caught as it would be with malloc.
+ * Chunks come from calloc, so all memory of an arena is zeroed. For a big chunk calloc gets zeroed pages from
+ * the kernel and need not write them.
  *
- * Not thread-safe (see the header); xmalloc and friends are for any thread.
+ * Under AddressSanitizer the unused part of a chunk is poisoned and allocations are 16 bytes apart. An
+ * overrun from one allocation into the next is then reported, as it would be with malloc.
+ *
+ * An arena belongs to one thread. Any thread may call xmalloc and its family.
  */
 #include "base/arena.h"
 
@@ -41,25 +44,27 @@ enum { RED_ZONE = 0 };
 
 enum { ALIGN = 16, FIRST_CHUNK = 4096, LAST_CHUNK = 1 << 20 };
 
-struct chunk {
-    struct chunk *next;
-    size_t size, used; /* of data */
+struct arena_chunk {
+    struct arena_chunk *next;
+    size_t size; /* bytes of `data` */
+    size_t used; /* bytes of `data` that were handed out */
     _Alignas(ALIGN) unsigned char data[];
 };
 
 struct arena {
-    struct chunk *chunks; /* the first is the one being filled */
-    size_t next_size;
+    struct arena_chunk *chunks; /* the first chunk is the one being filled */
+    size_t next_size;           /* bytes of the next chunk */
 };
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    bounded_no_memory(); /* returns when no scope is open */
+    bounded_no_memory(); /* does not return when a scope is open */
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
-/* In a scope an allocation may fail, so it counts as one of those that a test can choose to fail (mem.h). */
+/* These call malloc, calloc and realloc. In a scope of bounded work an allocation may fail, so there they go
+ * through mem.h, where a test can make an allocation fail. */
 
 static void *get(size_t bytes)
 {
@@ -111,7 +116,7 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        bounded_remember(p, before); /* so that the end of the scope frees it */
+        bounded_remember(p, before); /* `p` is still allocated: the end of the scope must free it */
     if (!q)
         out_of_memory(bytes);
     bounded_remember(q, bytes);
@@ -138,7 +143,7 @@ void arena_destroy(struct arena *a)
 {
     if (!a)
         return;
-    for (struct chunk *c = a->chunks, *next; c; c = next) {
+    for (struct arena_chunk *c = a->chunks, *next; c; c = next) {
         next = c->next;
         unpoison(c->data, c->size);
         xfree(c);
@@ -146,9 +151,9 @@ void arena_destroy(struct arena *a)
     xfree(a);
 }
 
-static struct chunk *chunk_create(size_t size)
+static struct arena_chunk *chunk_create(size_t size)
 {
-    struct chunk *c;
+    struct arena_chunk *c;
 
     if (size > SIZE_MAX - sizeof *c)
         out_of_memory(size);
@@ -158,10 +163,10 @@ static struct chunk *chunk_create(size_t size)
     return c;
 }
 
-/* A chunk with room for `need` bytes, linked into the arena. */
-static struct chunk *chunk_for(struct arena *a, size_t need)
+/* Returns a chunk of the arena with at least `need` unused bytes. Creates one if necessary. */
+static struct arena_chunk *chunk_for(struct arena *a, size_t need)
 {
-    struct chunk *first = a->chunks, *c;
+    struct arena_chunk *first = a->chunks, *c;
 
     if (first && first->size - first->used >= need)
         return first;
@@ -181,13 +186,13 @@ static struct chunk *chunk_for(struct arena *a, size_t need)
 
 void *arena_alloc(struct arena *a, size_t bytes)
 {
-    struct chunk *c;
+    struct arena_chunk *c;
     size_t need;
     void *p;
 
     if (bytes > SIZE_MAX - ALIGN - RED_ZONE)
         out_of_memory(bytes);
-    /* An empty request still takes room: every pointer that was handed out is distinct. */
+    /* A request for 0 bytes takes space too, so that every pointer that was handed out is distinct. */
     need = ((bytes ? bytes : 1) + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
     c = chunk_for(a, need);
     p = c->data + c->used;

@@ -1,8 +1,12 @@
-/* Memory that is freed in one call. Data that flows (graph, machine, plan) lives in one arena each.
+/* An arena: memory that is allocated piece by piece and freed in one call. Each graph, machine and plan lives
+ * in an arena of its own.
  *
- * Allocation never fails. It aborts, because what lives here is small and internal; what may be large is built in a scope
- * of bounded work (bounded.h), which ends early instead. Tensor storage does not live here. Not thread-safe: an arena
- * belongs to whoever builds the data in it.
+ * An allocation never returns NULL. When the system has no memory, it logs an error and aborts the program.
+ * This is acceptable because an arena holds small internal data. Work that may need much memory runs in a
+ * scope of bounded work (bounded.h); there, a failed allocation ends the scope instead. Tensors are never
+ * stored in an arena.
+ *
+ * An arena is not thread-safe. It belongs to the thread that builds the data in it.
  */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
@@ -12,20 +16,28 @@
 struct arena;
 
 struct arena *arena_create(void);
-void arena_destroy(struct arena *a); /* takes NULL */
+/* Frees the arena and everything that was allocated from it. `a` may be NULL. */
+void arena_destroy(struct arena *a);
 
-/* Zeroed, aligned to 16 bytes. */
+/* Returns `bytes` of zeroed memory, aligned to 16 bytes and valid until arena_destroy. A request for 0 bytes
+ * gets a pointer of its own too. */
 void *arena_alloc(struct arena *a, size_t bytes);
-void *arena_alloc_array(struct arena *a, size_t count, size_t size); /* aborts on overflow */
+/* Returns a zeroed array of `count` elements of `size` bytes. Aborts when count * size overflows. */
+void *arena_alloc_array(struct arena *a, size_t count, size_t size);
+/* Copies `bytes` bytes from `p` into the arena and returns the copy. */
 void *arena_memdup(struct arena *a, const void *p, size_t bytes);
+/* Copies the string `s` into the arena and returns the copy. */
 char *arena_strdup(struct arena *a, const char *s);
 
-/* malloc and friends that abort instead of returning NULL, for small internal scratch. In a scope of bounded work
- * (bounded.h) the scope is charged, and ends early instead of aborting; there memory must be freed by xfree. Anywhere else
- * xfree is free. */
+/* Counterparts of malloc, calloc, realloc and free for small internal data. They abort instead of returning
+ * NULL.
+ *
+ * In a scope of bounded work (bounded.h) they charge the scope, and a failed allocation ends the scope
+ * instead of aborting. Memory that was allocated in a scope must be freed with xfree while the scope is open.
+ * Outside a scope xfree is the same as free. */
 void *xmalloc(size_t bytes);
-void *xcalloc(size_t count, size_t size);
+void *xcalloc(size_t count, size_t size); /* zeroed; an overflow of count * size counts as out of memory */
 void *xrealloc(void *p, size_t bytes);
-void xfree(void *p); /* takes NULL */
+void xfree(void *p); /* p may be NULL */
 
 #endif

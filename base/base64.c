@@ -1,5 +1,5 @@
-/* Base64. See base64.h. Decoding is strict: the length is a multiple of 4, padding stands at the end only, and the bits that
- * padding leaves unused are zero, so that every content has exactly one text. */
+/* Implements base64.h. Decoding is strict: the length must be a multiple of 4, padding may occur only at the
+ * end, and the bits that padding leaves unused must be zero. So every content has exactly one base64 text. */
 #include "base/base64.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ void base64_add(struct strbuf *b, const void *data, size_t bytes)
     }
 }
 
-/* 0 to 63, or -1. */
+/* Returns the value of a base64 digit, 0 to 63, or -1 for another character. */
 static int value_of(char c)
 {
     const char *at = c != '\0' ? memchr(digits, c, sizeof digits - 1) : NULL;

@@ -1,10 +1,11 @@
-/* Scopes of bounded work. See bounded.h for the rules.
+/* Implements the scopes of bounded work; bounded.h has the rules for code that runs in them.
  *
- * A scope knows each of its blocks: a hash table, with open addressing, from the address to the bytes charged. A header in
- * front of every block would be simpler, but a block that outlives its scope is freed like any other, by free.
+ * A scope records each of its allocated blocks in a hash table with open addressing, from the block's address
+ * to the bytes charged for it. A header in front of every block would be simpler. But a block may outlive its
+ * scope, and then its new owner frees it with free, which would not know about the header.
  *
- * The table grows by doubling and is charged to the scope like any other memory, because a plan may consist of millions of
- * small blocks.
+ * The table doubles when it is half full. It is charged to the scope like other memory, because a plan may
+ * consist of millions of small blocks.
  */
 #include "base/bounded.h"
 
@@ -15,24 +16,27 @@
 #include <stdlib.h>
 
 #define FIRST_SLOTS    256
-#define BLOCK_OVERHEAD 16        /* of malloc, for a block */
-#define TRIM_ABOVE     (1 << 20) /* peak bytes of a scope whose memory is worth returning to the system */
+#define BLOCK_OVERHEAD 16        /* bytes that malloc itself needs per block */
+#define TRIM_ABOVE     (1 << 20) /* a scope with a higher peak returns its freed memory to the system */
 
-struct block {
-    void *at; /* NULL: free */
-    size_t bytes;
+/* A slot of the hash table: one block that was allocated in the scope. */
+struct bounded_block {
+    void *at;     /* NULL: the slot is unused */
+    size_t bytes; /* bytes charged for the block, with BLOCK_OVERHEAD */
 };
 
+/* An open scope. It lives on the stack of bounded_run. */
 struct scope {
     struct bounded *b;
-    jmp_buf end;
-    int failure; /* what ended the scope early */
-    struct block *slots;
-    size_t n_slots, n_used; /* n_slots is a power of two; at most half are used */
-    uint64_t bytes;         /* in use */
+    jmp_buf end; /* where an early end jumps to */
+    int failure; /* the negative errno of an early end */
+    struct bounded_block *slots;
+    size_t n_slots; /* a power of two */
+    size_t n_used;  /* at most half of n_slots */
+    uint64_t bytes; /* bytes charged now */
 };
 
-static _Thread_local struct scope *open_scope; /* NULL: none */
+static _Thread_local struct scope *open_scope; /* NULL: no scope is open on this thread */
 _Thread_local uint32_t bounded_polls_left = UINT32_MAX;
 
 static _Noreturn void end_early(struct scope *s, int failure)
@@ -54,7 +58,7 @@ static size_t slot_of(const struct scope *s, const void *p)
     return (size_t)(h >> 32) & (s->n_slots - 1);
 }
 
-/* The slot that has p, or the free one where it would be. */
+/* Returns the slot of block `p`, or the unused slot where `p` would go. */
 static size_t find_slot(const struct scope *s, const void *p)
 {
     size_t i = slot_of(s, p);
@@ -63,12 +67,12 @@ static size_t find_slot(const struct scope *s, const void *p)
     return i;
 }
 
-/* Twice as many slots. */
-static int grow(struct scope *s)
+/* Doubles the number of slots. */
+static int grow_table(struct scope *s)
 {
-    struct block *old = s->slots;
+    struct bounded_block *old = s->slots;
     size_t n_old = s->n_slots, n = n_old > 0 ? 2 * n_old : FIRST_SLOTS;
-    struct block *slots = calloc(n, sizeof *slots);
+    struct bounded_block *slots = calloc(n, sizeof *slots);
     if (slots == NULL)
         return -ENOMEM;
     s->slots = slots;
@@ -81,18 +85,19 @@ static int grow(struct scope *s)
     return 0;
 }
 
-/* Empties slot i and moves up the blocks behind it that were only there because it was taken. */
+/* Empties slot `i`. Blocks in the following slots that collided with it move up, so that
+ * find_slot still finds them. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
     for (size_t next = (i + 1) & mask; s->slots[next].at != NULL; next = (next + 1) & mask) {
         size_t home = slot_of(s, s->slots[next].at);
         if (((next - home) & mask) < ((next - i) & mask))
-            continue; /* its home lies behind the gap */
+            continue; /* find_slot starts after the gap, so this block must stay */
         s->slots[i] = s->slots[next];
         i = next;
     }
-    s->slots[i] = (struct block){0};
+    s->slots[i] = (struct bounded_block){0};
     s->n_used--;
 }
 
@@ -103,7 +108,7 @@ void bounded_charge(const void *old, size_t bytes)
     struct scope *s = open_scope;
     if (s == NULL)
         return;
-    if (2 * (s->n_used + 1) > s->n_slots && grow(s) < 0)
+    if (2 * (s->n_used + 1) > s->n_slots && grow_table(s) < 0)
         end_early(s, -ENOMEM);
     uint64_t limit = s->b->limit_bytes, before = old != NULL ? s->slots[find_slot(s, old)].bytes : 0;
     uint64_t after = s->bytes - before + bytes + BLOCK_OVERHEAD;
@@ -116,7 +121,7 @@ void bounded_remember(void *p, size_t bytes)
     struct scope *s = open_scope;
     if (s == NULL)
         return;
-    s->slots[find_slot(s, p)] = (struct block){p, bytes + BLOCK_OVERHEAD};
+    s->slots[find_slot(s, p)] = (struct bounded_block){p, bytes + BLOCK_OVERHEAD};
     s->n_used++;
     s->bytes += bytes + BLOCK_OVERHEAD;
     if (s->bytes > s->b->peak_bytes)
@@ -130,7 +135,7 @@ bool bounded_forget(void *p, size_t *ret_bytes)
         return false;
     size_t i = find_slot(s, p);
     if (s->slots[i].at == NULL)
-        return false; /* from outside the scope */
+        return false; /* the block was allocated outside the scope */
     *ret_bytes = s->slots[i].bytes - BLOCK_OVERHEAD;
     s->bytes -= s->slots[i].bytes;
     clear_slot(s, i);
@@ -169,15 +174,16 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* The heap keeps what was freed for later requests. After a large scope that would be memory that the process has and nobody
- * uses, on top of what it does next. */
+/* Returns freed memory to the system after a large scope. The heap would otherwise hold on to it for later
+ * requests, and the process would occupy memory that it may never need again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* The jump lands here and not in bounded_run, whose local variables would be indeterminate after it. */
+/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp is in a function of its own
+ * because longjmp makes changed local variables of the function that called setjmp indeterminate. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

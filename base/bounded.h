@@ -1,27 +1,29 @@
 /* Bounded work: a computation whose memory is limited and that can be stopped at any time.
  *
- * bounded_run calls a function. While that function runs, the scope of the call is open on its thread:
+ * bounded_run calls a function. While that function runs, a scope is open on its thread:
  *
- * - Everything that the thread gets from xmalloc, xcalloc, xrealloc, arenas and vectors is charged to the scope. A request
- *   that would pass the limit, or that the system cannot satisfy, ends the scope with -ENOMEM.
- * - Long loops call bounded_poll. Once in `poll_every` calls, bounded_poll calls the caller's `stop`. When `stop` returns
- *   true, the scope ends with -ECANCELED.
+ * - Everything that the thread gets from xmalloc, xcalloc, xrealloc, arenas and vectors is charged to the
+ *   scope. A request that would exceed the limit, or that the system cannot satisfy, ends the scope with
+ *   -ENOMEM.
+ * - Long loops call bounded_poll. Once in `poll_every` calls, bounded_poll calls the caller's `stop`. When
+ *   `stop` returns true, the scope ends with -ECANCELED.
  *
- * Ending a scope early frees all memory that the function has got inside the scope and returns from bounded_run by longjmp.
- * PostgreSQL ends queries in the same way (memory contexts and CHECK_FOR_INTERRUPTS). The alternative, an error code from
- * every function that allocates or loops, would touch each of the planner's stages and each of their callers.
+ * When a scope ends early, all memory that was allocated in it is freed and bounded_run returns, by longjmp.
+ * PostgreSQL ends queries in the same way (memory contexts and CHECK_FOR_INTERRUPTS). The alternative, an
+ * error code from every function that allocates or loops, would touch each of the planner's stages and each
+ * of their callers.
  *
  * A function that runs in a scope must keep to three rules:
  *
  * 1. It owns no resource but memory: no open file, no lock.
- * 2. It frees memory with xfree (vec_free, arena_destroy, strbuf_finish do so), never with free.
- * 3. It does not change an object from outside the scope so that the object refers to memory from inside, unless the caller
- *    of bounded_run resets the object after an early end.
+ * 2. It frees memory with xfree (vec_free, arena_destroy and strbuf_finish do so), never with free.
+ * 3. It does not store pointers to memory of the scope in objects from outside the scope, unless the caller
+ *    of bounded_run resets those objects after an early end.
  *
- * When the function returns by itself, whatever memory it still holds becomes ordinary memory of its caller.
+ * When the function returns by itself, the memory that it still holds becomes ordinary memory of its caller.
  *
- * Without an open scope bounded_poll does nothing and the allocation functions abort when there is no memory. Scopes do not
- * nest. Each thread has a scope of its own, so other threads are not affected.
+ * Without an open scope, bounded_poll does nothing and the allocation functions abort when there is no
+ * memory. Scopes do not nest. Each thread has its own scope, so a scope does not affect other threads.
  */
 #ifndef BASE_BOUNDED_H
 #define BASE_BOUNDED_H
@@ -30,38 +32,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The limits and the results of one scope. The caller of bounded_run fills in the first four fields;
+ * bounded_run fills in the others. */
 struct bounded {
-    uint64_t limit_bytes;    /* most bytes at any one time; 0: no limit */
-    bool (*stop)(void *ctx); /* true: end the scope; NULL: never. Called on the thread that works. */
-    void *ctx;
-    uint32_t poll_every; /* calls of bounded_poll from one question to the next; 0: BOUNDED_POLL_EVERY */
+    uint64_t limit_bytes; /* the most bytes that may be in use at the same time; 0: no limit */
+    /* Returns true to end the scope. It is called on the thread that works. NULL: the scope is never
+     * stopped. */
+    bool (*stop)(void *ctx);
+    void *ctx;           /* passed to `stop` */
+    uint32_t poll_every; /* calls of bounded_poll per call of `stop`; 0: BOUNDED_POLL_EVERY */
 
-    /* Set by bounded_run. */
-    uint64_t peak_bytes; /* most bytes that were in use at any one time */
-    uint64_t held_bytes; /* in use at the end: what the function leaves to its caller */
-    uint64_t asked;      /* how often `stop` was called */
-    bool ended_early;    /* by the limit or by `stop`; all memory of the scope was freed */
+    uint64_t peak_bytes; /* the most bytes that were in use at the same time */
+    uint64_t held_bytes; /* bytes in use when the function returned; its caller owns them now */
+    uint64_t asked;      /* calls of `stop` */
+    bool ended_early;    /* the limit or `stop` ended the scope, and all its memory was freed */
 };
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a scope. Returns what `work` returns, or -ENOMEM or -ECANCELED when the scope ended early. */
+/* Calls work(arg) in a scope. Returns the result of `work`; or -ENOMEM or -ECANCELED when the scope ended
+ * early. No other scope may be open on this thread. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
 /* ---- for code that may run in a scope ---- */
 
-extern _Thread_local uint32_t bounded_polls_left; /* until the next question */
+extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until `stop` is called */
 
+/* Calls `stop` of the open scope, if there is one, and ends the scope when `stop` returns true. */
 void bounded_ask(void);
 
-/* A step of a long loop. Call it at least once per few microseconds of work; it costs a decrement. */
+/* Marks one iteration of a long loop, so that the scope can be stopped there. Call it at least once every few
+ * microseconds of work. It costs one decrement. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)
         bounded_ask();
 }
 
-/* The same as n calls, for a loop whose steps are too short to be counted one by one. */
+/* Has the effect of n calls of bounded_poll. Use it after n iterations that are too short for a call each. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)
@@ -72,15 +80,19 @@ static inline void bounded_poll_steps(size_t n)
 
 /* ---- for the allocation functions of arena.c ---- */
 
-bool bounded_is_open(void); /* a scope is open on this thread */
-/* Before an allocation of `bytes`, in place of the block `old` where that is not NULL: ends the scope when the limit would be
- * passed. */
+/* Returns true when a scope is open on this thread. */
+bool bounded_is_open(void);
+/* Call this before an allocation of `bytes`. It ends the scope when the allocation would exceed the limit.
+ * `old` is the block that the allocation replaces (realloc), or NULL. */
 void bounded_charge(const void *old, size_t bytes);
-/* After it: the block p, of `bytes`, belongs to the scope. */
+/* Call this after an allocation. It records that the block `p` of `bytes` bytes belongs to the scope. */
 void bounded_remember(void *p, size_t bytes);
-/* Before p is freed or moved. False when p does not belong to the scope; *ret_bytes is only set when it does. */
+/* Call this before `p` is freed or reallocated. It removes `p` from the scope, stores the block's
+ * size in *ret_bytes and returns true. Returns false, without setting *ret_bytes, when `p` does not
+ * belong to the scope. */
 bool bounded_forget(void *p, size_t *ret_bytes);
-/* The system has no memory: ends the scope with -ENOMEM. Returns when no scope is open. */
+/* Call this when the system has no memory. It ends the open scope with -ENOMEM, and returns
+ * when none is open. */
 void bounded_no_memory(void);
 
 #endif

@@ -1,11 +1,11 @@
-/* Arithmetic on numbers that a user chose: overflow is reported, never wrapped. */
+/* Arithmetic on numbers that a user chose. An overflow is reported to the caller and never wraps around. */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* True on success; *ret is written only then. */
+/* Stores a + b in *ret and returns true. Returns false and leaves *ret alone when the sum overflows. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t r;
@@ -15,6 +15,7 @@ static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
+/* Stores a * b in *ret and returns true. Returns false and leaves *ret alone when the product overflows. */
 static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t r;
@@ -24,7 +25,8 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Rounded up to a multiple of `to`, a power of two. */
+/* Returns `v` rounded up to a multiple of `to`, which must be a power of two. This function does not check
+ * for overflow. */
 static inline uint64_t round_up(uint64_t v, uint64_t to)
 {
     return (v + to - 1) & ~(to - 1);

@@ -1,7 +1,7 @@
-/* Time through hooks: tests install their own clock and then own time; programs get the system's.
+/* Implements clock.h: each function calls the current hook. The hooks read the system's clock until
+ * a test replaces them.
  *
- * clock_set_hooks comes before threads start; the rest is for any thread. A hook that is NULL falls back to
- * the system, so that a test may replace only what it needs.
+ * clock_set_hooks must be called before other threads start. Any thread may call the other functions.
  */
 #include "base/clock.h"
 
@@ -15,7 +15,7 @@ static uint64_t read_clock(clockid_t id)
 {
     struct timespec t;
 
-    clock_gettime(id, &t); /* cannot fail for the two ids below */
+    clock_gettime(id, &t); /* cannot fail for CLOCK_MONOTONIC and CLOCK_REALTIME */
     return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
@@ -31,7 +31,7 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* To an absolute time: a signal in between neither shortens nor lengthens the sleep. */
+/* Sleeps until an absolute time, so that a signal in between neither shortens nor lengthens the sleep. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;
@@ -54,8 +54,8 @@ static const struct clock_hooks system_hooks = {
     .sleep_ns = system_sleep_ns,
 };
 
+/* The hooks in use. Only clock_set_hooks writes them. */
 static struct clock_hooks current = {
-    /* written by clock_set_hooks only */
     .monotonic_ns = system_monotonic_ns,
     .wall_ns = system_wall_ns,
     .sleep_ns = system_sleep_ns,

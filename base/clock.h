@@ -1,9 +1,12 @@
-/* Time comes through hooks, so that tests own it. Monotonic for intervals, wall for what a person reads. */
+/* The time, read through hooks so that a test can replace the clock. Programs measure intervals with the
+ * monotonic clock and show dates from the wall clock. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
 #include <stdint.h>
 
+/* The functions behind clock_now_ns, clock_wall_ns and clock_sleep_ns. Each gets `ctx`. A hook that is NULL
+ * falls back to the system's clock, so a test replaces only the hooks that it needs. */
 struct clock_hooks {
     uint64_t (*monotonic_ns)(void *ctx);
     uint64_t (*wall_ns)(void *ctx);
@@ -11,11 +14,11 @@ struct clock_hooks {
     void *ctx;
 };
 
-/* NULL restores the system's clock. Call before threads start. */
+/* Installs a copy of `hooks`; NULL restores the system's clock. Call this before other threads start. */
 void clock_set_hooks(const struct clock_hooks *hooks);
 
-uint64_t clock_now_ns(void);  /* monotonic */
-uint64_t clock_wall_ns(void); /* since 1970 */
+uint64_t clock_now_ns(void);  /* nanoseconds of the monotonic clock */
+uint64_t clock_wall_ns(void); /* nanoseconds since 1970 */
 void clock_sleep_ns(uint64_t ns);
 
 #endif

@@ -1,9 +1,11 @@
-/* CRC-32C with the processor's instruction where there is one, else with tables.
+/* Implements CRC-32C with the processor's instruction where there is one, and with tables elsewhere.
  *
- * Checkpoints are gigabytes, so speed matters: the SSE4.2 instruction takes 8 bytes at a time, and slicing by
- * eight (eight table lookups for 8 bytes) is the best portable form. One chain of the instruction is
- * faster than the disks behind it, so the three-way interleaving of other libraries is left out. Any
- * thread: the tables are built once, under pthread_once.
+ * Checkpoints have gigabytes, so speed matters. The SSE4.2 instruction processes 8 bytes at a time.
+ * Without it, slicing by eight (eight table lookups per 8 bytes) is the fastest portable method. Other
+ * libraries interleave three streams of the instruction; a single stream is already faster than the disks,
+ * so this code stays simple.
+ *
+ * Any thread may call these functions. pthread_once builds the tables on first use.
  */
 #include "base/crc32c.h"
 
@@ -13,7 +15,7 @@
 
 #define POLYNOMIAL 0x82F63B78u /* Castagnoli, bits reversed */
 
-static uint32_t table[8][256]; /* table[k][b]: the effect of byte b with k zero bytes after it */
+static uint32_t table[8][256]; /* table[k][b]: the checksum of byte b followed by k zero bytes */
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 static void build_table(void)
@@ -29,7 +31,7 @@ static void build_table(void)
             table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 0xFF];
 }
 
-/* memcpy: the data may begin at any address. */
+/* Loads 8 bytes in little-endian order. memcpy allows any alignment of `p`. */
 static uint64_t load_le64(const unsigned char *p)
 {
     uint64_t v;
@@ -46,7 +48,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t bytes)
     crc = ~crc;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t v = load_le64(p) ^ crc;
-        /* Written out, because gcc -O2 does not unroll it. */
+        /* The eight lookups are written out because gcc -O2 does not unroll a loop over them. */
         crc = table[7][v & 0xFF] ^ table[6][v >> 8 & 0xFF] ^ table[5][v >> 16 & 0xFF] ^
               table[4][v >> 24 & 0xFF] ^ table[3][v >> 32 & 0xFF] ^ table[2][v >> 40 & 0xFF] ^
               table[1][v >> 48 & 0xFF] ^ table[0][v >> 56];

@@ -1,4 +1,5 @@
-/* See curve.h. Points cover `stride` values each; `sum` holds the values of the point that is being collected. */
+/* Implements the loss curve of curve.h. Values are summed in `sum` until there are `stride` of them; their
+ * mean then becomes a point. A curve belongs to one thread at a time. */
 #include "base/curve.h"
 
 #include <inttypes.h>
@@ -9,7 +10,8 @@ static uint32_t stride_of(const struct curve *c)
     return c->stride > 0 ? c->stride : 1;
 }
 
-/* The run goes on from an earlier step: what came after it did not happen. */
+/* Drops the points from `step` on, because the run resumed from an earlier checkpoint
+ * and repeats these steps. */
 static void drop_from(struct curve *c, uint64_t step)
 {
     while (c->n > 0 && c->points[c->n - 1].step >= step)
@@ -18,6 +20,7 @@ static void drop_from(struct curve *c, uint64_t step)
     c->sum = 0;
 }
 
+/* Merges each pair of neighbouring points into one point and doubles the stride. */
 static void halve(struct curve *c)
 {
     for (uint32_t i = 0; i < CURVE_POINTS / 2; i++)
@@ -32,7 +35,7 @@ void curve_add(struct curve *c, uint64_t step, double value)
     if (step <= c->step)
         drop_from(c, step);
     c->step = step;
-    if (!(fabs(value) <= CURVE_MOST)) /* NaN too */
+    if (!(fabs(value) <= CURVE_MOST)) /* true for NaN too */
         return;
     c->sum += value;
     if (++c->pending < stride_of(c))

@@ -1,5 +1,8 @@
-/* A loss curve in bounded space: at most CURVE_POINTS points, each the mean over `stride` consecutive values. When it is
- * full, neighbours are merged and the stride doubles. Exact and deterministic for the values that were added. */
+/* A loss curve of bounded size: at most CURVE_POINTS points, each the mean of `stride` consecutive values.
+ *
+ * When all points are used, each pair of neighbours is merged into one point and the stride doubles. A curve
+ * depends only on the values that were added, so two runs with the same losses have the same curve.
+ */
 #ifndef BASE_CURVE_H
 #define BASE_CURVE_H
 
@@ -9,28 +12,33 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-#define CURVE_MOST   1e290 /* of a value: sums of as many as there are steps stay finite */
+#define CURVE_MOST   1e290 /* largest magnitude of a value: even a sum over all steps of a job stays finite */
 
 struct curve_point {
-    uint64_t step; /* of the last value in it */
-    double value;  /* mean */
+    uint64_t step; /* the step of the last value in this point */
+    double value;  /* the mean of the point's values */
 };
 
-struct curve { /* zero-initialized: empty */
+/* A curve that grows by curve_add. A zeroed struct is an empty curve. */
+struct curve {
     struct curve_point points[CURVE_POINTS];
-    uint32_t n;
-    uint32_t stride;  /* values per point; 0 is taken for 1 */
-    uint32_t pending; /* values in `sum`, fewer than stride */
-    uint64_t step;    /* of the last value added */
-    double sum;
+    uint32_t n;       /* points in use */
+    uint32_t stride;  /* values per point; 0 means 1 */
+    uint32_t pending; /* values in `sum` that are not part of a point yet; fewer than `stride` */
+    uint64_t step;    /* the step of the last value added */
+    double sum;       /* the sum of the pending values */
 };
 
-/* A value that is not finite, or beyond CURVE_MOST, is left out. Steps ascend; a step not beyond the last first drops the points from it on
- * (a run that resumed from an earlier checkpoint). */
+/* Adds the value of a step to the curve. Ignores a value that is not finite or exceeds CURVE_MOST in
+ * magnitude.
+ *
+ * Steps normally ascend. When a run resumes from an earlier checkpoint, a step comes again: curve_add then
+ * first drops all points from that step on. */
 void curve_add(struct curve *c, uint64_t step, double value);
-/* The points, and last the pending mean: [[step,value],...]. */
+/* Appends the points as JSON, [[step,value],...]. The mean of the pending values is the last point. */
 void curve_json(const struct curve *c, struct strbuf *b);
-/* Reads what curve_json wrote; whatever is not of that form is skipped. */
+/* Sets the curve to the points that curve_json wrote. Elements of another form are skipped.
+ * `points` may be NULL. */
 void curve_from_json(struct curve *c, const struct json *points);
 
 #endif

@@ -1,4 +1,5 @@
-/* See dirs.h. Any thread. */
+/* Implements dirs_make of dirs.h: it creates one component of the path after another and syncs each parent.
+ * Any thread may call it. */
 #include "base/dirs.h"
 
 #include <errno.h>
@@ -10,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Syncs the parent directory of `path`. Returns 0 without syncing when the parent may not
+ * be opened for reading. */
 static int sync_parent(const char *path)
 {
     char dir[PATH_MAX];

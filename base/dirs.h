@@ -1,4 +1,4 @@
-/* Directories on the way to a path, made durably: who finds one after a power loss finds it in its parent. */
+/* Creating directories so that they survive a power loss. */
 #ifndef BASE_DIRS_H
 #define BASE_DIRS_H
 
@@ -6,8 +6,12 @@
 
 #include "base/err.h"
 
-/* mkdir -p: `path` and its parents, each synced into its own parent (unless that may be written but not read). Those that
- * are there stay as they are. The error names the one that could not be made, and calls it `what` ("the output directory"). */
+/* Creates the directory `path` and its missing parents with `mode`, like mkdir -p. Existing directories stay
+ * as they are.
+ *
+ * Each new directory's entry is synced to disk in its parent; a parent that this process may not read is not
+ * synced. On failure the error names the directory that could not be created, and the message calls it
+ * `what`, for example "the output directory". */
 int dirs_make(const char *path, mode_t mode, const char *what, struct err *err);
 
 #endif

@@ -1,12 +1,12 @@
-/* Filling in struct err.
+/* Implements the functions that fill in struct err.
  *
- * Why fixed buffers and no allocation: the failure being reported may be that memory ran out. The text is
- * built in locals and copied last, so a caller may quote the old message in the new one
- * (`err_set(err, r, "while reading x: %s", err->msg)`).
+ * They use fixed buffers and allocate nothing, because the failure may be that memory ran out. The text is
+ * built in local variables and copied last, so a caller may quote the old message in the new one:
+ * `err_set(err, r, "while reading x: %s", err->msg)`.
  *
- * The message is for people and is scrubbed when it is set, because messages quote names and contents of
- * files. The path is kept as it is, because programs that read --json want to open that very file; err_text
- * scrubs it. Pure functions on the caller's struct; any thread.
+ * Messages quote names and contents of files, so err_setv scrubs the message. It does not scrub the path,
+ * because a program that reads --json output wants to open that very file. err_text scrubs the path. Any
+ * thread may call these functions.
  */
 #include "base/err.h"
 
@@ -18,17 +18,18 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* Longer than the field, so that utf8_scrub sees the overflow and marks the cut. */
-    char msg[sizeof err->msg + 8], place[sizeof err->path];
+    /* This buffer is longer than err->msg, so that utf8_scrub sees that the text is too long
+     * and marks the cut. */
+    char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);
     if (!err)
         return code;
     if (vsnprintf(msg, sizeof msg, fmt, ap) < 0)
         msg[0] = '\0';
-    utf8_copy(place, sizeof place, path ? path : "");
+    utf8_copy(where, sizeof where, path ? path : "");
     err->code = code;
-    strcpy(err->path, place);
+    strcpy(err->path, where);
     utf8_scrub(err->msg, sizeof err->msg, msg);
     return code;
 }

@@ -1,7 +1,9 @@
-/* What a person reads when something fails: a code, a sentence, and the place in the JSON or file.
+/* A failure that a person will read: a code, a sentence, and where in a JSON document or file system it
+ * happened.
  *
- * Functions return 0 or a negative errno. Those whose failure a person will read take a last argument
- * `struct err *err`, filled only on failure and never allocating. `err` may be NULL: nothing is recorded.
+ * Functions return 0 or a negative errno. A function whose failure is shown to a person takes `struct err
+ * *err` as its last argument. It fills in `err` on failure only, and allocates no memory for that. `err` may
+ * be NULL when the caller does not want the message.
  */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
@@ -9,19 +11,22 @@
 #include <stdarg.h>
 
 struct err {
-    int code;        /* negative errno, 0 when nothing failed */
-    char path[1024]; /* JSON path ("train.micro_batch") or file name, not scrubbed; empty: neither applies */
-    char msg[768];   /* what happened and what to do about it; safe to show, on one line */
+    int code; /* a negative errno; 0 when nothing failed */
+    /* A JSON path such as "train.micro_batch", or a file name; empty when neither applies. The path may
+     * contain control characters: err_text makes it safe to show. */
+    char path[1024];
+    char msg[768]; /* what happened and what to do about it, on one line and safe to show */
 };
 
-/* Each records the failure and returns `code`, so that a caller can write `return err_set(err, -EINVAL,
- * ...)`. */
+/* These functions record a failure in `err` and return `code`, so that a caller can write
+ * `return err_set(err, -EINVAL, ...)`. err_set leaves the path empty. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
-/* "path: msg", or "msg" without a path, safe to show and on one line; valid until err changes. Never NULL. */
+/* Writes "path: msg", or only "msg" when there is no path, to `buf` and returns the text. The text is on one
+ * line and safe to show. It never is NULL. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

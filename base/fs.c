@@ -1,7 +1,11 @@
-/* Files for the worker. What a checkpoint or a metrics file promises about crashes rests on the order of
- * calls in checkpoint.c and metrics.c; here are only the calls, with the flags that every one of them needs:
- * O_CLOEXEC, O_NOFOLLOW (the output directory may be shared; a link planted there must not lead anywhere),
- * and O_NONBLOCK for reading, so that a FIFO in place of a file is refused instead of waited for.
+/* Implements the file operations of fs.h.
+ *
+ * Every open uses the flags that a program on a shared file system needs. O_CLOEXEC keeps descriptors out of
+ * child processes. O_NOFOLLOW refuses a symbolic link that another user may have planted. O_NONBLOCK, for
+ * reading, makes opening a FIFO return at once, so that it can be refused.
+ *
+ * Only fs_replace is safe against crashes by itself. A caller that writes several files decides the order of
+ * its writes, syncs and renames, as the checkpoint code does.
  */
 #include "base/fs.h"
 
@@ -193,6 +197,7 @@ int fs_sync_dir(int dirfd, const char *name)
 
 static int remove_tree(int dirfd, const char *name, int depth);
 
+/* Removes everything in the directory `fd`, and closes `fd`. */
 static int remove_entries(int fd, int depth)
 {
     DIR *dir = fdopendir(fd);
@@ -209,7 +214,7 @@ static int remove_entries(int fd, int depth)
             r = remove_tree(fd, e->d_name, depth + 1);
     if (r == 0 && errno != 0)
         r = -errno;
-    closedir(dir); /* and fd */
+    closedir(dir); /* closes fd too */
     return r;
 }
 

@@ -1,8 +1,10 @@
-/* Tolerant lookups, see get.h. Strings come as they are: whoever shows them scrubs them. */
+/* Implements the tolerant JSON lookups of get.h. Strings are returned unchanged: code that shows a string to
+ * a person must scrub it. */
 #include "base/get.h"
 
 #include <stddef.h>
 
+/* Returns `node` if it has this type, else NULL. */
 static const struct json *of_type(const struct json *node, enum json_type type)
 {
     return node != NULL && json_type(node) == type ? node : NULL;

@@ -1,4 +1,7 @@
-/* Reading JSON that came from elsewhere without a schema: whatever is missing or of another type reads as nothing. */
+/* Tolerant lookups in JSON that came from another program. No schema is checked: a member that is missing,
+ * null or of another type reads as if it were absent. Code that must refuse bad input uses the json_take
+ * functions of json.h.
+ */
 #ifndef BASE_GET_H
 #define BASE_GET_H
 
@@ -7,18 +10,29 @@
 
 #include "base/json.h"
 
-/* Each takes NULL, and anything that is no object, for an object without members. */
-const struct json *get_node(const struct json *object, const char *key); /* NULL for null too */
+/* `object` may be NULL or a node that is not an object. Both read as an object without members. */
+
+/* Returns the member `key`, or NULL when it is absent or null. */
+const struct json *get_node(const struct json *object, const char *key);
+/* Returns the member `key` if it is an object, else NULL. */
 const struct json *get_object(const struct json *object, const char *key);
+/* Returns the member `key` if it is an array, else NULL. */
 const struct json *get_array(const struct json *object, const char *key);
-const char *get_text(const struct json *object, const char *key); /* "" when there is none */
+/* Returns the member `key` if it is a string, else "". The text is not scrubbed; it belongs to the
+ * document. */
+const char *get_text(const struct json *object, const char *key);
+/* These store the member `key` in *ret and return true if it is a number; get_count accepts only whole
+ * numbers from 0 to JSON_MAX_INTEGER. Otherwise they return false and leave *ret alone. */
 bool get_number(const struct json *object, const char *key, double *ret);
 bool get_count(const struct json *object, const char *key, uint64_t *ret);
+/* These return the member `key`, or `otherwise` where get_count or get_number would return false. */
 uint64_t get_count_or(const struct json *object, const char *key, uint64_t otherwise);
 double get_number_or(const struct json *object, const char *key, double otherwise);
-bool get_flag(const struct json *object, const char *key); /* false when there is none */
+/* Returns true when the member `key` is the JSON value true. */
+bool get_flag(const struct json *object, const char *key);
 
-/* The number at place i of an array such as [step, loss, accuracy]. */
+/* Stores the number at index `i` of `array` in *ret and returns true, for example the loss in [step, loss,
+ * accuracy]. Returns false when `array` is not an array, is too short, or has something else there. */
 bool get_number_at(const struct json *array, size_t i, double *ret);
 
 #endif

@@ -1,4 +1,14 @@
-/* A growable array of any type: `VEC(struct instr) v = {0}; vec_push(&v, x); v.at[i]; vec_free(&v)`. */
+/* A growable array of any type:
+ *
+ *     VEC(struct instr) v = {0};
+ *     vec_push(&v, x);           // appends x; v.n is the number of elements
+ *     use(v.at[0]);
+ *     vec_free(&v);
+ *
+ * The elements may move when the array grows, so a pointer to an element is valid only until the next
+ * vec_push. The memory comes from xrealloc (base/arena.h): running out of memory aborts, or ends the scope of
+ * bounded work.
+ */
 #ifndef BASE_VEC_H
 #define BASE_VEC_H
 
@@ -13,6 +23,7 @@
         size_t n, cap;                                                                                       \
     }
 
+/* Makes space for at least `want` elements in all. */
 #define vec_reserve(v, want)                                                                                 \
     ((v)->cap >= (want) ? (void)0                                                                            \
                         : (void)((v)->cap = (want) > 2 * (v)->cap ? (want) : 2 * (v)->cap,                   \
@@ -20,6 +31,7 @@
 
 #define vec_push(v, ...) (vec_reserve(v, (v)->n + 1), (v)->at[(v)->n++] = (__VA_ARGS__))
 
+/* Frees the elements and leaves an empty array that can be used again. */
 #define vec_free(v) (xfree((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 
 #endif
