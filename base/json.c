@@ -1,17 +1,18 @@
-/* The tree: parsing, looking at nodes, printing. The only file that knows cJSON.
+/* The JSON tree: parsing, access to nodes, printing. This is the only file that uses cJSON.
  *
- * `struct json` is a cJSON under another name, so no tree is copied. json_parse goes: blank out comments (in
- * a copy) -> json_scan, which refuses what is not JSON -> cJSON -> a walk that refuses duplicate keys and
- * numbers that no double can hold. cJSON keeps both of two equal keys and later shows the first, so a second
- * "lr" would be ignored in silence.
+ * `struct json` is a cJSON node under another name, so no tree is copied. Parsing has four steps. Comments
+ * are blanked out in a copy of the text. json_scan refuses text that is not JSON. cJSON builds the tree. A
+ * walk over the tree refuses duplicate keys and numbers that overflow a double. The walk is needed because
+ * cJSON accepts two equal keys and finds only the first: a second "lr" would be ignored silently.
  *
- * Printing is our own: cJSON prints 15 digits where it believes that they are near enough, which turns
- * 9007199254740991 into 9007199254740990 and 0.30000000000000004 into 0.3. Here what is printed reads back as
- * the same bits. (No program here sets LC_NUMERIC: the decimal point is a point.)
+ * Numbers are printed here and not by cJSON. cJSON prints 15 digits when it considers them close enough,
+ * which turns 9007199254740991 into 9007199254740990 and 0.30000000000000004 into 0.3. json_format_number
+ * prints numbers that read back as the same bits. No program sets LC_NUMERIC, so the decimal separator is
+ * always a point.
  *
- * A user sizes the tree, so cJSON allocates through base/mem, and running out of memory gives -ENOMEM. cJSON's hooks are
- * global to the process; they are set once, before the first document. A document belongs to one thread at a time; once
- * parsed, any number of threads may read it.
+ * The size of a tree depends on user input. So cJSON allocates through base/mem, and running out of memory
+ * returns -ENOMEM. cJSON's allocation hooks are global to the process; they are set once, before the first
+ * document is parsed. Any number of threads may read a parsed document.
  */
 #include "base/json.h"
 
@@ -41,22 +42,23 @@ static const struct json *out(const cJSON *item)
     return (const struct json *)item;
 }
 
-/* ------------------------------------------------------------------------- what the scanner cannot see */
+/* --------------------------------------------------------------- checks after the scan: keys, numbers */
 
-/* Where the walk is. A chain on the stack, turned into text only when something failed. */
-struct place {
-    const struct place *up; /* NULL at the root */
-    const char *key;        /* NULL in an array */
-    size_t index;
+/* The path from the root to the node that check_tree visits, as a linked list on the stack. format_tree_path
+ * turns it into text such as "model.layers[2]" when a check fails. */
+struct tree_path {
+    const struct tree_path *up; /* the parent's path; NULL at the root */
+    const char *key;            /* key in the parent object; NULL when the parent is an array */
+    size_t index;               /* index in the parent array */
 };
 
-static void place_path(const struct place *p, char *buf, size_t size)
+static void format_tree_path(const struct tree_path *p, char *buf, size_t size)
 {
     if (!p->up) {
         buf[0] = '\0';
         return;
     }
-    place_path(p->up, buf, size);
+    format_tree_path(p->up, buf, size);
     if (p->key)
         json_path_key(buf, size, buf, p->key);
     else
@@ -68,8 +70,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A key that occurs twice, or NULL. Sorting, not pairs: an object of 100,000 keys is one line for an
- * attacker. */
+/* Sorts the keys and returns one that occurs twice, or NULL. Comparing all pairs would be too slow: an
+ * attacker can send an object with 100,000 keys in one line. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -79,7 +81,8 @@ static const char *sort_and_find_twin(const char **keys, size_t n)
     return NULL;
 }
 
-static int check_keys(const cJSON *object, const struct place *place, const char *name, struct err *err)
+/* Refuses an object in which a key occurs twice. */
+static int check_keys(const cJSON *object, const struct tree_path *at, const char *name, struct err *err)
 {
     size_t n = (size_t)cJSON_GetArraySize(object), i = 0;
     const char *few[32], **keys = few, *twin;
@@ -97,25 +100,26 @@ static int check_keys(const cJSON *object, const struct place *place, const char
         free(keys);
     if (!twin)
         return 0;
-    place_path(&(struct place){.up = place, .key = twin}, path, sizeof path);
+    format_tree_path(&(struct tree_path){.up = at, .key = twin}, path, sizeof path);
     utf8_copy(shown, sizeof shown, twin);
     return err_set_at(err, -EINVAL, path, "duplicate key \"%s\" in %s; keep one of them", shown, name);
 }
 
-/* Recursion is bounded: the scanner let at most JSON_MAX_DEPTH levels through. */
-static int check_tree(const cJSON *node, const struct place *place, const char *name, struct err *err)
+/* Refuses duplicate keys and infinite numbers in `node` and below. The recursion is bounded, because the
+ * scanner accepts at most JSON_MAX_DEPTH levels. */
+static int check_tree(const cJSON *node, const struct tree_path *at, const char *name, struct err *err)
 {
-    struct place below = {.up = place};
+    struct tree_path below = {.up = at};
     char path[sizeof err->path];
     int r = 0;
 
     if (cJSON_IsNumber(node) && !isfinite(node->valuedouble)) {
-        place_path(place, path, sizeof path);
+        format_tree_path(at, path, sizeof path);
         return err_set_at(err, -EINVAL, path, "a number in %s is too large; at most 1.79e308 can be read",
                           name);
     }
     if (cJSON_IsObject(node))
-        r = check_keys(node, place, name, err);
+        r = check_keys(node, at, name, err);
     for (const cJSON *c = node->child; c && r == 0; c = c->next, below.index++) {
         below.key = c->string;
         r = check_tree(c, &below, name, err);
@@ -130,11 +134,11 @@ static void set_hooks(void)
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = mem_alloc, .free_fn = free});
 }
 
-/* `text` passed the scanner. */
+/* Builds and checks the tree of `text`, which json_scan has accepted. */
 static int build_tree(const char *text, size_t bytes, const char *name, struct json **ret, struct err *err)
 {
     static pthread_once_t hooks = PTHREAD_ONCE_INIT;
-    struct place root = {0};
+    struct tree_path root = {0};
     cJSON *tree;
     int r;
 
@@ -290,7 +294,7 @@ void json_format_number(double v, char *buf, size_t size)
         snprintf(buf, size, "%.0f", v);
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 always suffice */
+    for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back as the same double */
         snprintf(buf, size, "%.*g", digits, v);
         if (strtod(buf, NULL) == v)
             return;
@@ -358,7 +362,7 @@ char *json_print(const struct json *node)
 
 /* ----------------------------------------------------------------------------------------------- paths */
 
-/* `base` may be `buf`: a path grows in place. */
+/* Copies `base` to `buf`, unless they are the same buffer, and returns the length of the text in `buf`. */
 static size_t begin_path(char *buf, size_t size, const char *base)
 {
     if (buf != base)

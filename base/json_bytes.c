@@ -1,7 +1,8 @@
-/* Sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9".
+/* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9".
  *
- * Exact integer arithmetic, no floating point: "0.1GB" is 100000000 bytes and not a rounding of it, and a
- * size that is no whole number of bytes is refused, not rounded. Pure functions; any thread.
+ * The arithmetic is exact and uses integers only. "0.1GB" is exactly 100000000 bytes, and a size that
+ * is not a whole number of bytes is refused instead of rounded. The functions are pure, and any
+ * thread may call them.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
 #define MAX_BYTES JSON_MAX_INTEGER
 
-enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 }; /* 19 digits fit 64 bits, times 2^40 fits 128 */
+enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 }; /* 19 digits fit 64 bits; times 2^40 they fit 128 bits */
 
 static const struct {
     const char *name;
@@ -34,19 +35,19 @@ static const struct {
     {"kB", 1000},
 };
 
-/* mantissa * 10^exponent */
+/* The decimal number mantissa * 10^exponent, as it is read digit by digit. */
 struct decimal {
     uint64_t mantissa;
-    int digits; /* significant ones so far */
+    int digits; /* significant digits so far */
     int exponent;
 };
 
-static bool is_digit(char c)
+static bool is_decimal_digit(char c)
 {
     return isdigit((unsigned char)c);
 }
 
-/* False when there are more digits than a size can need. */
+/* Appends the digit `c` to the mantissa. Returns false when there are more than MAX_DIGITS digits. */
 static bool add_digit(struct decimal *d, char c)
 {
     if (d->mantissa > 0 || c != '0')
@@ -57,7 +58,8 @@ static bool add_digit(struct decimal *d, char c)
     return true;
 }
 
-/* "e9", "E+3", "e-2"; without digits after it the letter is no exponent, and the unit will be refused. */
+/* Reads an exponent such as "e9", "E+3" or "e-2", and returns the text after it. An "e" without digits is not
+ * an exponent; it is left in the text, where it will be refused as an unknown unit. */
 static const char *read_exponent(const char *s, struct decimal *d)
 {
     const char *p = s;
@@ -68,27 +70,28 @@ static const char *read_exponent(const char *s, struct decimal *d)
     p++;
     if (*p == '+' || *p == '-')
         sign = *p++ == '-' ? -1 : 1;
-    if (!is_digit(*p))
+    if (!is_decimal_digit(*p))
         return s;
-    for (; is_digit(*p); p++)
+    for (; is_decimal_digit(*p); p++)
         v = v * 10 + (*p - '0') > MAX_EXPONENT ? MAX_EXPONENT : v * 10 + (*p - '0');
     d->exponent += sign * v;
     return p;
 }
 
-/* What follows the number, or NULL when there is no number. */
+/* Reads a number at `s` into *d. Returns the text after the number, or NULL when `s` is not a number or has
+ * too many digits. */
 static const char *read_number(const char *s, struct decimal *d)
 {
-    if (!is_digit(*s))
+    if (!is_decimal_digit(*s))
         return NULL;
-    for (; is_digit(*s); s++)
+    for (; is_decimal_digit(*s); s++)
         if (!add_digit(d, *s))
             return NULL;
     if (*s == '.') {
         s++;
-        if (!is_digit(*s))
+        if (!is_decimal_digit(*s))
             return NULL;
-        for (; is_digit(*s); s++, d->exponent--)
+        for (; is_decimal_digit(*s); s++, d->exponent--)
             if (!add_digit(d, *s))
                 return NULL;
     }
@@ -106,7 +109,8 @@ static bool find_unit(const char *s, uint64_t *ret)
     return false;
 }
 
-/* -EDOM: no whole number. -ERANGE: over MAX_BYTES. Both loops are short: each turn changes v tenfold. */
+/* Stores d * unit in *ret. Returns -EDOM when the product is not a whole number and -ERANGE when it exceeds
+ * MAX_BYTES. Both loops are short even for a huge exponent, because each iteration changes `v` tenfold. */
 static int scale(const struct decimal *d, uint64_t unit, uint64_t *ret)
 {
     unsigned __int128 v = (unsigned __int128)d->mantissa * unit;

@@ -1,4 +1,4 @@
-/* What json_read.c needs of the tree beyond json.h. Private to base/json*.c. */
+/* Direct access to the values of JSON nodes, for json_read.c. Private to base/json*.c. */
 #ifndef BASE_JSON_PRIVATE_H
 #define BASE_JSON_PRIVATE_H
 
@@ -7,9 +7,9 @@
 
 #include "base/json.h"
 
-/* Each for a node of that type only. */
-const char *json_node_text(const struct json *node);
-double json_node_number(const struct json *node);
-bool json_node_true(const struct json *node);
+/* Each function returns the value of a node. The caller has checked the node's type: these check nothing. */
+const char *json_node_text(const struct json *node); /* JSON_STRING */
+double json_node_number(const struct json *node);    /* JSON_NUMBER */
+bool json_node_true(const struct json *node);        /* JSON_BOOL */
 
 #endif

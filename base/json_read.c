@@ -1,13 +1,15 @@
-/* Reading values and objects with messages that say where, what was found, and what to write instead.
+/* Reads values and objects. Messages say where the mistake is, what was found, and what to write instead.
  *
- * An object is read by naming the keys that may occur; whatever nobody named is an error at the end. So the
- * reader is the schema, and there is no second description of it to keep in step. Failures accumulate in the
- * object, first one wins: a reader is a straight list of json_take calls with one check.
+ * A reader of an object names the keys that may occur. A key that the reader did not name is an error at the
+ * end. So the reader is the schema, and no second description has to be kept in step with it. The object
+ * records the first failure and ignores later ones. A reader is therefore a plain list of json_take calls
+ * with one check at the end.
  *
- * One refinement: when a required key is missing, the object may hold a misspelling of it. "Unknown key" with
- * a "did you mean" helps more than "missing", but which keys are unknown shows only when all were named. So
- * the names are collected after a failure too, and json_obj_end words it. Pure functions on the caller's
- * structs.
+ * When a required key is missing, the object may contain a misspelling of it. Then "unknown key, did you mean
+ * ..." helps more than "missing". Which keys are unknown is clear only after the reader has named all keys.
+ * So json_take collects names after a failure too, and json_obj_end chooses the message.
+ *
+ * The functions change only the caller's structs.
  */
 #include <assert.h>
 #include <ctype.h>
@@ -23,7 +25,7 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* "a string \"abc\"", "the number 3.5", "true", "an array". */
+/* Describes a node for a message: a string "abc", the number 3.5, true, an array. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -49,7 +51,7 @@ static void describe(const struct json *node, char *buf, size_t size)
     }
 }
 
-/* Quotes around a number or a truth value are the usual slip. */
+/* Returns true when `text` looks like a number or a boolean that was put in quotes by mistake. */
 static bool quoted_by_mistake(const char *text, enum json_type wanted)
 {
     if (wanted == JSON_BOOL)
@@ -89,7 +91,8 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* 2^53 is not exact: 2^53 + 1 reads as the same double, and nobody could tell which of them was written. */
+/* Returns true when `v` is a whole number that was read exactly. 2^53 is excluded: 2^53 + 1 reads as the same
+ * double, so it is unknown which of the two the user wrote. */
 static bool is_exact(double v)
 {
     return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
@@ -99,7 +102,7 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    if (v > (double)JSON_MAX_INTEGER) /* the digits that were written may have been rounded */
+    if (v > (double)JSON_MAX_INTEGER) /* `v` may be a rounded form of the digits in the document */
         snprintf(text, sizeof text, "about %.4g", v);
     else
         json_format_number(v, text, sizeof text);
@@ -162,10 +165,11 @@ static bool same_letter(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Edits (insert, delete, replace, swap neighbours) between two words of up to MAX_WORD, any case alike. */
+/* Returns the number of edits (insert, delete, replace, or swap two neighbours) that turn word `a` into word
+ * `b`. The case of letters is ignored. Words have at most MAX_WORD characters. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    int rows[3][MAX_WORD + 1]; /* row i is rows[i % 3]: swaps look two rows back */
+    int rows[3][MAX_WORD + 1]; /* row i is rows[i % 3]; three are enough because a swap looks two rows back */
 
     for (int j = 0; j <= nb; j++)
         rows[0][j] = j;
@@ -183,7 +187,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Near: at most a third of the longer word was mistyped, one letter of a short word, never all of it. */
+/* Returns true when two words are close: at most a third of the longer word was mistyped, or one letter of a
+ * short word, but never the whole word. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -211,7 +216,7 @@ const char *json_did_you_mean(const char *word, const char *const *names, int n)
     return best;
 }
 
-/* "a", "b", "c" */
+/* Writes the names to `buf` as a list for a message: "a", "b", "c". */
 static void list_names(char *buf, size_t size, const char *const *names, int n)
 {
     size_t at = 0;
@@ -292,7 +297,7 @@ bool json_take(struct json_obj *o, const char *key, enum json_need need, const s
     return false;
 }
 
-/* json_take, and the path of what was taken. */
+/* Calls json_take, and stores the JSON path of the member in `path`. */
 static bool take_at(struct json_obj *o, const char *key, enum json_need need, const struct json **ret,
                     char *path)
 {
@@ -300,6 +305,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
+/* Records the result `r` of reading a value, and returns true for success. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;
@@ -393,8 +399,8 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
     return false;
 }
 
-/* The first key that nobody offered and that could be meant for one of `names`; any such key when names is
- * NULL. */
+/* Returns the first key of the object that the reader did not name, or NULL. When `names` is not NULL, only
+ * keys that look like a misspelling of one of the names are considered. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
@@ -424,7 +430,7 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        o->status = 0; /* the same failure in better words */
+        o->status = 0; /* replaces "missing" by a message about the misspelt key */
         return fail_unknown(o, key, o->missing);
     }
     key = find_unknown(o, NULL, 0);

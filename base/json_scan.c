@@ -1,14 +1,16 @@
-/* A validating scanner for JSON, by the grammar of RFC 8259.
+/* A validating scanner for JSON, after the grammar of RFC 8259.
  *
- * Why: cJSON takes what is not JSON (01, NaN-like words, raw control characters, broken UTF-8, lone
- * surrogates) and says nothing about where a document is wrong. So the text is checked here first, and cJSON
- * only ever sees documents that passed. Also refused are three things that JSON allows and that cJSON or a C
- * string cannot carry: \u0000, nesting over JSON_MAX_DEPTH, numbers over 63 characters (cJSON's buffer).
+ * cJSON accepts text that is not JSON (01, NaN-like words, raw control characters, broken UTF-8, lone
+ * surrogates), and it does not say where a document is wrong. So this scanner checks the text first, and
+ * cJSON sees only valid documents. The scanner also refuses three things that JSON allows but that cJSON or a
+ * C string cannot represent: \u0000, nesting deeper than JSON_MAX_DEPTH, and numbers of more than 63
+ * characters, the size of cJSON's buffer.
  *
- * The scanner also counts values and finds the source text of one member, for callers that ask (struct json_options).
+ * On request (struct json_options) the scanner counts values and finds the source text of one member.
  *
- * DESIGN: `expect` is what may come next, `open` the stack of open brackets: no recursion, so hostile nesting
- * costs nothing. Line and column are counted only when something failed. Pure functions; any thread.
+ * DESIGN: the scanner is a loop over tokens. `expect` says which token may come next, and `open` is the stack
+ * of open brackets. There is no recursion, so deep nesting in hostile input is cheap to refuse. Lines and
+ * columns are counted only after an error. The functions are pure, and any thread may call them.
  */
 #include "base/json_scan.h"
 
@@ -26,14 +28,15 @@ enum { MAX_NUMBER_CHARS = 63, END_OF_TEXT = -1 };
 
 enum expect {
     EXPECT_VALUE,
-    EXPECT_VALUE_OR_END, /* just after [ */
-    EXPECT_KEY,          /* just after , */
-    EXPECT_KEY_OR_END,   /* just after { */
+    EXPECT_VALUE_OR_END, /* right after [ */
+    EXPECT_KEY,          /* right after a comma in an object */
+    EXPECT_KEY_OR_END,   /* right after { */
     EXPECT_COLON,
     EXPECT_COMMA_OR_END,
     EXPECT_NOTHING, /* the document is complete */
 };
 
+/* The state of one scan. */
 struct scan {
     const unsigned char *text;
     size_t bytes, at;
@@ -41,16 +44,17 @@ struct scan {
     const struct json_options *options;
     struct err *err;
     enum expect expect;
-    char open[JSON_MAX_DEPTH]; /* '{' or '[' */
-    int depth;
-    size_t nodes; /* values that began */
-    bool wanted;  /* the member that is being read is options->find, of the outermost object */
-    size_t value; /* where its value begins */
+    char open[JSON_MAX_DEPTH]; /* the open brackets, '{' or '[' */
+    int depth;                 /* how many brackets are open */
+    size_t nodes;              /* values that have begun */
+    bool wanted;               /* the current member of the outermost object is options->find */
+    size_t value;              /* offset where the value of that member begins */
 };
 
 /* ------------------------------------------------------------------------------------------ messages */
 
-static void place(const struct scan *s, size_t at, char *path, size_t size)
+/* Writes the position of byte `at` to `path` as "name:line:column". */
+static void format_position(const struct scan *s, size_t at, char *path, size_t size)
 {
     char name[sizeof s->err->path - 48];
     size_t line = 1, column = 1;
@@ -59,7 +63,7 @@ static void place(const struct scan *s, size_t at, char *path, size_t size)
         if (s->text[i] == '\n') {
             line++;
             column = 1;
-        } else if ((s->text[i] & 0xC0) != 0x80) { /* characters, as editors count them */
+        } else if ((s->text[i] & 0xC0) != 0x80) { /* editors count characters, not bytes */
             column++;
         }
     }
@@ -73,7 +77,7 @@ fail_at(const struct scan *s, size_t at, const char *fmt, ...)
     char path[sizeof s->err->path];
     va_list ap;
 
-    place(s, at, path, sizeof path);
+    format_position(s, at, path, sizeof path);
     va_start(ap, fmt);
     err_setv(s->err, -EINVAL, path, fmt, ap);
     va_end(ap);
@@ -95,7 +99,7 @@ static bool is_letter(int c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* The word at the current place, for quoting in a message. */
+/* Copies the word at the current position to `buf`, for a message. */
 static void copy_word(const struct scan *s, char *buf, size_t size)
 {
     size_t n = 0;
@@ -114,7 +118,8 @@ static int fail_comment(const struct scan *s)
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
 
-/* `wanted` completes "expected ...". */
+/* Reports that the current character is not what the grammar allows. `wanted` completes
+ * the words "expected ...". */
 static int fail_unexpected(const struct scan *s, const char *wanted)
 {
     int c = peek(s);
@@ -164,7 +169,7 @@ static void skip_space(struct scan *s)
         s->at++;
 }
 
-/* Four hex digits at `at`, or -1. */
+/* Returns the value of the four hexadecimal digits at `at`, or -1 when they are something else. */
 static int hex4(const struct scan *s, size_t at)
 {
     int v = 0;
@@ -193,7 +198,7 @@ static bool is_low_surrogate(int v)
     return v >= 0xDC00 && v <= 0xDFFF;
 }
 
-/* At the backslash of \uXXXX. */
+/* Scans an escape \uXXXX, or a surrogate pair of two. The current character is the backslash. */
 static int scan_unicode_escape(struct scan *s)
 {
     size_t start = s->at;
@@ -216,7 +221,7 @@ static int scan_unicode_escape(struct scan *s)
     return 0;
 }
 
-/* At a backslash inside a string. */
+/* Scans an escape inside a string. The current character is the backslash. */
 static int scan_escape(struct scan *s)
 {
     int c = s->bytes - s->at > 1 ? s->text[s->at + 1] : END_OF_TEXT;
@@ -239,7 +244,7 @@ static int fail_control(const struct scan *s, int c)
     return fail_at(s, s->at, "control character in a string; write it as \\u%04x", (unsigned)c);
 }
 
-/* At the opening quote. */
+/* Scans a string. The current character is the opening quote. */
 static int scan_string(struct scan *s)
 {
     size_t start = s->at++;
@@ -266,7 +271,7 @@ static int scan_string(struct scan *s)
     return 0;
 }
 
-/* At least one digit. */
+/* Scans a sequence of digits. Returns false when there is none. */
 static bool scan_digits(struct scan *s)
 {
     size_t start = s->at;
@@ -323,6 +328,7 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
+/* Counts the value that begins here, and notes its position if it belongs to the member to find. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -332,7 +338,7 @@ static int begin_value(struct scan *s)
     s->nodes++;
     if (s->options->max_nodes == 0 || s->nodes <= s->options->max_nodes)
         return 0;
-    place(s, s->at, path, sizeof path);
+    format_position(s, s->at, path, sizeof path);
     return err_set_at(s->err, -E2BIG, path, "the document has more than %zu values; send a smaller one",
                       s->options->max_nodes);
 }
@@ -389,7 +395,8 @@ static int step_value(struct scan *s)
     return r;
 }
 
-/* Whether the key in [begin, end) is the one to find. Only a key that is written without escapes is recognized. */
+/* Returns true when the key in [begin, end) is options->find. A key that is written with
+ * escapes is not recognized. */
 static bool is_wanted(const struct scan *s, size_t begin, size_t end)
 {
     const char *find = s->options->find;
@@ -486,8 +493,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* A string that is not closed ends at its line: the scanner will refuse it there, so what follows does not
- * matter as long as it stays inside the text. */
+/* A string that is not closed is taken to end with its line. What happens after that does not matter, because
+ * the scanner will refuse the string. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

@@ -1,4 +1,5 @@
-/* The strict half of json_parse: grammar, UTF-8, depth, number of values. Private to base/json*.c. */
+/* The strict first pass of json_parse: it checks the grammar, UTF-8, the nesting depth and the number of
+ * values before cJSON sees the text. Private to base/json*.c. */
 #ifndef BASE_JSON_SCAN_H
 #define BASE_JSON_SCAN_H
 
@@ -7,13 +8,16 @@
 
 #include "base/json.h"
 
-/* 0 when `text` is one JSON document that cJSON can represent and that keeps the limits of `options`. Otherwise -EINVAL,
- * or -E2BIG for too many values, with "name:line:column" as path. The caller has already blanked out comments;
- * options->comments only words the advice for what is left of them. */
+/* Returns 0 when `text` is one JSON document that cJSON can represent and that respects the limits of
+ * `options`. Otherwise returns -EINVAL, or -E2BIG for too many values, with "name:line:column" as the path of
+ * the error.
+ *
+ * The caller has already blanked out comments. options->comments only chooses the advice for a stray '/'. */
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
               struct err *err);
 
-/* Overwrites // comments with spaces, so that positions in messages stay true. */
+/* Overwrites // comments with spaces. The text keeps its length, so lines and columns
+ * in messages stay correct. */
 void json_blank_comments(char *text, size_t bytes);
 
 #endif
