@@ -1,12 +1,14 @@
-/* One line per event on stderr.
+/* Implements the log of log.h.
  *
- * Why one write(2) per line and no stdio: lines of several threads and processes that share the descriptor do
- * not mix (a line is shorter than PIPE_BUF), nothing is lost in a buffer when the process is killed, and it
- * works when memory ran out. A line that cannot be written is dropped: there is nowhere left to say so, and a
- * daemon must not stop because a terminal went away. errno survives, so a caller may log before it looks at
- * it.
+ * Each line is one write(2), without stdio. This has three advantages. Lines of threads and processes that
+ * share the descriptor do not mix, because a line is shorter than PIPE_BUF. Nothing is lost in a buffer when
+ * the process is killed. And logging works when memory ran out.
  *
- * log_init comes before threads start; log_msg is for any thread.
+ * A line that cannot be written is dropped, because there is nowhere to report that, and a daemon
+ * must not stop because a terminal went away. errno is preserved, so a caller may log first and
+ * look at errno afterwards.
+ *
+ * log_init must be called before other threads start. Any thread may call log_msg.
  */
 #include "base/log.h"
 
@@ -20,8 +22,9 @@
 
 enum { LINE_BYTES = 2048 };
 
-static enum log_level max = LOG_INFO; /* both: written by log_init only */
-static int priorities;
+/* The settings. Only log_init writes them. */
+static enum log_level max = LOG_INFO;
+static int priorities; /* nonzero: each line begins with "<N>" */
 
 void log_init(enum log_level max_level, int prefix_priority)
 {
@@ -57,7 +60,7 @@ void log_msg(enum log_level level, const char *fmt, ...)
         n = (size_t)snprintf(line, sizeof line, "<%d>", (int)level);
     utf8_scrub(line + n, sizeof line - n, text);
     n += strlen(line + n);
-    line[n++] = '\n'; /* in place of the NUL */
+    line[n++] = '\n'; /* replaces the NUL */
     write_line(line, n);
     errno = saved_errno;
 }

@@ -1,14 +1,18 @@
-/* One line per event on stderr, with the syslog priority in front (`<6>`) where systemd reads it.
+/* The log: one line per event on standard error. Under systemd each line begins with its syslog priority, as
+ * in "<6>started".
  *
- * Libraries do not log above debug; programs log once, at the top of the call chain. Any thread may call.
+ * Libraries log nothing above debug level. A program logs a failure once, at the top of the call chain. Any
+ * thread may log.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 
-/* `prefix_priority`: write "<N>" before each line (under systemd: when JOURNAL_STREAM is set). */
+/* Sets the most verbose level that is still written. `prefix_priority` is nonzero to write "<N>" before each
+ * line, which programs do when systemd has set JOURNAL_STREAM. Call this before other threads start. */
 void log_init(enum log_level max_level, int prefix_priority);
+/* Writes one line at `level`. Line breaks at the end of the text are dropped; errno is unchanged. */
 void log_msg(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...)   log_msg(LOG_ERROR, __VA_ARGS__)

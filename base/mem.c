@@ -1,5 +1,6 @@
-/* See mem.h. The counter is one atomic, because a request is served by the loop's thread and by the pool in turn.
- * A production program never calls mem_fail_nth; it pays one relaxed load per allocation.
+/* Implements the allocations of mem.h. The counter for mem_fail_nth is atomic, because the loop thread and
+ * the threads of the pool serve the same request. Outside tests nobody calls mem_fail_nth, and the counter
+ * costs one relaxed load per allocation.
  */
 #include "base/mem.h"
 
@@ -7,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Atomic uint64_t
-    until_failure; /* allocations left up to and including the one that fails; 0: none fails */
+/* Allocations left, up to and including the one that fails. 0: no allocation fails on purpose. */
+static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 
 void mem_fail_nth(uint64_t n)
@@ -22,6 +23,7 @@ bool mem_has_failed(void)
     return atomic_load(&has_failed);
 }
 
+/* Counts one allocation. Returns true when it is the one that mem_fail_nth selected. */
 static bool must_fail(void)
 {
     uint64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);

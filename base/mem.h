@@ -1,10 +1,13 @@
-/* Allocations that may fail, for whatever a user or a model sizes: lines, specs, answers, rows of the state.
+/* Allocations that may fail, for data whose size a user or a model decides: lines, specs, answers, database
+ * rows.
  *
- * Each function returns NULL when memory runs out, and the caller turns that into -ENOMEM. The result is freed with
- * free(). Small internal structures use xmalloc and its family (base/arena.h), which abort.
+ * Each function returns NULL when memory runs out, and the caller turns that into -ENOMEM. The result is
+ * freed with free(). Small internal structures use xmalloc and its family (base/arena.h), which abort
+ * instead.
  *
- * mem_fail_nth is for tests. It makes one of the coming allocations fail, so that a test can run a request with the
- * first allocation failing, then with the second, and so on until a run passes without a failure. Any thread.
+ * mem_fail_nth is for tests. It makes one future allocation fail. A test can run a request with the first
+ * allocation failing, then with the second, and so on until a run passes without a failure. Any thread may
+ * call these functions.
  */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
@@ -14,13 +17,14 @@
 #include <stdint.h>
 
 void *mem_alloc(size_t bytes);
-void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also when the product overflows */
-void *mem_realloc(void *p, size_t bytes);    /* on failure `p` is unchanged */
+void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also when count * size overflows */
+void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 
-/* The nth allocation from now on fails, once; 1 is the next one, 0 cancels. Counts the allocations of all threads. */
+/* Makes the nth allocation from now fail, once. 1 means the next allocation, and 0 cancels the request.
+ * Allocations of all threads are counted. */
 void mem_fail_nth(uint64_t n);
-/* Whether the allocation that mem_fail_nth asked for has been reached and has failed. */
+/* Returns true once the allocation that mem_fail_nth selected has failed. */
 bool mem_has_failed(void);
 
 #endif

@@ -1,9 +1,10 @@
-/* Writing text for people.
+/* Implements the printing functions of print.h.
  *
- * Each call is one write(2) where the descriptor takes it at once, so lines of several processes that share a
- * terminal do not mix. Nothing is buffered: nothing is lost when the process is killed, and there is no order
- * to keep with the buffers of stdio. Any thread may call; the status line is one for the process, and its
- * callers are on one thread.
+ * Each call makes one write(2), unless the descriptor accepts only a part at a time. So lines of processes
+ * that share a terminal do not mix. Nothing is buffered: no text is lost when the process is killed, and text
+ * cannot overtake other text that waits in a buffer of stdio.
+ *
+ * Any thread may call print_text, print_bytes and print_error. The status line belongs to one thread.
  */
 #include "base/print.h"
 
@@ -18,7 +19,7 @@
 
 #define CLEAR_LINE "\r\033[K"
 
-static bool status_open; /* the cursor is behind a status; the status line's thread only */
+static bool status_open; /* the cursor is at the end of a status; used only by the status line's thread */
 
 int print_bytes(int fd, const void *bytes, size_t n)
 {

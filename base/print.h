@@ -1,27 +1,34 @@
-/* What programs print for people, and the only way to standard output and standard error besides base/log.
+/* Printing text for people. Programs write to standard output and standard error only through this file and
+ * base/log.
  *
- * A file name, a key of a job file or a line of a log can hold escape sequences and bidirectional controls.
- * Everything here passes through strbuf_add_textn, so no such character reaches a terminal, whoever forgot to
- * scrub it. `tools/check-includes` keeps printf and its relatives out of the programs. Any thread may call.
+ * A file name, a key of a job file or a line of a log can contain escape sequences and bidirectional
+ * controls. All text here passes through strbuf_add_textn, which shows such characters as escapes. So none of
+ * them reaches a terminal, even where a caller forgot to scrub a name. `tools/check-includes` keeps printf
+ * and its relatives out of the programs. Any thread may call print_text, print_bytes and print_error.
  */
 #ifndef BASE_PRINT_H
 #define BASE_PRINT_H
 
 #include <stddef.h>
 
-/* Text of whole or part lines, or JSON. Unsafe characters are shown as escapes; newlines and tabs stay, and
- * colours stay on a terminal. 0, or -errno of the write that failed. */
+/* Prints `n` bytes of text or JSON to `fd`. Unsafe characters are shown as escapes. Newlines and tabs
+ * are printed, and so are colour sequences when `fd` is a terminal. Returns 0, or the negative errno
+ * of a failed write. */
 int print_text(int fd, const char *text, size_t n);
 
-/* Bytes as they are: a file or generated text that somebody asked for, and frames whose text was scrubbed. */
+/* Writes `n` bytes to `fd` without any change. Use it for a file that the user asked for, or for text that is
+ * scrubbed already. Returns 0, or the negative errno of a failed write. */
 int print_bytes(int fd, const void *bytes, size_t n);
 
-/* Text on standard error. A failure to write is ignored: there is nowhere left to report it. */
+/* Prints text to standard error. A failed write is ignored, because there is nowhere to report it. */
 void print_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* A line of progress on standard error. On a terminal it replaces the line of the cursor and leaves the
- * cursor at its end; print_status_end then begins a new line, or clears the line, before other text.
- * Elsewhere each status is a line of its own, and print_status_end does nothing. */
+/* Shows a line of progress on standard error. On a terminal it overwrites the current line, and the cursor
+ * stays at the end of that line. Before other text, call print_status_end: PRINT_KEEP begins a new line,
+ * PRINT_CLEAR erases the status. When standard error is not a terminal, each status is a line of its own and
+ * print_status_end does nothing.
+ *
+ * There is one status line per process. Only one thread may use it. */
 void print_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 enum print_end { PRINT_KEEP, PRINT_CLEAR };
 void print_status_end(enum print_end end);

@@ -1,22 +1,24 @@
-/* The keyed permutation of samples, and the small sequential generator; Philox itself is in the header.
+/* The permutation that shuffles samples, and the small sequential generator. Philox itself is in rng.h.
  *
  * rng_permute is a Feistel network with Philox as its round function. A Feistel network is a bijection of its
- * domain whatever the round function is, so nothing has to be stored and any position can be asked for alone:
- * resuming at step N costs the same as step 0. The domain is the least power of four that holds n (two halves
- * of equal width); a value outside 0..n-1 is fed back until it lands inside. That ends, because the network
- * is a permutation and the walk began inside, and takes fewer than four turns on average, because the domain
+ * domain for any round function. So no table is stored, and each position can be computed on its own:
+ * resuming at step N costs the same as starting at step 0.
+ *
+ * The network has two halves of equal width, so its domain is a power of four, the least one that holds n. A
+ * result outside 0..n-1 is fed into the network again until it is inside. This ends, because the network is a
+ * permutation and the first input was inside. It takes fewer than four passes on average, because the domain
  * is smaller than 4n.
  *
- * Pure functions; a struct rng belongs to one thread.
+ * The functions are pure, except that a struct rng counts its numbers and belongs to one thread.
  */
 #include "base/rng.h"
 
 #include <assert.h>
 
-/* Four make a pseudorandom permutation in theory; small domains look better with a few more. */
+/* In theory four rounds give a pseudorandom permutation. Two more improve the result for small domains. */
 enum { FEISTEL_ROUNDS = 6 };
 
-/* Bits of one half: the least h with 4^h >= n. */
+/* Returns the number of bits in each half: the least h with 4^h >= n. */
 static int half_bits(uint64_t n)
 {
     int bits = n > 1 ? 64 - __builtin_clzll(n - 1) : 0;
@@ -49,7 +51,8 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Recomputes the block for each of its four words: the state stays two numbers, tests are not that hot. */
+/* Recomputes the block for each of its four words. This keeps the state at two numbers, and
+ * speed does not matter. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

@@ -1,5 +1,5 @@
-/* Counter-based random numbers (Philox4x32-10): a value is a pure function of its key and counter, so any
- * step of any job can be recomputed in any order, on any device, by any number of threads.
+/* Counter-based random numbers (Philox4x32-10). A random number is a pure function of a key and a counter. So
+ * any step of a job can be recomputed in any order, on any device, and by any number of threads.
  *
  * Dropout numbers the elements of a row. Four consecutive elements (a quad) share one block of random
  * numbers:
@@ -10,12 +10,12 @@
  *     counter word 3   step
  *     key              seed; the high 32 bits of the quad's number are added to its high half
  *
- * The other counter words have no room for the high bits of the quad's number. A job has one seed, so two
- * different (quad, row, purpose, layer, step) of a job never share both key and counter: no two elements
- * repeat each other's numbers by construction. Other purposes lay out the words where they draw their
- * numbers.
+ * The four counter words are full, so the high bits of the quad's number go into the key. A job has one seed.
+ * Therefore two different (quad, row, purpose, layer, step) of a job never have the same key and counter, and
+ * no element repeats the random numbers of another. Other purposes define the counter words where they draw
+ * their numbers.
  *
- * Pure functions; any thread.
+ * All functions are pure, except those of struct rng. Any thread may call them.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
@@ -23,17 +23,19 @@
 #include <stdint.h>
 
 #ifndef RNG_INLINE
-#define RNG_INLINE static inline /* kernels/cuda/ compiles the same code for devices */
+#define RNG_INLINE static inline /* kernels/cuda/ defines it to compile the same code for devices */
 #endif
 
+/* What random numbers are drawn for. The purpose is part of the counter, so two purposes never share numbers.
+ * The values must not change: they decide the bits of every training result. */
 enum rng_purpose {
-    RNG_INIT,
-    RNG_DROPOUT,
-    RNG_SHUFFLE,
-    RNG_DATA,
-    RNG_TEST,
-    RNG_SAMPLE,
-    RNG_SCORES,
+    RNG_INIT,    /* initial weights */
+    RNG_DROPOUT, /* dropout of activations */
+    RNG_SHUFFLE, /* order of the samples in an epoch */
+    RNG_DATA,    /* synthetic data */
+    RNG_TEST,    /* struct rng */
+    RNG_SAMPLE,  /* tokens that `tutti sample` generates */
+    RNG_SCORES,  /* dropout of attention scores */
     RNG_PURPOSE_COUNT
 };
 
@@ -41,6 +43,7 @@ struct rng_block {
     uint32_t v[4];
 };
 
+/* Returns the four random words for the key `seed` and the counter (c0, c1, c2, c3). */
 RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -57,39 +60,44 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
+/* Returns counter word 2 for a purpose and a layer. `layer` must be below 2^24. */
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* The key for a quad of elements. Rows of fewer than 2^34 elements have the seed itself. */
+/* Returns the key for a quad of elements. For rows of fewer than 2^34 elements it is the seed itself. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
 }
 
-/* The random numbers of elements 4 * quad to 4 * quad + 3 of a row. */
+/* Returns the random numbers of the elements 4 * quad to 4 * quad + 3 of a row. */
 RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
                                      uint32_t step)
 {
     return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }
 
-/* Uniform in [0, 1) with 24 bits: exact in float. */
+/* Maps random bits to a float, uniform in [0, 1). It uses 24 bits, all of which a float represents
+ * exactly. */
 RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
-/* The position of sample `i` of `n` in epoch `epoch`: a keyed permutation of 0..n-1, O(1) per call
- * (a Feistel network over the next power of four, walked until it lands below n). n >= 1, i < n. */
+/* Returns the sample to read at position `i` of epoch `epoch`, in a shuffled order of `n` samples. For a
+ * fixed seed and epoch this is a permutation of 0..n-1, computed in constant time without a table. Needs n >=
+ * 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
-/* A small sequential generator for tests and delays. */
+/* A small sequential generator for tests and random delays. It belongs to one thread. */
 struct rng {
-    uint64_t seed, at;
+    uint64_t seed;
+    uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-uint32_t rng_below(struct rng *r, uint32_t n); /* unbiased enough for tests: n well below 2^32 */
+/* Returns a number below `n`, n >= 1. It is slightly biased unless `n` is well below 2^32. */
+uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

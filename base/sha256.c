@@ -1,5 +1,5 @@
-/* SHA-256, straight from FIPS 180-4. The names K, W, a to h are the standard's. Speed does not matter: the daemon hashes
- * some tens of bytes for each worker. */
+/* Implements SHA-256 as FIPS 180-4 describes it, with the standard's names K, W and a to h. Speed does not
+ * matter here: the daemon hashes some tens of bytes per worker. */
 #include "base/sha256.h"
 
 #include <stdio.h>
@@ -28,6 +28,7 @@ static uint32_t load(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+/* Updates the hash with one block of 64 bytes. */
 static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
 {
     uint32_t W[64], s[8];
@@ -38,7 +39,7 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         uint32_t s1 = rotr(W[t - 2], 17) ^ rotr(W[t - 2], 19) ^ W[t - 2] >> 10;
         W[t] = W[t - 16] + s0 + W[t - 7] + s1;
     }
-    memcpy(s, hash, sizeof s); /* a to h */
+    memcpy(s, hash, sizeof s); /* s[0] to s[7] are the standard's a to h */
     for (int t = 0; t < 64; t++) {
         uint32_t sum1 = rotr(s[4], 6) ^ rotr(s[4], 11) ^ rotr(s[4], 25);
         uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
@@ -53,7 +54,8 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         hash[i] += s[i];
 }
 
-/* The rest of the data, a one bit, zeros, and the length in bits fill the last one or two blocks. */
+/* Updates the hash with the last one or two blocks: the rest of the data, a one bit, zeros, and
+ * the length in bits. */
 static void add_end(uint32_t hash[8], const uint8_t *rest, size_t bytes, uint64_t total_bytes)
 {
     uint8_t last[2 * BLOCK_BYTES] = {0};

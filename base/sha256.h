@@ -1,5 +1,8 @@
-/* SHA-256 (FIPS 180-4) of a block of memory. For secrets that are to be recognised and not stored; checkpoints and the
- * state use crc32c.h, which is faster and finds accidents. Any thread. */
+/* SHA-256 (FIPS 180-4) of a block of memory. Any thread may call these functions.
+ *
+ * The daemon stores the hash of a secret instead of the secret and compares hashes. Checkpoints and the state
+ * use the CRC of crc32c.h, which is faster but protects only against accidental damage.
+ */
 #ifndef BASE_SHA256_H
 #define BASE_SHA256_H
 
@@ -9,8 +12,9 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
+/* Stores the hash of `bytes` bytes at `data` in `ret`. */
 void sha256(const void *data, size_t bytes, uint8_t ret[SHA256_BYTES]);
-/* The same as lower-case hexadecimal digits, NUL-terminated. */
+/* Stores the hash of `bytes` bytes at `data` in `ret` as lower-case hexadecimal digits, NUL-terminated. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 
 #endif

@@ -1,6 +1,8 @@
-/* Merge sort, bottom up: short runs are sorted by insertion, then runs are merged in pairs, from the array into the scratch
- * memory and back. Two runs that are in order already, as in input that is nearly sorted, are copied without a comparison of
- * each element. Any thread.
+/* Implements sort_array as a bottom-up merge sort.
+ *
+ * Short runs are sorted by insertion. Then runs are merged in pairs, from the array into the scratch memory
+ * and back. Two runs that are already in order are copied after a single comparison, so nearly sorted input
+ * is fast. Any thread may call sort_array.
  */
 #include "base/sort.h"
 
@@ -10,14 +12,14 @@
 #include "base/arena.h"
 #include "base/bounded.h"
 
-#define RUN 8 /* elements that are sorted by insertion */
+#define RUN 8 /* elements of a run that is sorted by insertion */
 
 struct sorter {
-    size_t size; /* of an element */
+    size_t size; /* bytes of an element */
     int (*compare)(const void *a, const void *b);
 };
 
-/* Sorts the n elements at `a` with room for one element at `hole`. */
+/* Sorts the n elements at `a` by insertion. `hole` has space for one element. */
 static void insert_run(const struct sorter *s, unsigned char *a, size_t n, unsigned char *hole)
 {
     for (size_t i = 1; i < n; i++) {
@@ -49,7 +51,7 @@ static void merge(const struct sorter *s, const unsigned char *a, size_t n_left,
     memcpy(to + (mid - left), right, (size_t)(end - right));
 }
 
-/* All runs of `width` elements of `from`, in pairs. */
+/* Merges each pair of neighbouring runs of `width` elements of `from` into `to`. */
 static void merge_all(const struct sorter *s, const unsigned char *from, size_t n, size_t width,
                       unsigned char *to)
 {

@@ -1,15 +1,17 @@
-/* A stable merge sort in place of qsort, for arrays that may be large.
+/* A stable merge sort, used instead of qsort for arrays that may be large.
  *
- * Equal elements keep their order, so the result does not depend on the C library. The scratch memory, as large as the
- * array, and the time are those of the caller's scope of bounded work (bounded.h): the C library's qsort gets memory that
- * nobody counts, and cannot be left from a comparison.
+ * Equal elements keep their order, so the result does not depend on the C library. The sort also obeys a
+ * scope of bounded work (bounded.h): its scratch memory, as large as the array, is charged to the scope, and
+ * the scope can be stopped during the sort. The C library's qsort allocates memory that no scope counts, and
+ * leaving it by longjmp from a comparison is not allowed.
  */
 #ifndef BASE_SORT_H
 #define BASE_SORT_H
 
 #include <stddef.h>
 
-/* `compare` as for qsort. `base` may be NULL when n is 0. */
+/* Sorts the `n` elements of `size` bytes at `base`. `compare` works as for qsort. `base` may be NULL when n
+ * is 0. */
 void sort_array(void *base, size_t n, size_t size, int (*compare)(const void *a, const void *b));
 
 #endif

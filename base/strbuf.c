@@ -1,7 +1,7 @@
-/* A growing string. See strbuf.h for the three modes.
+/* Implements the growing string of strbuf.h.
  *
- * The capacity doubles, so that adding is O(1) on average. Every addition goes through `reserve`, which is the only
- * place that allocates and the only place that fails. A strbuf belongs to one thread at a time.
+ * The capacity doubles, so that appending a byte takes constant time on average. Every addition calls
+ * `reserve`, the only function that allocates and that can fail. A strbuf belongs to one thread at a time.
  */
 #include "base/strbuf.h"
 
@@ -16,10 +16,10 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-struct strbuf strbuf_fixed(char *room, size_t size)
+struct strbuf strbuf_fixed(char *buf, size_t size)
 {
-    room[0] = '\0';
-    return (struct strbuf){.at = room, .cap = size, .mode = STRBUF_FIXED};
+    buf[0] = '\0';
+    return (struct strbuf){.at = buf, .cap = size, .mode = STRBUF_FIXED};
 }
 
 int strbuf_status(const struct strbuf *b)
@@ -34,7 +34,9 @@ void strbuf_fail(struct strbuf *b)
     b->failed = true;
 }
 
-static bool grow(struct strbuf *b, size_t cap)
+/* Enlarges the memory to `cap` bytes. Returns false, and marks the strbuf as failed, when
+ * that is not possible. */
+static bool grow_buffer(struct strbuf *b, size_t cap)
 {
     char *at = b->mode == STRBUF_ABORTS  ? xrealloc(b->at, cap)
                : b->mode == STRBUF_FAILS ? mem_realloc(b->at, cap)
@@ -49,7 +51,8 @@ static bool grow(struct strbuf *b, size_t cap)
     return true;
 }
 
-/* Makes room for n more bytes and the NUL. False: there is none, and the strbuf has failed. */
+/* Makes space for n more bytes and the NUL. Returns false when there is no space; the strbuf has then
+ * failed. */
 static bool reserve(struct strbuf *b, size_t n)
 {
     size_t want, cap;
@@ -64,7 +67,7 @@ static bool reserve(struct strbuf *b, size_t n)
     cap = b->cap ? b->cap : 64;
     while (cap < want)
         cap *= 2;
-    return grow(b, cap);
+    return grow_buffer(b, cap);
 }
 
 void strbuf_addn(struct strbuf *b, const char *s, size_t n)
@@ -85,20 +88,21 @@ void strbuf_add(struct strbuf *b, const char *s)
 void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
 {
     va_list again;
-    size_t room;
+    size_t space;
     int n;
 
-    if (b->mode != STRBUF_FIXED && !reserve(b, 32)) /* most pieces are short: one pass */
+    if (b->mode != STRBUF_FIXED &&
+        !reserve(b, 32)) /* most texts are short and are then formatted only once */
         return;
     if (!reserve(b, 0))
         return;
     va_copy(again, ap);
-    room = b->cap - b->n;
-    n = vsnprintf(b->at + b->n, room, fmt, ap);
+    space = b->cap - b->n;
+    n = vsnprintf(b->at + b->n, space, fmt, ap);
     if (n < 0)
-        abort(); /* a conversion that cannot be printed: a programmer's error */
-    if ((size_t)n >= room) {
-        b->at[b->n] = '\0'; /* takes back the part that fitted, should there be no room for all of it */
+        abort(); /* the format is invalid: a programmer's error */
+    if ((size_t)n >= space) {
+        b->at[b->n] = '\0'; /* removes the part that fitted: the text is added completely or not at all */
         if (!reserve(b, (size_t)n)) {
             va_end(again);
             return;
@@ -118,8 +122,8 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* How many of the next bytes are printable ASCII and neither of the two in `but`. Most text is, and is copied at
- * once. */
+/* Returns how many bytes at `s` are printable ASCII and none of the two characters in `but`. Most text
+ * consists of such bytes, which the callers copy in one piece. */
 static size_t plain_bytes(const char *s, size_t n, const char but[2])
 {
     size_t i = 0;
@@ -131,9 +135,10 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 
 /* ------------------------------------------------------------------------------------------------ JSON */
 
+/* Appends the JSON escape of the character `c`. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    static const char letters[] = "btn?fr"; /* 8 to 13; 11 has no short form */
+    static const char letters[] = "btn?fr"; /* the short escapes of 8 to 13; 11 has none */
 
     if (c == '"' || c == '\\')
         strbuf_addn(b, (const char[]){'\\', (char)c}, 2);
@@ -145,7 +150,7 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Adds the next character and returns how many bytes it has. */
+/* Appends the character at `s`, escaped if necessary, and returns how many bytes of `s` it has. */
 static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
     size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
@@ -184,7 +189,7 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 
 /* ----------------------------------------------------------------------------------- text for people */
 
-/* The length of the colour sequence "ESC [ 1 ; 3 1 m" at `s`, or 0 where there is none. */
+/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m", or 0 when there is none. */
 static size_t ink_bytes(const char *s, size_t n)
 {
     size_t i = 2;
@@ -196,24 +201,25 @@ static size_t ink_bytes(const char *s, size_t n)
     return i < n && s[i] == 'm' ? i + 1 : 0;
 }
 
-static size_t kept_bytes(const char *s, size_t n, enum strbuf_keep keep)
+/* Returns how many bytes at `s` can be appended without an escape. */
+static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    size_t plain = plain_bytes(s, n, "\n\n"); /* no exceptions: newlines are not printable */
+    size_t plain = plain_bytes(s, n, "\n\n"); /* "\n" excludes nothing, because it is not printable */
 
-    if (plain > 0 || keep == STRBUF_ONE_LINE)
+    if (plain > 0 || style == STRBUF_ONE_LINE)
         return plain;
     if (*s == '\n' || *s == '\t')
         return 1;
-    return keep == STRBUF_INKED_LINES ? ink_bytes(s, n) : 0;
+    return style == STRBUF_INKED_LINES ? ink_bytes(s, n) : 0;
 }
 
-void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_keep keep)
+void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_style style)
 {
     char shown[UTF8_SHOWN_BYTES];
 
     strbuf_addn(b, "", 0);
     while (n > 0) {
-        size_t eaten = kept_bytes(s, n, keep);
+        size_t eaten = unescaped_bytes(s, n, style);
         if (eaten > 0) {
             strbuf_addn(b, s, eaten);
         } else {
@@ -240,7 +246,7 @@ void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)
         strbuf_addf(b, "%llu B", bytes);
         return;
     }
-    /* 1023.995 would be rounded to "1024.00": it belongs to the next unit. */
+    /* 1023.995 and more would be printed as "1024.00", so such a value is shown in the next unit. */
     while (v >= 1023.995 || u == 0) {
         v /= 1024;
         u++;

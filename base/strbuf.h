@@ -1,11 +1,12 @@
-/* A growing string. Zero-initialize it, or choose a mode; strbuf_finish frees it.
+/* A string that grows. It has one of three modes, which decide what happens when there is no space:
  *
- *     struct strbuf b = {0};                    // dumps and reports: aborts when memory runs out
- *     struct strbuf b = {.mode = STRBUF_FAILS}; // what a user sizes: remembers the failure; later additions do nothing
- *     char room[512];
- *     struct strbuf b = strbuf_fixed(room, sizeof room); // allocates nothing; fails when `room` is full
+ *     struct strbuf b = {0};                    // aborts when memory runs out; for dumps and reports
+ *     struct strbuf b = {.mode = STRBUF_FAILS}; // remembers the failure; for text that a user sizes
+ *     char buf[512];
+ *     struct strbuf b = strbuf_fixed(buf, sizeof buf); // allocates nothing; fails when `buf` is full
  *
- * A writer that was given a strbuf need not look at the mode. The owner asks strbuf_status before it uses the text.
+ * After a failure, further additions do nothing. A function that appends to a strbuf ignores the mode. The
+ * owner calls strbuf_status before it uses the text, and strbuf_finish to free it.
  */
 #ifndef BASE_STRBUF_H
 #define BASE_STRBUF_H
@@ -17,39 +18,49 @@
 enum strbuf_mode { STRBUF_ABORTS, STRBUF_FAILS, STRBUF_FIXED };
 
 struct strbuf {
-    char *at; /* always NUL-terminated once something was added; NULL before */
-    size_t n, cap;
+    char *at;   /* the text, NUL-terminated; NULL until something is added */
+    size_t n;   /* bytes of text, without the NUL */
+    size_t cap; /* bytes at `at` */
     enum strbuf_mode mode;
-    bool failed; /* an addition found no room; what was added before it is still there */
+    bool failed; /* an addition did not fit; the text before it is still there */
 };
 
-struct strbuf strbuf_fixed(char *room, size_t size);
-/* 0, or -ENOMEM when an addition found no room. */
+/* Returns an empty strbuf that writes to the `size` bytes at `buf`, size >= 1. */
+struct strbuf strbuf_fixed(char *buf, size_t size);
+/* Returns 0, or -ENOMEM when an addition did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* For a writer whose own memory ran out: aborts, or marks `b` as failed, as its mode says. */
+/* Reports that the caller ran out of memory while it produced text for `b`. Depending on the mode, this
+ * aborts or marks `b` as failed. */
 void strbuf_fail(struct strbuf *b);
 
+/* These append text to `b`: a string, `n` bytes, or formatted text. */
 void strbuf_add(struct strbuf *b, const char *s);
 void strbuf_addn(struct strbuf *b, const char *s, size_t n);
 void strbuf_addf(struct strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
-/* A JSON string literal with quotes. Every program prints JSON text through this function. Besides what JSON
- * requires it escapes the characters of utf8_is_unsafe, so that JSON on a terminal is harmless. A byte that is
- * not UTF-8 (a file name may hold one) and NUL become U+FFFD: the result is always valid JSON. */
+/* These append a string, or `n` bytes, as a JSON string literal with quotes. All programs write
+ * JSON strings with them.
+ *
+ * They escape more than JSON requires: every character for which utf8_is_unsafe is true, so that JSON is
+ * harmless on a terminal. NUL and bytes that are not UTF-8 (a file name may contain them) become U+FFFD. The
+ * result is always valid JSON. */
 void strbuf_add_json(struct strbuf *b, const char *s);
 void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 
-/* Foreign text for people, as utf8_show shows it: on one line. */
+/* Appends text from outside for people to read, on one line. Unsafe characters become escapes (utf8_show). */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* What strbuf_add_textn leaves as it is besides safe characters. */
-enum strbuf_keep {
-    STRBUF_ONE_LINE,    /* nothing */
+/* Which unsafe characters strbuf_add_textn appends as they are instead of escaping them. */
+enum strbuf_style {
+    STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */
-    STRBUF_INKED_LINES, /* newlines, tabs, and sequences that only set a colour */
+    STRBUF_INKED_LINES, /* newlines, tabs, and escape sequences that set a colour */
 };
-void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_keep keep);
-/* "1.50 GiB", "12 B": for people. */
+/* Appends `n` bytes of text from outside for people to read. Unsafe characters become escapes, except those
+ * that `style` allows. */
+void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_style style);
+/* Appends a number of bytes for people to read: "1.50 GiB", "12 B". */
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes);
+/* Frees the text and leaves an empty strbuf. `b` may be NULL. */
 void strbuf_finish(struct strbuf *b);
 
 #endif

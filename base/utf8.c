@@ -1,24 +1,25 @@
-/* Well-formed UTF-8 by the table of RFC 3629, and text made safe to show.
+/* Recognizes well-formed UTF-8 (the table of RFC 3629), and makes text safe to show.
  *
- * JSON must refuse bytes that are not UTF-8, and messages quote keys and file names that a stranger chose. A
- * terminal obeys escape sequences, a bidirectional override makes a line read as another line, and a log
- * reader believes line breaks. utf8_show is the only place that decides how such a character is shown; err,
- * log, strbuf_add_text and base/print are built on it. utf8_is_unsafe is the only list of such characters;
- * names refuse them and JSON output escapes them.
+ * Messages quote keys and file names that a stranger chose, and such text can do harm. A terminal obeys
+ * escape sequences. A bidirectional override makes a line look like another line. A line break can forge a
+ * line of a log. utf8_is_unsafe is the only list of such characters: names may not contain them, and JSON
+ * output escapes them. utf8_show is the only function that decides how such a character is shown; err, log,
+ * strbuf_add_text and base/print use it.
  *
- * Pure functions; any thread.
+ * The functions are pure, and any thread may call them.
  */
 #include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* Returns true when `c` is not the first byte of a character. */
 static bool continues(unsigned char c)
 {
     return (c & 0xC0) == 0x80;
 }
 
-/* The second byte carries the restrictions: no overlong forms, no surrogates, nothing over U+10FFFF. */
+/* Checks the second byte, which alone can make a character overlong, a surrogate, or larger than U+10FFFF. */
 static bool second_byte_fits(unsigned char first, unsigned char second)
 {
     switch (first) {
@@ -108,8 +109,8 @@ bool utf8_is_unsafe(uint32_t c)
     static const struct {
         uint32_t first, last;
     } ranges[] = {
-        {0x0000, 0x001F},   /* C0: among them ESC, BEL, backspace and line breaks */
-        {0x007F, 0x009F},   /* DEL and C1: among them CSI, a one-character form of ESC [ */
+        {0x0000, 0x001F},   /* C0, which contains ESC, BEL, backspace and line breaks */
+        {0x007F, 0x009F},   /* DEL and C1, which contains CSI, a one-character form of ESC [ */
         {0x00AD, 0x00AD},   /* soft hyphen */
         {0x061C, 0x061C},   /* Arabic letter mark */
         {0x180E, 0x180E},   /* Mongolian vowel separator, which is invisible */
@@ -119,7 +120,7 @@ bool utf8_is_unsafe(uint32_t c)
         {0x2060, 0x206F},   /* word joiner, invisible operators, directional isolates, deprecated controls */
         {0xFEFF, 0xFEFF},   /* byte order mark */
         {0xFFF9, 0xFFFB},   /* interlinear annotations */
-        {0xFFFE, 0xFFFF},   /* no characters; XML forbids them */
+        {0xFFFE, 0xFFFF},   /* not characters; XML forbids them */
         {0xE0000, 0xE007F}, /* tags, which are invisible */
     };
 
@@ -173,7 +174,8 @@ size_t utf8_show(const char *s, size_t n, char ret[UTF8_SHOWN_BYTES])
 void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
-    size_t left = strlen(src), n = 0, keep = 0; /* keep: the most that leaves room for the mark */
+    size_t left = strlen(src), n = 0;
+    size_t keep = 0; /* the longest output so far that still leaves space for the mark */
     char shown[UTF8_SHOWN_BYTES];
 
     if (size == 0)

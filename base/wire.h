@@ -1,11 +1,13 @@
-/* Messages as lines: what daemon, client and worker have in common of the protocol (docs/protocol.md).
+/* The part of the protocol that daemon, client and worker share (docs/protocol.md):
+ * lines and JSON-RPC messages.
  *
- * A `struct wire_in` collects bytes as they come and gives out whole lines. It holds at most one line's worth of
- * bytes, whatever the peer sends. A message is one line of JSON-RPC 2.0; wire_parse takes it apart.
+ * A `struct wire_in` collects bytes as they arrive and returns complete lines. It never holds more than one
+ * line of the maximum length, whatever the peer sends. Each line is one JSON-RPC 2.0 message, which
+ * wire_parse takes apart.
  *
  *     wire_in_init(&in, WIRE_LINE_MAX);
  *     loop: wire_in_space(&in, &p, &n); n = read(fd, p, n); wire_in_added(&in, n);
- *           while ((r = wire_in_line(&in, &line, &bytes)) > 0) ... ;   r < 0: a line is too long, hang up
+ *           while ((r = wire_in_line(&in, &line, &bytes)) > 0) ... ;   // r < 0: a line is too long, hang up
  *     wire_in_finish(&in);
  */
 #ifndef BASE_WIRE_H
@@ -20,48 +22,53 @@
 #include "base/strbuf.h"
 
 #define WIRE_PROTOCOL        1
-#define WIRE_LINE_MAX        (1u << 20) /* tutti.sock, the newline included */
-#define WIRE_WORKER_LINE_MAX (2u << 20) /* worker.sock */
+#define WIRE_LINE_MAX        (1u << 20) /* most bytes of a line on tutti.sock, with its newline */
+#define WIRE_WORKER_LINE_MAX (2u << 20) /* most bytes of a line on worker.sock, with its newline */
 
+/* The input of one connection: bytes that have arrived but were not yet returned as lines. */
 struct wire_in {
     char *at;
-    size_t begin, end, cap; /* bytes [begin, end) are not yet given out */
-    size_t scanned;         /* no newline in [begin, scanned) */
-    size_t max;             /* of a line, newline included */
+    size_t begin, end; /* the bytes [begin, end) at `at` were not yet returned */
+    size_t cap;        /* bytes allocated at `at` */
+    size_t scanned;    /* the bytes [begin, scanned) contain no newline */
+    size_t max;        /* most bytes of a line, with its newline */
 };
 
 void wire_in_init(struct wire_in *in, size_t max_line);
 void wire_in_finish(struct wire_in *in);
-/* Room for the next read: at least one byte. *ret_n is 0 when a line is too long or memory ran out (wire_in_line tells a
- * line that is too long before). */
+/* Stores in *ret and *ret_n where the next read may put bytes and how many. *ret_n is 0 when memory ran out,
+ * or when the current line is too long, which wire_in_line has already reported. */
 void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n);
+/* Records that `n` bytes were read to the address from wire_in_space. */
 void wire_in_added(struct wire_in *in, size_t n);
-/* 1: a line, without its newline, NUL-terminated, valid until the next call of any wire_in function; 0: none yet;
- * -EMSGSIZE: more than max bytes without a newline. */
+/* Stores the next complete line in *ret and returns 1. The line has a NUL in place of its newline. It is
+ * valid until the next call of any wire_in function. Returns 0 when no line is complete, and -EMSGSIZE when a
+ * line is too long. */
 int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
-/* Gives the caller the memory that holds the line of the last wire_in_line, so that the line stays valid until the caller
- * frees *ret. Bytes that came behind the line stay here. -ENOMEM: nothing has changed. */
+/* Call this right after wire_in_line. It gives the memory of the line to the caller, so that the line stays
+ * valid until the caller frees *ret. Bytes after the line stay in `in`. Returns -ENOMEM, and changes nothing,
+ * when memory ran out. */
 int wire_in_steal(struct wire_in *in, char **ret);
-/* Whether a line has begun and not ended. */
+/* Returns true when an incomplete line is waiting for its end. */
 bool wire_in_partial(const struct wire_in *in);
 
 enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 
-#define WIRE_NODES_MAX 100000 /* values in a line that a client sends to the daemon */
-#define WIRE_ID_MAX    1024   /* bytes of an id as it is written, quotes included */
+#define WIRE_NODES_MAX 100000 /* most JSON values in a line that a client sends to the daemon */
+#define WIRE_ID_MAX    1024   /* most bytes of an id as JSON text, with its quotes */
 
-/* One message, parsed. Nodes belong to `doc`.
+/* One parsed message. wire_parse fills it in and wire_msg_finish frees it. All nodes belong to `doc`.
  *
- * The id is kept as the sender wrote it, and an answer repeats these bytes. So an integer of any size comes back exactly,
- * and an answer needs no memory for it. */
+ * The id is stored as the text that the sender wrote, and an answer repeats that text. So an integer of any
+ * size comes back exactly, and answering needs no memory for the id. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;
-    const char *method;        /* requests and notifications */
+    const char *method;        /* of a request or notification */
     const struct json *params; /* an object, or NULL */
-    const struct json *result; /* WIRE_RESULT */
-    const struct json *error;  /* WIRE_ERROR: an object */
-    char id[WIRE_ID_MAX + 1];  /* a number or a string as JSON text; "" where there is none, or null */
+    const struct json *result; /* of a WIRE_RESULT */
+    const struct json *error;  /* of a WIRE_ERROR: an object */
+    char id[WIRE_ID_MAX + 1];  /* a number or a string as JSON text; "" when the id is absent or null */
 };
 
 enum wire_code {
@@ -73,33 +80,41 @@ enum wire_code {
     WIRE_FAILED = -32000,
 };
 
-/* `max_nodes`: the most JSON values in the line; 0: any number. On failure *ret_code is the JSON-RPC code, and ret->id is
- * set where the message had one, unless the line is not JSON. wire_msg_finish is due after a failure too. */
+/* Parses one line into *ret. `max_nodes` is the most JSON values that the line may have; 0: no limit. On
+ * failure *ret_code is the JSON-RPC error code, and ret->id is the message's id unless the line is not JSON.
+ * Call wire_msg_finish after a failure too. */
 int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
                enum wire_code *ret_code, struct err *err);
-void wire_msg_finish(struct wire_msg *m); /* takes a zeroed one */
-/* The id as a number; false when it is something else, or beyond JSON_MAX_INTEGER. */
+/* Frees the message. A zeroed message is allowed. */
+void wire_msg_finish(struct wire_msg *m);
+/* Stores the message's id in *ret and returns true. Returns false when the id is not a whole number
+ * from 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* What the other side said of a WIRE_ERROR: message, path, and the errno by name (-EIO when unknown). */
+/* Fills in *ret from a WIRE_ERROR: its message with its hint, its path, and its errno. Returns the code,
+ * which is -EIO when the other side sent an unknown errno. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
-/* Building. Begin, add the members of params or result as JSON text, end: which adds the newline.
+/* Building a message takes three steps. Begin it, append params or result as one JSON value, and end it;
+ * wire_end adds the newline:
  *     wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
 void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* The most bytes that wire_add_error writes without a hint: an id, path and message with every byte escaped, the rest. */
+/* The most bytes that wire_add_error appends when there is no hint: the id, a path and a message in which
+ * every byte is escaped, and the fixed text. */
 #define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
-/* A whole error line. `id` may be NULL or "" (null). The errno name, exit code and path come from err. */
+/* Appends a complete error line that answers request `id`; NULL or "" gives the id null. The errno name, the
+ * exit code, the path and the message come from `err`. `hint` may be NULL. */
 void wire_add_error(struct strbuf *b, const char *id, enum wire_code code, const struct err *err,
                     const char *hint);
-/* {"errno":...,"path":...,"message":...} */
+/* Appends `err` as the object {"errno":...,"path":...,"message":...}. */
 void wire_add_err_object(struct strbuf *b, const struct err *err);
 
-/* The exit code that the shell gets for a failure (docs/protocol.md). `code` is a negative errno. */
+/* Returns the exit code that a program gives to the shell for the negative errno `code`
+ * (docs/protocol.md). */
 int wire_exit_code(int code);
-/* "ENOENT" -> -ENOENT; 0 when unknown. */
+/* Returns the negative errno with this name: -ENOENT for "ENOENT". Returns 0 for an unknown name. */
 int wire_errno(const char *name);
 
 #endif
