@@ -112,7 +112,7 @@ static bool is_id(const char *text)
     return text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
 }
 
-static char *copy(const char *text)
+static char *copy_text(const char *text)
 {
     char *p = strdup(text);
     if (p == NULL)
@@ -126,7 +126,7 @@ int client_find_output(const struct client *c, const char *id_or_dir, char **ret
     struct wire_msg m = {0};
     uint64_t id;
     if (!is_id(id_or_dir)) {
-        *ret = copy(id_or_dir);
+        *ret = copy_text(id_or_dir);
         return CLIENT_DONE;
     }
     if (client_job_id(id_or_dir, &id, &err) < 0)
@@ -139,7 +139,7 @@ int client_find_output(const struct client *c, const char *id_or_dir, char **ret
         err_set(&err, -ENODATA, "job %s has no output directory yet", id_or_dir);
         exit = client_fail_as(c, CLIENT_FAILED, &err);
     } else {
-        *ret = copy(output);
+        *ret = copy_text(output);
     }
     wire_msg_finish(&m);
     return exit;

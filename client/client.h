@@ -25,7 +25,7 @@ struct client {
     bool json, quiet;
 };
 
-struct command {
+struct client_command {
     const char *name;
     const char *args;    /* for the usage line */
     const char *summary; /* one line */
@@ -36,14 +36,14 @@ struct command {
 };
 
 /* The table, alphabetized; ends with NULL. */
-extern const struct command *const commands[];
+extern const struct client_command *const commands[];
 
-extern const struct command cmd_backup, cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help, cmd_logs,
-    cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
+extern const struct client_command cmd_backup, cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help,
+    cmd_logs, cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
     cmd_watch;
 
 /* Help of one command, and the overview. Each returns an exit code. */
-int help_command(const struct command *command);
+int help_command(const struct client_command *command);
 int help_overview(void);
 /* An unknown name: suggests, or says "not yet". */
 int command_unknown(const struct client *c, const char *name);

@@ -18,14 +18,14 @@
 #include "base/get.h"
 #include "client/client.h"
 
-struct copy {
+struct backup_file {
     const char *path;
     char fresh[PATH_MAX];
     int fd;
     uint64_t number, bytes, offset;
 };
 
-static int write_all(struct copy *c, const char *data, size_t bytes, struct err *err)
+static int write_all(struct backup_file *c, const char *data, size_t bytes, struct err *err)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = write(c->fd, data + done, bytes - done);
@@ -38,7 +38,7 @@ static int write_all(struct copy *c, const char *data, size_t bytes, struct err 
     return 0;
 }
 
-static int begin(struct copy *c, struct tutti *t, struct err *err)
+static int begin(struct backup_file *c, struct tutti *t, struct err *err)
 {
     struct wire_msg m = {0};
     int r = tutti_call(t, "backup", "{}", &m, err);
@@ -50,7 +50,7 @@ static int begin(struct copy *c, struct tutti *t, struct err *err)
     return 0;
 }
 
-static int fetch_piece(struct copy *c, struct tutti *t, struct err *err)
+static int fetch_piece(struct backup_file *c, struct tutti *t, struct err *err)
 {
     struct strbuf params = {0};
     struct wire_msg m = {0};
@@ -86,7 +86,7 @@ static int sync_parent(const char *path, struct err *err)
 }
 
 /* Owner only: the state has the specs and the paths of all jobs. */
-static int open_fresh(struct copy *c, struct err *err)
+static int open_fresh(struct backup_file *c, struct err *err)
 {
     if (snprintf(c->fresh, sizeof c->fresh, "%s.%ld.new", c->path, (long)getpid()) >= (int)sizeof c->fresh)
         return err_set_at(err, -ENAMETOOLONG, c->path, "the name is too long");
@@ -94,7 +94,7 @@ static int open_fresh(struct copy *c, struct err *err)
     return c->fd < 0 ? err_set_at(err, -errno, c->fresh, "cannot make the file: %s", strerror(errno)) : 0;
 }
 
-static int fetch_all(struct copy *c, struct tutti *t, struct err *err)
+static int fetch_all(struct backup_file *c, struct tutti *t, struct err *err)
 {
     int r = open_fresh(c, err);
     if (r < 0)
@@ -110,7 +110,7 @@ static int fetch_all(struct copy *c, struct tutti *t, struct err *err)
     return r == 0 ? sync_parent(c->path, err) : r;
 }
 
-static int report(const struct client *c, const struct copy *copy)
+static int report(const struct client *c, const struct backup_file *copy)
 {
     struct strbuf b = {0};
     strbuf_add(&b, "");
@@ -126,11 +126,11 @@ static int report(const struct client *c, const struct copy *copy)
     return client_print_end(&b);
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_backup(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
-    struct copy copy = {.path = a->rest[0]};
+    struct backup_file copy = {.path = a->rest[0]};
     int exit = client_connect(c, &t);
     if (exit != CLIENT_DONE)
         return exit;
@@ -139,7 +139,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_backup = {
+const struct client_command cmd_backup = {
     .name = "backup",
     .args = "FILE",
     .summary = "copy the daemon's state (jobs, events) to a file while the daemon runs",
@@ -150,5 +150,5 @@ const struct command cmd_backup = {
                "--accept-older-state. Logs and outputs of jobs are not in it.\n",
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_backup,
 };

@@ -52,7 +52,7 @@ static int cancel(const struct client *c, struct tutti *t, uint64_t id, bool now
     return CLIENT_DONE;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_cancel(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
@@ -76,7 +76,7 @@ static int run(struct client *c, const struct args *a)
     return exit != CLIENT_DONE ? exit : printed;
 }
 
-const struct command cmd_cancel = {
+const struct client_command cmd_cancel = {
     .name = "cancel",
     .args = "ID... [--now]",
     .summary = "stop jobs, after a checkpoint",
@@ -84,5 +84,5 @@ const struct command cmd_cancel = {
     .opts = opts,
     .least = 1,
     .most = -1,
-    .run = run,
+    .run = run_cancel,
 };

@@ -6,17 +6,17 @@ static const struct opt opts[] = {
     {0},
 };
 
-static int run(struct client *c, const struct args *a)
+static int run_check(struct client *c, const struct args *a)
 {
     return worker_exec(c, "--check", a->rest[0], a, NULL);
 }
 
-const struct command cmd_check = {
+const struct client_command cmd_check = {
     .name = "check",
     .args = "JOB.json [options]",
     .summary = "check that a job is valid, that its files exist, and that it fits",
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_check,
 };

@@ -28,11 +28,12 @@ static const struct column real_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-static void add_bytes_cell(struct table *t, const struct style *s, const struct json *d, const char *key)
+static void add_device_bytes(struct show_table *t, const struct style *s, const struct json *d,
+                             const char *key)
 {
     struct strbuf text = {0};
     strbuf_add_bytes(&text, get_count_or(d, key, 0));
-    table_cell(t, s, INK_NONE, text.at);
+    show_table_cell(t, s, INK_NONE, text.at);
     strbuf_finish(&text);
 }
 
@@ -47,38 +48,38 @@ static bool is_ok(const struct json *d)
     return strcmp(state_of(d), "ok") == 0;
 }
 
-static void add_row(struct table *t, const struct style *s, const struct json *d, bool real)
+static void add_device_row(struct show_table *t, const struct style *s, const struct json *d, bool real)
 {
     char index[24], job[24] = "free";
     bool taken = get_node(d, "job") != NULL;
     snprintf(index, sizeof index, "%" PRIu64, get_count_or(d, "index", 0));
     if (taken)
         snprintf(job, sizeof job, "%" PRIu64, get_count_or(d, "job", 0));
-    table_cell(t, s, INK_NONE, index);
+    show_table_cell(t, s, INK_NONE, index);
     if (real) {
-        table_cell(t, s, INK_NONE, get_text(d, "name"));
-        table_cell(t, s, INK_NONE, get_text(d, "bus_id"));
+        show_table_cell(t, s, INK_NONE, get_text(d, "name"));
+        show_table_cell(t, s, INK_NONE, get_text(d, "bus_id"));
     }
-    add_bytes_cell(t, s, d, "memory_bytes");
+    add_device_bytes(t, s, d, "memory_bytes");
     if (real) {
-        add_bytes_cell(t, s, d, "free_bytes");
-        add_bytes_cell(t, s, d, "total_bytes");
-        table_cell(t, s, is_ok(d) ? INK_NONE : INK_RED, state_of(d));
+        add_device_bytes(t, s, d, "free_bytes");
+        add_device_bytes(t, s, d, "total_bytes");
+        show_table_cell(t, s, is_ok(d) ? INK_NONE : INK_RED, state_of(d));
     }
-    table_cell(t, s, taken ? INK_CYAN : INK_DIM, job);
+    show_table_cell(t, s, taken ? INK_CYAN : INK_DIM, job);
 }
 
 static void add_rows(struct strbuf *b, const struct style *s, const struct json *devices)
 {
     const struct json *first = json_array_first(devices);
     bool real = first != NULL && get_node(first, "total_bytes") != NULL;
-    struct table *t = real
-                          ? table_create(real_columns, sizeof real_columns / sizeof real_columns[0])
-                          : table_create(virtual_columns, sizeof virtual_columns / sizeof virtual_columns[0]);
+    struct show_table *t =
+        real ? show_table_create(real_columns, sizeof real_columns / sizeof real_columns[0])
+             : show_table_create(virtual_columns, sizeof virtual_columns / sizeof virtual_columns[0]);
     for (const struct json *d = first; d != NULL; d = json_array_next(d))
-        add_row(t, s, d, real);
-    table_print(t, s, b);
-    table_destroy(t);
+        add_device_row(t, s, d, real);
+    show_table_print(t, s, b);
+    show_table_destroy(t);
 }
 
 /* "device 1 is suspect since ...: 1 error in job 3: an illegal memory access was encountered" */
@@ -124,7 +125,7 @@ static void add_pause(struct strbuf *b, const struct style *s, const struct json
     strbuf_addf(b, "failed tries: %" PRIu64 ")\n", get_count_or(pause, "failures", 0));
 }
 
-static void add_page(struct strbuf *b, const struct json *machine)
+static void add_machine(struct strbuf *b, const struct json *machine)
 {
     struct style s = term_style(STDOUT_FILENO);
     const struct json *devices = get_array(machine, "devices");
@@ -150,7 +151,7 @@ static void add_page(struct strbuf *b, const struct json *machine)
     add_pause(b, &s, get_object(machine, "launch_pause"));
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_devices(struct client *c, const struct args *a)
 {
     struct wire_msg m = {0};
     struct strbuf b = {0};
@@ -163,15 +164,15 @@ static int run(struct client *c, const struct args *a)
         strbuf_addf(&b, "%s\n", text);
         free(text);
     } else {
-        add_page(&b, m.result);
+        add_machine(&b, m.result);
     }
     wire_msg_finish(&m);
     return client_print_end(&b);
 }
 
-const struct command cmd_devices = {
+const struct client_command cmd_devices = {
     .name = "devices",
     .args = "",
     .summary = "list the devices of the machine and the jobs that use them",
-    .run = run,
+    .run = run_devices,
 };

@@ -22,7 +22,7 @@ static int check_target(const struct args *a, struct err *err)
     return 0;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_export(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct spawn_args args = {0};
@@ -43,7 +43,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_export = {
+const struct client_command cmd_export = {
     .name = "export",
     .args = "ID|DIR --out FILE | --hf FOLDER [options]",
     .summary = "write the weights of a job to a file, or as a Hugging Face folder",
@@ -53,5 +53,5 @@ const struct command cmd_export = {
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_export,
 };

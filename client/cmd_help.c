@@ -19,7 +19,7 @@ int help_overview(void)
     return client_print_end(&b);
 }
 
-int help_command(const struct command *command)
+int help_command(const struct client_command *command)
 {
     struct strbuf b = {0};
     strbuf_addf(&b, "usage: tutti %s%s%s\n\n%s\n", command->name, command->args[0] != '\0' ? " " : "",
@@ -32,7 +32,7 @@ int help_command(const struct command *command)
     return client_print_end(&b);
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_help(struct client *c, const struct args *a)
 {
     if (a->n_rest == 0)
         return help_overview();
@@ -42,10 +42,10 @@ static int run(struct client *c, const struct args *a)
     return command_unknown(c, a->rest[0]);
 }
 
-const struct command cmd_help = {
+const struct client_command cmd_help = {
     .name = "help",
     .args = "[COMMAND]",
     .summary = "print this overview, or the help of a command",
     .most = 1,
-    .run = run,
+    .run = run_help,
 };

@@ -17,14 +17,14 @@ static const struct opt opts[] = {
     {0},
 };
 
-struct reader {
+struct log_reader {
     const struct client *c;
     uint64_t id, offset;
     bool follow, end;
 };
 
 /* *ret_bytes: how far this got. */
-static int read_chunk(struct reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
+static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
 {
     struct strbuf params = {0}, b = {0};
     struct wire_msg m = {0};
@@ -52,7 +52,7 @@ static int read_chunk(struct reader *r, struct tutti *t, uint64_t *ret_bytes, st
 }
 
 /* Without --follow it ends where the log ended when it was asked: a chunk that is not full is the last. */
-static int read_all(struct reader *r, struct tutti **t, struct err *err)
+static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {
         uint64_t bytes = 0;
@@ -69,11 +69,11 @@ static int read_all(struct reader *r, struct tutti **t, struct err *err)
     return 0;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_logs(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
-    struct reader r = {.c = c, .follow = opts_has(a, "follow")};
+    struct log_reader r = {.c = c, .follow = opts_has(a, "follow")};
     if (client_job_id(a->rest[0], &r.id, &err) < 0)
         return client_fail(c, &err);
     int exit = client_connect(c, &t);
@@ -83,12 +83,12 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_logs = {
+const struct client_command cmd_logs = {
     .name = "logs",
     .args = "ID [-f]",
     .summary = "print the log of a job",
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_logs,
 };

@@ -33,17 +33,17 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
-struct listing {
+struct job_listing {
     const struct client *c;
     bool all;
     bool older_daemon; /* does not know ended_after_ms */
     uint64_t now_ms, n;
-    struct table *table;
+    struct show_table *table;
     struct style style;
     struct strbuf text; /* ids or JSON */
 };
 
-static void add_progress(struct listing *l, const struct json *job)
+static void add_progress_cell(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
     uint64_t step, total = get_count_or(job, "total_steps", 0);
@@ -51,11 +51,11 @@ static void add_progress(struct listing *l, const struct json *job)
     if (get_count(job, "step", &step) && total > 0)
         strbuf_addf(&b, "%" PRIu64 "/%" PRIu64 " %3.0f%%", step, total,
                     floor(100 * fmin((double)step / (double)total, 1)));
-    table_cell(l->table, &l->style, INK_NONE, b.at);
+    show_table_cell(l->table, &l->style, INK_NONE, b.at);
     strbuf_finish(&b);
 }
 
-static void add_figure(struct listing *l, const struct json *job, const char *key,
+static void add_figure(struct job_listing *l, const struct json *job, const char *key,
                        void (*add)(struct strbuf *, double), const char *unit)
 {
     struct strbuf b = {0};
@@ -65,23 +65,23 @@ static void add_figure(struct listing *l, const struct json *job, const char *ke
         add(&b, v);
         strbuf_add(&b, unit);
     }
-    table_cell(l->table, &l->style, INK_NONE, b.at);
+    show_table_cell(l->table, &l->style, INK_NONE, b.at);
     strbuf_finish(&b);
 }
 
-static void add_elapsed(struct listing *l, const struct json *job)
+static void add_elapsed(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
     uint64_t from, to = get_count_or(job, "ended_ms", l->now_ms);
     strbuf_add(&b, "");
     if (get_count(job, "started_ms", &from) && to >= from)
         show_duration(&b, (double)(to - from) / 1000);
-    table_cell(l->table, &l->style, INK_NONE, b.at);
+    show_table_cell(l->table, &l->style, INK_NONE, b.at);
     strbuf_finish(&b);
 }
 
 /* How long it will take, why it waits, or why it failed. */
-static void add_note(struct listing *l, const struct json *job)
+static void add_note(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
     double eta;
@@ -90,27 +90,27 @@ static void add_note(struct listing *l, const struct json *job)
         strbuf_add(&b, get_text(job, "reason"));
     if (b.n == 0 && !follow_ended(job) && get_number(job, "eta_s", &eta))
         show_duration(&b, eta);
-    table_cell(l->table, &l->style, INK_NONE, b.at);
+    show_table_cell(l->table, &l->style, INK_NONE, b.at);
     strbuf_finish(&b);
 }
 
-static void add_row(struct listing *l, const struct json *job)
+static void add_job_row(struct job_listing *l, const struct json *job)
 {
     char id[24];
     const char *state = get_text(job, "state");
     snprintf(id, sizeof id, "%" PRIu64, get_count_or(job, "id", 0));
-    table_cell(l->table, &l->style, INK_NONE, id);
-    table_cell(l->table, &l->style, INK_BOLD, get_text(job, "name"));
-    table_cell(l->table, &l->style, INK_NONE, get_text(job, "user"));
-    table_cell(l->table, &l->style, show_state_ink(state), state);
-    add_progress(l, job);
+    show_table_cell(l->table, &l->style, INK_NONE, id);
+    show_table_cell(l->table, &l->style, INK_BOLD, get_text(job, "name"));
+    show_table_cell(l->table, &l->style, INK_NONE, get_text(job, "user"));
+    show_table_cell(l->table, &l->style, show_state_ink(state), state);
+    add_progress_cell(l, job);
     add_figure(l, job, "loss", show_loss, "");
     add_figure(l, job, "samples_per_s", show_count, "/s");
     add_elapsed(l, job);
     add_note(l, job);
 }
 
-static void add_job(struct listing *l, const struct json *job)
+static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
@@ -122,13 +122,13 @@ static void add_job(struct listing *l, const struct json *job)
     } else if (l->c->quiet) {
         strbuf_addf(&l->text, "%" PRIu64 "\n", get_count_or(job, "id", 0));
     } else {
-        add_row(l, job);
+        add_job_row(l, job);
     }
     l->n++;
 }
 
 /* One page. Sets *after for the next one; *more says whether there is one. */
-static int add_page(struct listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
+static int fetch_page(struct job_listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
 {
     struct strbuf params = {0};
     struct wire_msg m = {0};
@@ -142,7 +142,7 @@ static int add_page(struct listing *l, struct tutti *t, uint64_t *after, bool *m
     strbuf_finish(&params);
     if (r == -EINVAL && !l->older_daemon && strcmp(err->path, "ended_after_ms") == 0) {
         l->older_daemon = true;
-        return add_page(l, t, after, more, err);
+        return fetch_page(l, t, after, more, err);
     }
     if (r < 0)
         return r;
@@ -158,7 +158,7 @@ static int add_page(struct listing *l, struct tutti *t, uint64_t *after, bool *m
     return 0;
 }
 
-static int print(struct listing *l)
+static int print_jobs(struct job_listing *l)
 {
     if (l->c->json) {
         struct strbuf b = {0};
@@ -169,36 +169,36 @@ static int print(struct listing *l)
     if (!l->c->quiet && l->n == 0)
         strbuf_add(&l->text, "no jobs\n");
     else if (!l->c->quiet)
-        table_print(l->table, &l->style, &l->text);
+        show_table_print(l->table, &l->style, &l->text);
     return client_print_end(&l->text);
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_ls(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
-    struct listing l = {.c = c, .all = opts_has(a, "all"), .now_ms = clock_wall_ns() / 1000000};
+    struct job_listing l = {.c = c, .all = opts_has(a, "all"), .now_ms = clock_wall_ns() / 1000000};
     uint64_t after = 0;
     bool more = true;
     int r = 0, exit = client_connect(c, &t);
     if (exit != CLIENT_DONE)
         return exit;
     l.style = term_style(STDOUT_FILENO);
-    l.table = table_create(columns, sizeof columns / sizeof columns[0]);
+    l.table = show_table_create(columns, sizeof columns / sizeof columns[0]);
     while (r == 0 && more)
-        r = add_page(&l, t, &after, &more, &err);
-    exit = r < 0 ? client_fail(c, &err) : print(&l);
+        r = fetch_page(&l, t, &after, &more, &err);
+    exit = r < 0 ? client_fail(c, &err) : print_jobs(&l);
     strbuf_finish(&l.text);
-    table_destroy(l.table);
+    show_table_destroy(l.table);
     tutti_close(t);
     return exit;
 }
 
-const struct command cmd_ls = {
+const struct client_command cmd_ls = {
     .name = "ls",
     .args = "[-a]",
     .summary = "list the jobs that have not ended, and those that ended within the last day",
     .opts = opts,
     .most = 0,
-    .run = run,
+    .run = run_ls,
 };

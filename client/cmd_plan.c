@@ -49,7 +49,7 @@ static int run_rules(struct client *c, const struct args *a)
     return exit;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_plan(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct spawn_args more = {0};
@@ -77,7 +77,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_plan = {
+const struct client_command cmd_plan = {
     .name = "plan",
     .args = "JOB.json | --profile FILE --device-memory SIZE --batch N [options]",
     .summary = "print the plan of a job: which device computes what, bytes, memory, time",
@@ -85,5 +85,5 @@ const struct command cmd_plan = {
     .opts = opts,
     .least = 0,
     .most = 1,
-    .run = run,
+    .run = run_plan,
 };

@@ -9,7 +9,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-static int run(struct client *c, const struct args *a)
+static int run_profile(struct client *c, const struct args *a)
 {
     struct spawn_args more = {0};
     spawn_add_option(&more, "--force", opts_get(a, "force"));
@@ -21,12 +21,12 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_profile = {
+const struct client_command cmd_profile = {
     .name = "profile",
     .args = "JOB.json [options]",
     .summary = "measure the layers of a job on this machine, for the plans of later runs",
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_profile,
 };

@@ -9,7 +9,7 @@
 #include "base/get.h"
 #include "base/print.h"
 #include "client/follow.h"
-#include "client/spec.h"
+#include "client/job_file.h"
 #include "client/submit.h"
 #include "client/term.h"
 
@@ -17,7 +17,7 @@
 #define POLL_NS  20000000ull
 
 static const struct opt opts[] = {
-    SPEC_OPTS,
+    JOB_FILE_OPTS,
     {0},
 };
 
@@ -89,15 +89,15 @@ static int train(const struct client *c, struct private_daemon *d, const char *s
     return exit;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_run(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct private_daemon daemon;
     struct client own = *c;
     char *spec = NULL;
-    if (spec_read(a->rest[0], a, &spec, &err) < 0)
+    if (job_file_read(a->rest[0], a, &spec, &err) < 0)
         return client_fail_as(c, CLIENT_USAGE, &err);
-    int exit = spec_check(c, spec, a, NULL);
+    int exit = job_file_check(c, spec, a, NULL);
     if (exit == CLIENT_DONE) {
         term_catch_signals();
         if (private_start(opts_get(a, "backend"), opts_get(a, "machine"), &daemon, &err) < 0) {
@@ -112,7 +112,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_run = {
+const struct client_command cmd_run = {
     .name = "run",
     .args = "JOB.json [options]",
     .summary = "train a job in the foreground; needs no running daemon",
@@ -123,5 +123,5 @@ const struct command cmd_run = {
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_run,
 };

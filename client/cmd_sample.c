@@ -30,7 +30,7 @@ static void pass_options(const struct args *a, struct spawn_args *to)
     spawn_add_option(to, "--logits", opts_get(a, "logits"));
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_sample(struct client *c, const struct args *a)
 {
     struct spawn_args args = {0};
     char *dir = NULL;
@@ -44,7 +44,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_sample = {
+const struct client_command cmd_sample = {
     .name = "sample",
     .args = "ID|DIR [options]",
     .summary = "generate text with a trained gpt2 or llama model",
@@ -58,5 +58,5 @@ const struct command cmd_sample = {
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_sample,
 };

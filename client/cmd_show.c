@@ -22,7 +22,7 @@ static const struct opt opts[] = {
 /* ---- the trace ---- */
 
 /* Exact bytes for a file or a pipe; a terminal gets them scrubbed. */
-static int copy(int from, int to, const char *name, struct err *err)
+static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
     size_t have = 0; /* bytes of a character whose rest is yet to be read */
@@ -56,7 +56,7 @@ static int copy_trace(const struct json *job, const char *name, struct err *err)
     } else {
         to = standard ? STDOUT_FILENO : open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         r = to < 0 ? err_set_at(err, -EIO, name, "cannot be written: %s", strerror(errno))
-                   : copy(from, to, name, err);
+                   : copy_bytes(from, to, name, err);
         if (to >= 0 && !standard && close(to) < 0 && r == 0)
             r = err_set_at(err, -EIO, name, "cannot be written: %s", strerror(errno));
         close(from);
@@ -76,7 +76,7 @@ static int print_json(const struct json *node)
     return client_print_end(&b);
 }
 
-static int print(const struct client *c, const struct args *a, const struct json *job)
+static int print_page(const struct client *c, const struct args *a, const struct json *job)
 {
     struct err err = {0};
     struct strbuf b = {0};
@@ -92,7 +92,7 @@ static int print(const struct client *c, const struct args *a, const struct json
     return client_print_end(&b);
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_show(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct wire_msg job = {0};
@@ -101,17 +101,17 @@ static int run(struct client *c, const struct args *a)
         return client_fail(c, &err);
     int exit = client_ask(c, "show", client_id_params(id), &job);
     if (exit == CLIENT_DONE)
-        exit = print(c, a, job.result);
+        exit = print_page(c, a, job.result);
     wire_msg_finish(&job);
     return exit;
 }
 
-const struct command cmd_show = {
+const struct client_command cmd_show = {
     .name = "show",
     .args = "ID [options]",
     .summary = "show everything that is known about a job",
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_show,
 };

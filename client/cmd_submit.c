@@ -8,13 +8,13 @@
 
 #include "base/get.h"
 #include "client/follow.h"
+#include "client/job_file.h"
 #include "client/show.h"
-#include "client/spec.h"
 #include "client/submit.h"
 #include "client/term.h"
 
 static const struct opt opts[] = {
-    SPEC_OPTS,
+    JOB_FILE_OPTS,
     {"key", 0, "K", "submit at most once with this key (default: a random one)"},
     {"no-check", 0, NULL, "do not check files and memory first"},
     {"watch", 'w', NULL, "then watch it to its end; the exit code is the job's"},
@@ -42,7 +42,7 @@ static int check(const struct client *c, struct tutti *t, const char *spec, cons
     if (tutti_call(t, "devices", NULL, &m, &err) < 0 || check_backend(m.result, a, &err) < 0)
         exit = client_fail(c, &err);
     else if (!opts_has(a, "no-check"))
-        exit = spec_check(c, spec, a, m.result);
+        exit = job_file_check(c, spec, a, m.result);
     wire_msg_finish(&m);
     return exit;
 }
@@ -98,12 +98,12 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
     return exit;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_submit(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
     char *spec = NULL;
-    if (spec_read(a->rest[0], a, &spec, &err) < 0)
+    if (job_file_read(a->rest[0], a, &spec, &err) < 0)
         return client_fail_as(c, CLIENT_USAGE, &err);
     int exit = client_connect(c, &t);
     if (exit == CLIENT_DONE)
@@ -113,7 +113,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_submit = {
+const struct client_command cmd_submit = {
     .name = "submit",
     .args = "JOB.json [options]",
     .summary = "check a job and put it into the daemon's queue",
@@ -122,5 +122,5 @@ const struct command cmd_submit = {
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_submit,
 };

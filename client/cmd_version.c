@@ -1,7 +1,7 @@
 /* tutti version. */
 #include "client/client.h"
 
-static int run(struct client *c, const struct args *a)
+static int run_version(struct client *c, const struct args *a)
 {
     struct strbuf b = {0};
     (void)a;
@@ -12,9 +12,9 @@ static int run(struct client *c, const struct args *a)
     return client_print_end(&b);
 }
 
-const struct command cmd_version = {
+const struct client_command cmd_version = {
     .name = "version",
     .args = "",
     .summary = "print the version of this program",
-    .run = run,
+    .run = run_version,
 };

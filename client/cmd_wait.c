@@ -13,7 +13,7 @@
 #include "client/show.h"
 #include "client/term.h"
 
-struct waiter {
+struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
@@ -22,7 +22,7 @@ struct waiter {
 };
 
 /* Asks about one job that is not known to have ended. */
-static int look(struct waiter *w, int i, struct err *err)
+static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
     if (w->jobs[i].doc != NULL)
@@ -41,7 +41,7 @@ static int look(struct waiter *w, int i, struct err *err)
 
 /* Watches first, looks second: nothing ends unseen. Of one job only its events come, of several those of
  * all. */
-static int attach(struct waiter *w, struct err *err)
+static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
     int r = tutti_call(w->t, "watch", w->n == 1 ? client_id_params(w->ids[0]) : "{}", &m, err);
@@ -51,7 +51,7 @@ static int attach(struct waiter *w, struct err *err)
     return r;
 }
 
-static int on_event(struct waiter *w, const struct json *e, struct err *err)
+static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");
     uint64_t id = get_count_or(e, "job", 0);
@@ -64,9 +64,9 @@ static int on_event(struct waiter *w, const struct json *e, struct err *err)
     return r;
 }
 
-static int wait_for_all(struct waiter *w, struct err *err)
+static int wait_for_all(struct job_waiter *w, struct err *err)
 {
-    int r = attach(w, err);
+    int r = watch_jobs(w, err);
     while (w->left > 0) {
         struct wire_msg m = {0};
         if (r < 0 && (w->t == NULL || !tutti_lost(w->t)))
@@ -75,19 +75,19 @@ static int wait_for_all(struct waiter *w, struct err *err)
             print_error("tutti: the connection to the daemon is lost; trying again for a minute\n");
             r = follow_reconnect(w->c, NULL, &w->t, err);
             if (r == 0)
-                r = attach(w, err);
+                r = watch_jobs(w, err);
             continue;
         }
         r = tutti_next(w->t, -1, &m, err);
         if (r > 0) {
-            r = on_event(w, m.params, err);
+            r = on_job_event(w, m.params, err);
             wire_msg_finish(&m);
         }
     }
     return 0;
 }
 
-static int print(const struct waiter *w)
+static int print_outcomes(const struct job_waiter *w)
 {
     struct style s = term_style(STDOUT_FILENO);
     struct strbuf b = {0};
@@ -115,10 +115,10 @@ static int print(const struct waiter *w)
     return exit;
 }
 
-static int run(struct client *c, const struct args *a)
+static int run_wait(struct client *c, const struct args *a)
 {
     struct err err = {0};
-    struct waiter w = {.c = c, .n = a->n_rest, .left = a->n_rest};
+    struct job_waiter w = {.c = c, .n = a->n_rest, .left = a->n_rest};
     int exit = CLIENT_DONE;
     w.ids = xcalloc((size_t)w.n, sizeof *w.ids);
     w.jobs = xcalloc((size_t)w.n, sizeof *w.jobs);
@@ -128,7 +128,7 @@ static int run(struct client *c, const struct args *a)
     if (exit == CLIENT_DONE)
         exit = client_connect(c, &w.t);
     if (exit == CLIENT_DONE)
-        exit = wait_for_all(&w, &err) < 0 ? client_fail(c, &err) : print(&w);
+        exit = wait_for_all(&w, &err) < 0 ? client_fail(c, &err) : print_outcomes(&w);
     for (int i = 0; i < w.n; i++)
         wire_msg_finish(&w.jobs[i]);
     tutti_close(w.t);
@@ -137,11 +137,11 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_wait = {
+const struct client_command cmd_wait = {
     .name = "wait",
     .args = "ID...",
     .summary = "wait until jobs have ended; the exit code is the first that is not 0",
     .least = 1,
     .most = -1,
-    .run = run,
+    .run = run_wait,
 };

@@ -6,7 +6,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-static int run(struct client *c, const struct args *a)
+static int run_watch(struct client *c, const struct args *a)
 {
     struct err err = {0};
     struct tutti *t = NULL;
@@ -27,7 +27,7 @@ static int run(struct client *c, const struct args *a)
     return exit;
 }
 
-const struct command cmd_watch = {
+const struct client_command cmd_watch = {
     .name = "watch",
     .args = "ID [--since SEQ]",
     .summary = "show a job live until it ends; the exit code is the job's",
@@ -36,5 +36,5 @@ const struct command cmd_watch = {
     .opts = opts,
     .least = 1,
     .most = 1,
-    .run = run,
+    .run = run_watch,
 };

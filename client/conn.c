@@ -72,11 +72,11 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
-    size_t room;
-    wire_in_space(&t->in, &at, &room);
-    if (room == 0)
+    size_t space;
+    wire_in_space(&t->in, &at, &space);
+    if (space == 0)
         return t->in.cap < t->in.max ? lose(t, err, -ENOMEM, "out of memory for the daemon's answer") : 0;
-    ssize_t n = recv(t->fd, at, room, MSG_DONTWAIT);
+    ssize_t n = recv(t->fd, at, space, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n < 0)
@@ -165,7 +165,7 @@ static bool is_event(const struct wire_msg *m)
     return m->kind == WIRE_NOTIFICATION && strcmp(m->method, "event") == 0 && m->params != NULL;
 }
 
-static int keep_event(struct tutti *t, struct wire_msg *m, struct err *err)
+static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     if (!is_event(m)) { /* a notification of a later version: ignored, as the protocol says */
         wire_msg_finish(m);
@@ -335,7 +335,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     uint64_t id;
     if (m->kind == WIRE_NOTIFICATION ||
         m->kind == WIRE_REQUEST) /* a server sends no requests: dropped there */
-        return keep_event(t, m, err);
+        return queue_event(t, m, err);
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
     if (!wire_msg_id(m, &id) || id != t->last_id) { /* of a call that was given up */
@@ -358,7 +358,7 @@ static int last_words(struct tutti *t, int code, struct err *err)
     while (take_line(t, &m, NULL) > 0) {
         if (m.kind == WIRE_ERROR && m.id[0] == '\0')
             return connection_error(t, &m, err);
-        keep_event(t, &m, NULL);
+        queue_event(t, &m, NULL);
     }
     return code;
 }
@@ -415,7 +415,7 @@ int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err
         if (m.kind == WIRE_ERROR && m.id[0] == '\0')
             return connection_error(t, &m, err);
         if (m.kind == WIRE_NOTIFICATION)
-            r = keep_event(t, &m, err);
+            r = queue_event(t, &m, err);
         else
             wire_msg_finish(&m);
         if (r < 0)

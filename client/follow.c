@@ -87,7 +87,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-static int draw(struct follower *f, bool last)
+static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
     struct strbuf region = {0};
@@ -107,7 +107,7 @@ static int update_display(struct follower *f)
     uint64_t now = clock_now_ns();
     if (f->display != DISPLAY_LIVE || !f->dirty || now - f->drawn_ns < FRAME_NS)
         return 0;
-    return draw(f, false);
+    return draw_frame(f, false);
 }
 
 static void show_progress_line(struct follower *f)
@@ -140,7 +140,7 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
-static int attach(struct follower *f, bool since, struct err *err)
+static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
     struct strbuf params = {0};
@@ -227,12 +227,12 @@ static int reattach(struct follower *f, struct err *err)
     int r;
     say(f, "the connection to the daemon is lost; trying again for a minute", true);
     if (f->display == DISPLAY_LIVE)
-        draw(f, false);
+        draw_frame(f, false);
     do {
         r = follow_reconnect(f->c, f->o->daemon, f->t, err);
         if (r < 0)
             return r;
-        r = attach(f, true, err);
+        r = watch_job(f, true, err);
         if (r == 0)
             say(f, "connected again", true);
         else
@@ -255,7 +255,7 @@ static int on_signals(struct follower *f, struct err *err)
     say(f, n > 1 ? "stopping at once" : "stopping after a checkpoint (press Ctrl-C again to stop at once)",
         true);
     if (f->display == DISPLAY_LIVE)
-        draw(f, false);
+        draw_frame(f, false);
     int r = tutti_call(*f->t, "cancel", params.at, &m, err);
     strbuf_finish(&params);
     wire_msg_finish(&m);
@@ -288,7 +288,7 @@ static int turn(struct follower *f, struct err *err)
 /* 0: the job has ended; 1: a signal; negative: a failure. */
 static int loop(struct follower *f, struct err *err)
 {
-    int r = attach(f, f->o->has_since, err);
+    int r = watch_job(f, f->o->has_since, err);
     f->ended = r == 0 && !f->o->has_since && follow_ended(f->job.result);
     while (!f->ended && r <= 0) {
         if (r < 0 && (*f->t == NULL || !tutti_lost(*f->t)))
@@ -314,7 +314,7 @@ int follow(const struct client *c, struct tutti **t, const struct follow_options
     if (r < 0 && o->daemon == NULL && term_signals() > f->signals)
         r = 1;
     if (f->display == DISPLAY_LIVE) {
-        draw(f, r == 0);
+        draw_frame(f, r == 0);
         term_end();
     }
     if (r == 0) {

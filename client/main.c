@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "client/client.h"
 
-const struct command *const commands[] = {
+const struct client_command *const commands[] = {
     &cmd_backup, &cmd_cancel, &cmd_check,   &cmd_devices, &cmd_export, &cmd_help,
     &cmd_logs,   &cmd_ls,     &cmd_plan,    &cmd_profile, &cmd_run,    &cmd_sample,
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
@@ -53,7 +53,7 @@ static bool asks_for_json(int argc, char **argv)
     return false;
 }
 
-static const struct command *find_command(const char *name)
+static const struct client_command *find_command(const char *name)
 {
     for (int i = 0; commands[i] != NULL; i++)
         if (strcmp(commands[i]->name, name) == 0)
@@ -81,7 +81,7 @@ int command_unknown(const struct client *c, const char *name)
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
-static int check_words(const struct command *cmd, const struct args *a, struct err *err)
+static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)
         return err_set(err, -EINVAL, "usage: tutti %s %s; see `tutti help %s`", cmd->name, cmd->args,
@@ -100,7 +100,7 @@ static void take_common(struct client *c, const struct args *a)
         c->socket = opts_get(a, "socket");
 }
 
-static int run_command(struct client *c, const struct command *cmd, int argc, char **argv)
+static int run_command(struct client *c, const struct client_command *cmd, int argc, char **argv)
 {
     struct args a;
     struct err err = {0};
@@ -131,7 +131,7 @@ static int run_line(struct client *c, int argc, char **argv)
         err_set(&err, -EINVAL, "no command was given; see `tutti help`");
         return client_fail(c, &err);
     }
-    const struct command *cmd = find_command(a.rest[0]);
+    const struct client_command *cmd = find_command(a.rest[0]);
     return cmd != NULL ? run_command(c, cmd, a.n_rest - 1, a.rest + 1) : command_unknown(c, a.rest[0]);
 }
 

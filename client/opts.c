@@ -42,8 +42,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
 }
 
 /* Finds the row, in either table, and where its value goes. */
-static const struct opt *row_of(struct args *a, const char *name, size_t bytes, char letter,
-                                const char ***ret_slot)
+static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
+                                  const char ***ret_slot)
 {
     const struct opt *tables[] = {a->opts, a->common};
     for (int t = 0; t < 2; t++) {
@@ -63,7 +63,7 @@ static int take_long(struct args *a, int argc, char **argv, int *i, struct err *
     const char *word = argv[*i], **slot;
     size_t bytes = strcspn(word + 2, "=");
     const char *value = word[2 + bytes] == '=' ? word + 3 + bytes : NULL;
-    const struct opt *o = row_of(a, word + 2, bytes, 0, &slot);
+    const struct opt *o = find_row(a, word + 2, bytes, 0, &slot);
     if (o == NULL)
         return refuse(a, word, bytes, err);
     if (o->value == NULL && value != NULL)
@@ -83,7 +83,7 @@ static int take_letters(struct args *a, int argc, char **argv, int *i, struct er
     const char *word = argv[*i];
     for (const char *p = word + 1; *p != '\0'; p++) {
         const char **slot;
-        const struct opt *o = row_of(a, NULL, 0, *p, &slot);
+        const struct opt *o = find_row(a, NULL, 0, *p, &slot);
         if (o == NULL)
             return refuse(a, word, 0, err);
         *slot = "";

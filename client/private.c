@@ -112,7 +112,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
 {
     char *path = NULL;
     int ends[2] = {-1, -1};
-    *ret = (struct private_daemon){.keep = -1, .pid = -1};
+    *ret = (struct private_daemon){.pipe_fd = -1, .pid = -1};
     int r = spawn_find(PROGRAM_DAEMON, &path, err);
     if (r < 0)
         return r;
@@ -124,7 +124,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     if (r == 0) {
         ret->socket = below(ret->dir, "tutti.sock");
         ret->log = below(ret->dir, "tuttid.log");
-        ret->keep = ends[1];
+        ret->pipe_fd = ends[1];
         r = launch(ret, path, backend, machine, ends[0], err);
         close(ends[0]);
     }
@@ -170,9 +170,9 @@ bool private_alive(struct private_daemon *d, struct err *err)
 
 void private_end(struct private_daemon *d)
 {
-    if (d->keep >= 0)
-        close(d->keep);
-    d->keep = -1;
+    if (d->pipe_fd >= 0)
+        close(d->pipe_fd);
+    d->pipe_fd = -1;
     for (uint64_t waited = 0; d->pid > 0 && waitpid(d->pid, NULL, WNOHANG) == 0; waited += POLL_NS) {
         if (waited >= END_NS)
             kill(d->pid, SIGKILL);

@@ -65,12 +65,12 @@ struct column {
     int least; /* columns it may shrink to; 0: it does not */
     int drop;  /* where the screen is narrow the greatest goes first; 0: stays */
 };
-struct table;
-struct table *table_create(const struct column *columns, int n);
-void table_destroy(struct table *t);
+struct show_table;
+struct show_table *show_table_create(const struct column *columns, int n);
+void show_table_destroy(struct show_table *t);
 /* Cells, row by row from left to right. */
-void table_cell(struct table *t, const struct style *s, enum ink ink, const char *foreign_text);
-void table_print(const struct table *t, const struct style *s, struct strbuf *b);
+void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, const char *foreign_text);
+void show_table_print(const struct show_table *t, const struct style *s, struct strbuf *b);
 
 /* ---- jobs (show_job.c, show_report.c) ---- */
 

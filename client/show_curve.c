@@ -21,7 +21,7 @@ struct canvas {
     unsigned char *dots;
 };
 
-struct scale {
+struct curve_scale {
     uint64_t first, last; /* steps */
     double low, high;
     bool log;
@@ -32,7 +32,7 @@ struct points {
     int n;
 };
 
-static void collect(const struct curve *c, struct points *ret)
+static void collect_points(const struct curve *c, struct points *ret)
 {
     ret->n = 0;
     for (uint32_t i = 0; i < c->n && i < CURVE_POINTS; i++)
@@ -41,9 +41,9 @@ static void collect(const struct curve *c, struct points *ret)
         ret->at[ret->n++] = (struct curve_point){c->step, c->sum / c->pending};
 }
 
-static struct scale scale_of(const struct points *p)
+static struct curve_scale scale_of(const struct points *p)
 {
-    struct scale s = {
+    struct curve_scale s = {
         .first = p->at[0].step, .last = p->at[p->n - 1].step, .low = p->at[0].value, .high = p->at[0].value};
     for (int i = 1; i < p->n; i++) {
         s.low = fmin(s.low, p->at[i].value);
@@ -53,13 +53,13 @@ static struct scale scale_of(const struct points *p)
     return s;
 }
 
-static double at_scale(const struct scale *s, double v)
+static double at_scale(const struct curve_scale *s, double v)
 {
     return s->log ? log(v) : v;
 }
 
 /* The row of a value: 0 is the top. */
-static int row_of(const struct scale *s, double v, int height)
+static int dot_row(const struct curve_scale *s, double v, int height)
 {
     double low = at_scale(s, s->low) / 2,
            high = at_scale(s, s->high) / 2; /* halves: their difference is finite */
@@ -68,7 +68,7 @@ static int row_of(const struct scale *s, double v, int height)
 }
 
 /* The mean of what falls on each column of dots; NAN where nothing does. */
-static void spread(const struct points *p, const struct scale *s, int width, double *ret)
+static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
     for (int x = 0; x < width; x++)
@@ -94,10 +94,10 @@ static void fill_gaps(double *v, int width)
     }
 }
 
-static void draw(struct canvas *c, const struct scale *s, const double *v)
+static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {
-        int y = row_of(s, v[x], c->height), from = y, to = y;
+        int y = dot_row(s, v[x], c->height), from = y, to = y;
         if (x > 0 && before < y - 1)
             from = before + 1;
         if (x > 0 && before > y + 1)
@@ -113,7 +113,7 @@ static bool dot(const struct canvas *c, int x, int y)
     return c->dots[y * c->width + x] != 0;
 }
 
-static void add_braille(struct strbuf *b, const struct canvas *c, int x, int y)
+static void add_braille_cell(struct strbuf *b, const struct canvas *c, int x, int y)
 {
     static const unsigned char bits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     unsigned pattern = 0;
@@ -130,22 +130,22 @@ static void add_braille(struct strbuf *b, const struct canvas *c, int x, int y)
     strbuf_addn(b, text, 3);
 }
 
-static void add_ascii(struct strbuf *b, const struct canvas *c, int x, int y)
+static void add_ascii_cell(struct strbuf *b, const struct canvas *c, int x, int y)
 {
     bool upper = dot(c, x, 2 * y), lower = dot(c, x, 2 * y + 1);
     strbuf_add(b, upper && lower ? ":" : upper ? "'" : lower ? "." : " ");
 }
 
 /* Lines end where the last dot is: no blanks at their ends. */
-static void add_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
+static void add_dot_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
 {
     size_t end = b->n;
     for (int x = 0; x < columns; x++) {
         size_t before = b->n;
         if (s->unicode)
-            add_braille(b, c, x, y);
+            add_braille_cell(b, c, x, y);
         else
-            add_ascii(b, c, x, y);
+            add_ascii_cell(b, c, x, y);
         if (b->n > before && b->at[b->n - 1] != ' ')
             end = b->n;
     }
@@ -163,8 +163,8 @@ static void add_label(struct strbuf *b, double v, bool shown)
     strbuf_finish(&text);
 }
 
-static void add_axis(struct strbuf *b, const struct style *s, const struct scale *scale, const struct plot *p,
-                     int columns)
+static void add_axis(struct strbuf *b, const struct style *s, const struct curve_scale *scale,
+                     const struct plot *p, int columns)
 {
     struct strbuf last = {0};
     int used;
@@ -186,17 +186,17 @@ static void add_axis(struct strbuf *b, const struct style *s, const struct scale
 void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, const struct plot *p)
 {
     struct points points;
-    collect(c, &points);
+    collect_points(c, &points);
     int columns = p->width - (int)strlen(p->indent) - LABEL_COLUMNS - 2;
     if (points.n < 2 || points.at[points.n - 1].step <= points.at[0].step || columns < 8 || p->height < 2)
         return;
-    struct scale scale = scale_of(&points);
+    struct curve_scale scale = scale_of(&points);
     struct canvas canvas = {columns * (s->unicode ? 2 : 1), p->height * (s->unicode ? 4 : 2), NULL};
     canvas.dots = xcalloc((size_t)canvas.width * (size_t)canvas.height, 1);
     double *values = xcalloc((size_t)canvas.width, sizeof *values);
     spread(&points, &scale, canvas.width, values);
     fill_gaps(values, canvas.width);
-    draw(&canvas, &scale, values);
+    draw_line(&canvas, &scale, values);
     for (int y = 0; y < p->height; y++) {
         bool end = y == 0 || y == p->height - 1;
         strbuf_add(b, p->indent);
@@ -204,7 +204,7 @@ void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, 
         strbuf_addf(b, "%s%s%s%s", show_ink(s, INK_DIM),
                     s->unicode ? (end ? "\u2524" : "\u2502") : (end ? "+" : "|"), show_plain(s),
                     show_ink(s, INK_GREEN));
-        add_row(b, s, &canvas, columns, y);
+        add_dot_row(b, s, &canvas, columns, y);
         strbuf_addf(b, "%s\n", show_plain(s));
     }
     add_axis(b, s, &scale, p, columns);

@@ -6,7 +6,7 @@
 #include "client/show.h"
 #include "client/show_private.h"
 
-static void add_devices(struct strbuf *b, const struct json *event)
+static void add_event_devices(struct strbuf *b, const struct json *event)
 {
     const struct json *devices = get_array(event, "devices");
     size_t n = devices != NULL ? json_array_size(devices) : 0;
@@ -24,7 +24,7 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
     uint64_t attempt = get_count_or(e, "attempt", 1);
     (void)s;
     strbuf_add(b, "started");
-    add_devices(b, e);
+    add_event_devices(b, e);
     if (attempt > 1)
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }

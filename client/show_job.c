@@ -55,7 +55,7 @@ static void add_times(struct strbuf *b, const struct style *s, const struct json
         strbuf_add(b, "\n");
 }
 
-static void add_devices(struct strbuf *b, const struct style *s, const struct json *job)
+static void add_job_devices(struct strbuf *b, const struct style *s, const struct json *job)
 {
     const struct json *devices = get_array(job, "devices");
     size_t n = devices != NULL ? json_array_size(devices) : 0;
@@ -93,7 +93,7 @@ static void add_scalars(struct strbuf *b, const struct style *s, const char *lab
     strbuf_add(b, "\n");
 }
 
-static void add_plan(struct strbuf *b, const struct style *s, const struct json *job)
+static void add_plan_rows(struct strbuf *b, const struct style *s, const struct json *job)
 {
     const struct json *plan = get_object(job, "plan"), *inner = get_object(plan, "plan");
     struct traffic t;
@@ -124,7 +124,7 @@ static void add_plan(struct strbuf *b, const struct style *s, const struct json 
         }
 }
 
-static void add_progress(struct strbuf *b, const struct style *s, const struct json *job)
+static void add_progress_rows(struct strbuf *b, const struct style *s, const struct json *job)
 {
     const struct json *p = get_object(job, "progress");
     uint64_t step, total = get_count_or(job, "total_steps", 0), in, out;
@@ -170,7 +170,7 @@ static void add_progress(struct strbuf *b, const struct style *s, const struct j
     }
 }
 
-static void add_evals(struct strbuf *b, const struct style *s, const struct json *job, int most)
+static void add_eval_rows(struct strbuf *b, const struct style *s, const struct json *job, int most)
 {
     const struct json *evals = get_array(job, "evals");
     int n = evals != NULL ? (int)json_array_size(evals) : 0, i = 0;
@@ -208,15 +208,15 @@ void show_job(struct strbuf *b, const struct style *s, const struct json *job, u
     strbuf_add(b, "\n");
     show_error(b, s, job);
     add_times(b, s, job, now_ms);
-    add_devices(b, s, job);
+    add_job_devices(b, s, job);
     add_text_row(b, s, "directory", get_text(job, "dir"));
     add_text_row(b, s, "output", get_text(job, "output"));
     add_scalars(b, s, "resolved", get_object(job, "resolved"));
-    add_plan(b, s, job);
+    add_plan_rows(b, s, job);
     if (report == NULL)
-        add_progress(b, s, job);
+        add_progress_rows(b, s, job);
     show_report_rows(b, s, report);
-    add_evals(b, s, job, EVALS_SHOWN);
+    add_eval_rows(b, s, job, EVALS_SHOWN);
     curve_from_json(curve, get_array(job, "curve"));
     show_curve(
         b, s, curve,

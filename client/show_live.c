@@ -102,7 +102,7 @@ static double share_of(const struct view *v)
 }
 
 /* "141/300  17 s left", or what the job waits for. */
-static void add_place(struct strbuf *b, const struct style *s, const struct view *v)
+static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;
     strbuf_addf(b, "%3.0f %%  ", floor(100 * fmin(share_of(v), 1)));
@@ -123,14 +123,14 @@ static void add_place(struct strbuf *b, const struct style *s, const struct view
 
 static void add_bar_line(struct strbuf *b, const struct style *s, const struct view *v, int width)
 {
-    struct strbuf name = {0}, place = {0};
+    struct strbuf name = {0}, position = {0};
     strbuf_add(&name, "");
     show_text(&name, s, v->name);
-    add_place(&place, s, v);
+    add_position(&position, s, v);
     int columns = show_columns(name.at), bar;
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
-    bar = width - columns - show_columns(place.at) - 3;
+    bar = width - columns - show_columns(position.at) - 3;
     if (bar < 8) { /* the name is the first to go */
         bar += columns + 1;
         columns = 0;
@@ -143,15 +143,15 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (bar >= 8)
         show_bar(b, s, share_of(v), bar);
     strbuf_add(b, bar >= 8 ? " " : "");
-    show_cell(b, s, place.at, show_columns(place.at) < width ? show_columns(place.at) : width - 1, false);
+    show_cell(b, s, position.at, show_columns(position.at) < width ? show_columns(position.at) : width - 1, false);
     strbuf_addf(b, "%s\n", show_plain(s));
     strbuf_finish(&name);
-    strbuf_finish(&place);
+    strbuf_finish(&position);
 }
 
 /* ---- all of it ---- */
 
-static void add_evals(struct strbuf *b, const struct style *s, const struct view *v, int width)
+static void add_eval_line(struct strbuf *b, const struct style *s, const struct view *v, int width)
 {
     struct line l = {.b = b, .width = width};
     struct strbuf part = {0};
@@ -192,17 +192,17 @@ void view_draw(struct strbuf *b, const struct style *s, const struct view *v, in
     if (curve_rows >= LEAST_ROWS)
         show_curve(b, s, &v->curve, &(struct plot){width, curve_rows, ""});
     if (rows > 3)
-        add_evals(b, s, v, width);
+        add_eval_line(b, s, v, width);
 }
 
 void view_line(struct strbuf *b, const struct style *s, const struct view *v)
 {
     struct line l = {.b = b, .width = 10000};
-    struct strbuf place = {0};
-    strbuf_addf(&place, "step %" PRIu64, v->step);
+    struct strbuf position = {0};
+    strbuf_addf(&position, "step %" PRIu64, v->step);
     if (v->total > 0)
-        strbuf_addf(&place, "/%" PRIu64 GAP "%.0f %%", v->total, floor(100 * fmin(share_of(v), 1)));
-    end_part(&l, &place);
+        strbuf_addf(&position, "/%" PRIu64 GAP "%.0f %%", v->total, floor(100 * fmin(share_of(v), 1)));
+    end_part(&l, &position);
     add_figures(&l, s, v);
     if (!isnan(v->eta_s) && v->step < v->total) {
         struct strbuf part = {0};

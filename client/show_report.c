@@ -118,7 +118,7 @@ void show_peak(struct strbuf *b, const struct style *s, unsigned device, uint64_
     strbuf_add(b, "\n");
 }
 
-static void add_devices(struct strbuf *b, const struct style *s, const struct json *report)
+static void add_device_peaks(struct strbuf *b, const struct style *s, const struct json *report)
 {
     const struct json *devices = get_array(report, "devices"),
                       *d = devices != NULL ? json_array_first(devices) : NULL;
@@ -209,7 +209,7 @@ static void add_quality(struct strbuf *b, const struct style *s, const struct js
     strbuf_add(b, "\n");
 }
 
-static void add_plan(struct strbuf *b, const struct style *s, const struct json *report)
+static void add_plan_row(struct strbuf *b, const struct style *s, const struct json *report)
 {
     const char *policy = get_text(report, "policy");
     uint64_t rows, replicas;
@@ -249,7 +249,7 @@ void show_report_rows(struct strbuf *b, const struct style *s, const struct json
     add_quality(b, s, report);
     if (read_traffic(get_object(report, "step_bytes"), "in", "out", "peer", &t))
         show_traffic(b, s, &t, report);
-    add_devices(b, s, report);
+    add_device_peaks(b, s, report);
     add_weights(b, s, report);
 }
 
@@ -258,7 +258,7 @@ void show_report(struct strbuf *b, const struct style *s, const struct json *job
     const char *output = get_text(job, "output");
     add_head(b, s, job);
     show_error(b, s, job);
-    add_plan(b, s, get_object(job, "report"));
+    add_plan_row(b, s, get_object(job, "report"));
     show_report_rows(b, s, get_object(job, "report"));
     if (output[0] != '\0') {
         show_label(b, s, "output");

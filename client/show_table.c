@@ -15,21 +15,21 @@ struct cell {
     enum ink ink;
 };
 
-struct table {
+struct show_table {
     const struct column *columns;
     int n;
     VEC(struct cell) cells;
 };
 
-struct table *table_create(const struct column *columns, int n)
+struct show_table *show_table_create(const struct column *columns, int n)
 {
-    struct table *t = xcalloc(1, sizeof *t);
+    struct show_table *t = xcalloc(1, sizeof *t);
     t->columns = columns;
     t->n = n < COLUMNS_MAX ? n : COLUMNS_MAX;
     return t;
 }
 
-void table_destroy(struct table *t)
+void show_table_destroy(struct show_table *t)
 {
     if (t == NULL)
         return;
@@ -39,7 +39,7 @@ void table_destroy(struct table *t)
     free(t);
 }
 
-void table_cell(struct table *t, const struct style *s, enum ink ink, const char *foreign_text)
+void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, const char *foreign_text)
 {
     struct strbuf b = {0};
     strbuf_add(&b, "");
@@ -47,7 +47,7 @@ void table_cell(struct table *t, const struct style *s, enum ink ink, const char
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
-static void measure(const struct table *t, int *widths)
+static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
         widths[c] = show_columns(t->columns[c].title);
@@ -59,7 +59,7 @@ static void measure(const struct table *t, int *widths)
 }
 
 /* A column of width 0 is not shown, nor is the gap before the next. */
-static int total(const struct table *t, const int *widths)
+static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
     for (int c = 0; c < t->n; c++)
@@ -67,7 +67,7 @@ static int total(const struct table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
-static bool shrink_one(const struct table *t, int *widths, int excess)
+static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
     for (int c = 0; c < t->n; c++)
@@ -76,12 +76,12 @@ static bool shrink_one(const struct table *t, int *widths, int excess)
             widest = c;
     if (widest < 0)
         return false;
-    int room = widths[widest] - t->columns[widest].least;
-    widths[widest] -= room < excess ? room : excess;
+    int spare = widths[widest] - t->columns[widest].least;
+    widths[widest] -= spare < excess ? spare : excess;
     return true;
 }
 
-static bool drop_one(const struct table *t, int *widths)
+static bool drop_one(const struct show_table *t, int *widths)
 {
     int first = -1;
     for (int c = 0; c < t->n; c++)
@@ -96,7 +96,7 @@ static bool drop_one(const struct table *t, int *widths)
 
 /* First drop what is dropped before a column would have to shrink below its least width, then shrink what
  * is left. */
-static void fit(const struct table *t, int *widths, int width)
+static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {
         int least[COLUMNS_MAX];
@@ -111,7 +111,7 @@ static void fit(const struct table *t, int *widths, int width)
             break;
 }
 
-static void print_row(const struct table *t, const struct style *s, struct strbuf *b, const int *widths,
+static void print_row(const struct show_table *t, const struct style *s, struct strbuf *b, const int *widths,
                       size_t row)
 {
     int last = t->n - 1;
@@ -137,7 +137,7 @@ static void print_row(const struct table *t, const struct style *s, struct strbu
     strbuf_add(b, "\n");
 }
 
-void table_print(const struct table *t, const struct style *s, struct strbuf *b)
+void show_table_print(const struct show_table *t, const struct style *s, struct strbuf *b)
 {
     int widths[COLUMNS_MAX];
     measure(t, widths);

@@ -192,7 +192,7 @@ static pid_t start(const char *path, const struct spawn_args *a, int in, int out
     return pid;
 }
 
-static void collect(int fd, struct strbuf *b)
+static void collect_output(int fd, struct strbuf *b)
 {
     char chunk[4096];
     ssize_t n;
@@ -223,7 +223,7 @@ int spawn_collect(const char *path, struct spawn_args *a, const char *input, str
         close(out[0]);
         return err_set_at(err, -errno, path, "cannot be started: %s", strerror(errno));
     }
-    collect(out[0], ret_output);
+    collect_output(out[0], ret_output);
     close(out[0]);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;

@@ -38,7 +38,7 @@ int spawn_collect(const char *path, struct spawn_args *a, const char *input, str
 
 struct private_daemon {
     char *dir, *socket, *log;
-    int keep; /* the write end of the pipe: closed, the daemon ends */
+    int pipe_fd; /* the write end of the pipe: closed, the daemon ends */
     pid_t pid;
 };
 

@@ -34,7 +34,7 @@ bool term_is_terminal(int fd)
     return isatty(fd) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-static struct winsize size_of(int fd)
+static struct winsize window_size(int fd)
 {
     struct winsize w = {0};
     if (ioctl(fd, TIOCGWINSZ, &w) < 0 || w.ws_col == 0)
@@ -52,13 +52,13 @@ struct style term_style(int fd)
         .color = term_is_terminal(fd) && (no_color == NULL || no_color[0] == '\0'),
         .unicode = utf8 && term_is_terminal(fd),
         .utf8 = utf8 || !terminal,
-        .width = terminal ? size_of(fd).ws_col : 0,
+        .width = terminal ? window_size(fd).ws_col : 0,
     };
 }
 
 int term_rows(int fd)
 {
-    return size_of(fd).ws_row;
+    return window_size(fd).ws_row;
 }
 
 /* ---- the region ---- */
@@ -105,7 +105,7 @@ static void add_lines(struct strbuf *b, const char *lines, bool note)
 int term_frame(const char *above, const char *lines)
 {
     struct strbuf b = {0};
-    int width = size_of(region_fd).ws_col, rows = continued ? 0 : rows_drawn(width);
+    int width = window_size(region_fd).ws_col, rows = continued ? 0 : rows_drawn(width);
     continued = 0;
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)

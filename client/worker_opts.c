@@ -22,7 +22,7 @@ int worker_exec(const struct client *c, const char *mode, const char *job, const
     struct spawn_args args = {0};
     spawn_add(&args, mode);
     spawn_add(&args, strcmp(job, "-") == 0 ? "/dev/stdin" : job);
-    spec_pass_flags(a, &args);
+    job_file_pass_flags(a, &args);
     spawn_add_option(&args, "--delay-seed", opts_get(a, "delay-seed"));
     spawn_add_option(&args, "--link", opts_get(a, "link"));
     spawn_add_option(&args, "--peer", opts_get(a, "peer"));

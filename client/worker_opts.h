@@ -3,13 +3,13 @@
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
 
-#include "client/spec.h"
+#include "client/job_file.h"
 
 #define WORKER_OPTS                                                                                          \
-    SPEC_OPTS, SPEC_OPT("delay-seed", "N", "delay every stream at random"),                                  \
-        SPEC_OPT("link", "SIZE", "pace host copies to SIZE bytes per second"),                               \
-        SPEC_OPT("peer", "SIZE", "pace copies between devices"),                                             \
-        SPEC_OPT("threads", "N", "threads that share one operation")
+    JOB_FILE_OPTS, JOB_FILE_OPT("delay-seed", "N", "delay every stream at random"),                          \
+        JOB_FILE_OPT("link", "SIZE", "pace host copies to SIZE bytes per second"),                           \
+        JOB_FILE_OPT("peer", "SIZE", "pace copies between devices"),                                         \
+        JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
 /* Becomes tutti-worker with these arguments, and --json where the client has it. When that fails they are freed, the failure
  * is reported, and an exit code returned. */

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/job_file.h"
 #include "client/opts.h"
-#include "client/spec.h"
 
 static const struct opt table[] = {
     {"all", 'a', NULL, "everything"}, {"key", 'k', "K", "the key"}, {"since", 0, "SEQ", "from there"}, {0}};
@@ -125,7 +125,7 @@ static void test_help_lists_every_row(void **state)
 
 /* ---- the job ---- */
 
-static const struct opt spec_opts[] = {SPEC_OPTS, {0}};
+static const struct opt spec_opts[] = {JOB_FILE_OPTS, {0}};
 
 /* The job as it would be sent, or NULL with *err. */
 static char *read_spec(const char *text, int argc, char **argv, struct err *err)
@@ -136,7 +136,7 @@ static char *read_spec(const char *text, int argc, char **argv, struct err *err)
     assert_int_equal(write(fd, text, strlen(text)), strlen(text));
     close(fd);
     assert_int_equal(opts_parse(spec_opts, NULL, argc, argv, false, &a, err), 0);
-    spec_read(path, &a, &spec, err);
+    job_file_read(path, &a, &spec, err);
     unlink(path);
     return spec;
 }
@@ -188,7 +188,7 @@ static void check_machine(const char *spec, const char *machine, const char *wan
     struct strbuf b = {0};
     assert_int_equal(json_parse(spec, strlen(spec), "spec", false, &s, NULL), 0);
     assert_int_equal(json_parse(machine, strlen(machine), "machine", false, &m, NULL), 0);
-    spec_machine_args(s, m, &args);
+    job_file_machine_args(s, m, &args);
     strbuf_add(&b, "");
     for (size_t i = 0; i < args.words.n; i++)
         strbuf_addf(&b, "%s%s", i > 0 ? " " : "", args.words.at[i]);

@@ -222,14 +222,14 @@ static const struct column columns[] = {{.title = "ID", .right = true},
 static void print_table(int width, const char *want)
 {
     struct style s = {.utf8 = true, .width = width};
-    struct table *t = table_create(columns, 4);
+    struct show_table *t = show_table_create(columns, 4);
     struct strbuf b = {0};
     const char *const cells[] = {"1",     "digits", "ada", "done", "12", "a-rather-long-name",
                                  "grace", "running"};
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++)
-        table_cell(t, &s, INK_NONE, cells[i]);
-    table_print(t, &s, &b);
-    table_destroy(t);
+        show_table_cell(t, &s, INK_NONE, cells[i]);
+    show_table_print(t, &s, &b);
+    show_table_destroy(t);
     check(&b, want);
 }
 

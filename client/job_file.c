@@ -1,6 +1,6 @@
 /* The job file. The spec is edited as text: the tree of base/json is read-only, and what is not edited
  * keeps its order. */
-#include "client/spec.h"
+#include "client/job_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 
 #include "base/get.h"
 
-#define SPEC_MAX    (64u << 20)
-#define MAX_DEVICES 4096
+#define JOB_FILE_MAX (64u << 20)
+#define MAX_DEVICES  4096
 
 /* ---- reading ---- */
 
@@ -29,7 +29,7 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
     while (r == 0 && (n = read(fd, chunk, sizeof chunk)) != 0) {
         if (n < 0 && errno != EINTR)
             r = err_set_at(err, -EINVAL, path, "cannot be read: %s", strerror(errno));
-        else if (b->n > SPEC_MAX)
+        else if (b->n > JOB_FILE_MAX)
             r = err_set_at(err, -EINVAL, path, "is too large for a job file");
         else if (n > 0)
             strbuf_addn(b, chunk, (size_t)n);
@@ -84,7 +84,7 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-static int size_of(const struct args *a, const char *name, char **ret, struct err *err)
+static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
     struct strbuf b = {0};
@@ -126,9 +126,9 @@ static int apply_flags(const struct json *spec, const struct args *a, char **ret
     if (r == 0 && devices != NULL)
         resources[0].value = strdup(devices);
     if (r == 0)
-        r = size_of(a, "device-memory", &resources[1].value, err);
+        r = size_flag(a, "device-memory", &resources[1].value, err);
     if (r == 0)
-        r = size_of(a, "host-memory", &resources[2].value, err);
+        r = size_flag(a, "host-memory", &resources[2].value, err);
     if (r == 0) {
         top[0].value = edit_section(spec, "resources", resources, 3);
         top[1].value = edit_section(spec, "memory", memory, 2);
@@ -143,7 +143,7 @@ static int apply_flags(const struct json *spec, const struct args *a, char **ret
     return r;
 }
 
-int spec_read(const char *path, const struct args *a, char **ret, struct err *err)
+int job_file_read(const char *path, const struct args *a, char **ret, struct err *err)
 {
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     struct strbuf b = {0};
@@ -160,7 +160,7 @@ int spec_read(const char *path, const struct args *a, char **ret, struct err *er
     return r;
 }
 
-void spec_pass_flags(const struct args *a, struct spawn_args *to)
+void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 {
     static const char *const names[] = {"backend", "devices",      "device-memory", "host-memory",
                                         "machine", "optimizer-on", "output",        "policy"};
@@ -210,7 +210,7 @@ static void add_topology(const struct json *spec, const struct json *machine, st
     free(text);
 }
 
-void spec_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to)
+void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     const struct json *devices = get_array(machine, "devices"), *d;
     uint64_t n = devices != NULL ? json_array_size(devices) : 0, least = 0, bytes, host;
@@ -251,7 +251,7 @@ static int report_verdict(const struct client *c, const char *text, size_t bytes
     return client_fail_as(c, exit, &err);
 }
 
-int spec_check(const struct client *c, const char *spec, const struct args *a, const struct json *machine)
+int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *machine)
 {
     struct err err = {0};
     struct spawn_args args = {0};
@@ -266,7 +266,7 @@ int spec_check(const struct client *c, const char *spec, const struct args *a, c
         spawn_add(&args, "/dev/stdin");
         spawn_add(&args, "--json");
         if (machine != NULL && !opts_has(a, "machine")) {
-            spec_machine_args(doc, machine, &args);
+            job_file_machine_args(doc, machine, &args);
         } else {
             spawn_add_option(&args, "--backend", opts_get(a, "backend"));
             spawn_add_option(&args, "--machine", opts_get(a, "machine"));
