@@ -1,4 +1,8 @@
-/* What the commands share: the state of this run of the program, output, and failures. */
+/* Shared parts of all commands: the table of commands, the global options, output, failures, and
+ * calls to the daemon.
+ *
+ * Most functions here return an exit code (enum client_exit). When the code is not CLIENT_DONE, the failure
+ * has already been reported to the user, and the command only returns the code. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
@@ -10,70 +14,82 @@
 #include "client/opts.h"
 #include "client/tutti.h"
 
+/* Exit codes of the program, as docs/protocol.md lists them. */
 enum client_exit {
     CLIENT_DONE = 0,
-    CLIENT_FAILED = 1,
-    CLIENT_USAGE = 2,
-    CLIENT_UNREACHABLE = 3,
-    CLIENT_DENIED = 4,
-    CLIENT_MISFIT = 5,
-    CLIENT_MISSING = 6,
+    CLIENT_FAILED = 1,      /* the job or the command failed */
+    CLIENT_USAGE = 2,       /* wrong arguments, or an invalid job */
+    CLIENT_UNREACHABLE = 3, /* no daemon answers */
+    CLIENT_DENIED = 4,      /* this user may not do that */
+    CLIENT_MISFIT = 5,      /* the job cannot fit the devices or the memory */
+    CLIENT_MISSING = 6,     /* there is no such job */
 };
 
+/* The global options of this run of the program. */
 struct client {
     const char *socket; /* --socket, or NULL */
     bool json, quiet;
 };
 
+/* A command, such as `tutti ls`. Each cmd_*.c defines one. */
 struct client_command {
     const char *name;
-    const char *args;    /* for the usage line */
-    const char *summary; /* one line */
-    const char *details; /* more for the help; NULL: nothing */
+    const char *args;    /* its arguments, as the usage line shows them */
+    const char *summary; /* what it does, in one line */
+    const char *details; /* more lines for its help page; NULL: none */
     const struct opt *opts;
-    int least, most; /* words it takes; most < 0: any number */
+    int least, most; /* how many words it takes besides options; most < 0: any number */
+    /* Runs the command and returns the exit code. The options and words in `a` have been checked. */
     int (*run)(struct client *c, const struct args *a);
 };
 
-/* The table, alphabetized; ends with NULL. */
+/* All commands in alphabetical order. The table ends with NULL. */
 extern const struct client_command *const commands[];
 
 extern const struct client_command cmd_backup, cmd_cancel, cmd_check, cmd_devices, cmd_export, cmd_help,
     cmd_logs, cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
     cmd_watch;
 
-/* Help of one command, and the overview. Each returns an exit code. */
+/* These print the help page of a command, or the overview of all commands, and return an exit code. */
 int help_command(const struct client_command *command);
 int help_overview(void);
-/* An unknown name: suggests, or says "not yet". */
+/* Reports that no command is called `name`, suggests the nearest name, and returns CLIENT_USAGE. */
 int command_unknown(const struct client *c, const char *name);
 
-/* Rows that every command takes. */
+/* The options that every command accepts. */
 extern const struct opt common_opts[];
 
-/* Reports a failure (one line on stderr, or one object on stdout with --json); returns the exit code for
- * it. */
+/* Reports a failure to the user: one line on standard error or, with --json, one object on standard output.
+ * Returns the exit code that belongs to err->code. */
 int client_fail(const struct client *c, const struct err *err);
+/* Reports a failure as client_fail does, and returns `exit`. */
 int client_fail_as(const struct client *c, int exit, const struct err *err);
-int client_exit_of(int code); /* of a negative errno */
+/* Returns the exit code that belongs to a negative errno. */
+int client_exit_of(int code);
 
-/* Writes and empties b. 0, or -errno once standard output does not take it: reported at the end, by main. */
+/* Writes the text of `b` to standard output and frees it. Returns 0, or a negative errno when this or an
+ * earlier write failed. The caller need not report the failure: main does so at the end. */
 int client_print(struct strbuf *b);
-int client_print_end(struct strbuf *b); /* the same at a command's end: CLIENT_DONE or CLIENT_FAILED */
+/* Writes the last output of a command, frees `b`, and returns CLIENT_DONE, or CLIENT_FAILED
+ * when a write failed. */
+int client_print_end(struct strbuf *b);
+/* Returns true when a write to standard output has failed. */
 bool client_print_failed(void);
-/* The program's exit code: CLIENT_FAILED, with a message, when output was lost. */
+/* Returns the program's exit code. When output was lost it reports that, and turns CLIENT_DONE into
+ * CLIENT_FAILED. */
 int client_end(int exit);
 
-/* Connects where --socket says. 0 or an exit code; the failure was reported. */
+/* Connects to the daemon at the socket that --socket names, or at a default place. Returns an exit code. */
 int client_connect(const struct client *c, struct tutti **ret);
-/* Connects, calls once, closes. The same. */
+/* Connects, makes one call, and closes the connection. Returns an exit code. The caller finishes *ret. */
 int client_ask(const struct client *c, const char *method, const char *params, struct wire_msg *ret);
-/* A job id. -EINVAL with a message. */
+/* Reads a job id from an argument. Returns -EINVAL, with a message in `err`, when `text` is not an id. */
 int client_job_id(const char *text, uint64_t *ret, struct err *err);
-/* {"id":N}, in memory of the callee until the next call. */
+/* Returns the parameters {"id":N} of a call about one job. The text is valid until the next call. */
 const char *client_id_params(uint64_t id);
-/* A job's output directory by its id, or a directory as it is: what consists of digits is an id, and the daemon is asked.
- * malloc'ed. 0 or an exit code; the failure was reported. */
+/* Finds the output directory that an argument means. Digits are the id of a job, and the daemon is asked
+ * for the job's output; any other text is a directory itself. Stores a copy that the caller frees, and
+ * returns an exit code. */
 int client_find_output(const struct client *c, const char *id_or_dir, char **ret);
 
 #endif

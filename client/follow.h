@@ -1,5 +1,5 @@
-/* Following a job to its end: what `watch`, `submit --watch` and `run` do between its submission and their
- * exit code. */
+/* Following a job until it ends. `tutti watch`, `tutti submit --watch` and `tutti run` show the job's
+ * progress with follow() and print the outcome with follow_finish(). */
 #ifndef CLIENT_FOLLOW_H
 #define CLIENT_FOLLOW_H
 
@@ -10,29 +10,33 @@
 #include "client/spawn.h"
 
 struct follow_options {
-    uint64_t id;
-    bool has_since;
-    uint64_t since; /* events after this number are shown too */
-    struct private_daemon
-        *daemon; /* of `run`: Ctrl-C stops the job, and a daemon that died is not waited for; else NULL */
+    uint64_t id;    /* the job */
+    bool has_since; /* `since` is given */
+    uint64_t since; /* past events with a higher number are shown too */
+    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job instead of only
+     * the display, and follow() gives up when the daemon has died. */
+    struct private_daemon *daemon;
 };
 
-/* Shows the job on the terminal (live), in a pipe (lines) or as JSON lines, until it ends; reconnects when
- * the connection is lost. 0: *ret_job is the answer of `show` then. Else an exit code, and the reason has
- * been reported. *t is replaced when it was lost. */
+/* Shows the job until it ends: as a live display on a terminal, as lines in a pipe, or as JSON lines.
+ * Reconnects when the connection is lost, and then replaces *t.
+ *
+ * Returns CLIENT_DONE when the job has ended; *ret_job is then the daemon's answer to `show`. Otherwise
+ * returns the exit code of a failure or a signal, which has been reported. */
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
 
-/* What is printed in the end: the curve and the report, or the outcome as JSON. Returns the job's exit
- * code. */
+/* Prints the outcome of a job that has ended: its curve and report, or one JSON object. Returns
+ * the job's exit code. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
-/* Whether the job has ended. */
+/* Returns true when the job is done, failed or cancelled. */
 bool follow_ended(const struct json *job);
-/* The exit code of a job that has. */
+/* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);
 
-/* Connects again, for up to a minute. Ends early on a signal, or when the daemon (where it is ours) has died. */
+/* Closes *t and tries to connect again for up to a minute. Gives up earlier when a signal arrives, or when
+ * the private daemon has died (`daemon` may be NULL). */
 int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t,
                      struct err *err);
 

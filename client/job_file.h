@@ -1,5 +1,5 @@
-/* The job file on its way to the daemon: read, with the command line's wishes written into it, and
- * checked. */
+/* The job file: reading it, applying the options of the command line to it, and
+ * checking it with tutti-worker. */
 #ifndef CLIENT_JOB_FILE_H
 #define CLIENT_JOB_FILE_H
 
@@ -9,7 +9,7 @@
 #include "client/client.h"
 #include "client/spawn.h"
 
-/* Rows of the resource flags, for a table of options. */
+/* Rows of an option table: the options that override parts of a job file. */
 #define JOB_FILE_OPT(name, value, help)                                                                      \
     {                                                                                                        \
         name, 0, value, help                                                                                 \
@@ -24,19 +24,20 @@
         JOB_FILE_OPT("output", "DIR", "instead of the spec's output"),                                       \
         JOB_FILE_OPT("policy", "NAME", "auto, resident, stream, harmony-pp, ...")
 
-/* Reads a file ("-": standard input), // comments allowed, applies the flags, and gives strict JSON.
- * malloc'ed. */
+/* Reads the job file at `path` ("-" is standard input), which may have // comments, and applies the options
+ * in `a` to it. Stores the result in *ret as strict JSON, which the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* The flags as arguments of tutti-worker, as they were given. */
+/* Adds the JOB_FILE_OPTS that were given in `a` to the arguments of tutti-worker, unchanged. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
-/* Runs the worker's check of the spec as this user. `machine`: what `devices` answered; NULL: what the
- * flags and the spec say. --machine goes over both. 0, or an exit code; then the reason has been reported. */
+/* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
+ * `devices`; NULL checks against the machine that the options and the spec describe. The option --machine
+ * takes precedence. Returns CLIENT_DONE, or an exit code after the reason has been reported. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 
-/* Arguments that make the check assume the server's machine (for tests). */
+/* Adds the arguments that make tutti-worker check `spec` against the daemon's machine. Exported for tests. */
 void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);
 
 #endif

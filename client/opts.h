@@ -1,4 +1,5 @@
-/* Options of a command as a table: parsing, "did you mean", and the help text come from the same rows. */
+/* The options of a command, described by a table. Parsing, "did you mean" and the help text
+ * use the same rows. */
 #ifndef CLIENT_OPTS_H
 #define CLIENT_OPTS_H
 
@@ -10,35 +11,41 @@
 
 #define OPTS_MAX 40
 
+/* One option, a row of a table. The last row of a table has the name NULL. */
 struct opt {
-    const char *name;  /* without the dashes; NULL ends a table */
-    char letter;       /* 0: none */
-    const char *value; /* what the help calls its value; NULL: it takes none */
-    const char *help;
+    const char *name;  /* the long name without the dashes */
+    char letter;       /* the short name; 0: none */
+    const char *value; /* the name of its value in the help, such as "FILE"; NULL: it takes no value */
+    const char *help;  /* one line for the help */
 };
 
+/* Parsed arguments. The strings point into argv. */
 struct args {
-    const struct opt *opts, *common;
-    const char *given[OPTS_MAX],
-        *given_common[OPTS_MAX]; /* the value, or "" of one that takes none; NULL: absent */
-    char **rest;                 /* what is no option, in order, in argv's own memory */
+    const struct opt *opts;   /* the command's table; may be NULL */
+    const struct opt *common; /* the table of options that all commands accept */
+    /* The value of each row of the two tables: NULL when the option is absent, "" when it takes no value. */
+    const char *given[OPTS_MAX], *given_common[OPTS_MAX];
+    char **rest; /* the words that are not options, in order */
     int n_rest;
 };
 
-/* Takes argv apart, options and words in any order; "--" ends the options. `first_only`: ends at the first
- * word, which is then rest[0] with everything behind it. Moves the words to the front of argv. -EINVAL for
- * what is unknown. */
+/* Parses argv into *ret. Options and words may come in any order, and "--" ends the options. The words are
+ * moved to the front of argv. With `first_only`, parsing stops at the first word; rest[0] is then that word,
+ * and everything after it follows unparsed. Returns -EINVAL for an unknown option or a missing value. */
 int opts_parse(const struct opt *opts, const struct opt *common, int argc, char **argv, bool first_only,
                struct args *ret, struct err *err);
 
-/* The value of an option; NULL when it was not given. The name must be in a table. */
+/* Returns the value of the option `name`, or NULL when it was not given. The name must be in
+ * one of the tables. */
 const char *opts_get(const struct args *a, const char *name);
+/* Returns true when the option `name` was given. */
 bool opts_has(const struct args *a, const char *name);
 
-/* Rows for the help text. */
+/* Appends one line of help per option. `opts` may be NULL. */
 void opts_help(const struct opt *opts, struct strbuf *b);
 
-/* A number from an argument: whole, decimal, `least` to `most`. `what` goes into the message. */
+/* Reads a whole decimal number from `least` to `most` from an argument. Returns -EINVAL for anything else;
+ * the message calls the argument `what`, for example "job id". */
 int opts_number(const char *text, const char *what, uint64_t least, uint64_t most, uint64_t *ret,
                 struct err *err);
 

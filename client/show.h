@@ -1,6 +1,7 @@
-/* Rendering: pure functions from data to text, into a strbuf. Nothing here knows a descriptor or a clock;
- * what the terminal can do comes as a struct style. Text from elsewhere is made safe on its way in
- * (show_text). */
+/* Rendering: functions that turn data into text and append it to a strbuf.
+ *
+ * They are pure: they use no file descriptor and no clock. A struct style tells them what the terminal can
+ * do. Text from outside, such as a job's name, goes through show_text, which makes it safe to show. */
 #ifndef CLIENT_SHOW_H
 #define CLIENT_SHOW_H
 
@@ -11,75 +12,94 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 
+/* What the output can display. term_style makes it for a file descriptor. */
 struct style {
-    bool color;   /* escape sequences for colour */
-    bool unicode; /* blocks and braille to draw with */
-    bool utf8;    /* names as they are; else in ASCII */
-    int width;    /* columns; 0: as wide as it gets */
+    bool color;   /* colours may be used */
+    bool unicode; /* bars and curves are drawn with block and braille characters; else with ASCII */
+    bool utf8;    /* names are shown in UTF-8; else characters beyond ASCII become escapes */
+    int width;    /* columns of the terminal; 0: no limit */
 };
 
 enum ink { INK_NONE, INK_DIM, INK_BOLD, INK_RED, INK_GREEN, INK_YELLOW, INK_BLUE, INK_CYAN, INK_COUNT };
-/* The sequences that switch an ink on and everything off; "" without colour. */
+/* Returns the escape sequence that switches to an ink, or "" when the style has no colour. */
 const char *show_ink(const struct style *s, enum ink ink);
+/* Returns the escape sequence that switches back to plain text, or "" when the style has no colour. */
 const char *show_plain(const struct style *s);
+/* Returns the ink for a job's state: green for "done", red for "failed". */
 enum ink show_state_ink(const char *state);
 
 /* ---- text (show_text.c) ---- */
 
-/* Foreign text on one line: unsafe characters and bytes that are not UTF-8 are shown as escapes
- * (base/utf8.h); without utf8 all but ASCII. */
+/* Appends text from outside on one line. Unsafe characters and bytes that are not UTF-8 become escapes
+ * (base/utf8.h). When the style has no UTF-8, all characters beyond ASCII become escapes. */
 void show_text(struct strbuf *b, const struct style *s, const char *text);
-/* A log: the same, but it keeps its lines and tabs. A CR before a line's end is left out. */
+/* Appends the text of a log. Newlines and tabs stay, a CR before a newline is dropped, and
+ * unsafe characters become escapes. */
 void show_log_text(struct strbuf *b, const char *text);
-/* Columns that UTF-8 text takes, escape sequences not counted. */
+/* Returns how many columns UTF-8 text takes on a terminal. Colour sequences take none. */
 int show_columns(const char *text);
-/* `text` cut to `columns` (the cut is marked), then padded with blanks: on the left when `right`. */
+/* Appends `text` in exactly `columns` columns. Longer text is cut and the cut is marked. Shorter text is
+ * padded with blanks, on the left when `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
+/* These append a number for people to read. */
 void show_duration(struct strbuf *b, double seconds); /* "1.9 ms", "17 s", "3m05s", "1h02m", "2d03h" */
 void show_count(struct strbuf *b, double n);          /* "950", "12.3k", "2.91M" */
-void show_time(struct strbuf *b, uint64_t ms);        /* local date and time */
-void show_percent(struct strbuf *b, double share);    /* "47.3 %" */
-void show_loss(struct strbuf *b, double loss);        /* four significant digits, no needless exponent */
+void show_time(struct strbuf *b, uint64_t ms);        /* local date and time of `ms` since 1970 */
+void show_percent(struct strbuf *b, double share);    /* "47.3 %" for 0.473 */
+void show_loss(struct strbuf *b, double loss);        /* about four digits, and an exponent if needed */
 void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
 
-/* Exactly `width` columns (at least 3), `share` of them filled. */
+/* Appends a progress bar of exactly `width` columns, width >= 3, that is filled to `share` (0 to 1). */
 void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 /* ---- a curve (show_curve.c) ---- */
 
 struct plot {
-    int width, height; /* columns in all, rows of dots; the axis takes two more lines */
-    const char *indent;
+    int width;          /* columns, with the indent and the labels */
+    int height;         /* lines of the curve; the axis takes two more lines */
+    const char *indent; /* text at the beginning of each line */
 };
-/* Lines ending in '\n'; nothing when there are fewer than two points. */
+/* Appends a drawing of the curve, line by line. Appends nothing when the curve has fewer than two points or
+ * the plot is too small. */
 void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, const struct plot *p);
 
 /* ---- a table (show_table.c) ---- */
 
+/* A column of a table. Its width is that of its widest cell, unless the table is too wide for the
+ * terminal. */
 struct column {
     const char *title;
-    bool right;
-    int least; /* columns it may shrink to; 0: it does not */
-    int drop;  /* where the screen is narrow the greatest goes first; 0: stays */
+    bool right; /* the cells are aligned to the right */
+    int least;  /* the width to which the column may shrink; 0: it never shrinks */
+    int drop;   /* on a narrow terminal, columns with the highest `drop` are left out first; 0: never */
 };
 struct show_table;
+/* Creates a table with `n` columns, at most 16. `columns` must stay valid. Free the table with
+ * show_table_destroy. */
 struct show_table *show_table_create(const struct column *columns, int n);
-void show_table_destroy(struct show_table *t);
-/* Cells, row by row from left to right. */
+void show_table_destroy(struct show_table *t); /* t may be NULL */
+/* Adds the next cell: the cells of a row from left to right, then the next row. The text
+ * may come from outside. */
 void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, const char *foreign_text);
+/* Appends the titles and all rows to `b`. */
 void show_table_print(const struct show_table *t, const struct style *s, struct strbuf *b);
 
 /* ---- jobs (show_job.c, show_report.c) ---- */
 
-/* The final report, and everything that is known, of a job in long form. */
+/* In these functions `job` is the daemon's answer to `show`. */
+
+/* Appends the final report of a job that has ended. */
 void show_report(struct strbuf *b, const struct style *s, const struct json *job);
+/* Appends everything that is known about a job, for `tutti show`. */
 void show_job(struct strbuf *b, const struct style *s, const struct json *job, uint64_t now_ms);
-/* {"ok","exit","id","name","state","step","error","report","output"} */
+/* Appends the outcome of a job as a JSON object with the members "ok", "exit", "id", "name", "state", "step",
+ * "total_steps", "error", "output" and "report". */
 void show_outcome_json(struct strbuf *b, const struct json *job);
-/* An event as a line for people (or two), without the last newline; false: it has none (progress, ended). */
+/* Appends an event as one or two lines for people, without the last newline. Returns false for events that
+ * have no line of their own, such as "progress" and "ended". */
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event);
 
 #endif

@@ -1,4 +1,5 @@
-/* The other programs: finding them, running them, and the private daemon of `tutti run`. */
+/* Running the other programs, tuttid and tutti-worker: finding them, starting them, and the private daemon of
+ * `tutti run`. */
 #ifndef CLIENT_SPAWN_H
 #define CLIENT_SPAWN_H
 
@@ -11,43 +12,51 @@
 
 enum program { PROGRAM_DAEMON, PROGRAM_WORKER };
 
-/* Where a program is: the environment ($TUTTID, $TUTTI_WORKER), beside this one, in the build tree, in
- * libexec, in PATH. malloc'ed. -ENOEXEC with a message that says where was looked. */
+/* Stores the path of a program in *ret, which the caller frees. An environment variable ($TUTTID or
+ * $TUTTI_WORKER) comes first; then the directory of this program, the build tree, libexec, and PATH are
+ * searched. Returns -ENOEXEC when the program is not found. */
 int spawn_find(enum program which, char **ret, struct err *err);
 
-/* Arguments of a program; each is copied. */
+/* The arguments of a program. Zero-initialize it; spawn_finish frees it. Each word is copied. */
 struct spawn_args {
     VEC(char *) words;
 };
 void spawn_add(struct spawn_args *a, const char *word);
-void spawn_add_option(struct spawn_args *a, const char *name,
-                      const char *value); /* value NULL: nothing is added; "": the name alone */
-/* The same of an option that takes a value, which may be empty. */
+/* Adds an option as the client got it from opts_get. NULL adds nothing, "" adds the name alone, and any other
+ * value adds the name and the value. */
+void spawn_add_option(struct spawn_args *a, const char *name, const char *value);
+/* Adds an option that takes a value, which may be empty. NULL adds nothing. */
 void spawn_add_value(struct spawn_args *a, const char *name, const char *value);
 void spawn_finish(struct spawn_args *a);
 
-/* Becomes the program. Returns only on failure. */
+/* Replaces this process by the program. Returns only when that fails. */
 int spawn_exec(const char *path, struct spawn_args *a, struct err *err);
 
-/* Runs the program to its end with `input` as its standard input, and collects what it writes (at most 1
- * MiB). */
+/* Runs the program with `input` as its standard input and waits until it ends. Collects the first MiB of its
+ * standard output in *ret_output, and stores its exit code in *ret_exit. */
 int spawn_collect(const char *path, struct spawn_args *a, const char *input, struct strbuf *ret_output,
                   int *ret_exit, struct err *err);
 
 /* ---- a daemon for one job ---- */
 
+/* A daemon that serves one `tutti run` and ends with it. */
 struct private_daemon {
-    char *dir, *socket, *log;
-    int pipe_fd; /* the write end of the pipe: closed, the daemon ends */
-    pid_t pid;
+    char *dir;    /* its temporary directory, with state, socket and log */
+    char *socket; /* path of its socket */
+    char *log;    /* path of its log */
+    int pipe_fd;  /* the write end of a pipe; the daemon exits when this end is closed */
+    pid_t pid;    /* -1 once it has exited */
 };
 
-/* Starts it in a new directory. The socket is there a little later. `backend`, `machine`: as its options; NULL: the
- * environment's or auto, and what is here. */
+/* Starts a private daemon in a new directory. Its socket appears a little later.
+ *
+ * `backend` and `machine` become the daemon's options --backend and --machine. When `backend` is NULL,
+ * $TUTTI_BACKEND is used, or "auto". When `machine` is NULL, the daemon uses the devices of this computer. */
 int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err);
-/* False once it has exited; then err has what it said, where wanted. */
+/* Returns true while the daemon runs. When it has exited, `err` gets the end of its log. */
 bool private_alive(struct private_daemon *d, struct err *err);
-/* Lets it end (the job writes a checkpoint first, when it still runs), and removes the directory. */
+/* Closes the pipe, waits until the daemon has exited, and removes its directory. A job that still runs writes
+ * a checkpoint first. */
 void private_end(struct private_daemon *d);
 
 #endif

@@ -1,5 +1,4 @@
-/* The terminal: what it can do, a region at its bottom that is redrawn in place, and the signals that
- * concern it. */
+/* The terminal: its abilities, a region at its bottom that is redrawn in place, and signals. */
 #ifndef CLIENT_TERM_H
 #define CLIENT_TERM_H
 
@@ -8,22 +7,28 @@
 #include "base/strbuf.h"
 #include "client/show.h"
 
-/* For output on `fd`: as wide as the terminal, plain where it is none. Respects NO_COLOR and TERM=dumb. */
+/* Returns the style for output to `fd`. A terminal has its own width and, unless NO_COLOR is set or TERM is
+ * "dumb", colours. Other output is plain and has no width limit. */
 struct style term_style(int fd);
-bool term_is_terminal(int fd); /* one that can move its cursor */
+/* Returns true when `fd` is a terminal that can move its cursor. */
+bool term_is_terminal(int fd);
+/* Returns the height of the terminal in rows, or 24 when it is unknown. */
 int term_rows(int fd);
 
-/* The region. One per program. */
+/* Begins to use the region on the terminal `fd`. There is one region per program. */
 void term_begin(int fd);
-/* Replaces the region by `lines`, after `above` (both of whole lines, may be empty) has been added for
- * good above it: one write. -errno when the terminal is gone. */
+/* Replaces the region by `lines`, and adds the lines of `above` permanently above it. Both consist of whole
+ * lines and may be empty. Everything is one write. Returns a negative errno when the terminal is gone. */
 int term_frame(const char *above, const char *lines);
-void term_end(void); /* leaves what was drawn, shows the cursor again; also when nothing began */
+/* Ends the use of the region. The last frame stays on the terminal, and the cursor is shown again. It may be
+ * called without term_begin. */
+void term_end(void);
 
-/* SIGINT and SIGTERM are counted and not obeyed; the third ends the program at once. SIGHUP and SIGQUIT
- * end it with the cursor restored; Ctrl-Z works. */
+/* Installs the signal handlers. SIGINT and SIGTERM are only counted, but the third one ends the
+ * program at once. SIGHUP and SIGQUIT end the program after the cursor is shown again. Ctrl-Z suspends
+ * the program as usual. */
 void term_catch_signals(void);
-int term_signals(void);     /* how many came */
-int term_last_signal(void); /* 0: none */
+int term_signals(void);     /* how many SIGINT and SIGTERM have arrived */
+int term_last_signal(void); /* the last of them; 0: none */
 
 #endif

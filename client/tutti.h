@@ -1,4 +1,5 @@
-/* The client library: one connection to tuttid (docs/protocol.md). Blocking, one thread, no callbacks.
+/* The client library: a connection to tuttid (docs/protocol.md). Calls block, and a connection
+ * belongs to one thread.
  *
  *     struct tutti *t;
  *     tutti_connect(NULL, &t, &err);
@@ -6,8 +7,8 @@
  *     while ((r = tutti_next(t, -1, &event, &err)) >= 0) ...  event.params ...     wire_msg_finish(&event);
  *     tutti_close(t);
  *
- * Events that arrive while a call waits for its answer are kept and come first from tutti_next. What the
- * server sends is not to be trusted on a terminal: scrub it before it is shown.
+ * Events that arrive while a call waits for its answer are queued; tutti_next returns them first. Text from
+ * the daemon may contain control characters: scrub it before you show it on a terminal.
  */
 #ifndef CLIENT_TUTTI_H
 #define CLIENT_TUTTI_H
@@ -19,23 +20,28 @@
 
 struct tutti;
 
-/* Connects and reads the greeting. `path` NULL: $TUTTI_SOCKET, else the usual places. -ECONNREFUSED:
- * nobody is there; -EACCES: not for this user; -EPROTO: not a server that this client understands. */
+/* Connects to the daemon's socket and reads the greeting. `path` is the socket; NULL means $TUTTI_SOCKET, or
+ * the default places. Returns -ECONNREFUSED when no daemon listens there, -EACCES when this user may not
+ * connect, and -EPROTO when the other side is not a daemon that this client understands. */
 int tutti_connect(const char *path, struct tutti **ret, struct err *err);
-/* The same on a connected socket, which then belongs to the connection (also on failure). */
+/* Makes a connection of a socket that is already connected, and reads the greeting. The connection owns `fd`
+ * from now on; `fd` is closed on failure too. */
 int tutti_open(int fd, struct tutti **ret, struct err *err);
-void tutti_close(struct tutti *t); /* takes NULL */
+void tutti_close(struct tutti *t); /* t may be NULL */
 
-/* Sends a request and waits for its answer. `params`: JSON text of an object; NULL is {}. On success
- * ret->result is there. Failures: what the server answered (its errno, message and path), or a transport
- * failure: then tutti_lost. */
+/* Sends a request and waits for its answer. `params` is a JSON object as text; NULL means {}. On success
+ * ret->result is the answer, and the caller finishes *ret. When the daemon answers with an error, returns its
+ * errno with its message and path. When the connection fails, returns a negative errno, and tutti_lost is
+ * true from then on. */
 int tutti_call(struct tutti *t, const char *method, const char *params, struct wire_msg *ret,
                struct err *err);
 
-/* 1: the next event; 0: none within timeout_ms (negative: wait forever), or a signal came; negative: lost. */
+/* Stores the next event in *ret and returns 1. Returns 0 when no event came within timeout_ms, or
+ * when a signal arrived. Returns a negative errno when the connection is lost. A negative timeout_ms
+ * waits without a limit. */
 int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err *err);
 
-/* Whether the connection is of no more use. */
+/* Returns true when the connection has failed and can only be closed. */
 bool tutti_lost(const struct tutti *t);
 
 #endif

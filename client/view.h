@@ -1,4 +1,4 @@
-/* What is known of a job that is being watched, kept up to date by events, and its live display. */
+/* The live display of a job: a model of the job that events keep up to date, and functions that draw it. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -11,27 +11,29 @@
 
 #define VIEW_EVALS 4
 
-struct view { /* zero-initialized: nothing is known */
+/* What is known about a job while it is followed. A zeroed view knows nothing. The follower fills it in with
+ * view_from_job, and updates it with view_event. */
+struct view {
     char name[128], state[16], reason[160];
-    uint64_t seq;         /* of the newest event that is in it */
-    uint64_t step, total; /* total 0: not known */
-    uint64_t in_bytes, out_bytes, peer_bytes;
-    double loss, samples_per_s, eta_s, stall_share; /* NAN: not known */
+    uint64_t seq;                                   /* number of the newest event that the view contains */
+    uint64_t step, total;                           /* steps done, and steps of the job; total 0: unknown */
+    uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
+    double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
     bool moved;                                     /* the byte counts are known */
     struct curve curve;
-    uint64_t eval_step; /* of the last one */
-    double accuracies[VIEW_EVALS];
-    int n_evals; /* in accuracies, oldest first */
+    uint64_t eval_step;            /* step of the last evaluation */
+    double accuracies[VIEW_EVALS]; /* of the last evaluations, oldest first */
+    int n_evals;                   /* how many of `accuracies` are set */
 };
 
-/* From the long form of `show`. */
+/* Fills in the view from the daemon's answer to `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* From an event (its params). Those that the view contains already are ignored. */
+/* Updates the view with an event. An event that the view already contains is ignored. */
 void view_event(struct view *v, const struct json *event);
 
-/* The live region: at most `rows` lines. */
+/* Appends the live display of the view for a terminal with `rows` rows. */
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows);
-/* The same in one line, for a pipe. */
+/* Appends the progress in one line without a newline, for output that is not a terminal. */
 void view_line(struct strbuf *b, const struct style *s, const struct view *v);
 
 #endif

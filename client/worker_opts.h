@@ -1,5 +1,5 @@
-/* What the commands that tutti-worker does have in common: becoming it, and, of those about a job file, the same options
- * under the same names. */
+/* Commands that tutti-worker carries out (check, plan, profile, export, sample): running the worker in place
+ * of this process, and the options that commands about a job file pass on to it. */
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
 
@@ -11,10 +11,11 @@
         JOB_FILE_OPT("peer", "SIZE", "pace copies between devices"),                                         \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
-/* Becomes tutti-worker with these arguments, and --json where the client has it. When that fails they are freed, the failure
- * is reported, and an exit code returned. */
+/* Replaces this process by tutti-worker with the arguments `args`, and with --json if the client has it.
+ * Returns only when that fails: then it frees `args`, reports the failure and returns the exit code. */
 int worker_become(const struct client *c, struct spawn_args *args);
-/* The same as `tutti-worker MODE JOB` with the options given. */
+/* Replaces this process by `tutti-worker MODE JOB`, with the options that were given to the command and the
+ * arguments `more`, which may be NULL. Returns only on failure, with the exit code. */
 int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
                 struct spawn_args *more);
 
