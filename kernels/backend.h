@@ -1,11 +1,13 @@
-/* Inside the device interface: what a backend fills in.
+/* The inner side of the device interface: the functions that a backend provides.
  *
- * device.c checks every argument that a caller can get wrong (stream numbers, ops, address ranges) before it
- * calls a backend, so that all backends refuse the same things. A backend is one folder and one row in the
- * table of device.c. One that lives in a module of its own (cuda) puts a small row here whose `open` loads
- * the module and calls the `open` of the backend that it finds there (cuda_module.c).
+ * device.c checks every argument that a caller can get wrong (stream numbers, ops, address ranges) before
+ * it calls a backend, so all backends refuse the same things. A backend is one folder and one row in the
+ * table of device.c. The cuda backend lives in a module of its own. Its row here is a small one: `probe`
+ * and `open` load the module and call the functions of the same name of the backend that they find there
+ * (cuda_module.c).
  *
- * A backend's devset begins with `struct devset`; `struct event` is the backend's own, defined in its folder.
+ * A backend's own devset struct begins with `struct devset`. Each backend defines its own `struct event`
+ * in its folder.
  */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
@@ -13,16 +15,18 @@
 #include "base/log.h"
 #include "kernels/device.h"
 
-/* Filled by open; the arenas change in release and acquire, all else is const until close. */
+/* The part of a devset that device.c and all backends share. The backend's open fills it in. Release and
+ * acquire change the arenas; everything else is const until close. */
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
-    bool released; /* device.c's: no arenas, the two below are NULL and 0 */
+    bool released; /* set by device.c: there are no arenas; arena and capacity_bytes are NULL and 0 */
     uint8_t *arena[DEVICE_MAX];
     uint64_t capacity_bytes[DEVICE_MAX];
 };
 
-/* Contracts as in device.h. device.c has checked streams, ops, addresses and the config of devices. */
+/* The functions of a backend. Their contracts are those of the functions with the same names in device.h.
+ * device.c has already checked streams, ops, addresses and the capacities in the config. */
 struct backend {
     const char *name;
     int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
@@ -46,49 +50,55 @@ struct backend {
     int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
-    /* Of arenas; the streams are drained. acquire fills in arena and capacity_bytes of every device; when it
-     * fails it has freed what it had taken. */
+    /* Both are called when the streams are drained. release frees the arenas. acquire fills in arena and
+     * capacity_bytes of every device; if it fails, it has freed everything that it took. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* May be NULL: its devices never break. *ret is zero. */
+    /* Writes the broken devices to *ret, which is all zero before. NULL for a backend whose devices never
+     * break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
-extern const struct backend backend_cuda; /* `name` and `open` only: devsets have the module's */
+/* Has only `name`, `probe` and `open`. Its devsets point to the backend inside the module. */
+extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
-/* What the program lends a module, so that there is one clock, one log and one set of cpu ops in a process. Any
+/* What the program lends to a module, so that a process has one clock, one log and one set of cpu ops. Any
  * thread may call run_op. */
 struct pool;
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-    int (*pool_create)(uint32_t threads, struct pool **ret); /* kernels/cpu/cpu.h */
+    int (*pool_create)(uint32_t threads, struct pool **ret); /* as in kernels/cpu/cpu.h */
     void (*pool_destroy)(struct pool *p);
-    void (*run_op)(const struct op_call *call, struct pool *pool); /* on the cpu, in the calling thread */
+    /* runs an op on the cpu, in the calling thread */
+    void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* A module and a program of different versions must not meet. Raise the number with every change of what
- * crosses the boundary; the rest catches most of the times that this is forgotten. */
+/* A number that a module and the program that loads it must share; it keeps different versions apart.
+ * Raise the leading number with every change to what crosses the boundary. The sizes in the rest of the
+ * formula catch most changes for which somebody forgot to do that. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 
-/* The one symbol of a module. NULL when its ABI is another; `host` stays valid while the process lives. */
+/* The type of the only symbol that a module exports. The function returns NULL if the ABI of the module is
+ * different. `host` stays valid as long as the process lives. */
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);
 #define BACKEND_MODULE_SYMBOL "tutti_backend"
 
-/* The lane of a stream; the host's stream is a compute stream. */
+/* Returns the lane of a stream. The host's stream counts as a compute stream. */
 static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
 {
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Whether a copy to `dst` on this stream stays inside a device: it is neither counted nor paced. */
+/* Returns true if a copy to `dst` on this stream stays inside one device. Such a copy is neither counted
+ * nor slowed down. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

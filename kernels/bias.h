@@ -1,13 +1,16 @@
-/* AdamW's bias correction, 1 / (1 - beta^t), as plain arithmetic: the same bits in the C compiler's code and in
- * kernels/cuda/, whatever the C library.
+/* AdamW's bias correction, 1 / (1 - beta^t), in plain arithmetic. It gives the same bits in the C
+ * compiler's code and in kernels/cuda/, whichever C library is in use.
  *
- * beta^t is computed by repeated squaring on pairs of doubles, hi + lo, so that about 100 bits of every product are kept
- * and the result is the double nearest to the true value. Rounded to float at the end, that gives what the C library's
- * pow gives, for every beta in use and 3 million steps (tests/unit/test_bias.c tries some thousands of each). Only + - *
- * and /; the error of a product is found by splitting the factors into halves whose products are exact. The files that
- * include this are compiled without contraction, on which that relies.
+ * beta^t is computed by repeated squaring on pairs of doubles, hi + lo. A pair carries about 100 bits of
+ * every product, so the result is the double nearest to the true value. Rounded to float at the end, it
+ * equals what the C library's pow gives, for every beta in use and for 3 million steps
+ * (tests/unit/test_bias.c tries some thousands of each).
  *
- * Pure; any thread.
+ * The code uses only + - * and /. It finds the rounding error of a product by splitting the factors into
+ * halves whose products are exact. That only works without contraction into fused multiply-add, so the
+ * files that include this header are compiled without contraction.
+ *
+ * All functions are pure; any thread may call them.
  */
 #ifndef KERNELS_BIAS_H
 #define KERNELS_BIAS_H
@@ -15,15 +18,15 @@
 #include <stdint.h>
 
 #ifndef BIAS_INLINE
-#define BIAS_INLINE static inline /* kernels/cuda/ compiles it for devices */
+#define BIAS_INLINE static inline /* kernels/cuda/ defines it to compile for devices */
 #endif
 
-/* The number hi + lo, where hi is the double nearest to it. */
+/* The number hi + lo, where hi is the double nearest to that number. */
 struct bias_pair {
     double hi, lo;
 };
 
-/* x in two halves of 26 bits each. */
+/* Splits x into two halves of 26 bits each. */
 BIAS_INLINE struct bias_pair bias_split(double x)
 {
     const double c = 134217729.0 * x; /* 2^27 + 1 */
@@ -33,6 +36,7 @@ BIAS_INLINE struct bias_pair bias_split(double x)
     return halves;
 }
 
+/* Returns a * b, correct to about 100 bits. */
 BIAS_INLINE struct bias_pair bias_multiply(struct bias_pair a, struct bias_pair b)
 {
     const struct bias_pair x = bias_split(a.hi), y = bias_split(b.hi);
@@ -45,7 +49,7 @@ BIAS_INLINE struct bias_pair bias_multiply(struct bias_pair a, struct bias_pair 
     return result;
 }
 
-/* beta^t, rounded to the nearest double. 0 <= beta < 1. */
+/* Returns beta^t, rounded to the nearest double. 0 <= beta < 1. */
 BIAS_INLINE double bias_power(double beta, uint64_t t)
 {
     struct bias_pair result = {1, 0}, square = {beta, 0};
@@ -58,7 +62,7 @@ BIAS_INLINE double bias_power(double beta, uint64_t t)
     return result.hi;
 }
 
-/* t >= 1. */
+/* Returns the bias correction after t updates, t >= 1. */
 BIAS_INLINE float bias_correction(float beta, uint64_t t)
 {
     return (float)(1.0 / (1.0 - bias_power((double)beta, t)));

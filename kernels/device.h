@@ -1,17 +1,21 @@
-/* Devices: arenas, streams, events, copies and launches behind one interface. A backend is one folder and one
- * row in the table of device.c; it is chosen at run time by name.
+/* The interface to devices. It hides what differs between backends behind arenas, streams, events, copies
+ * and launches. A backend is one folder and one row in the table of device.c. The caller chooses a backend
+ * by name at run time.
  *
- * A `devset` is the devices of one job together with the host's compute stream. Streams are numbered as in
- * plans: device d has four (compute, in, out, peer) at 4*d + lane, the host's is 4*n_devices.
+ * A `devset` holds the devices of one job together with the host's compute stream. Streams have the same
+ * numbers as in plans: device d has the four streams 4*d + lane (compute, in, out, peer), and the host's
+ * compute stream is number 4*n_devices.
  *
- * Order of calls: devset_open; event_create as needed; enqueue (launch, copy, discard, mark, event_record,
- * event_wait) from ONE thread; devset_drain or event_sync to learn that work is done; devset_close. Enqueueing
- * returns at once unless the stream's queue is full; then it sleeps until there is room. A stream runs its
- * commands in order; across streams order comes from events alone. Nothing is allocated after devset_open and
- * event_create.
+ * Order of calls: devset_open; event_create as needed; then ONE thread enqueues work with devset_launch,
+ * devset_copy, devset_discard, devset_mark, event_record and event_wait; devset_drain or event_sync waits
+ * until work is done; devset_close ends it.
  *
- * Events are as in CUDA: event_wait makes the stream wait for the most recent event_record of that event
- * enqueued before the wait; an event never recorded does not block.
+ * An enqueueing call returns at once unless the stream's queue is full; then it sleeps until the queue has
+ * a free slot. A stream runs its commands in order. Only events order commands of different streams. No
+ * call allocates memory after devset_open and event_create.
+ *
+ * Events work as in CUDA. event_wait makes a stream wait for the latest event_record of that event that
+ * was enqueued before the wait. Waiting for an event that was never recorded does not block.
  */
 #ifndef KERNELS_DEVICE_H
 #define KERNELS_DEVICE_H
@@ -22,126 +26,165 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
+/* The four streams of each device, in the order of their stream numbers. */
 enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
 #define DEVICE_MAX   64
-#define DEVICE_ALIGN 256 /* of arenas and of every address in a plan */
+#define DEVICE_ALIGN 256 /* alignment of arenas and of every address in a plan */
 
-/* A device as a backend finds it on this machine. */
+/* One device as a backend's probe finds it on this machine. The caller of devset_probe owns the array. */
 struct device_info {
-    uint32_t index;                      /* the backend's number, for devset_config.device_index */
-    char name[80], bus_id[24], uuid[48]; /* "" where not known; the bus id as in /sys: "0000:3b:00.0" */
+    uint32_t index; /* the backend's number of this device, for devset_config.device_index */
+    /* The empty string stands for a name, bus id or UUID that is not known. The bus id is written as in
+     * /sys: "0000:3b:00.0". */
+    char name[80], bus_id[24], uuid[48];
     uint64_t total_bytes;
-    uint64_t free_bytes;                  /* of these, what no process uses now; 0 also where nobody asked */
-    int32_t numa_node;                    /* of the host memory nearest to it; -1: not known */
-    uint32_t pcie_generation, pcie_width; /* of its link to the host; 0: not known */
-    bool peer[DEVICE_MAX];                /* [i]: copies go directly to the i-th device of the list */
+    uint64_t free_bytes;                  /* memory that no process uses now; 0 if the caller did not ask */
+    int32_t numa_node;                    /* NUMA node of the nearest host memory; -1: not known */
+    uint32_t pcie_generation, pcie_width; /* of the link to the host; 0: not known */
+    bool peer[DEVICE_MAX];                /* [i]: direct copies to the i-th device of the list are possible */
 };
 
+/* The value of `asked` in devset_probe that asks for the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
-/* What the backend finds here. 0 with *ret_n == 0: virtual devices, as many as one likes. A backend that cannot be
- * used on this machine fails, and the message says why. `asked`: bit i: also how much of device i (device_info.index) is
- * free, which takes some of its memory for a moment; so whoever uses a device should not be disturbed by asking. Holds
- * nothing afterwards, but may start the backend's runtime in this process. Not while a devset is open: a backend may shut
- * down and start its devices. */
+/* Lists the devices that the backend finds on this machine: writes up to `max` of them to ret and their
+ * number to *ret_n. Returns 0 with *ret_n == 0 if the backend makes virtual devices, of which there can be
+ * any number. Fails if the backend cannot be used on this machine, and err says why.
+ *
+ * Bit i of `asked` requests device_info.free_bytes of the device with index i. Answering takes some memory
+ * of that device for a moment, so do not ask about a device that another process depends on.
+ *
+ * The call keeps nothing open, but it may start the backend's runtime in this process. Do not call it
+ * while a devset is open: a backend may shut down and restart its devices. */
 int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n,
                  struct err *err);
 
+/* A set of open devices (see the top of this file) and a point in a stream that others can wait for. Both
+ * are opaque; each backend defines its own. */
 struct devset;
 struct event;
 
-/* Which devices of a devset no longer work: after an error that a process cannot recover from, or because they have
- * gone. `why`: of the first, in the backend's words. */
+/* Names the devices of a devset that no longer work, either because they are gone or because of an error
+ * that this process cannot recover from. `why` describes the first of these errors in the backend's words. */
 struct device_blame {
-    uint64_t devices; /* bit d: device d of the devset */
+    uint64_t devices; /* bit d: device d of the devset is broken */
     char why[96];
 };
 
+/* The arguments of devset_open. The caller owns them; the devset keeps no pointer into them. */
 struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
-    uint64_t capacity_bytes[DEVICE_MAX]; /* arena of each device; multiples of DEVICE_ALIGN */
-    uint32_t threads; /* that work on one op of the cpu or the host, at least 1; never changes the bits */
-    uint64_t link_bytes_per_s;    /* cpu: pace of in and out copies, per device and direction; 0: unpaced */
-    uint64_t peer_bytes_per_s;    /* cpu: pace of peer copies; 0: unpaced */
-    uint64_t delay_seed;          /* cpu: non-zero: sleep at random before commands, to shake out races */
-    uint64_t host_chunk_bytes;    /* cuda: host memory is pinned in pieces of this size; 0: 256 MiB */
-    const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; cpu: no meaning */
-    struct device_blame *blame;   /* written when opening fails; NULL: nobody asks */
+    uint64_t capacity_bytes[DEVICE_MAX]; /* size of each device's arena, a multiple of DEVICE_ALIGN */
+    /* Number of threads that work on one op of the cpu backend or of the host, at least 1. It never
+     * changes the bits of a result. */
+    uint32_t threads;
+    /* cpu: speed limit of in and out copies, for each device and direction; 0: no limit */
+    uint64_t link_bytes_per_s;
+    uint64_t peer_bytes_per_s; /* cpu: speed limit of peer copies; 0: no limit */
+    uint64_t delay_seed;       /* cpu: if not 0, streams sleep at random before commands, to provoke races */
+    uint64_t host_chunk_bytes; /* cuda: size of the chunks in which host memory is pinned; 0: 256 MiB */
+    const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; the cpu ignores it */
+    struct device_blame *blame;   /* written when devset_open fails; may be NULL */
 };
 
-/* Bytes that copies have really moved over links, counted at the copy, per device; and where streams spent time. */
+/* What one device has done so far: the bytes that its copies moved over links, counted at the copy itself,
+ * and how its compute stream spent its time. devset_counters fills it in. */
 struct device_counters {
-    uint64_t in_bytes, out_bytes, peer_bytes; /* peer: counted at the sender */
-    uint64_t compute_busy_ns;                 /* compute stream: running ops; cuda: 0, not measured */
-    uint64_t compute_wait_ns;                 /* compute stream: blocked in an event wait; cuda: 0 */
+    uint64_t in_bytes, out_bytes, peer_bytes; /* a peer copy counts at its sender */
+    uint64_t compute_busy_ns; /* time in which the compute stream ran ops; cuda: 0, not measured */
+    uint64_t compute_wait_ns; /* time in which the compute stream waited for events; cuda: 0 */
 };
 
-/* The name of backend i, NULL when there are no more. That it can be opened here is another matter. */
+/* Returns the name of backend i, or NULL if there are at most i backends. A backend in this list may still
+ * be unusable on this machine. */
 const char *devset_backend_name(uint32_t i);
 
-/* Fails with what a person can do about it in err. cuda: -ENOENT no module, -ELIBACC the module cannot be
- * loaded (no CUDA runtime), -ENODEV no driver or not as many devices, -ENOMEM less memory than asked for. */
+/* Opens the devices that config describes and takes their arenas. On failure err says what a person can do
+ * about it. Every backend returns -EINVAL for a wrong config. The cuda backend also returns -ENOENT if its
+ * module is missing, -ELIBACC if the module cannot be loaded (for example without a CUDA runtime), -ENODEV
+ * without a driver or with too few devices, and -ENOMEM if a device has less free memory than requested. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
-void devset_close(struct devset *ds); /* drains first; takes NULL */
+/* Waits until all streams are empty, then closes the devices and frees ds. Takes NULL. */
+void devset_close(struct devset *ds);
 
+/* Returns the name of the backend that ds was opened with. */
 const char *devset_backend(const struct devset *ds);
-/* What the bits depend on besides the spec: "cpu avx512 oneDNN 2.6.3". */
+/* Returns a string that names everything besides the spec that the bits of results depend on, such as "cpu
+ * avx512 oneDNN 2.6.3". */
 const char *devset_numerics(const struct devset *ds);
 
-/* The device's address `offset`, for passing to launches and copies. offset <= capacity. */
+/* Returns the address of byte `offset` of a device's arena, for launches and copies. offset <= capacity. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
-/* On a compute stream, a device's or the host's. The addresses in the call are of that device's arena, or of
- * host memory. */
+/* Enqueues an op on a compute stream, of a device or of the host. The addresses in `call` lie in that
+ * device's arena, or in host memory for the host's stream. Returns -EINVAL for a wrong stream or op. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
-/* A copy on any copy stream. Both ends are addresses: host memory or devset_address. The lane of the stream
- * says how it is counted and paced. On a peer lane the destination may be the same device: no link carries such a copy, so it
- * is neither counted nor paced; its ends do not overlap (-EINVAL). Host memory is devset_host_alloc's: cuda refuses any
- * other (-EFAULT), which it would read when the copy is enqueued and not when it runs. */
+/* Enqueues a copy on one of a device's three copy streams. dst and src are host memory or addresses from
+ * devset_address. The lane of the stream decides how the copy is counted and at what speed it runs.
+ *
+ * On a peer lane, dst may lie on the same device as src. No link carries such a copy, so it is neither
+ * counted nor slowed down. Its two ranges must not overlap (-EINVAL).
+ *
+ * Host memory must come from devset_host_alloc. The cuda backend refuses any other memory with -EFAULT,
+ * because CUDA would read it when the copy is enqueued and not when the copy runs. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
 
-/* On any stream of a device: when it gets there, the contents of these bytes of the device's arena are of no more use,
- * until they are written again. Does nothing and costs nothing, except where mistakes are looked for (cpu with a
- * delay_seed, cuda under the simulator): there it writes NaN over them, so that who still reads or writes them
- * shows, by its numbers or as a race. */
+/* Enqueues on any stream of a device the statement that nobody needs the contents of these bytes of its
+ * arena any more, until they are written again. Normally this does nothing and costs nothing. The
+ * debugging modes (cpu with a delay_seed, cuda under the simulator) fill the bytes with NaN when the
+ * stream gets there. A task that still uses them then shows up through wrong numbers or as a race. */
 int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes);
 
-/* Writes the time (clock_now_ns) to *at when the stream gets there: when all its commands before are done and
- * none after has begun. *at is host memory; it belongs to the devset until devset_drain, or event_sync of an
- * event recorded behind the mark, has returned, and may be read from then on. Of two marks that streams and
- * events put in order the first is never the later one, whatever clock a backend reads and converts. */
+/* Enqueues a time stamp: when the stream gets there, it writes the time (as clock_now_ns returns it) to
+ * *at. All earlier commands of the stream are then done, and no later command has begun.
+ *
+ * *at is host memory. It belongs to the devset until devset_drain, or event_sync of an event recorded
+ * after the mark, has returned; then the caller may read it. If streams and events order two marks, the
+ * time of the first is never later than the time of the second, whichever clock the backend reads and
+ * converts. */
 int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 
+/* Creates an event that has not been recorded yet. The caller destroys it before it closes the devset. */
 int event_create(struct devset *ds, struct event **ret);
-void event_destroy(struct devset *ds, struct event *e); /* takes NULL; the devset must be drained */
+/* Frees an event. The devset must be drained. Takes NULL. */
+void event_destroy(struct devset *ds, struct event *e);
+/* Enqueues a record of e: waiters for e now wait until the commands enqueued on this stream so far are
+ * done. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
+/* Makes the stream wait, when it gets there, for the latest record of e enqueued before this call. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
-int event_sync(struct devset *ds, struct event *e); /* blocks the caller until the last record has run */
+/* Blocks the caller until the latest record of e has run. */
+int event_sync(struct devset *ds, struct event *e);
 
-/* Blocks until every stream is empty. Returns the first error any command had. */
+/* Blocks until every stream is empty. Returns the first error that any command had. */
 int devset_drain(struct devset *ds);
 
-/* To be asked after a failure: asks every device. Nobody is blamed for an error that devices survive (a call that was
- * refused, memory that was not there). The cpu's never break. */
+/* Asks every device whether it still works and writes the broken ones to ret. Call it after a failure. An
+ * error that devices survive, such as a refused call or missing memory, blames no device. Devices of the
+ * cpu backend never break. */
 void devset_blame(struct devset *ds, struct device_blame *ret);
 
-/* Exact after devset_drain; while streams run, at least what was counted at the last drain. Any thread. */
+/* Reads the counters of a device. They are exact after devset_drain. While streams run, they are at least
+ * what they were at the last drain. Any thread may call it. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
 
-/* Gives the devices' memory back and keeps the rest: streams, events and host memory. Drains first, and returns
- * what devset_drain does. From then on copies and launches are refused (-EPROTO) until devset_acquire, which
- * takes memory again: capacity_bytes[n_devices], as in devset_config. Contents are lost, and addresses may be
- * others: ask devset_address again. When acquiring fails the devset stays released. Releasing twice is nothing;
- * acquiring what was not released is -EPROTO. */
+/* devset_release drains the devset, frees the arenas of its devices and returns what devset_drain returns.
+ * Streams, events and host memory stay. Copies and launches are refused with -EPROTO until devset_acquire.
+ * Releasing a second time does nothing.
+ *
+ * devset_acquire takes new arenas of capacity_bytes[n_devices], as in devset_config. The old contents are
+ * lost and addresses may have changed, so ask devset_address again. If it fails, the devset stays
+ * released. It returns -EPROTO if the devset was not released. */
 int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-/* Host memory for tensors: pinned where the backend copies from it. Zeroed, page-aligned. -ENOMEM when it cannot be had, and
- * what to do about it in err; nothing of it stays pinned. */
+/* Allocates host memory for tensors: zeroed, page-aligned, and pinned if the backend's copies need that.
+ * Returns -ENOMEM if the memory cannot be had, with advice in err; then none of it stays pinned.
+ * devset_host_free frees it and takes the same number of bytes; p may be NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

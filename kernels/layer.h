@@ -1,10 +1,14 @@
-/* Layers: links of the model's chain, made of ops. A layer knows its sizes, its parameters, its cost, and how
- * its forward and backward pass become launches. It knows no device and no plan: blocks come in as pointers.
+/* Layers are the links of a model's chain, and they are made of ops. A layer knows its sizes, its
+ * parameters and its cost, and it turns its forward and backward pass into launches. It knows nothing
+ * about devices or plans: its blocks of memory come in as pointers.
  *
  * A new layer is one file in kernels/ and one row in layers.def.
  *
- * Blocks (DESIGN section 2): W, dW one contiguous block each, parameters one after another without padding;
- * S what the forward saves for the backward, scratch its workspace: one block each per micro-batch.
+ * Blocks (DESIGN section 2): W and dW are one contiguous block each, with the parameters one after another
+ * and without padding. S holds what the forward pass saves for the backward pass, and scratch is
+ * workspace; each micro-batch has one block of either.
+ *
+ * The second half of this file describes optimizers: the state K of a layer and the launch that updates W.
  */
 #ifndef KERNELS_LAYER_H
 #define KERNELS_LAYER_H
@@ -16,6 +20,7 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
+/* All kinds of layers, in the order of layers.def. */
 enum layer_kind {
 #define LAYER(name) LAYER_##name,
 #include "kernels/layers.def"
@@ -23,40 +28,50 @@ enum layer_kind {
     LAYER_COUNT
 };
 
-/* Sequences: a row of a layer with seq > 1 is [seq][in / seq], a token after another, and the layer does the same to each
- * token, but for attention, where they meet. */
+/* One layer of a model, as the spec describes it. The builder of the model fills it in, model_number adds
+ * id and key, and from then on it is const.
+ *
+ * A row of a layer with seq > 1 is a sequence [seq][in / seq], one token after another. The layer treats
+ * every token alike and independently, except for attention, which combines the tokens of a row. Fields
+ * whose comment names kinds are used by those kinds only. */
 struct layer {
     enum layer_kind kind;
-    uint32_t id;      /* position in the chain, of an inner layer that of the outermost one */
-    uint32_t key;     /* of its random numbers: the id; inner layers have others, see layer_inner_key */
-    uint32_t in, out; /* elements per row; loss layers: out = 0 */
-    uint32_t seq;     /* tokens per row; 0 is 1 */
-    bool bias;        /* dense, norm, attention, mlp */
-    enum act act;     /* dense, activation, mlp */
-    float
-        dropout; /* dense, dropout, positions, attention, mlp, of the result: probability of zero; 0 for none */
+    uint32_t id;      /* position in the chain; an inner layer has the id of its outermost layer */
+    uint32_t key;     /* key of its random numbers: the id; inner layers use layer_inner_key */
+    uint32_t in, out; /* elements per row; a loss has out = 0 */
+    uint32_t seq;     /* tokens per row; 0 means 1 */
+    bool bias;        /* dense, norm, attention, mlp: has a bias */
+    enum act act;     /* dense, activation, mlp: the activation function */
+    /* dense, dropout, positions, attention, mlp: probability that an element of the result is zeroed;
+     * 0: no dropout */
+    float dropout;
 
-    bool rms;                 /* norm: RMS norm, not layer norm */
-    float eps;                /* norm */
-    uint32_t heads, kv_heads; /* attention; kv_heads divides heads, which divides in / seq */
-    float rope_theta;         /* attention: base of the rotary positions; 0: none */
-    float score_dropout;      /* attention */
-    uint32_t hidden;          /* mlp: width of its inside */
-    bool gated;               /* mlp: swiglu in place of act */
-    uint32_t vocab;           /* embedding, lm_head */
-    uint32_t positions;       /* positions: how many it has, at least seq */
-    float smoothing;          /* losses: of labels */
-    float init_std;           /* initial weights are N(0, init_std^2) and biases 0; 0: see enum param_init */
-    float proj_std;           /* attention, mlp: the same for "proj", which writes to the residual */
-    bool tied;                /* lm_head: its W is that of an earlier layer, `owner`, of the same size */
+    bool rms;                 /* norm: RMS norm instead of layer norm */
+    float eps;                /* norm: added to the variance */
+    uint32_t heads, kv_heads; /* attention; kv_heads divides heads, and heads divides in / seq */
+    float rope_theta;         /* attention: base of the rotary positions; 0: no rotary positions */
+    float score_dropout;      /* attention: probability that a score is dropped */
+    uint32_t hidden;          /* mlp: width of the hidden vector */
+    bool gated;               /* mlp: swiglu instead of act */
+    uint32_t vocab;           /* embedding, lm_head: number of token ids */
+    uint32_t positions;       /* positions: number of positions, at least seq */
+    float smoothing;          /* losses: label smoothing */
+    /* Initial weights are N(0, init_std^2) and biases 0. If it is 0, see the table at enum param_init. */
+    float init_std;
+    /* attention, mlp: the init_std of "proj", the matrix that writes to the residual. */
+    float proj_std;
+    /* lm_head: its W is that of an earlier layer, `owner`, with the same size. */
+    bool tied;
     uint32_t owner;
 
-    const char *name;          /* inner layers: before the names of its parameters, "attn" */
-    const struct layer *inner; /* block, residual: a chain of its own */
+    /* Prefix of the parameters' names of an inner layer, such as "attn". */
+    const char *name;
+    const struct layer *inner; /* block, residual: a chain of inner layers */
     uint32_t n_inner;
 };
 
-/* The key of the n-th inner layer of layer `id`, n from 1 in their order, nested ones in their place. */
+/* layer_inner_key returns the random-number key of the n-th inner layer of layer `id`. n counts from 1 in
+ * the order of the chain, and nested layers are counted where they stand. */
 #define LAYER_MAX_INNER 1023u
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
@@ -64,43 +79,47 @@ static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 }
 #define LAYER_MAX_ID ((1u << 14) - 1)
 
-/* The chain. The last layer is the loss. */
+/* The chain of layers in the order of the forward pass. The last layer is the loss. */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
 };
 
-/* Gives every layer its id, and it and those inside their keys. Inner layers are written to, const as they are after. */
+/* Sets the id and the key of every layer and of all inner layers. It casts away the const of `inner` to
+ * write the inner layers, which are const afterwards. */
 void model_number(const struct model *m);
 
-/* Bytes per block, for `rows` rows where a block has rows. 0: the layer has no such block. */
+/* Bytes of each of a layer's blocks, for `rows` rows if the block has rows. 0 means that the layer has no
+ * such block. */
 struct layer_sizes {
-    uint64_t w; /* W and dW */
-    uint64_t x; /* input; its gradient likewise */
-    uint64_t y; /* output (the next layer's input); 0 for the loss */
+    uint64_t w; /* W, and also dW */
+    uint64_t x; /* X, and also dX */
+    uint64_t y; /* output, which is the next layer's input; 0 for a loss */
     uint64_t s;
-    uint64_t room;        /* what a forward pass works in that saves S */
-    uint64_t scratch_fwd; /* what one works in that does not: S and more */
+    uint64_t room;        /* forward workspace when S is saved */
+    uint64_t scratch_fwd; /* forward workspace when S is not saved: space for S and more */
     uint64_t scratch_bwd;
-    uint64_t target; /* loss layers */
-    uint64_t result; /* loss layers */
+    uint64_t target; /* losses: the targets T */
+    uint64_t result; /* losses: the results R */
 };
 
-struct layer_cost { /* of one micro-batch of `rows` rows */
+/* Arithmetic and memory traffic of one micro-batch of `rows` rows. The planner estimates times from it
+ * when it has no measurement. */
+struct layer_cost {
     uint64_t fwd_flops, bwd_flops;
-    uint64_t fwd_bytes, bwd_bytes; /* memory read and written by the ops */
+    uint64_t fwd_bytes, bwd_bytes; /* memory that the ops read and write */
 };
 
-/* Initial values follow from the class of a parameter and from the standard deviation that its layer gives:
+/* How a parameter gets its initial values. It follows from the parameter's class and from the standard
+ * deviation that its layer gives:
  *
  *     class       std > 0       std 0
  *     matrix      N(0, std^2)   uniform by fan-in
  *     bias        0             uniform by the fan-in of its matrix
  *     embedding   N(0, std^2)   N(0, LAYER_EMBEDDING_STD^2)
- *     norm        1             1; the bias of a norm is 0
- */
+ *     norm        1             1 (but the bias of a norm is always 0) */
 enum param_init {
-    INIT_UNIFORM_FAN_IN, /* U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as PyTorch's Linear does */
+    INIT_UNIFORM_FAN_IN, /* U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as in PyTorch's Linear */
     INIT_NORMAL,         /* N(0, std^2) */
     INIT_ONES,
     INIT_ZEROS,
@@ -109,47 +128,55 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
+/* One named parameter: a tensor inside a layer's W. layer_type.params lists them in the order in which
+ * they stand in W, without padding. */
 struct layer_param {
-    char name[64]; /* "weight", "bias", "attn.qkv.weight" */
+    char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     uint32_t rank;
     uint64_t shape[4];
     uint64_t offset; /* bytes from the start of W */
-    uint64_t count;  /* elements */
+    uint64_t count;  /* number of elements */
     enum param_class class;
     enum param_init init;
     uint32_t fan_in;
     float std;
-    uint32_t key; /* of its random numbers: the layer's */
+    uint32_t key; /* key of its random numbers: that of its layer */
 };
 
-/* Pointers for one launch of a layer; those that do not apply are NULL. */
+/* The memory that one forward or backward pass of a layer works on. Pointers that do not apply to the pass
+ * are NULL. */
 struct layer_io {
     const struct step_args *step;
     uint32_t rows;
     uint32_t first_row; /* position of row 0 in the global batch */
-    bool accumulate;    /* bwd: add to dw (micro-batches after the first) */
+    bool accumulate;    /* bwd: add to dw, as micro-batches after the first do */
     const float *w, *x;
-    float *y;       /* fwd: NULL when only S is wanted (recompute of a pack's last layer) */
-    float *s;       /* fwd: NULL when nothing is saved; bwd: read */
-    float *dw, *dx; /* dx NULL: not wanted (first layer) */
+    float *y;       /* fwd: NULL if only S is needed (recompute of a pack's last layer) */
+    float *s;       /* fwd: NULL if nothing is saved; bwd: input */
+    float *dw, *dx; /* dx NULL: not needed (first layer) */
     const float *dy;
-    float *scratch; /* fwd: of `room` bytes where S is saved, else of `scratch_fwd` */
+    float *scratch; /* fwd: `room` bytes if S is saved, otherwise `scratch_fwd` bytes */
     const void *target;
     struct step_result *result;
 };
 
+/* What a kind of layer can do. Each kind defines one constant of this type, named layer_<kind>, in its own
+ * file. The functions are pure: they send launches to the sink and keep no state. */
 struct layer_type {
     const char *name;
     bool is_loss;
-    bool takes_ids;   /* its input is token ids, int32 in the place of floats */
-    bool loss_in_bwd; /* when training, fwd does nothing, and bwd computes the loss beside its gradient */
+    bool takes_ids; /* the input is token ids: int32 instead of float */
+    /* When training, fwd does nothing, and bwd computes the loss together with the gradient. */
+    bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
-    uint32_t (*params)(const struct layer *l, struct layer_param *ret); /* how many; NULL: only counts */
+    /* Returns the number of parameters and writes them to ret. If ret is NULL, it only counts. */
+    uint32_t (*params)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
 };
 
+/* The table of layer kinds, by enum layer_kind. */
 extern const struct layer_type *const layer_types[LAYER_COUNT];
 
 static inline const struct layer_type *layer_type(const struct layer *l)
@@ -157,66 +184,75 @@ static inline const struct layer_type *layer_type(const struct layer *l)
     return layer_types[l->kind];
 }
 
-/* Fills a W block with its initial values: a pure function of (seed, layer id, element). */
+/* Fills a W block with its initial values. Each value depends only on seed, the layer's key and the
+ * position of the element. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
 enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
 extern const char *const optimizer_names[OPTIMIZER_COUNT];
 
+/* An optimizer and its settings, as the spec gives them. */
 struct optimizer {
     enum optimizer_kind kind;
-    float beta1, beta2, eps; /* adamw */
-    float momentum;          /* sgd */
+    float beta1, beta2, eps; /* adamw only */
+    float momentum;          /* sgd only; 0: no momentum */
     float weight_decay;
-    uint32_t no_decay; /* classes of parameters without decay, a bit 1 << class for each */
-    double clip;       /* global norm; 0: none */
+    uint32_t no_decay; /* bit 1 << class: this class of parameters has no weight decay */
+    double clip;       /* largest global norm of the gradient; 0: no clipping */
 };
 
-/* K is one or more parts, each as long as W, one behind another: adamw m then v; sgd v, or nothing without momentum. */
-#define OPTIMIZER_PARTS 2 /* at most */
+/* Returns the number of parts of K. K consists of parts that are each as long as W, one after another: m
+ * and v for adamw; v for sgd with momentum; nothing for sgd without momentum. */
+#define OPTIMIZER_PARTS 2 /* most parts of K */
 uint32_t optimizer_parts(const struct optimizer *o);
-/* Bytes of K for a W block of w_bytes. */
+/* Returns the bytes of K for a W block of w_bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
-/* The group state by its parts: one row for each field of struct group_state, one element each. Graph and plan treat the
- * state as one block; a checkpoint writes and reads the saved parts by their names. */
+/* One part of the group state: a field of struct group_state, with a single element. Graphs and plans
+ * treat the group state as one block. A checkpoint writes and reads the saved parts by their names. */
 enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
 struct group_part {
     const char *name;
     enum group_type type;
-    size_t offset; /* in struct group_state */
-    bool
-        saved; /* a checkpoint keeps it; DECIDE makes the other parts anew in every step that is not skipped */
+    size_t offset; /* offset in struct group_state */
+    /* Whether a checkpoint stores this part. DECIDE computes the other parts anew in every step that
+     * is not skipped. */
+    bool saved;
 };
-/* How many parts the group state of this optimizer has; *ret is the first. `decision`: the job clips gradients or skips
- * steps. Plain SGD without a decision has none, and then there is no GROUP tensor. */
+/* Returns the number of parts in the group state of this optimizer, and points *ret at the first part.
+ * `decision` says whether the job clips gradients or skips steps. Plain SGD without a decision has no
+ * group state, so there is no GROUP tensor. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
-/* Bytes of the GROUP tensor; 0 where there is none. */
+/* Returns the bytes of the GROUP tensor, or 0 if there is none. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* What an update works on: a W block, or a range of it with the same range of dW and of each part of K. */
+/* The memory that an update works on: a W block, or a range of it together with the same range of dW and
+ * of each part of K. */
 struct optimizer_io {
     float *w;
-    const float *dw, *dw2;           /* dw2: of the weights' second use; NULL: there is none */
-    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts of them */
-    const struct group_state *group; /* NULL: apply, with neither scale nor bias correction */
+    const float *dw, *dw2;           /* dw2: gradient of the weights' second use; NULL: there is none */
+    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts pointers are used */
+    const struct group_state *group; /* NULL: apply without scale and bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };
-/* The parts of a whole K block: io->w_bytes are W's. NULL without K. */
+/* Sets io->k to the parts of a whole K block at k, whose parts are io->w_bytes long each. k may be NULL if
+ * there is no K. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
-/* Bytes begin..end of a layer's W, cut where the decay changes. */
+/* The bytes begin..end of a layer's W, in which all parameters have weight decay or none has. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* How many; ret NULL: only counts. */
+/* Cuts the bytes begin..end of the layer's W wherever weight decay starts or stops. Returns the number of
+ * ranges and writes them to ret. If ret is NULL, it only counts. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* The io of a part of what *io is of: bytes begin..end from its start. */
+/* Returns the io for the bytes begin..end of the W range that *io describes, counted from the start of
+ * that range. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* One launch. */
+/* Launches the update of the W range that io describes, as one op. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

@@ -1,9 +1,13 @@
-/* Ops: the mathematics, one struct of arguments each. Layers are made of ops; backends implement them.
+/* The ops: the mathematics of training, with one struct of arguments for each op. Layers are made of ops,
+ * and backends implement them.
  *
- * Contract of every op (DESIGN section 5): the bits of its result depend on its arguments' values and shapes
- * only, never on the number of threads, the alignment of an address or what else runs. All matrices are
- * row-major, dense, float32; pointers are 4-byte aligned at least (8 for double) and outputs do not overlap
- * inputs unless the op says so. An op never allocates memory that a model's size decides.
+ * Every op keeps this contract (DESIGN section 5). The bits of its result depend only on the values and
+ * shapes of its arguments. They never depend on the number of threads, on the alignment of an address or
+ * on what else runs. All matrices are row-major, dense and float32. Pointers are aligned to at least 4
+ * bytes (8 for double). Outputs do not overlap inputs unless the comment of the op allows it. An op never
+ * allocates memory whose size depends on the model.
+ *
+ * Shapes are written as [rows][n]. A comment such as "y may be x" says that the op can work in place.
  */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
@@ -13,6 +17,7 @@
 
 #include "kernels/step.h"
 
+/* All ops, in the order of ops.def. OP_linear_fwd, for example, takes a struct op_linear_fwd. */
 enum op {
 #define OP(name) OP_##name,
 #include "kernels/ops.def"
@@ -22,129 +27,146 @@ enum op {
 
 extern const char *const op_names[OP_COUNT];
 
-enum act { /* gelu: the tanh form; silu: x * sigmoid(x) */
-           ACT_NONE,
-           ACT_RELU,
-           ACT_GELU,
-           ACT_TANH,
-           ACT_GELU_ERF,
-           ACT_SILU,
-           ACT_COUNT
-};
+/* The activation functions. ACT_GELU is gelu's tanh approximation, ACT_GELU_ERF is exact gelu, and
+ * ACT_SILU is x * sigmoid(x). */
+enum act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_TANH, ACT_GELU_ERF, ACT_SILU, ACT_COUNT };
 extern const char *const act_names[ACT_COUNT];
 
-struct op_linear_fwd { /* y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]) */
+/* Forward pass of a linear layer: y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]). */
+struct op_linear_fwd {
     const float *x, *w;
-    const float *b; /* NULL: none */
-    float *z;       /* what the activation was applied to, [rows][out]; NULL: not wanted. Without one: NULL */
+    const float *b; /* bias; NULL: no bias */
+    /* Input of the activation, [rows][out], which the op writes as well. NULL if nobody needs it or if
+     * there is no activation. */
+    float *z;
     float *y;
     uint32_t rows, in, out;
     enum act act;
 };
-struct op_linear_bwd_data { /* dx[rows][in] = dy[rows][out] * w[out][in], times act'(z) where there is a z */
+/* Gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If z is not NULL, the
+ * result is multiplied by act'(z). */
+struct op_linear_bwd_data {
     const float *dy, *w;
-    const float *z; /* [rows][in]; NULL: none */
+    const float *z; /* input of the activation before this layer, [rows][in]; NULL: none */
     float *dx;
     uint32_t rows, in, out;
     enum act act;
 };
-struct op_linear_bwd_weight { /* dw[out][in] = (accumulate ? dw : 0) + dy^T * x */
+/* Gradient of a linear layer's weights: dw[out][in] = (accumulate ? dw : 0) + dy^T * x. */
+struct op_linear_bwd_weight {
     const float *dy, *x;
     float *dw;
     uint32_t rows, in, out;
     bool accumulate;
 };
-struct op_bias_fwd { /* y[rows][n] = x[rows][n] + b[n]; y may be x */
+/* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. y may be x. */
+struct op_bias_fwd {
     const float *x, *b;
     float *y;
     uint32_t rows, n;
 };
-struct op_bias_bwd { /* db[n] = (accumulate ? db : 0) + column sums of dy[rows][n] */
+/* Gradient of a bias: db[n] = (accumulate ? db : 0) + column sums of dy[rows][n]. */
+struct op_bias_bwd {
     const float *dy;
     float *db;
     uint32_t rows, n;
     bool accumulate;
 };
-struct op_act_fwd { /* y = act(x); y may be x */
+/* Activation: y = act(x). y may be x. */
+struct op_act_fwd {
     const float *x;
     float *y;
     uint64_t n;
     enum act act;
 };
-struct op_act_bwd { /* dx = dy * act'(x), x the input of the forward; dx may be dy */
+/* Gradient of an activation: dx = dy * act'(x), where x is the input of the forward pass. dx may be dy. */
+struct op_act_bwd {
     const float *x, *dy;
     float *dx;
     uint64_t n;
     enum act act;
 };
-struct op_dropout { /* y = keep ? x / (1 - p) : 0, forward and backward alike; y may be x. Identity when the
-                     * step does not train. Element e of the row at position q of the global batch is kept iff
-                     * rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
-                     *          (uint32_t)step->step)) >= p. */
+/* Dropout, in the forward and in the backward pass alike: y = keep ? x / (1 - p) : 0. y may be x. If the
+ * step does not train, y = x. Element e of the row at position q of the global batch is kept if and only
+ * if
+ *
+ *     rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
+ *                                     (uint32_t)step->step)) >= p */
+struct op_dropout {
     const float *x;
     float *y;
     uint32_t rows, n;
-    uint32_t layer;     /* key */
+    uint32_t layer;     /* key of the layer's random numbers */
     uint32_t first_row; /* position of row 0 in the global batch */
     float p;
 };
-struct op_embedding_fwd { /* y[rows][n] = table[id of the row] */
-    const int32_t *ids;   /* [rows], 0 <= id < vocab */
-    const float *table;   /* [vocab][n] */
+/* Looks up one vector per token: y[row] = table[ids[row]]. */
+struct op_embedding_fwd {
+    const int32_t *ids; /* [rows], 0 <= id < vocab */
+    const float *table; /* [vocab][n] */
     float *y;
     uint32_t rows, n, vocab;
 };
-struct op_embedding_bwd { /* dtable[id of the row] += dy[row], rows in ascending order */
+/* Gradient of the embedding table: dtable[ids[row]] += dy[row], for the rows in ascending order. */
+struct op_embedding_bwd {
     const int32_t *ids;
     const float *dy;
     float *dtable;
     uint32_t rows, n, vocab;
 };
-/* Normalization of each row: layer norm, y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps), or with `rms`
- * y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps) (b NULL, mean 0). */
+/* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps).
+ * With `rms`, RMS norm computes y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps); then b is NULL and
+ * the mean is recorded as 0. */
 struct op_rownorm_fwd {
     const float *x, *w;
-    const float *b; /* NULL: none */
-    float *y;       /* NULL: only the statistics */
-    float *stats;   /* [rows][2]: mean, rstd; NULL: not wanted */
+    const float *b; /* NULL: no bias */
+    float *y;       /* NULL: compute only the statistics */
+    float *stats;   /* [rows][2]: mean and rstd of each row; NULL: do not write them */
     uint32_t rows, n;
     float eps;
     bool rms;
 };
+/* Gradients of op_rownorm_fwd. xhat stands for the normalized row before w and b are applied. */
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
-    float *dx; /* NULL: not wanted; may be dy */
+    float *dx; /* NULL: do not compute it; dx may be dy */
     float *dw; /* (accumulate ? dw : 0) + column sums of dy * xhat */
-    float *db; /* likewise of dy; NULL: none */
+    float *db; /* (accumulate ? db : 0) + column sums of dy; NULL: no bias */
     uint32_t rows, n;
     bool rms, accumulate;
 };
-/* Causal self-attention of `rows` sequences of `seq` tokens: y = dropout(softmax(q k^T / sqrt(head) +
- * mask)) v for each of `heads` heads; head h uses key and value h / (heads / kv_heads). A token of qkv
- * holds its queries [heads][head], then its keys [kv_heads][head], then its values. lse is the logarithm
- * of each softmax's sum: of exp(score), [rows] [heads][seq]. Scores are dropped as op_dropout does, with
- * RNG_SCORES: the score of query q and key k in head h is element ((first_head + h) * seq + q) * seq + k
- * of the row, a number of 64 bits. first_head is the number of head 0 among the heads of the layer; an op
- * on some of the heads then drops what an op on all of them would drop. Neither ever holds all scores of a
- * head. */
+/* Causal self-attention over `rows` sequences of `seq` tokens. Each of `heads` heads computes y =
+ * dropout(softmax(q k^T / sqrt(head) + mask)) v. Head h uses the keys and values number h / (heads /
+ * kv_heads).
+ *
+ * A token of qkv holds its queries [heads][head], then its keys [kv_heads][head], then its values
+ * [kv_heads][head]. lse, [rows][heads][seq], is the logarithm of each softmax's sum of exp(score).
+ *
+ * Scores are dropped in the same way as in op_dropout, but with RNG_SCORES. The score of query q and key k
+ * in head h is element ((first_head + h) * seq + q) * seq + k of its row, as a 64-bit number. first_head
+ * is the number of head 0 among all heads of the layer. An op on some of the heads therefore drops the
+ * same scores as an op on all of them. Neither the forward nor the backward op ever holds all scores of a
+ * head in memory. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
     float *y;         /* [rows][seq][heads * head] */
     float *lse;
     uint32_t rows, seq, heads, kv_heads, head;
-    uint32_t layer, first_row, first_head; /* of dropout */
+    uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-struct op_attention_bwd { /* dqkv, laid out as qkv */
+/* Gradient of op_attention_fwd. dqkv has the layout of qkv. */
+struct op_attention_bwd {
     const float *qkv, *y, *lse, *dy;
     float *dqkv;
-    float *scratch; /* [rows][heads][seq], without meaning before and after */
+    float *scratch; /* [rows][heads][seq], workspace of the op */
     uint32_t rows, seq, heads, kv_heads, head;
-    uint32_t layer, first_row, first_head; /* of dropout */
+    uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Rotates, in place, the first `heads` heads of every token of x[rows][seq][n] by its position t: the pair (i, i + head/2)
- * by the angle t * theta^(-2i/head), backwards where `inverse`. */
+/* Rotary position embedding, in place. Rotates the first `heads` heads of every token of x[rows][seq][n]
+ * by the token's position t: the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head).
+ * With `inverse` it turns back by the same angle. */
 struct op_rope {
     float *x;
     uint32_t rows, seq, n;
@@ -152,91 +174,111 @@ struct op_rope {
     float theta;
     bool inverse;
 };
-struct op_swiglu_fwd { /* y[rows][n] = silu(x[row][0..n-1]) * x[row][n..2n-1] */
+/* Gated activation: y[rows][n] = silu(x[row][0..n-1]) * x[row][n..2n-1], where a row of x has 2n elements. */
+struct op_swiglu_fwd {
     const float *x;
     float *y;
     uint32_t rows, n;
 };
-struct op_swiglu_bwd { /* dx[rows][2n]; may be x */
+/* Gradient of op_swiglu_fwd: dx[rows][2n]. dx may be x. */
+struct op_swiglu_bwd {
     const float *x, *dy;
     float *dx;
     uint32_t rows, n;
 };
-struct op_zero { /* y[n] = 0 */
+/* Sets all n elements of y to 0. */
+struct op_zero {
     float *y;
     uint64_t n;
 };
-/* Softmax and cross entropy, the loss, its gradient or both. Row i is target i % seq of the sample at position
- * first_row / seq + i / seq of the global batch. It counts iff that position is < step->valid_rows and its target is not
- * negative (ignored). With smoothing s, only when the step trains: (1 - s) * loss + s * mean over all classes c of the loss
- * were c the target. */
+/* Loss of softmax and cross entropy, its gradient, or both. Row i is target i % seq of the sample at
+ * position first_row / seq + i / seq of the global batch. The row counts if that position is <
+ * step->valid_rows and its target is not negative; negative targets are ignored.
+ *
+ * Label smoothing s applies only when the step trains. The loss then becomes (1 - s) * loss + s * mean,
+ * where mean is the average over all classes c of the loss that c as the target would give. */
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
-    const int32_t *target; /* [rows], < n */
-    struct step_result *
-        result; /* (accumulate ? *result : 0) + sums over the rows that count, in their order; NULL: not wanted */
-    float *dx; /* gradient * step->grad_scale, 0 in rows that do not count; may be x; NULL: not wanted */
+    const int32_t *target; /* [rows], each < n; negative: ignored */
+    /* (accumulate ? *result : 0) + sums over the rows that count, in their order. NULL: do not compute
+     * the loss. */
+    struct step_result *result;
+    /* Gradient times step->grad_scale; 0 in rows that do not count. dx may be x. NULL: do not compute the
+     * gradient. */
+    float *dx;
     uint32_t rows, n;
-    uint32_t first_row, seq; /* in targets; targets per sample, at least 1 */
+    uint32_t first_row, seq; /* counted in targets; targets per sample, at least 1 */
     float smoothing;
     bool accumulate;
 };
-struct op_mse_fwd {          /* result->loss = sum over the valid rows of mean((x - target)^2); correct = 0 */
+/* Mean squared error: result->loss = sum over the valid rows of mean((x - target)^2). result->correct = 0. */
+struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
 };
-struct op_mse_bwd { /* dx = 2 (x - target) / n * step->grad_scale; 0 in padded rows */
+/* Gradient of op_mse_fwd: dx = 2 (x - target) / n * step->grad_scale. It is 0 in padded rows. */
+struct op_mse_bwd {
     const float *x, *target;
     float *dx;
     uint32_t rows, n, first_row;
 };
-struct op_sgd { /* g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v.
-                 * v NULL: no momentum */
+/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. If v is
+ * NULL, there is no momentum. */
+struct op_sgd {
     float *w;
-    const float *dw, *dw2; /* dw2: gradient of a second use of w: dw + dw2 stands for dw; NULL: none */
+    /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
+    const float *dw, *dw2;
     float *v;
-    const struct group_state *group; /* NULL: apply, scale 1 */
+    const struct group_state *group; /* decision about the step; NULL: apply with scale 1 */
     uint64_t n;
     float momentum, weight_decay;
 };
-struct op_adamw { /* decoupled weight decay, as PyTorch: w -= lr*wd*w; m,v;
-                   * w -= lr * (m*bc1) / (sqrt(v*bc2)+eps) */
+/* Updates weights by AdamW with decoupled weight decay, as PyTorch does: w -= lr*wd*w; update m and v; w
+ * -= lr * (m*bc1) / (sqrt(v*bc2)+eps). bc1 and bc2 are the bias corrections of `group`. */
+struct op_adamw {
     float *w;
-    const float *dw, *dw2; /* as in op_sgd */
+    /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
+    const float *dw, *dw2;
     float *m, *v;
-    const struct group_state *group; /* its bc1 and bc2; NULL: apply, scale 1, bc1 and bc2 1 */
+    const struct group_state *group; /* decision about the step; NULL: apply with scale, bc1 and bc2 all 1 */
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
 };
-struct op_add { /* y += x, element by element */
+/* Adds x to y, element by element. */
+struct op_add {
     float *y;
     const float *x;
     uint64_t n;
 };
-struct op_sumsq {        /* *sum = sum of (x + x2)^2 in double, over fixed blocks of the index */
+/* Sum of squares in double: *sum = sum of (x + x2)^2. It adds up fixed blocks of the index range. */
+struct op_sumsq {
     const float *x, *x2; /* x2 NULL: sum of x^2 */
     double *sum;
     uint64_t n;
 };
-struct
-    op_norm_add { /* decision->sumsq = (first ? 0 : decision->sumsq) + *sum; bad_layer = *sum is not finite ? layer :
-                      * first ? STEP_NO_LAYER : bad_layer */
+/* Adds the sum of squares of one layer to the squared global norm: decision->sumsq = (first ? 0 :
+ * decision->sumsq) + *sum. If *sum is not finite, decision->bad_layer = layer; otherwise, if `first`,
+ * decision->bad_layer = STEP_NO_LAYER. */
+struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
     bool first;
     uint32_t layer;
 };
-struct
-    op_decide { /* apply = decision->sumsq is finite, in decision and in group. If it applies, in group: t += 1; scale =
-                    * clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1, 2 = 1 / (1 - beta1, 2 ^ t) */
-    struct step_decision *decision; /* NULL: no gradient is looked at; it applies, scale 1 */
+/* Decides whether the update of a step is applied: apply = (decision->sumsq is finite), in `decision`
+ * and in `group`. If it is applied, the op also updates `group`: t += 1; scale = clip > 0 && norm >
+ * clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t); bias_correct2 = 1 / (1 -
+ * beta2^t). */
+struct op_decide {
+    struct step_decision *decision; /* NULL: apply every step with scale 1, without looking at gradients */
     struct group_state *group;
     double clip; /* 0: no clipping */
     float beta1, beta2;
 };
 
-/* One launch. Copied by value into a stream's queue; `step` must live until the launch has run. */
+/* One launch of an op. A stream's queue copies it by value. `step` must stay valid until the launch has
+ * run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -247,19 +289,20 @@ struct op_call {
     };
 };
 
-/* An array that a call touches. */
+/* An array that a call reads or writes. */
 struct op_range {
     const void *at;
     uint64_t bytes;
-    bool write; /* written, or read and written; false: only read */
+    bool write; /* true: written, or both read and written; false: only read */
 };
-#define OP_RANGES 7 /* of one call, at most */
+#define OP_RANGES 7 /* most arrays of one call */
 
-/* All arrays of a call, each once, and no byte that is not one of them: the contents of these and `step` are what
- * the result is made of. An op may leave some alone, as an update that is not to be applied. Returns how many. */
+/* Lists all arrays of a call, each once, and no byte outside of them. Returns their number. The result of
+ * the call depends only on the contents of these arrays and on `step`. An op may leave an array untouched,
+ * for example when an update is not applied. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* Where a layer sends its launches: a stream of a device, or a test that runs them at once. */
+/* Receives the launches of a layer: a stream of a device, or a test that runs each launch at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

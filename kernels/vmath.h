@@ -1,10 +1,13 @@
-/* exp, tanh, the normal distribution and what is made of them, as plain arithmetic that compilers turn into vector code.
+/* exp, tanh, the normal distribution and the activation functions made of them, in plain arithmetic that
+ * compilers turn into vector code.
  *
- * Only + - * / and selections, in a fixed order and without fused multiply-add: the same bits on every
- * instruction set, scalar or vector. (The C library's own vary with the machine, and a vector version of it
- * with the position in the array.) Arguments of exp are clamped to +-80, so that nothing on the way is a
- * denormal. NaN in gives NaN out: each clamp is written so that a failed comparison passes the value through.
- * Errors: tests/unit/test_ops.c.
+ * The code uses only + - * / and selections, in a fixed order and without fused multiply-add. So it gives
+ * the same bits on every instruction set, scalar or vector. The C library's functions do not: their
+ * results vary with the machine, and those of a vector version with the position in the array.
+ *
+ * Arguments of exp are clamped to +-80, so that no intermediate value is denormal. NaN in gives NaN out:
+ * every clamp is written so that a failed comparison passes the value through. tests/unit/test_ops.c
+ * measures the errors.
  */
 #ifndef KERNELS_VMATH_H
 #define KERNELS_VMATH_H
@@ -13,7 +16,8 @@
 #include <string.h>
 
 #ifndef VMATH_INLINE
-#define VMATH_INLINE static inline __attribute__((always_inline)) /* kernels/cuda/ compiles it for devices */
+/* kernels/cuda/ defines it to compile for devices */
+#define VMATH_INLINE static inline __attribute__((always_inline))
 #endif
 
 #define VMATH_EXP_MAX 80.0f
@@ -24,7 +28,9 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* The nearest integer to x / ln 2, plus a number that leaves it in the low bits of the sum. */
+/* The steps of exp: write x = n ln 2 + r with an integer n, then e^x = 2^n e^r. vmath_exp_steps returns t
+ * = n + magic. Adding the magic number rounds x / ln 2 to an integer and leaves n in the low bits of the
+ * sum. */
 #define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 VMATH_INLINE float vmath_exp_steps(float x)
@@ -32,7 +38,8 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* x - n ln 2; ln 2 in two parts, of which the first has few bits, so that its product is exact. */
+/* Returns r = x - n ln 2. ln 2 is split into two parts. The first part has so few bits that its product
+ * with n is exact. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -40,7 +47,7 @@ VMATH_INLINE float vmath_exp_rest(float x, float t)
     return r - n * -2.12194440e-4f;
 }
 
-/* 2^n e^r for |r| <= ln 2 / 2 and a little more. */
+/* Returns 2^n e^r. |r| may be slightly more than ln 2 / 2. */
 VMATH_INLINE float vmath_exp_finish(float r, float t)
 {
     float p = 1.9875691500e-4f;
@@ -51,7 +58,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    uint32_t bits; /* 2^n; a product, not a sum of exponents, so that NaN stays NaN */
+    /* Multiplying by 2^n, instead of adding n to the exponent, keeps NaN a NaN. */
+    uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;
     float scale;
@@ -59,8 +67,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     return p * scale;
 }
 
-/* e^x for |x| <= 80, clamped beyond; within 1.5 ulp. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for
- * e^r. */
+/* Returns e^x with an error of at most 1.5 ulp for |x| <= 80. Larger |x| are clamped to 80. It writes x =
+ * n ln 2 + r with |r| <= ln 2 / 2 and uses a polynomial for e^r. */
 VMATH_INLINE float vmath_exp(float x)
 {
     x = vmath_clamp(x, VMATH_EXP_MAX);
@@ -68,7 +76,7 @@ VMATH_INLINE float vmath_exp(float x)
     return vmath_exp_finish(vmath_exp_rest(x, t), t);
 }
 
-/* Within 3 ulp. */
+/* Returns tanh(x) with an error of at most 3 ulp. */
 VMATH_INLINE float vmath_tanh(float x)
 {
     float a = __builtin_fabsf(x);
@@ -85,14 +93,14 @@ VMATH_INLINE float vmath_tanh(float x)
     return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-/* gelu in its tanh form is x * s(v), s the logistic function, v = 2 sqrt(2/pi) (x + 0.044715 x^3). Written
- * so, it has no cancellation at negative x. Beyond +-12 it is exactly 0 or x in float; clamping there keeps
- * x^3 finite. */
+/* The tanh form of gelu is x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
+ * x^3). This form has no cancellation at negative x. Beyond +-12 gelu is exactly 0 or x in float; clamping
+ * x there keeps x^3 finite. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
 struct vmath_gelu {
-    float x; /* clamped */
+    float x; /* x, clamped to +-12 */
     float x2;
     float e; /* exp(-v) */
     float s; /* 1 / (1 + e) */
@@ -116,7 +124,7 @@ VMATH_INLINE float vmath_gelu(float x)
     return x * vmath_gelu_parts(x).s;
 }
 
-/* s + x s' with s' = s (1 - s) v' = e s^2 v' */
+/* Returns the derivative of gelu: s + x s' with s' = s (1 - s) v' = e s^2 v'. */
 VMATH_INLINE float vmath_gelu_slope(float x)
 {
     struct vmath_gelu g = vmath_gelu_parts(x);
@@ -124,18 +132,19 @@ VMATH_INLINE float vmath_gelu_slope(float x)
     return g.s + (g.x * ((g.e * g.s) * g.s)) * dv;
 }
 
-/* gelu in its erf form is x * Phi(x), Phi the normal distribution. Of a = |x|, Phi(-a) = e^(-a^2/2) / (a + 1.5) * P(t) with
- * t = (a - 3.5) / (a + 3.5): the polynomial is nearly constant. No cancellation at negative x, where Phi is small. Beyond
- * +-12.6 it is 0 or x. a^2 is kept in two parts, since what is lost of it counts a^2 times. */
+/* The erf form of gelu is x * Phi(x), where Phi is the normal distribution. With a = |x|, Phi(-a) =
+ * e^(-a^2/2) / (a + 1.5) * P(t), where t = (a - 3.5) / (a + 3.5) and P is a polynomial that is nearly
+ * constant. There is no cancellation at negative x, where Phi is small. Beyond +-12.6 gelu is 0 or x. a^2
+ * is kept in two parts, because the exponential magnifies its rounding error a^2 times. */
 #define VMATH_NORMAL_MAX 12.6f
 
 struct vmath_normal {
-    float x;       /* clamped */
+    float x;       /* x, clamped to +-VMATH_NORMAL_MAX */
     float below;   /* Phi(x) */
     float density; /* e^(-x^2/2) / sqrt(2 pi) */
 };
 
-/* a without its lower half: its square is exact. */
+/* Clears the lower half of a's bits. The square of the rest is exact. */
 VMATH_INLINE float vmath_upper_half(float a)
 {
     uint32_t bits;
@@ -145,6 +154,7 @@ VMATH_INLINE float vmath_upper_half(float a)
     return a;
 }
 
+/* Returns e^(-a^2/2). */
 VMATH_INLINE float vmath_exp_half_square(float a)
 {
     float h = vmath_upper_half(a);
@@ -171,7 +181,7 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     p = p * t + -1.912824187e-01f;
     p = p * t + 5.317257640e-01f;
     float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
-    tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* not a number: it stays */
+    tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* NaN fails the comparison, and a - a keeps it NaN */
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;
     return g;
@@ -188,9 +198,9 @@ VMATH_INLINE float vmath_gelu_erf_slope(float x)
     return g.below + g.x * g.density;
 }
 
-/* silu is x * s(x), s the logistic function; s is 0 below -80. */
+/* silu is x * s(x), where s is the logistic function. s is set to 0 below -80. */
 struct vmath_silu {
-    float x; /* clamped */
+    float x; /* x, clamped to +-80 */
     float e; /* exp(-x) */
     float s; /* 1 / (1 + e) */
 };
@@ -211,7 +221,7 @@ VMATH_INLINE float vmath_silu(float x)
     return x * vmath_silu_parts(x).s;
 }
 
-/* s + x s' with s' = s (1 - s) = e s^2 */
+/* Returns the derivative of silu: s + x s' with s' = s (1 - s) = e s^2. */
 VMATH_INLINE float vmath_silu_slope(float x)
 {
     struct vmath_silu g = vmath_silu_parts(x);

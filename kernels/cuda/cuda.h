@@ -96,8 +96,7 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number of each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    struct cuda_stream
-        streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans; the host's on device 0 */
+    struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans; the host's on device 0 */
 };
 
 static inline struct cuda_devset *cuda(struct devset *ds)
