@@ -1,13 +1,16 @@
-/* The cuda backend as the program sees it: a row in the table of backends whose `open` loads the module.
+/* The program's side of the cuda backend: a row in the table of backends whose `probe` and `open` load the
+ * module.
  *
- * Why a module: the program must start on machines with no driver, no CUDA runtime and no device, and use them
- * where they are. So the only file that needs libcudart and libcublas is libtutti-cuda.so, loaded when somebody
- * asks for the backend; what it needs of the program it gets in a table.
+ * The cuda backend is a module because the program must also start on machines without a driver, a CUDA
+ * runtime or a device. Only libtutti-cuda.so needs libcudart and libcublas, and it is loaded when somebody
+ * asks for the backend. The program hands the module a table of the functions that the module needs
+ * (struct backend_host).
  *
- * Where it is looked for: $TUTTI_CUDA_MODULE and nowhere else if that is set; beside the program in a build
- * directory; where it was to be installed. It is never unloaded: the CUDA runtime does not like to go.
+ * If $TUTTI_CUDA_MODULE is set, it is the only place where the module is looked for. Otherwise the module
+ * is looked for next to the program, as in a build directory, and then where it gets installed. It is
+ * never unloaded, because the CUDA runtime does not survive being unloaded.
  *
- * No state, any thread.
+ * This file has no state; any thread may call it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* In a thread of the driver, which may be a new one each time. */
+/* Runs in a thread of the driver, which may be a different one each time; so every call initializes its
+ * thread. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();
@@ -39,7 +43,8 @@ static const struct backend_host host = {
     .run_op = run_op,
 };
 
-/* The folder of the running program, without the slash at the end; false when it cannot be told. */
+/* Writes the folder of the running program to ret, without a trailing slash. Returns false if it is
+ * unknown. */
 static bool program_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);
@@ -55,7 +60,8 @@ static bool program_folder(char *ret, size_t size)
     return true;
 }
 
-/* The first that is there. Programs of a build directory are one or two folders deep in it. */
+/* Writes the path of the first module file that exists. Programs in a build directory are one or two
+ * folders below its root. If there is no module, ret holds the last path that was tried. */
 static bool find_module(char *ret, size_t size)
 {
     static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};

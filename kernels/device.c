@@ -1,11 +1,14 @@
-/* The device interface: finds a backend by name, checks arguments, and passes the call on.
+/* Implements the device interface of device.h: finds a backend by name, checks arguments, and passes each
+ * call on.
  *
  * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
- * machine: numbers of streams and ops, and copies onto themselves (-EINVAL), and the device's end of each copy, which
- * must lie inside an arena (-EFAULT), as the target of a mark must not. That makes the capacity of a device a limit that copies cannot pass; for launches, whose
- * operands only the op knows, a backend protects its arenas itself.
+ * machine. -EINVAL refuses wrong numbers of streams and ops, and copies that overlap themselves. -EFAULT
+ * refuses a copy whose end on the device is not inside an arena, and a mark whose target is.
  *
- * Order of calls and threads: device.h. Nothing here has state.
+ * Copies therefore cannot exceed the capacity of a device. The operands of a launch are known to its op
+ * only, so each backend protects its arenas against launches by itself.
+ *
+ * device.h states the order of calls and the threads. This file has no state.
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,7 +25,7 @@ const char *const lane_names[LANE_COUNT] = {
     [LANE_PEER] = "peer",
 };
 
-/* Alphabetized. */
+/* All backends, in alphabetical order. */
 static const struct backend *const backends[] = {
     &backend_cpu,
     &backend_cuda,
@@ -130,7 +133,8 @@ static bool known_stream(const struct devset *ds, uint32_t stream)
 static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
 {
     uint64_t capacity = ds->capacity_bytes[device];
-    uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device]; /* wraps to a huge number in front of it */
+    /* wraps to a huge number if p is in front of the arena */
+    uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device];
 
     return offset <= capacity && bytes <= capacity - offset;
 }

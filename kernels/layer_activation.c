@@ -1,5 +1,5 @@
-/* activation: y = act(x), in = out. The backward pass reads the layer's input, so nothing is saved.
- * Calls only the sink: the thread is the caller's. */
+/* The activation layer: y = act(x), with in = out. The backward pass reads the layer's input, so nothing
+ * is saved. All functions run in the caller's thread and have no effect besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void activation_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -1,15 +1,16 @@
-/* attention: causal self-attention with its projections, y = dropout(attend(x qkv^T + b) proj^T + b), in = out; several
- * query heads may share keys and values, and positions may be rotary. See op_attention_fwd for the order of a token's
- * queries, keys and values.
+/* The attention layer: causal self-attention with its projections, y = dropout(attend(x qkv^T + b) proj^T
+ * + b), with in = out. Several query heads may share keys and values, and positions may be rotary.
+ * op_attention_fwd (op.h) describes the order of a token's queries, keys and values.
  *
- * S: qkv after the rotation, the attended values, and the softmaxes' log-sums. Calls only the sink: the thread is the
- * caller's.
+ * S holds qkv after the rotation, the attended values, and the logarithms of the softmax sums. All
+ * functions run in the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 
+/* The sizes of an attention layer, in elements. */
 struct shape {
-    uint32_t tokens, width; /* of all rows; elements of a token */
-    uint32_t head, qkv;     /* elements of a head, and of a token of qkv */
+    uint32_t tokens, width; /* tokens of all rows; elements of a token of x */
+    uint32_t head, qkv;     /* elements of one head; elements of a token of qkv */
 };
 
 static struct shape shape_of(const struct layer *l, uint32_t rows)
@@ -24,7 +25,7 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* W: qkv and its bias, proj and its bias. In bytes from the start of W. */
+/* Byte offsets in W. The order is: qkv and its bias, then proj and its bias. */
 struct weights {
     uint64_t qkv_b, proj, proj_b, end;
 };
@@ -40,7 +41,7 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
     return w;
 }
 
-/* S, in bytes: qkv is first. */
+/* Byte offsets in S. qkv comes first, at offset 0. */
 struct saved {
     uint64_t attended, lse, end;
 };
@@ -55,7 +56,8 @@ static struct saved saved_of(const struct layer *l, const struct shape *s)
     return a;
 }
 
-/* The backward pass: the gradient of proj's output is first, where dropout changes it. */
+/* Byte offsets in the scratch of the backward pass. If dropout changes the gradient of proj's output, that
+ * gradient comes first, at offset 0. */
 struct gradients {
     uint64_t attended, qkv, scratch, end;
 };
@@ -91,8 +93,8 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     struct shape s = shape_of(l, rows);
     uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    uint64_t scores =
-        2 * (uint64_t)s.tokens * layer_seq(l) * s.width; /* q k^T and p v, half of each masked */
+    /* q k^T and p v; the mask makes half of either product unnecessary. */
+    uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
     *ret = (struct layer_cost){
         .fwd_flops = projections + scores,
@@ -116,6 +118,7 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
+/* Launches the rotation of queries and keys by their positions, if the layer has rotary positions. */
 static int rotate(const struct layer *l, const struct layer_io *io, const struct shape *s, float *qkv,
                   bool inverse, const struct op_sink *sink)
 {

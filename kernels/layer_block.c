@@ -1,11 +1,18 @@
-/* block and residual: layers made of layers. A block is a chain, y = f(x); a residual adds its input, y = x + f(x). To the
- * plan either is one layer: one W, one S, one input, one output (DESIGN section 2).
+/* The block and residual layers, which consist of inner layers. A block is a chain, y = f(x). A residual
+ * adds its input, y = x + f(x). The plan sees either of them as one layer with one W, one S, one input and
+ * one output (DESIGN section 2).
  *
- * W: the inner layers' one behind another. S, for each inner layer i in turn: its output (not the last one's, which is y)
- * and what it saves. What an inner layer only works in lies where later ones will save, or, where these save too little, in
- * the room beside S. Scratch of the backward pass: the gradients between inner layers, of which two at a time are alive, and
- * the largest scratch of the inner layers. Without S the forward pass lays out its workspace in the same way, the room
- * behind S. Calls only the sink: the thread is the caller's.
+ * W holds the W blocks of the inner layers, one after another. S holds for each inner layer in order its
+ * output (except for the last one, whose output is y) and its own S.
+ *
+ * The workspace of an inner layer's forward pass lies in the part of S that later inner layers will fill.
+ * If that part is too small, it lies in the workspace beside S. A forward pass without S uses the same
+ * layout in its scratch, with the workspace behind the place of S.
+ *
+ * The scratch of the backward pass holds the gradients between inner layers, of which at most two are
+ * needed at a time, and the largest scratch of any inner layer.
+ *
+ * All functions run in the caller's thread and have no effect besides their launches.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,13 +24,15 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Going through the inner layers: where each finds its parts. In bytes. */
+/* A position in the chain of inner layers: where the blocks of the current inner layer are, as byte
+ * offsets. */
 struct walk {
-    const struct layer *l; /* the inner layer */
+    const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
-    uint64_t w;      /* of W */
-    uint64_t x, y;   /* of S: its input and output; not for the first's input and the last's output */
-    uint64_t s, end; /* of S: what it saves; where the next one's parts begin */
+    uint64_t w; /* in W: its W */
+    /* In S: its input and output. The first layer's input and the last layer's output are not in S. */
+    uint64_t x, y;
+    uint64_t s, end; /* in S: its own S; start of the next inner layer's part */
 };
 
 static void walk_begin(struct walk *k)
@@ -31,7 +40,7 @@ static void walk_begin(struct walk *k)
     *k = (struct walk){0};
 }
 
-/* To inner layer i; called for 0, 1, 2, ... */
+/* Moves to inner layer i. Must be called for i = 0, 1, 2, ... in this order. */
 static void walk_to(struct walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -53,19 +62,20 @@ static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
     return k.end;
 }
 
-/* What the inner layer's forward pass works in. */
+/* Returns the bytes of workspace that the inner layer's forward pass needs. */
 static uint64_t needed_room(const struct walk *k)
 {
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Whether that lies in S, of `saved` bytes, where later layers will save. */
+/* Returns true if that workspace fits into the part of S that later layers will fill. S has `saved` bytes. */
 static bool has_room_in_s(const struct walk *k, uint64_t saved)
 {
     return needed_room(k) <= saved - k->end;
 }
 
-/* Bytes of each of the gradients between inner layers, and how many there are room for. */
+/* Returns the bytes of the largest gradient between two inner layers. *ret_n is the number of such
+ * gradients that the scratch has space for. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -97,7 +107,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    if (ret->s == 0) /* then no forward saves anything, and each has its scratch */
+    /* No inner layer saves anything, so every forward pass gets scratch_fwd bytes. */
+    if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
 }
@@ -126,7 +137,7 @@ static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cos
     ret->bwd_bytes += 3 * x;
 }
 
-/* "attn.qkv.weight": the inner layer's name, where it has one, before its own. */
+/* Puts the inner layer's name, if it has one, in front of the parameter's name, as in "attn.qkv.weight". */
 static void add_prefix(struct layer_param *p, const char *prefix)
 {
     char name[sizeof p->name];
@@ -185,7 +196,8 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
 }
 
-/* The backward pass of inner layer i. Gradients change places: that of an odd layer's input is in the first half. */
+/* Runs the backward pass of inner layer i. Two buffers take turns: layer i reads the gradient of its
+ * output from half[i % 2] and writes the gradient of its input to the other half. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

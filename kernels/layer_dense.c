@@ -1,9 +1,10 @@
-/* dense: y = dropout(act(x w^T + b)); bias, activation and dropout are optional.
+/* The dense layer: y = dropout(act(x w^T + b)). Bias, activation and dropout are optional.
  *
- * S is the pre-activation z where there is an activation, for its backward pass; without one nothing is
- * saved. The backward pass carries the gradient from y to z in scratch; where neither dropout nor activation
- * changes it, dy is already the gradient of z and there is no scratch. Calls only the sink: the thread is the
- * caller's.
+ * With an activation, S is its input z, which the backward pass needs. Without one, nothing is saved. The
+ * backward pass turns the gradient of y into the gradient of z in scratch. If there is neither dropout nor
+ * activation, dy is already the gradient of z, and no scratch is needed.
+ *
+ * All functions run in the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 
@@ -46,7 +47,7 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
         .fwd_flops = product,
         .bwd_flops = 2 * product,
         .fwd_bytes = x + w + z,
-        .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* weight, data */
+        .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* gradient of the weights + gradient of the input */
     };
     if (l->bias)
         ret->bwd_bytes += z;
@@ -74,7 +75,8 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    float *y = io->y ? io->y : saves ? io->s : NULL; /* recompute: the activation is not wanted */
+    /* A recompute needs only S: the op then writes z without the activation. */
+    float *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
     if (!y)
@@ -86,7 +88,8 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
 
-/* The gradient of z: in scratch, or dy itself. */
+/* Computes the gradient of z from dy. *ret points to it: either into scratch or, if nothing changes it, to
+ * dy itself. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {

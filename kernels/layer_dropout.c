@@ -1,6 +1,6 @@
-/* dropout: y = keep ? x / (1 - p) : 0, in = out. The mask is a function of (seed, step, layer, row, element),
- * so the backward pass is the same op on the gradient and nothing is saved. Calls only the sink: the thread
- * is the caller's. */
+/* The dropout layer: y = keep ? x / (1 - p) : 0, with in = out. The mask is a function of (seed, step,
+ * layer, row, element), so the backward pass applies the same op to the gradient and nothing is saved. All
+ * functions run in the caller's thread and have no effect besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -14,7 +14,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
-/* Not layer_drop: with p = 0 this one copies. */
+/* Launches the op. layer_drop would not do here: with p = 0 it launches nothing, but this layer must still
+ * copy its input. */
 static int launch(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                   const struct op_sink *sink)
 {

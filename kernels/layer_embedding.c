@@ -1,6 +1,6 @@
-/* embedding: tokens to vectors. A row of the input is `seq` token ids, int32 in the place of floats; W is the table
- * [vocab][width]. The ids have no gradient: dX, should somebody ask for it, is zero. Calls only the sink: the thread is the
- * caller's. */
+/* The embedding layer turns tokens into vectors. A row of the input is `seq` token ids, int32 instead of
+ * float, and W is the table [vocab][width]. Ids have no gradient: if a caller asks for dX, it gets zeros.
+ * All functions run in the caller's thread and have no effect besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -1,18 +1,21 @@
-/* lm_head: the loss of language models, cross entropy of softmax(x w^T) against one token id per token (int32), negative
- * ones ignored. Its W is its own, or that of an embedding (tied).
+/* The lm_head layer, the loss of language models: the cross entropy of softmax(x w^T) against one token id
+ * (int32) per token. Negative target ids are ignored. Its W is its own, or that of an embedding (tied).
  *
- * The logits of a large vocabulary are larger than everything else, so they exist for a chunk of tokens at a time, in
- * scratch. When training, the forward pass does nothing: the backward pass computes a chunk's logits once and makes loss and
- * gradients of them while they are there. The chunk follows from the shape alone, for the sums over tokens follow it.
- * Calls only the sink: the thread is the caller's.
+ * The logits of a large vocabulary are larger than everything else. They therefore exist only for one
+ * chunk of tokens at a time, in scratch. When training, the forward pass does nothing. The backward pass
+ * computes the logits of a chunk once and derives loss and gradients from them while they are there. The
+ * size of a chunk depends on the layer's shape only, because it decides the order of the sums over tokens.
+ *
+ * All functions run in the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP  128u
-#define CHUNK_SMALL (UINT64_C(1) << 22) /* logits that are always few enough */
+#define CHUNK_SMALL (UINT64_C(1) << 22) /* number of logits that is always small enough for one chunk */
 
-/* As many tokens as have few logits, or as give a sixth of the table: what has room for the table and its gradient has room
- * for that. */
+/* Returns the tokens in a chunk: as many as have CHUNK_SMALL logits, or as many as have a sixth of the
+ * table's size in logits, whichever is more. A device with space for the table and its gradient has space
+ * for that too. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
@@ -36,7 +39,7 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
     };
 }
 
-/* Of training: the backward pass does it all. */
+/* The cost of training, where the backward pass does all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
@@ -58,12 +61,14 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* A chunk's tokens: [first, first + n) of the micro-batch. */
+/* The tokens first..first + n - 1 of the micro-batch. */
 struct chunk {
     uint32_t first, n;
     const float *x;
 };
 
+/* Launches the logits of a chunk and their loss. If dx is not NULL, it also launches the gradient of the
+ * logits. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -109,7 +114,7 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* Without a result: training, where the backward pass does it. */
+/* io->result is NULL when training; the backward pass then computes the loss. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

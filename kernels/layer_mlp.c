@@ -1,11 +1,16 @@
-/* mlp: y = dropout(act(x fc^T + b) proj^T + b), in = out; or gated, with swiglu(x fc^T + b) in the middle, fc then giving
- * the gate and the values. S is what fc gives; what the activation makes of it is made again for the backward pass, where its
- * gradient then takes its place. Calls only the sink: the thread is the caller's. */
+/* The mlp layer: y = dropout(act(x fc^T + b) proj^T + b), with in = out. A gated mlp has swiglu(x fc^T +
+ * b) in the middle, and fc computes both the gate and the values.
+ *
+ * S is the output of fc. The backward pass recomputes the activation from it, and later overwrites the
+ * activation with its gradient. All functions run in the caller's thread and have no effect besides their
+ * launches.
+ */
 #include "kernels/layer_impl.h"
 
+/* The sizes of an mlp layer, in elements. */
 struct shape {
     uint32_t tokens, width;
-    uint32_t fc, hidden; /* outputs of fc, inputs of proj */
+    uint32_t fc, hidden; /* outputs of fc; inputs of proj */
 };
 
 static struct shape shape_of(const struct layer *l, uint32_t rows)
@@ -18,7 +23,7 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* W: fc and its bias, proj and its bias. In bytes from the start of W. */
+/* Byte offsets in W. The order is: fc and its bias, then proj and its bias. */
 struct weights {
     uint64_t fc_b, proj, proj_b, end;
 };
@@ -34,8 +39,10 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
     return w;
 }
 
-/* The backward pass: the inside of proj is first; then, in its place, its gradient, which without a gate is that of fc's
- * output at once; with one that gradient; and that of proj's output, where dropout changes it. */
+/* Byte offsets in the scratch of the backward pass. The input of proj comes first, at offset 0, and its
+ * gradient overwrites it later. Without a gate, that gradient is directly the gradient of fc's output
+ * (d_fc is 0). With a gate, d_fc follows as an array of its own. Last comes dy, the gradient of proj's
+ * output, if dropout changes it. */
 struct gradients {
     uint64_t d_fc, dy, end;
 };
@@ -96,6 +103,7 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
+/* Launches the activation, or swiglu if the mlp is gated. */
 static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z,
                     float *to, const struct op_sink *sink)
 {
@@ -129,7 +137,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
-/* From the gradient of proj's output to that of fc's. */
+/* Turns the gradient of proj's output into the gradient of fc's output. */
 static int bwd_inside(const struct layer *l, const struct layer_io *io, const struct shape *s,
                       const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
 {
@@ -166,7 +174,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* the gradient of its input: bwd_inside */
+        /* bwd_inside computes the gradient of its input. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

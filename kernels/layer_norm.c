@@ -1,5 +1,6 @@
-/* norm: layer norm or RMS norm of every token, in = out. S is each token's mean and 1 / deviation. Calls only the sink: the
- * thread is the caller's. */
+/* The norm layer: layer norm or RMS norm of every token, with in = out. S holds the mean and the
+ * reciprocal standard deviation of each token. All functions run in the caller's thread and have no effect
+ * besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -1,6 +1,8 @@
-/* positions: y = dropout(x + p), p the learned vectors of the first `seq` of `positions` places, in = out. Nothing is saved.
- * A layer of its own, so that W of an embedding is the table alone and can be tied. Calls only the sink: the thread is the
- * caller's. */
+/* The positions layer: y = dropout(x + p), with in = out, where p holds the learned vectors of the first
+ * `seq` of `positions` positions. Nothing is saved. It is a layer of its own, so that the W of an
+ * embedding is only the token table and can be tied to an lm_head. All functions run in the caller's
+ * thread and have no effect besides their launches.
+ */
 #include "kernels/layer_impl.h"
 
 static void positions_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

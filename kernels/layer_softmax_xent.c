@@ -1,6 +1,6 @@
-/* softmax_xent: the loss of classification, cross entropy of softmax(x) against one class per row, or per token, (int32).
- * The backward pass starts from x again: nothing is saved. Calls only the sink: the thread is the caller's.
- */
+/* The softmax_xent layer, the loss of classification: the cross entropy of softmax(x) against one class
+ * (int32) per row or per token. The backward pass starts from x again, so nothing is saved. All functions
+ * run in the caller's thread and have no effect besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -25,6 +25,7 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
     };
 }
 
+/* Launches the op for the loss (result) or for the gradient (dx). The other pointer is NULL. */
 static int launch(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                   struct step_result *result, float *dx)
 {

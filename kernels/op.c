@@ -1,4 +1,4 @@
-/* Names of the ops and activations, for dumps, traces and specs. Any thread. */
+/* The names of ops and activations, for dumps, traces and specs. Constant data; any thread. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {

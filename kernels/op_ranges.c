@@ -1,8 +1,9 @@
-/* What each op reads and writes: the one place where the shapes of an op's arguments become bytes. See op.h. An
- * op of ops.def that has no function here does not compile. Pure, any thread.
- */
+/* Lists the arrays that each op reads and writes (op_ranges in op.h). This is the only place that turns
+ * the shapes of an op's arguments into bytes. If an op of ops.def has no function here, this file does not
+ * compile. All functions are pure; any thread may call them. */
 #include "kernels/op.h"
 
+/* The ranges that op_ranges has found so far. */
 struct list {
     struct op_range *at;
     uint32_t n;
@@ -29,7 +30,8 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return a * b * sizeof(float);
 }
 
-/* An input that is the output as well stands there once. */
+/* Adds the input and the output of an elementwise op. If they are the same array, it is listed once, as
+ * written. */
 static void map(struct list *l, const float *from, float *to, uint64_t bytes)
 {
     if (from != to)
@@ -124,7 +126,7 @@ static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct list *l)
     writes(l, o->db, floats(1, o->n));
 }
 
-/* Of a row of qkv. */
+/* Returns the number of elements in one token of qkv. */
 static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
 {
     return ((uint64_t)heads + 2 * (uint64_t)kv_heads) * head;

@@ -1,17 +1,17 @@
-/* Copies of tensors.
+/* Implements the copies of tensors.
  *
- * A tensor that moves is cold and large: what the copy writes is not read before other tensors have passed
- * through the caches. Non-temporal stores skip reading the destination's lines and leave the caches to the
- * ops that run meanwhile. Going through four pages side by side, a line of each in turn, is faster than going
- * straight on: the loads keep four hardware prefetchers busy. Wider vectors add little, so plain SSE2, which
- * every x86-64 has, will do.
+ * A tensor that moves is cold and large: other tensors pass through the caches before anybody reads what
+ * the copy wrote. Non-temporal stores do not read the destination first, and they leave the caches to the
+ * ops that run at the same time. The copy walks through four pages side by side, one cache line of each in
+ * turn. That is faster than a single sequence, because it keeps four hardware prefetchers busy. Wider
+ * vectors add little, so plain SSE2 is enough, which every x86-64 has.
  *
- * Small blocks are likely to be used at once and stay in the caches: memcpy.
+ * Small blocks are likely to be used soon and should stay in the caches, so memcpy copies them.
  *
- * Under the sanitizers everything is memcpy: they see its reads and writes, and so a missing wait or a range
- * that is too long; the intrinsics they would not see.
+ * Under the sanitizers, memcpy copies everything. The sanitizers see its reads and writes, and so find a
+ * missing wait or a range that is too long. They would not see the intrinsics.
  *
- * No state, any thread.
+ * This file has no state; any thread may call it.
  */
 #include "kernels/cpu/copy.h"
 
@@ -35,10 +35,10 @@
 #define LINE         64
 #define PAGE         4096
 #define PAGES        4
-#define STREAM_BYTES (256u << 10) /* from here on past the caches */
-#define PIECE_BYTES  STREAM_BYTES /* some ten microseconds */
+#define STREAM_BYTES (256u << 10) /* copies of at least this size bypass the caches */
+#define PIECE_BYTES  STREAM_BYTES /* takes about ten microseconds */
 
-/* dst on a line's boundary. */
+/* Copies one cache line. dst is aligned to a cache line. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
@@ -52,7 +52,7 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
-/* LINE bytes at least. */
+/* Copies a block of at least LINE bytes past the caches. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -64,7 +64,7 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    _mm_sfence(); /* these stores are not ordered by the release of a lock */
+    _mm_sfence(); /* releasing a lock does not order non-temporal stores */
 }
 
 void cpu_copy(void *dst, const void *src, uint64_t bytes)
@@ -75,11 +75,12 @@ void cpu_copy(void *dst, const void *src, uint64_t bytes)
         memcpy(dst, src, bytes);
 }
 
+/* A large copy that the pool's threads share. */
 struct pieces {
     uint8_t *dst;
     const uint8_t *src;
     uint64_t bytes;
-    uint32_t n; /* the last has what is left over too */
+    uint32_t n; /* the last piece also takes the remainder */
 };
 
 static void copy_piece(void *ctx, uint32_t i)
@@ -101,7 +102,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* By the stream's own thread: whoever shares a pool is ordered by its lock, and a missing wait would not be seen. */
+/* Under the sanitizers the calling thread makes the whole copy. Sharing a pool would order threads by the
+ * pool's lock, and so hide a missing wait. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

@@ -1,4 +1,4 @@
-/* The copy between host and virtual devices. */
+/* Copies memory between the host and virtual devices. */
 #ifndef KERNELS_CPU_COPY_H
 #define KERNELS_CPU_COPY_H
 
@@ -6,11 +6,11 @@
 
 struct pool;
 
-/* memcpy, in its contract; large blocks go past the caches. Whoever learns of the end of the copy through a
- * lock or an atomic sees all of it. Any thread. */
+/* Copies like memcpy, with the same contract. Large blocks bypass the caches. A thread that learns through
+ * a lock or an atomic that the copy is done sees all of it. Any thread may call it. */
 void cpu_copy(void *dst, const void *src, uint64_t bytes);
 
-/* The same, large blocks in pieces by the pool's threads. */
+/* Copies like cpu_copy, but the pool's threads share the work of a large block. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool);
 
 #endif

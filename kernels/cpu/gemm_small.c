@@ -22,8 +22,9 @@
 #include "kernels/cpu/gemm.h"
 
 #define LANES 16
-#define WIDE_PIECE                                                                                           \
-    128 /* of the wide side per piece of the pool: enough to pay for its own copy of the panel */
+/* Rows or columns of the wide operand in one piece of work for the pool. It is large enough to pay for the
+ * piece's own copy of the panel. */
+#define WIDE_PIECE 128
 
 typedef float panel[GEMM_K_BLOCK][LANES];
 

@@ -1,13 +1,21 @@
-/* The kernels of gemm_small.c, compiled once per instruction set: no include guard, on purpose.
+/* The kernels of gemm_small.c. That file includes this one once per instruction set, so there is no
+ * include guard on purpose.
  *
- * Before each inclusion: NAME(x) (suffix), TARGET (attribute), VEC (16 floats), vec_zero, vec_load,
- * vec_store, vec_add, vec_fma(scalar, vec, vec) as NAME(...), ACCUMULATORS (how many VECs fit the registers
- * beside operands: 4 or 24), ROWS_AT_ONCE (of the rows form), TILE_ROWS and TILE_VECS (of gemm_rows). Loops
- * over accumulators have constant bounds after inlining and are unrolled, so that the accumulators live in
- * registers.
+ * Before each inclusion, the includer defines:
+ *
+ *     NAME(x)       adds the suffix of the instruction set to a name
+ *     TARGET        function attribute that selects the instruction set
+ *     VEC           vector of 16 floats, with NAME(vec_zero), NAME(vec_load), NAME(vec_store),
+ *                   NAME(vec_add) and NAME(vec_fma)(scalar, vec, vec)
+ *     ACCUMULATORS  how many VECs fit into registers beside the operands: 4 or 24
+ *     ROWS_AT_ONCE  rows that the rows form computes at a time
+ *     TILE_ROWS, TILE_VECS  size of a tile of gemm_rows
+ *
+ * Loops over accumulators have constant bounds after inlining and are unrolled, so the accumulators live
+ * in registers.
  */
 
-/* `rows` of the wide side against the panel. */
+/* Multiplies `rows` rows of the wide operand with the panel of the narrow one. */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {
@@ -27,6 +35,7 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
         NAME(vec_store)(out[j], acc[j]);
 }
 
+/* Multiplies `count` rows of the wide operand with the panel, ROWS_AT_ONCE rows at a time. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
 {
@@ -38,7 +47,8 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* `rows` of the narrow side, from i on, against `vecs` vectors of the wide side. */
+/* Multiplies `rows` rows of the narrow operand, starting at row i, with `vecs` vectors of the wide
+ * operand. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
                                      uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -60,7 +70,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + a % vecs * LANES, acc[a]);
 }
 
-/* All of the wide side; what is left over one vector at a time. */
+/* Multiplies these rows of the narrow operand with the whole width of the wide one. The rest that is less
+ * than `vecs` vectors is done one vector at a time. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -72,7 +83,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
         NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
 }
 
-/* `lanes` is a multiple of LANES here; `narrow` is rounded up to 4, the panel's padding is zero. */
+/* `lanes` is a multiple of LANES. `narrow` gets rounded up to a multiple of 4, which is safe because the
+ * panel is padded with zeros. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -89,7 +101,8 @@ TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes
         NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
-/* `rows` rows of c from i on, `vecs` vectors of its columns from j on. */
+/* Computes one tile of c: `rows` rows starting at row i, and `vecs` vectors of columns starting at column
+ * j. */
 TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j, uint32_t rows, uint32_t vecs)
 {
     const float *a = g->a + i * g->a_i, *b = g->b + j;
@@ -114,9 +127,11 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
     }
 }
 
+/* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    const struct gemm_rows here = *g; /* so that a store to c cannot change it */
+    /* a copy, so that the compiler knows that a store to c cannot change it */
+    const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {
         uint32_t j = 0;

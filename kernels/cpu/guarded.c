@@ -1,17 +1,17 @@
-/* Guarded blocks: mapped memory between two pages that nobody may touch.
+/* Implements guarded blocks: mapped memory between two pages that nobody may access.
  *
  *     | guard page | slack | block ............................ | guard page |
  *                          ^ base                               ^ base + bytes
  *
- * The block ends where the rear guard begins, because running past the end is the mistake that a wrong plan
- * or a wrong size makes. The price is that the block does not begin on a page; the slack before it, less than
- * a page, holds a pattern that guarded_intact compares.
+ * The block ends where the rear guard page begins, because a wrong plan or a wrong size typically runs
+ * past the end. In return, the block does not begin at a page boundary. The slack in front of it, less
+ * than a page, holds a pattern that guarded_intact checks.
  *
- * Pages are not touched in advance: a plan may use less than the capacity, and on a workstation several
- * virtual devices may together be larger than the memory that is free. MADV_HUGEPAGE makes the first touch
- * cheap, 2 MiB at a time; the block is kept until the end, so it is paid once.
+ * Pages are not touched in advance. A plan may use less than the capacity, and several virtual devices on
+ * a workstation may together be larger than the free memory. MADV_HUGEPAGE makes the first touch cheap, 2
+ * MiB at a time. A block lives until its devset closes, so this cost occurs once.
  *
- * No state, any thread.
+ * This file has no state; any thread may call it.
  */
 #include "kernels/cpu/guarded.h"
 
@@ -33,12 +33,13 @@ int guarded_init(struct guarded *g, uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), body, total;
 
-    if (!checked_add(bytes, 3 * page, &total)) /* no overflow below */
+    if (!checked_add(bytes, 3 * page, &total)) /* so that nothing below overflows */
         return -ENOMEM;
     body = round_up(bytes, page);
     total = body + 2 * page;
 
-    /* Reserved without access, then opened: the kernel counts, and may refuse, the opened part only. */
+    /* Reserve the range without access, then open the middle. The kernel only accounts for, and may
+     * refuse, the open part. */
     uint8_t *map = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return -ENOMEM;
@@ -46,7 +47,7 @@ int guarded_init(struct guarded *g, uint64_t bytes)
         munmap(map, total);
         return -ENOMEM;
     }
-    madvise(map + page, body, MADV_HUGEPAGE); /* may not be there; then it is only slower */
+    madvise(map + page, body, MADV_HUGEPAGE); /* may fail; then the first touch is only slower */
 
     *g = (struct guarded){
         .base = map + page + (body - bytes), .bytes = bytes, .map = map, .map_bytes = (size_t)total};

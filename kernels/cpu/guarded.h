@@ -1,5 +1,6 @@
-/* A block of memory whose size is enforced: an access past its end faults at once, one in front of it faults
- * or is found later. The arenas of virtual devices. */
+/* Blocks of memory whose size is enforced. They serve as the arenas of virtual devices. An access behind
+ * the end of a block faults at once. An access in front of it either faults or is found later by
+ * guarded_intact. */
 #ifndef KERNELS_CPU_GUARDED_H
 #define KERNELS_CPU_GUARDED_H
 
@@ -8,17 +9,19 @@
 #include <stdint.h>
 
 struct guarded {
-    uint8_t *base; /* as aligned as `bytes` is, up to a page */
+    uint8_t *base; /* start of the block, as aligned as `bytes` is, up to a page */
     uint64_t bytes;
-    uint8_t *map; /* base - slack - one guard page */
+    uint8_t *map; /* start of the mapping: base - slack - one guard page */
     size_t map_bytes;
 };
 
-/* bytes > 0. The block is zero; its pages come when first touched. -ENOMEM when it cannot be had. */
+/* Maps a block of `bytes` bytes, bytes > 0. The block reads as zero, and its pages are allocated when they
+ * are first touched. Returns -ENOMEM if the memory cannot be had. */
 int guarded_init(struct guarded *g, uint64_t bytes);
-void guarded_finish(struct guarded *g); /* takes one that is all zero */
+/* Unmaps the block and clears *g. Does nothing if *g is all zero. */
+void guarded_finish(struct guarded *g);
 
-/* False when something was written between the front guard and the block. */
+/* Returns false if something was written between the front guard page and the block. */
 bool guarded_intact(const struct guarded *g);
 
 #endif

@@ -1,4 +1,4 @@
-/* The table of the cpu backend's ops. Generated from ops.def: an op that nobody wrote does not link. */
+/* The table of the cpu backend's ops, generated from ops.def. It does not link if an op has no function. */
 #include "kernels/cpu/ops.h"
 
 cpu_op_fn *const cpu_ops[OP_COUNT] = {

@@ -1,8 +1,8 @@
-/* Inside the cpu backend: the ops' functions, and what their loops share.
+/* The op functions of the cpu backend, and what their loops share.
  *
- * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits on
- * each: no contraction, no reassociation, sums over an array of LANES partial sums that is folded in one
- * fixed way.
+ * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits
+ * on each of them. So they use neither contraction nor reassociation, and a sum goes over an array of
+ * LANES partial sums that are added up in one fixed order.
  */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
@@ -25,8 +25,9 @@
 #define CPU_SANITIZED 1
 #endif
 
-/* The sanitizers instrument the resolver of a clone, which runs before they are ready; clang has no clones
- * here. */
+/* CPU_CLONES compiles a function for several instruction sets and picks one at program start. It is off
+ * under the sanitizers, which instrument the function that picks a clone although it runs before they are
+ * ready. It is also off with clang, which does not support it here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -35,18 +36,21 @@
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
-/* Before a loop whose iterations are independent although input and output may be the same array. */
+/* Placed before a loop whose iterations are independent even though input and output may be the same
+ * array. */
 #if defined(__clang__)
-#define CPU_INDEPENDENT /* its own form warns wherever it is not obeyed, under the sanitizers for one */
+#define CPU_INDEPENDENT /* clang's own pragma warns wherever it has no effect */
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* y = act(x), y may be x; dx = dy * act'(x), dx may be dy. */
+/* y = act(x), where y may be x; and dx = dy * act'(x), where dx may be dy. */
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
-/* keep[i] = 1 where the dropout of scores (see op_attention_fwd) keeps element first + i of the row at position q, else 0. */
+/* Which scores attention's dropout keeps. cpu_dropout_keep sets keep[i] to 1 if element first + i of the
+ * row at position q of the global batch is kept, and to 0 otherwise. op_attention_fwd defines the
+ * elements. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;
@@ -54,15 +58,17 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* Elements per piece of the pool: several times what waking a thread costs. */
+/* Elements of one piece of work for the pool. Processing a piece takes several times as long as waking a
+ * thread. */
 #define PIECE 32768u
 
+/* Returns the number of pieces in n elements. */
 CPU_INLINE uint32_t piece_count(uint64_t n)
 {
     return (uint32_t)((n + PIECE - 1) / PIECE);
 }
 
-/* Of piece i of n elements: where it begins, how many it has. */
+/* Returns the index of the first element of piece i. piece_size returns how many of the n elements it has. */
 CPU_INLINE uint64_t piece_begin(uint32_t i)
 {
     return (uint64_t)i * PIECE;
@@ -74,7 +80,7 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* The same for rows of n elements: a piece is whole rows. */
+/* Returns the rows in one piece of a matrix whose rows have n elements. Pieces consist of whole rows. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

@@ -190,8 +190,8 @@ CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n)
 {
     for (size_t done = 0; done < n;) {
-        uint64_t quad = (first + done) / 4,
-                 same_key = (UINT64_C(1) << 32) - (uint32_t)quad; /* quads, from this one */
+        uint64_t quad = (first + done) / 4;
+        uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad; /* quads, from this one */
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;
         keep_span(keep + done, count, d->p, d->step->seed, quad, skip, d->q, rng_word2(RNG_SCORES, d->layer),

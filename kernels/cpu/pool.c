@@ -1,18 +1,20 @@
-/* The pool: threads that share the pieces of one op, and the machine's cores.
+/* Implements the pool: threads that share the pieces of one op and the machine's cores.
  *
- * Why this way: a run lives on its caller's stack and hangs in a list while pieces are left, so nothing is
- * allocated per run and several streams may run ops at once. Pieces are handed out one by one by an atomic
- * counter: a thread that shares its core with somebody else simply takes fewer. Who ran a piece never
- * matters, because a piece writes its own part of the output. Idle workers look for work for a
- * moment, then sleep on a condition variable; the caller of an op always works on its own run, so an op makes
- * progress even when every worker is busy elsewhere.
+ * A run lives on its caller's stack and is in a list while pieces are left. So a run allocates nothing,
+ * and several streams can run ops at the same time. An atomic counter hands out pieces one by one; a
+ * thread that shares its core with another process simply takes fewer. It never matters which thread ran a
+ * piece, because each piece writes its own part of the output. Idle workers look for work for a moment and
+ * then sleep on a condition variable. The caller of an op always works on its own run, so an op makes
+ * progress even when every worker is busy.
  *
- * Runs aside: if copies and the host's updates always ran on their callers' threads, beside the ops, the kernel would take the core
- * from some thread in the middle of a piece, and the whole op would wait for that piece. So a caller aside works only while fewer
- * threads than there are cores do. Else it sleeps, and its pieces are done by a worker between two ops and by the callers of ops
- * while they wait for their last helpers.
+ * Runs "aside" are those of pool_aside: copies and updates on the host. If they always ran on their
+ * callers' threads next to the ops, the kernel would take the core from some thread in the middle of a
+ * piece, and the whole op would wait for that piece. So a caller aside works only while fewer threads are
+ * working than there are cores. Otherwise it sleeps. Then a worker does its pieces between two ops, or the
+ * caller of an op does while it waits for its last helpers.
  *
- * Threads: pool_create and pool_destroy from one thread; pool_run from any, also from inside a piece of a run that is not aside.
+ * Threads: one thread calls pool_create and pool_destroy. Any thread may call pool_run, even from a piece
+ * of a run that is not aside.
  */
 #include <assert.h>
 #include <errno.h>
@@ -25,35 +27,39 @@
 
 #include "kernels/cpu/cpu.h"
 
+/* One pool_run in progress. It lives on the stack of the calling thread. */
 struct run {
     void (*fn)(void *ctx, uint32_t i);
     void *ctx;
     uint32_t n;
     bool aside;
-    _Atomic uint64_t next;    /* first piece nobody has taken; passes n (64 bits: never wraps) */
-    _Atomic uint32_t helpers; /* threads inside this run beside its caller; written under crew.mutex */
+    _Atomic uint64_t next;    /* next piece to hand out; grows beyond n (64 bits never wrap) */
+    _Atomic uint32_t helpers; /* threads in this run besides its caller; written under crew.mutex */
     struct run *next_run;     /* guarded by crew.mutex */
 };
 
+/* What callers hold: a crew, and whether their runs are aside. */
 struct pool {
     struct crew *crew;
     bool aside;
 };
 
+/* The threads of a pool with their list of runs. pool_create makes it and pool_destroy frees it. */
 struct crew {
-    struct pool ops, aside; /* what callers hold: const */
+    struct pool ops, aside; /* the two views that callers hold; const */
     pthread_mutex_t mutex;
-    pthread_cond_t work;      /* for workers: a run was added, or stop was set */
+    pthread_cond_t work;      /* signals workers: a run was added, or stop was set */
     pthread_cond_t done;      /* the last helper left some run, or a worker has started */
-    struct run *runs;         /* with pieces left, oldest first; guarded by mutex */
-    _Atomic uint32_t n_aside; /* of these runs; written under mutex */
-    _Atomic uint32_t posted;  /* runs ever added: who looks for work without the mutex sees it change */
-    uint32_t working;         /* threads inside a run; guarded by mutex */
-    uint32_t cores;           /* constant: as many as threads, or more */
-    uint32_t sleepers;        /* workers in a wait for `work`; guarded by mutex */
-    uint32_t ready;           /* workers that have started; guarded by mutex */
-    bool stop;                /* guarded by mutex */
-    uint32_t n_workers;       /* constant once created */
+    struct run *runs;         /* runs with pieces left, oldest first; guarded by mutex */
+    _Atomic uint32_t n_aside; /* number of runs in the list that are aside; written under mutex */
+    /* Number of runs ever added. A thread that looks for work without the mutex sees it change. */
+    _Atomic uint32_t posted;
+    uint32_t working;   /* threads inside a run; guarded by mutex */
+    uint32_t cores;     /* usable cores, but at least the number of threads; const */
+    uint32_t sleepers;  /* workers that wait for `work`; guarded by mutex */
+    uint32_t ready;     /* workers that have started; guarded by mutex */
+    bool stop;          /* guarded by mutex */
+    uint32_t n_workers; /* const once created */
     pthread_t workers[];
 };
 
@@ -64,6 +70,7 @@ static bool has_pieces(const struct run *r)
     return atomic_load_explicit(&r->next, memory_order_relaxed) < r->n;
 }
 
+/* Runs the next piece of r. Returns false if there was none left. */
 static bool take_piece(struct run *r)
 {
     uint64_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
@@ -73,7 +80,7 @@ static bool take_piece(struct run *r)
     return true;
 }
 
-/* The oldest run with pieces left, or NULL. Caller holds the mutex. */
+/* Returns the oldest run with pieces left, or NULL. The caller holds the mutex. */
 static struct run *find_run(const struct crew *c, bool only_aside)
 {
     struct run *r = c->runs;
@@ -87,16 +94,18 @@ static void join(struct run *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* With the mutex held. Its caller may be gone with the run as soon as the mutex is. */
+/* Ends a helper's part in a run. The caller holds the mutex. As soon as the mutex is free, the run may
+ * vanish together with the stack frame of its caller. */
 static void leave(struct crew *c, struct run *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* Work comes every few microseconds while a step computes, and a sleep takes longer than that to begin and to end. So a
- * thread first looks for a while, short enough not to matter where cores are shared: about 0.1 ms, by the processor's counter, for
- * a pause is as long as a processor likes. */
+/* How long a thread looks for work before it sleeps. During a step, work arrives every few microseconds,
+ * and falling asleep and waking up takes longer than that. The limit, about 0.1 ms, is too short to
+ * disturb anybody who shares the cores. It is measured in cycles of the processor's counter, because the
+ * length of a pause instruction differs between processors. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -121,6 +130,7 @@ static void relax(void)
 }
 #endif
 
+/* Returns when a run was added since `seen` was read, or after LOOK_CYCLES. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -128,6 +138,7 @@ static void look_for_work(const struct crew *c, uint32_t seen)
         relax();
 }
 
+/* Returns when r has no helpers left, or after LOOK_CYCLES. */
 static void look_for_end(const struct run *r)
 {
     uint64_t begin = cycles();
@@ -137,7 +148,7 @@ static void look_for_end(const struct run *r)
 
 /* ---- workers ---- */
 
-/* Called and returns with the mutex held; there may be work afterwards. */
+/* Waits for work. The mutex is held at entry and at return. There may still be no work afterwards. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -202,7 +213,8 @@ static void remove_run(struct crew *c, struct run *r)
         atomic_fetch_sub_explicit(&c->n_aside, 1, memory_order_relaxed);
 }
 
-/* With the mutex held, which it gives up. `joins`: the caller will work on it. */
+/* Adds a run and wakes workers for it. The caller holds the mutex, and post releases it. `joins` says
+ * whether the caller will work on the run itself. */
 static void post(struct crew *c, struct run *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -216,7 +228,8 @@ static void post(struct crew *c, struct run *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* The caller of an op, out of pieces of its own, works on runs aside until its helpers are done. */
+/* Works on runs aside until the helpers of `own` are done. The caller of an op does this when its own
+ * pieces are all taken. */
 static void help_aside(struct crew *c, const struct run *own)
 {
     struct run *r;
@@ -244,7 +257,8 @@ static void run_op(struct crew *c, struct run *r)
     while (take_piece(r))
         ;
 
-    /* Every piece is taken; once the helpers have left, every piece is done, and nobody knows r any more. */
+    /* Every piece is taken. Once the helpers have left, every piece is done and no other thread refers to
+     * r. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
@@ -295,7 +309,7 @@ struct pool *pool_aside(struct pool *p)
 
 /* ---- create and destroy ---- */
 
-/* Workers take no signals: those belong to the threads that expect them. */
+/* Starts the workers with all signals blocked. Signals go to the threads that expect them. */
 static int start_workers(struct crew *c, uint32_t n)
 {
     sigset_t all, before;
@@ -314,7 +328,8 @@ static int start_workers(struct crew *c, uint32_t n)
     return -r;
 }
 
-/* What a thread allocates when it starts (cpu_thread_init does) happens before a step, not in the middle of one. */
+/* Waits until all workers have started, so that what a thread allocates at its start (in cpu_thread_init)
+ * is allocated before a step and not in the middle of one. */
 static void await_workers(struct crew *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -323,7 +338,7 @@ static void await_workers(struct crew *c)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Cores that this process may use. */
+/* Returns the number of cores that this process may use, but at least `threads`. */
 static uint32_t count_cores(uint32_t threads)
 {
     cpu_set_t cores;

@@ -1,20 +1,21 @@
-/* Streams: one thread, one ring of commands, one lock each.
+/* Implements streams: each has one thread, one ring of commands and one lock.
  *
- * Why a lock and not a lock-free ring: to enqueue and run a command costs little beside the ops and copies
- * that it starts, and one sentence per field says who may touch it.
+ * It uses a lock rather than a lock-free ring, because enqueueing and starting a command costs little
+ * compared to the op or copy itself, and because one sentence per field then says who may touch it.
  *
- * Why a list of waiters and not one condition for all: a plan has thousands of waits a second, of several
- * streams on different positions of one stream. Each waiter sleeps on a condition of its own, on its own
- * stack, and is woken when its position is reached and not before: one wake-up per wait that really blocks,
- * none otherwise. The room in a full queue, a drain and an event_sync are waits for a position like any
- * other.
+ * It uses a list of waiters rather than one condition for all. A plan has thousands of waits per second,
+ * in which several streams wait for different positions of one stream. Each waiter sleeps on a condition
+ * of its own, on its own stack, and is woken only when its position is reached. That is one wake-up for
+ * each wait that really blocks, and none otherwise. Waiting for a free slot in a full queue, a drain and
+ * an event_sync are waits for a position too.
  *
- * Nobody spins: what a stream waits for takes longer than a spin worth its name, and on a small machine the
- * core is better used by the ops of another stream. A wait that blocks costs a wake-up, and on a core that
- * had gone to sleep what the machine takes to wake it.
+ * No thread spins. A stream usually waits longer than a spin would be worth, and on a small machine the
+ * ops of another stream make better use of the core. A wait that blocks costs a wake-up and, if its core
+ * had gone to sleep, the time that the machine takes to wake the core.
  *
- * Threads: push and pushed belong to the one enqueueing thread; await is for any thread; run is called in the
- * stream's. Locks: a stream's lock is never held while another is taken, nor while a command runs.
+ * Threads: stream_push and stream_pushed belong to the one enqueueing thread. Any thread may call
+ * stream_await. The stream's thread calls run. Locks: no thread holds a stream's lock while it takes
+ * another or while a command runs.
  */
 #include "kernels/cpu/stream.h"
 
@@ -29,6 +30,7 @@
 #include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 
+/* A thread that sleeps until a stream reaches a position. It lives on that thread's stack. */
 struct waiter {
     uint64_t position;
     pthread_cond_t reached;
@@ -41,21 +43,21 @@ struct stream {
     pthread_t thread;   /* const */
 
     pthread_mutex_t lock;
-    pthread_cond_t work;    /* the queue is no longer empty, or closing; the stream's thread waits */
-    uint64_t pushed;        /* commands ever enqueued: written under lock by the enqueueing thread alone */
-    uint64_t done;          /* the position reached: guarded by lock */
-    struct waiter *waiters; /* those whose position is not reached, in no order: guarded by lock */
-    pthread_cond_t started; /* `running` was set */
-    bool running;           /* the thread has started, with all that allocates: guarded by lock */
+    pthread_cond_t work;    /* signals the stream's thread: the queue is no longer empty, or closing is set */
+    uint64_t pushed;        /* commands ever enqueued; only the enqueueing thread writes it, under lock */
+    uint64_t done;          /* position reached; guarded by lock */
+    struct waiter *waiters; /* waiters whose position is not reached, unordered; guarded by lock */
+    pthread_cond_t started; /* signals that `running` was set */
+    bool running;           /* the thread has started and made its allocations; guarded by lock */
     bool closing;           /* guarded by lock */
 
-    /* Command i is in slot i % STREAM_QUEUE: the enqueueing thread's until `pushed` passes i, the stream's
-     * until `done` passes it. */
+    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
+     * passes i, and then to the stream's thread until `done` passes i. */
     struct command queue[STREAM_QUEUE];
 };
 
-/* Takes out and wakes those whose position is reached. Under lock: the waiter is on the stack of a thread
- * that leaves as soon as it has the lock. */
+/* Removes and wakes the waiters whose position is reached. The caller holds the lock: a waiter is on the
+ * stack of a thread, which leaves as soon as it gets the lock. */
 static void wake_waiters(struct stream *s)
 {
     struct waiter **at = &s->waiters;
@@ -76,7 +78,8 @@ static void *stream_main(void *arg)
     struct stream *s = arg;
 
     cpu_thread_init();
-    /* Sleeps that pace copies should end on time: the default slack of 50 us is longer than a small copy. */
+    /* Sleeps that slow down copies should end on time. The default timer slack of 50 us is longer than a
+     * small copy takes. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -98,7 +101,7 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* The thread takes no signals: those belong to the threads that expect them. */
+/* Starts the stream's thread with all signals blocked. Signals go to the threads that expect them. */
 static int start_thread(struct stream *s)
 {
     sigset_t all, before;
@@ -154,7 +157,7 @@ void stream_destroy(struct stream *s)
     free(s);
 }
 
-/* Called and returns with the lock held. */
+/* Sleeps until `position` is reached. The lock is held at entry and at return. */
 static void await_locked(struct stream *s, uint64_t position)
 {
     struct waiter w = {.position = position, .reached = PTHREAD_COND_INITIALIZER, .next = s->waiters};
@@ -180,8 +183,8 @@ void stream_push(struct stream *s, const struct command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* Once full, sleep until half of it is free: a wake-up for each command would cost more than the
-     * commands. */
+    /* Once the queue is full, sleep until half of it is free. A wake-up for each command would cost more
+     * than the commands. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

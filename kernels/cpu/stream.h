@@ -1,11 +1,13 @@
 /* A stream of the cpu backend: a thread that runs the commands of a queue in order.
  *
- * Positions are how streams refer to each other. Position p of a stream is reached when its first p commands
- * are done; it only grows. An event is a (stream, position) pair, so recording one costs nothing and needs no
- * command, and a wait that has captured a position cannot be confused by a later record of the same event.
+ * Streams refer to each other by positions. Position p of a stream is reached when its first p commands
+ * are done; the position only grows. An event is a (stream, position) pair. Recording an event therefore
+ * costs nothing and needs no command. A wait captures the position when it is enqueued, so a later record
+ * of the same event cannot confuse it.
  *
- * A wait can only name a position that is already enqueued. So whatever is in the queues gets done without
- * further help from the enqueuing thread, which may therefore sleep while a queue is full: no deadlock.
+ * A wait can only name a position that is already enqueued. The commands in the queues therefore complete
+ * without further help from the enqueueing thread, which may sleep while a queue is full: there is no
+ * deadlock.
  */
 #ifndef KERNELS_CPU_STREAM_H
 #define KERNELS_CPU_STREAM_H
@@ -15,10 +17,11 @@
 
 #include "kernels/op.h"
 
-#define STREAM_QUEUE 256 /* commands that are enqueued and not done, at most */
+#define STREAM_QUEUE 256 /* most commands that are enqueued and not done */
 
 struct stream;
 
+/* What a command does. */
 enum command_kind {
     COMMAND_COPY,
     COMMAND_DISCARD,
@@ -28,6 +31,7 @@ enum command_kind {
     COMMAND_COUNT
 };
 
+/* One entry of a stream's queue. stream_push copies it in; its pointers must stay valid until it has run. */
 struct command {
     enum command_kind kind;
     union {
@@ -35,14 +39,14 @@ struct command {
             void *dst;
             const void *src;
             uint64_t bytes;
-            bool stays; /* inside a device */
+            bool stays; /* the copy stays inside one device */
         } copy;
         struct {
             void *at;
             uint64_t bytes;
         } discard;
         struct op_call launch;
-        uint64_t *mark; /* where the time goes */
+        uint64_t *mark; /* where the time is written */
         struct {
             struct stream *on;
             uint64_t position;
@@ -52,17 +56,18 @@ struct command {
 
 typedef void stream_run_fn(void *ctx, const struct command *c);
 
-/* The stream's thread calls run(ctx, command) for one command after another. `name` is for debuggers. Fails
- * with what pthread_create fails with. */
+/* Creates a stream whose thread calls run(ctx, command) for one command after another. `name` is the
+ * thread's name in debuggers. Returns a negative errno if pthread_create fails. */
 int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream **ret);
-void stream_destroy(struct stream *s); /* lets the queue run empty first; takes NULL */
+/* Waits until the queue is empty, then stops the thread and frees the stream. Takes NULL. */
+void stream_destroy(struct stream *s);
 
-/* Enqueueing thread. Sleeps while the queue is full, then copies the command in. */
+/* Copies a command into the queue. Sleeps while the queue is full. Enqueueing thread only. */
 void stream_push(struct stream *s, const struct command *c);
-/* Enqueueing thread. The position that is reached when all that was pushed so far is done. */
+/* Returns the position that is reached when everything pushed so far is done. Enqueueing thread only. */
 uint64_t stream_pushed(const struct stream *s);
 
-/* Any thread but the stream's own. Sleeps until `position` (at most stream_pushed) is reached. */
+/* Sleeps until `position` is reached, which is at most stream_pushed. Any thread except the stream's own. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

@@ -1,11 +1,12 @@
-/* Memory of a thread's own, for ops that copy what they work on next to the core that works on it.
+/* Scratch memory of each thread, for ops that copy their operands close to the core that works on them.
  *
- * Why this way: such copies are as many as there are threads, and a device does not know how many that are; and the same
- * bytes, used again by the next piece and by the next op, stay in the thread's second level cache. One buffer a thread, which
- * grows to the most that was ever asked for and is given back when the thread ends: a thread that has done an op once
- * allocates nothing for it again.
+ * Every thread needs such copies, and a device does not know how many threads there are; so this memory
+ * does not belong to a device. The same bytes, used again by the next piece and the next op, stay in the
+ * core's second-level cache. Each thread has one buffer. It grows to the largest size requested so far and
+ * is freed when the thread ends. A thread that has run an op once allocates nothing when it runs the op
+ * again.
  *
- * Any thread; a buffer is only its own thread's.
+ * Any thread may call it; a buffer is used only by its own thread.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-#define STEP ((size_t)1 << 16) /* buffers grow in these; a multiple of a line of a cache */
+#define STEP ((size_t)1 << 16) /* granularity of buffer sizes; a multiple of the cache line */
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-static pthread_key_t at_exit; /* made once, under at_exit_once; its value is the thread's buffer */
+static pthread_key_t at_exit; /* created once by at_exit_once; its value is the thread's buffer */
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void make_key(void)

@@ -1,14 +1,17 @@
-/* A matrix, transposed: blocks of 16 x 16 in registers where the processor has AVX512, element by element elsewhere and at the edges.
+/* Implements transpose_f32: blocks of 16 x 16 in registers if the processor has AVX512, and element by
+ * element otherwise and at the edges.
  *
- * Why this way: rows of weights are thousands of bytes apart, so sixteen rows are walked side by side, a line of a cache of each at a
- * time, and what the next sixteen rows have there is prefetched meanwhile: into the second level cache, for the first is too small.
+ * Rows of weights are thousands of bytes apart. So the code walks through sixteen rows side by side, one
+ * cache line of each at a time. Meanwhile it prefetches the same columns of the next sixteen rows, into
+ * the second-level cache because the first level is too small.
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include "kernels/cpu/transpose.h"
 
 #define SIDE 16
 
+/* Transposes element by element. */
 static void plain(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to)
 {
     for (size_t j = 0; j < columns; j++)
@@ -27,6 +30,7 @@ static void plain(const float *from, size_t ld, size_t rows, size_t columns, flo
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Interleave the low (or high) pairs of floats in each quarter of a and b. */
 TARGET INLINE __m512 low_pairs(__m512 a, __m512 b)
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
@@ -37,7 +41,7 @@ TARGET INLINE __m512 high_pairs(__m512 a, __m512 b)
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
 
-/* Within quarters of vectors first, then the quarters. */
+/* Transposes one block: first within quarters of vectors, then by exchanging quarters. */
 TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
 {
     __m512 r[SIDE], t[SIDE];
@@ -71,7 +75,7 @@ TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
     }
 }
 
-/* rows and columns are multiples of SIDE. */
+/* Transposes a matrix whose numbers of rows and columns are multiples of SIDE. */
 TARGET static void blocks(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to)
 {
     for (size_t i = 0; i < rows; i += SIDE)

@@ -1,10 +1,11 @@
-/* Inside the cpu backend: a matrix, transposed. */
+/* Transposes matrices inside the cpu backend. */
 #ifndef KERNELS_CPU_TRANSPOSE_H
 #define KERNELS_CPU_TRANSPOSE_H
 
 #include <stddef.h>
 
-/* to[j * ld_to + i] = from[i * ld + j] for i < rows, j < columns. They do not overlap. In the calling thread. */
+/* Transposes a matrix in the calling thread: to[j * ld_to + i] = from[i * ld + j] for i < rows, j <
+ * columns. The two matrices do not overlap. */
 void transpose_f32(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to);
 
 #endif

@@ -1,6 +1,9 @@
-/* Ways: see ways.h. Tries take turns, and each of the other way is held against the one of the default just before it: what the
- * machine does for others lasts longer than a try, so it meets both. Of such pairs most must agree; where they do not, the
- * difference is no more than noise, and the default is as good.
+/* Implements the tuning tables of tune.h.
+ *
+ * Trials alternate, and each trial of the alternative is compared with the trial of the default just
+ * before it. Other load on the machine usually lasts longer than a trial, so it slows both members of a
+ * pair. Most pairs must agree. If they do not, the difference is only noise, and the default is just as
+ * good.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -9,7 +12,7 @@
 #include "kernels/cpu/tune.h"
 
 #define PROBES  8
-#define CLEARLY 20 /* faster by more than one part in as many */
+#define CLEARLY 20 /* a clear win saves more than 1/20 of the time */
 
 static struct ways_slot *find(struct ways *w, uint64_t key)
 {
@@ -18,16 +21,16 @@ static struct ways_slot *find(struct ways *w, uint64_t key)
     for (uint32_t i = 0; i < PROBES; i++) {
         struct ways_slot *s = &w->slots[(at + i) % WAYS_SLOTS];
         uint64_t seen = atomic_load_explicit(&s->key, memory_order_relaxed);
+        /* If another thread takes the slot first, `seen` becomes that thread's key. */
         if (seen == 0)
-            atomic_compare_exchange_strong(&s->key, &seen,
-                                           key); /* else seen becomes whoever took it meanwhile */
+            atomic_compare_exchange_strong(&s->key, &seen, key);
         if (seen == 0 || seen == key)
             return s;
     }
     return NULL;
 }
 
-/* Whether more tries could tell. */
+/* Returns true if more trials could still change the choice. */
 static bool is_open(struct ways_slot *s)
 {
     return atomic_load_explicit(&s->wins, memory_order_relaxed) < WAYS_WINS &&

@@ -1,32 +1,39 @@
-/* Inside the cpu backend: which of two ways to do the same thing is the faster one on this machine, found by trying. For ways
- * whose results have the same bits: which one is taken shows in nothing but the time.
+/* Finds by trial which of two variants of a computation is faster on this machine. Variant 0 is the
+ * default and variant 1 is the alternative. Both must produce the same bits, so the choice affects nothing
+ * but the time.
  *
- * A table is zero at the start. Any thread, at any time.
- */
+ * A tuning table starts as all zeros. Any thread may use it at any time. */
 #ifndef KERNELS_CPU_TUNE_H
 #define KERNELS_CPU_TUNE_H
 
 #include <stdint.h>
 
-#define WAYS_PAIRS 8 /* tries of either way, in turn, at most */
-#define WAYS_WINS  7 /* of which the other way must be clearly faster in so many, to be taken from then on */
-#define WAYS_SLOTS 512 /* things that a table knows; of more than that, the default is taken */
+#define WAYS_PAIRS 8 /* most trials of each variant; the variants alternate */
+/* Number of these trials that the alternative must win clearly. It is then used from there on. */
+#define WAYS_WINS 7
+/* Number of computations that a table can hold. Any further computation uses the default. */
+#define WAYS_SLOTS 512
 
+/* The trials of one computation. */
 struct ways_slot {
-    _Atomic uint64_t key;        /* 0: nobody's yet */
-    _Atomic uint64_t default_ns; /* the last time of the default */
-    _Atomic uint32_t tries;      /* handed out so far */
-    _Atomic uint32_t wins;       /* of the other way */
+    _Atomic uint64_t key;        /* which computation this is; 0: free slot */
+    _Atomic uint64_t default_ns; /* time of the default's latest trial */
+    _Atomic uint32_t tries;      /* trials started so far, of both variants */
+    _Atomic uint32_t wins;       /* trials that the alternative won clearly */
     _Atomic uint32_t losses;
 };
 
+/* A table of computations, hashed by their keys. */
 struct ways {
     struct ways_slot slots[WAYS_SLOTS];
 };
 
-/* The way to do the thing of that key (not 0): 0, the default, or 1. Where this is a try, *ret_slot is set, and the time is wanted;
- * else it is NULL. */
+/* Returns the variant to use for the computation with this key (not 0). If this call is a trial, *ret_slot
+ * is not NULL, and the caller reports the time that the variant took with tune_note. Otherwise *ret_slot
+ * is NULL. */
 uint32_t ways_choose(struct ways *w, uint64_t key, struct ways_slot **ret_slot);
+/* Records that a trial of `way` took `ns` nanoseconds. Each trial of the alternative is compared with the
+ * latest trial of the default. */
 void ways_note(struct ways_slot *slot, uint32_t way, uint64_t ns);
 
 #endif
