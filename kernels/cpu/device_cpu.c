@@ -1,18 +1,20 @@
-/* The cpu backend: virtual devices in the memory of the host, the default where there is no GPU and the one
- * that the tests run on.
+/* The cpu backend: virtual devices in the memory of the host. It is the default if there is no GPU, and
+ * the tests run on it.
  *
- * A device is an arena (guarded.c: capacity is enforced by guard pages) and four streams (stream.c: a thread
- * each); one more stream is the host's. All streams share one pool of threads for the work inside an op; copies, and what
- * the host computes, are done aside, so that no op loses a core to them in the middle of a piece (pool.c).
- * Copies are real copies, counted where they happen; a link speed is imitated by not ending a copy before its
- * time. Copies inside a device go over no link.
+ * A device consists of an arena (guarded.c, where guard pages enforce the capacity) and four streams
+ * (stream.c, with one thread each). The host has one more stream. All streams share one pool of threads
+ * for the work inside an op. Copies and the host's computations run aside, so that no op loses a core to
+ * them in the middle of a piece (pool.c). Copies are real copies and are counted where they happen. A link
+ * speed is imitated by making each copy last as long as it would on that link. Copies inside a device use
+ * no link.
  *
- * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no wait
- * enforces does not come about by itself; and it fills the first 256 MiB (FILL_MAX) of each arena, and whatever is
- * discarded, with 0xFF, which is NaN in float and double, so that reading what was never written there, or is of no
- * use any more, shows in the numbers.
+ * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no
+ * wait enforces does not come about by chance. It also fills the first 256 MiB (FILL_MAX) of each arena,
+ * and all discarded memory, with 0xFF bytes, which are NaN in float and double. A read of memory that was
+ * never written, or that was discarded, then shows in the numbers.
  *
- * Order of calls and threads: device.h. Ops and copies run in the streams' threads; all else in the caller's.
+ * device.h states the order of calls and the threads. Ops and copies run in the streams' threads,
+ * everything else in the caller's thread.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,32 +34,36 @@
 #include "kernels/cpu/guarded.h"
 #include "kernels/cpu/stream.h"
 
-#define DELAY_ONE_IN 4                     /* commands */
-#define DELAY_MAX_NS 200000u               /* 200 us */
-#define FILL_MAX     (UINT64_C(256) << 20) /* bytes of an arena that are filled when delays are on */
+#define DELAY_ONE_IN 4                     /* one in this many commands is delayed */
+#define DELAY_MAX_NS 200000u               /* longest delay: 200 us */
+#define FILL_MAX     (UINT64_C(256) << 20) /* bytes of an arena that are filled with NaN when delays are on */
 
+/* One stream with its counters. It is the ctx of the stream's thread. */
 struct cpu_stream {
     struct stream *stream;
-    struct pool *pool;             /* the devset's; aside but for the streams that compute */
-    uint64_t bytes_per_s;          /* of copies; 0: unpaced */
-    bool delayed;                  /* delay_seed was given */
-    struct rng rng;                /* stream's thread only */
-    _Atomic uint64_t copied_bytes; /* these three: added to by the stream's thread, read by any */
+    struct pool *pool;    /* the devset's pool; its aside view unless a device computes here */
+    uint64_t bytes_per_s; /* speed limit of copies; 0: no limit */
+    bool delayed;         /* delay_seed was given */
+    struct rng rng;       /* stream's thread only */
+    /* The stream's thread adds to these three counters. Any thread reads them. */
+    _Atomic uint64_t copied_bytes;
     _Atomic uint64_t busy_ns;
     _Atomic uint64_t wait_ns;
 };
 
+/* A devset of this backend. cpu_open makes it and cpu_close frees it. */
 struct cpu_devset {
-    struct devset base; /* first */
+    struct devset base; /* must be first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    bool fill; /* arenas and what is discarded; delay_seed was given */
+    bool fill; /* fill arenas and discarded memory with NaN; set if delay_seed was given */
     char numerics[128];
     uint32_t n_streams;
-    struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans */
+    struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-struct event { /* enqueueing thread only; zero: never recorded */
+/* An event is a position of a stream, or all zero if it was never recorded. Enqueueing thread only. */
+struct event {
     struct stream *on;
     uint64_t position;
 };
@@ -79,13 +85,14 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
+/* Sleeps for a random time before one in DELAY_ONE_IN commands. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Rounded up; saturates. */
+/* Returns the time that a link with this speed takes, rounded up. Saturates at UINT64_MAX. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
@@ -122,6 +129,7 @@ static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
     add(&s->wait_ns, clock_now_ns() - start);
 }
 
+/* Runs one command. The stream's thread calls it. */
 static void run(void *ctx, const struct command *c)
 {
     struct cpu_stream *s = ctx;
@@ -176,7 +184,7 @@ static int open_stream(struct cpu_devset *ds, uint32_t stream, const struct devs
     struct cpu_stream *s = &ds->streams[stream];
     enum lane lane = backend_lane(&ds->base, stream);
     bool host = stream == LANE_COUNT * ds->base.n_devices;
-    char name[16] = "host"; /* the kernel keeps 15 characters */
+    char name[16] = "host"; /* the kernel stores only 15 characters */
     int r;
 
     if (!host)
@@ -215,7 +223,7 @@ static int open_parts(struct cpu_devset *ds, const struct devset_config *config,
     return 0;
 }
 
-/* Takes one that is half built. */
+/* Stops the streams and frees everything. Works on a half-built devset too. */
 static void destroy(struct cpu_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++)
@@ -258,7 +266,7 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    wait_all(ds); /* before any stream goes: others may wait on it */
+    wait_all(ds); /* before any stream stops, because other streams may wait for it */
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
             log_error("device %" PRIu32
@@ -325,13 +333,16 @@ static int record(struct devset *base, uint32_t stream, struct event *e)
     return 0;
 }
 
-/* A wait that is known to be over is enqueued all the same: looking would tie the enqueueing thread, and with
- * it all later commands, to that stream's progress, and hide a missing wait from the thread sanitizer. */
+/* Enqueues the wait even if it is known to be over. Checking would tie the enqueueing thread, and with it
+ * all later commands, to that stream's progress. It would also hide a missing wait from the thread
+ * sanitizer. */
 static int wait(struct devset *base, uint32_t stream, struct event *e)
 {
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    if (e->position == 0 || e->on == s) /* nothing to wait for; or the stream's own order */
+    /* There is nothing to wait for if the event was never recorded, or if the stream itself keeps the
+     * order. */
+    if (e->position == 0 || e->on == s)
         return 0;
     stream_push(s, &(struct command){.kind = COMMAND_WAIT, .wait = {.on = e->on, .position = e->position}});
     return 0;
@@ -347,7 +358,7 @@ static int sync_event(struct devset *base, struct event *e)
 
 /* ---- results ---- */
 
-/* Commands cannot fail here; what can be found afterwards is damage in front of an arena. */
+/* Commands cannot fail in this backend. The only error to report is damage in front of an arena. */
 static int drain(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
@@ -415,7 +426,7 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
     return 0;
 }
 
-/* Nothing to find: its devices are made when they are opened. */
+/* Finds no devices: virtual devices come into being when they are opened. */
 static int probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     (void)asked;

@@ -1,15 +1,18 @@
-/* Matrix products on oneDNN, and everything else that knows oneDNN.
+/* Matrix products on oneDNN, and everything else that depends on oneDNN.
  *
- * Why this way: the library's own threading picks its cuts of the work, K included, by the number of threads,
- * and so changes the bits. Here the output is cut into tiles by shape alone, the pool hands the tiles out,
- * and every call into the library is single-threaded. Per call K is at most GEMM_K_BLOCK or a multiple of it,
- * and no tile is narrower than GEMM_SMALL: within these bounds the AVX512 kernels compute the chain that
- * gemm.h defines, so there even the choice of tiles does not show (tests/unit/test_ops.c checks against a
- * scalar loop); and there operands that the library is slow with are copied first, a block at a time, as it likes them: a
- * transposed b, and rows that lie a multiple of 4 KiB apart, for these share the few places that a cache has for them. Which
- * operands these are differs between processors, so the first calls of each shape also try it the other way (ways.h).
+ * oneDNN's own threading cuts the work, even along K, by the number of threads, and so changes the bits.
+ * Here the shape alone decides how the output is cut into tiles, the pool hands out the tiles, and every
+ * call into the library is single-threaded. In each call K is at most GEMM_K_BLOCK or a multiple of it,
+ * and no tile is narrower than GEMM_SMALL. Within these limits the AVX512 kernels compute exactly the
+ * chain that gemm.h defines. So with AVX512 even the choice of tiles does not affect the bits
+ * (tests/unit/test_ops.c compares them with a scalar loop).
  *
- * Any thread, after cpu_thread_init.
+ * With AVX512, operands that the library handles slowly are first copied, a block at a time, into a layout
+ * that it handles well. These are a transposed b, and rows whose distance is a multiple of 4 KiB, because
+ * such rows compete for the same few cache lines. Which operands are slow differs between processors, so
+ * the first calls of each shape also try the other variant (tune.h).
+ *
+ * Any thread may call it, after cpu_thread_init.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -27,9 +30,10 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/tune.h"
 
-/* Tiles: no larger than TILE_M x TILE_N; halved until there are as many as wanted, but not below the least tile,
- * where copying into the library's panels outweighs the arithmetic, nor below the least work, where waking a
- * thread does. Steps of TILE_STEP suit its kernels. Figures: tools/bench.d/gemm.c. */
+/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many as wanted. They do not get
+ * smaller than the least tile, where copying into the library's panels would outweigh the arithmetic, nor
+ * than the least work, where waking a thread would. Multiples of TILE_STEP suit the library's kernels.
+ * tools/bench.d/gemm.c measures all this. */
 #define TILE_M          512
 #define TILE_N          512
 #define TILE_M_LEAST    64
@@ -38,18 +42,22 @@
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-#define TILES_WANTED    8 /* where copies share the cores, a thread that waits for another's tile waits less */
-#define TILES_TURNED    4 /* where each tile transposes its part of an operand, or k is large */
+/* With many tiles, a thread waits less for another thread's last tile when copies share the cores. */
+#define TILES_WANTED 8
+#define TILES_TURNED 4 /* if each tile transposes its part of an operand, or k is large */
 
-/* Rows that lie a multiple of this many floats apart are copied, if each is read so often. */
+/* Rows whose distance is a multiple of FAR_APART floats are copied if each row is read at least
+ * READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
+/* How one product is cut into tiles. It lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* What is done for the library, where its bits are the same either way: transpose, or only copy. */
+    /* Operands that are transposed or copied before the library reads them. With AVX512, this does not
+     * change the bits. */
     bool turn_a, turn_b, copy_b;
-    uint32_t rows, cols; /* how many tiles each way */
+    uint32_t rows, cols; /* number of rows and of columns of tiles */
 };
 
 static uint32_t div_up(uint32_t a, uint32_t b)
@@ -57,6 +65,7 @@ static uint32_t div_up(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
+/* Decides the number of tiles from the shape. */
 static void choose_tiles(struct tiling *t)
 {
     bool deep = t->g->k >= DEEP;
@@ -77,8 +86,8 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Where tile i of `tiles` begins: even shares, rounded down to the step. Shares of at least 2 * TILE_STEP
- * (the least tile is larger) leave no tile under GEMM_SMALL. */
+/* Returns where tile i of `tiles` begins: at even shares, rounded down to TILE_STEP. Shares are at least 2
+ * * TILE_STEP, because the least tile is larger, so no tile is narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -86,20 +95,22 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
     return (uint32_t)((uint64_t)size * i / tiles) / TILE_STEP * TILE_STEP;
 }
 
-/* One of a call, and how it lies. */
+/* An operand of one call into the library: its address, the distance between rows, and whether it is
+ * transposed. */
 struct operand {
     const float *at;
     size_t ld;
     bool trans;
 };
 
-/* What is copied. The thread's own. A tile may have TILE_STEP - 1 rows or columns more than TILE_M or TILE_N, for its begin is
- * rounded down. */
+/* Buffers of each thread for copied operands. A tile may have up to TILE_STEP - 1 rows or columns more
+ * than TILE_M or TILE_N, because its begin is rounded down. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
+/* Return the part of an operand for one call into the library, after copying it if that was chosen. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -131,6 +142,7 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
+/* Multiplies a tile for k0 <= k < k1. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -141,7 +153,8 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    if (status != dnnl_success) { /* its panels could not be allocated: small, internal */
+    /* The library could not allocate its panels. They are small and internal, so this is fatal. */
+    if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
     }
@@ -165,17 +178,18 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-/* Of the library, which can be told to use less than there is. */
+/* Returns whether the library uses AVX512. It can be told to use less than the processor has. */
 static bool has_avx512(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
+/* Decides which operands to copy. Variant 1 inverts the choice for one operand. */
 static void choose_copies(struct tiling *t, uint32_t way)
 {
     const struct gemm *g = t->g;
-    bool enough = g->k >= READS_ENOUGH; /* calls for so little are short as it is */
+    bool enough = g->k >= READS_ENOUGH; /* otherwise the calls are short anyway */
 
     t->turn_b = g->b_trans;
     t->turn_a = enough && g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
@@ -207,7 +221,8 @@ void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
 
 static struct ways ways;
 
-/* Of all that a time depends on; never 0. Two of one key would only share their way. */
+/* Returns a number, never 0, made of everything that the time depends on. If two shapes had the same key,
+ * they would only share their choice of variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;
@@ -245,7 +260,7 @@ static const char *isa_name(void)
     return "generic";
 }
 
-static char numerics[64]; /* written once, under numerics_once */
+static char numerics[64]; /* written once, by numerics_once */
 static pthread_once_t numerics_once = PTHREAD_ONCE_INIT;
 
 static void format_numerics(void)

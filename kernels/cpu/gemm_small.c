@@ -1,19 +1,20 @@
-/* Matrix products of our own: those with fewer than 16 rows or columns, as of the last layer of a classifier or of batches
- * of a few rows; and the building block of attention, a few rows of a product that lies in a cache (gemm_rows).
+/* Matrix products that do not use oneDNN. One kind has fewer than 16 rows or columns, as in the last layer
+ * of a classifier or in batches of a few rows. The other is the building block of attention: a few rows of
+ * a product whose operands are in a cache (gemm_rows).
  *
- * Why this way: for narrow shapes the library changes its order of summation, and is slow. Here the narrow side
- * of the product (under 16) is copied, zero-padded, into a panel [k][16]; the wide side is read where it
- * lies. Where the wide side is contiguous along k, the 16 lanes of a vector are the narrow side and the wide
- * side is broadcast ("rows" form); where it is contiguous along its own index, the lanes are the wide side
- * and the panel is broadcast ("lanes" form). No lane ever meets another, so every element is the chain of
- * fused multiply-adds that gemm.h defines, on every instruction set.
+ * For narrow shapes oneDNN changes its order of summation and is slow. Here the narrow operand (under 16)
+ * is copied, padded with zeros, into a panel [k][16]. The wide operand is read where it is. If it is
+ * contiguous along k, the 16 lanes of a vector hold the narrow operand, and the wide operand is broadcast
+ * ("rows" form). If it is contiguous along its own index, the lanes hold the wide operand, and the panel
+ * is broadcast ("lanes" form). Lanes never mix, so every element is the chain of fused multiply-adds that
+ * gemm.h defines, on every instruction set.
  *
- * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats, and compiled for AVX512,
- * AVX2 and plain C. Compilers do not find this code by themselves: a fused multiply-add over a generic vector
- * has no portable spelling, and arrays of accumulators end up in memory. Without FMA in the processor plain C
- * is correct and slow.
+ * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats. They are compiled for
+ * AVX512, AVX2 and plain C. Compilers do not generate this code by themselves: C has no portable way to
+ * write a fused multiply-add over a generic vector, and arrays of accumulators end up in memory. On a
+ * processor without FMA, plain C is correct but slow.
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include <math.h>
 #include <string.h>
@@ -26,26 +27,29 @@
  * piece's own copy of the panel. */
 #define WIDE_PIECE 128
 
+/* The narrow operand for one block of k, padded with zeros to LANES. */
 typedef float panel[GEMM_K_BLOCK][LANES];
 
+/* The kernels of one instruction set. */
 struct kernels {
-    /* out[j][i] = chain over k < n of wide[j * ld + k] * p[k][i], for j < count */
+    /* "rows" form: out[j][i] = chain over k < n of wide[j * ld + k] * p[k][i], for j < count */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
-    /* out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
+    /* "lanes" form: out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
 };
 
-/* The product as seen from its two sides: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
+/* The product in terms of its wide and its narrow operand: c(j, i) = sum over k of wide(j, k) * narrow(i,
+ * k). */
 struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    size_t wide_j, wide_k;     /* strides; one of them is 1 */
-    size_t narrow_i, narrow_k; /* one of them is 1 */
-    size_t c_j, c_i;           /* one of them is 1 */
+    size_t wide_j, wide_k;     /* strides of the wide operand; one of them is 1 */
+    size_t narrow_i, narrow_k; /* strides of the narrow operand; one of them is 1 */
+    size_t c_j, c_i;           /* strides of c; one of them is 1 */
     uint32_t n_wide, n_narrow, k;
     bool accumulate;
     const struct kernels *kernels;
@@ -206,7 +210,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies walk along the array that is contiguous. */
+/* Copies n rows of the narrow operand, starting at k0, into a panel. The loops follow the contiguous
+ * direction. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -232,7 +237,7 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* c(j0 + j, i) = or += out[j * out_j + i * out_i] */
+/* Stores a result: c(j0 + j, i) = or += out[j * out_j + i * out_i]. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {
@@ -263,7 +268,7 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    if (rest > 0) { /* less than a vector: padded in a panel of its own */
+    if (rest > 0) { /* less than a vector: pad it in a panel of its own */
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
         for (uint32_t k = 0; k < n; k++)
@@ -288,7 +293,7 @@ static void run_piece(void *ctx, uint32_t piece)
         else
             lanes_block(s, j0, count, k0, n, p);
         if (n < GEMM_K_BLOCK)
-            break; /* k0 must not wrap */
+            break; /* k0 must not wrap around */
     }
     if (s->g->done == NULL)
         return;
@@ -298,6 +303,7 @@ static void run_piece(void *ctx, uint32_t piece)
         s->g->done(s->g, 0, s->g->m, j0, j0 + count);
 }
 
+/* Decides which operand is the narrow one. */
 static struct small from_gemm(const struct gemm *g)
 {
     struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};

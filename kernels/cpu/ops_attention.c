@@ -1,27 +1,28 @@
 /* Attention, forward and backward.
  *
- * A task is a sample and one of its key heads, with the query heads that use it: no sum crosses tasks, so it does not
- * matter who runs one. What it works in is the thread's.
+ * A task is one sample and one of its key heads, with the query heads that use it. No sum crosses tasks,
+ * so it does not matter which thread runs a task. The task works in the thread's own memory.
  *
- * Why this way: once its operands are copied into padded rows, each product (two forward, five backward) is a few
- * calls of one small kernel, gemm_rows. The copies of a task stay in the second level cache, what the causal mask
- * cuts off is left out in steps of 8 queries, and an element has one definition on every instruction set, but for
- * the C library's log:
+ * Once its operands are copied into padded rows, each product (two forward, five backward) is a few calls
+ * of one small kernel, gemm_rows. The copies of a task stay in the second-level cache, and scores that the
+ * causal mask hides are skipped in steps of 8 queries. Apart from the C library's log, each element has
+ * one definition on every instruction set:
  *
  *   score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
- *   forward:  e = exp(score - max) (vmath.h); sum = of e, in 16 lanes folded in halves
+ *   forward:  e = exp(score - max) (vmath.h); sum = sum of e, in 16 lanes that are folded in halves
  *             lse = max + log(sum), in double, then rounded
  *             y = (sum over blocks of KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
  *   backward: P = exp(score - lse), dy' = dy * keep_scale, D = sum of dy * y, in 16 lanes
  *             dS = P * (keep * (dy' . v) - D)
  *             dq = (sum over blocks of keys, each a chain, of dS * k) * scale
  *             dk = sum over strips of QUERIES queries, each a chain, head after head, of dS * (q * scale)
- *             dv likewise of keep * P * dy'
+ *             dv = the same sum of keep * P * dy'
  *
- * keep is 1 or 0, keep_scale 1 / (1 - p); without dropout both are 1. A forward task holds the scores of a strip of
- * queries and all keys, since the maximum comes first; a backward task those of a strip and a block of keys.
+ * keep is 1 or 0, and keep_scale is 1 / (1 - p); without dropout both are 1. A forward task holds the
+ * scores of a strip of queries with all keys, because it needs the maximum first. A backward task holds
+ * the scores of a strip with one block of keys.
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include <assert.h>
 #include <math.h>
@@ -32,53 +33,56 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/vmath.h"
 
-#define LANES   16  /* of a vector and of a sum */
-#define STRIP   128 /* queries whose scores a forward task holds at once, at most */
-#define QUERIES 64  /* of a strip of the backward pass; the bits depend on these */
-#define KEYS    128 /* of a block, likewise */
+#define LANES   16  /* lanes of a vector and of a sum */
+#define STRIP   128 /* most queries whose scores a forward task holds at once */
+#define QUERIES 64  /* queries in a strip of the backward pass; the bits depend on it */
+#define KEYS    128 /* keys in a block; the bits depend on it */
 
-/* All queries of a strip see the first key of each block that one of them sees. */
+/* A block of keys begins where a strip begins. So if one query of a strip sees a key of a block, all
+ * queries of the strip see the block's first key. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
-/* What both passes are given, and what follows from it. */
+/* The arguments that both passes share, and what follows from them. */
 struct attention {
     const struct step_args *step;
     const float *qkv;
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row, first_head;
-    float p; /* 0: nothing is dropped */
+    float p; /* 0: no dropout */
     float scale, keep_scale;
-    uint32_t group; /* query heads to a key head */
-    uint32_t keys;  /* seq, padded */
-    size_t width;   /* of a head, padded */
-    size_t token;   /* from token to token in qkv */
+    uint32_t group; /* query heads per key head */
+    uint32_t keys;  /* seq, padded to a multiple of LANES */
+    size_t width;   /* elements of a head, padded to a multiple of LANES */
+    size_t token;   /* distance of two tokens in qkv */
     enum gemm_isa isa;
 };
 
-/* One call, shared by its tasks. */
+/* One call of the op, shared by its tasks. */
 struct run {
     struct attention a;
-    const struct op_attention_fwd *fwd; /* one of the two */
+    const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
     const struct op_attention_bwd *bwd;
 };
 
-/* A task, and where it works. */
+/* A task, and the memory that it works in. */
 struct task {
     const struct run *run;
-    uint32_t r, kv; /* sample, key head */
-    float *k, *v;   /* [keys][width]; k: backward only, v: forward only */
-    float *kt, *vt; /* the same transposed, in blocks of KEYS: [head][keys of the block]; vt: backward only */
-    float *dk, *dv; /* backward only */
-    float *q, *dy, *out;   /* of a strip, [queries][width]; dy: backward only */
-    float *score, *dscore; /* [queries][ld]; dscore: backward only */
+    uint32_t r, kv; /* sample; key head */
+    float *k, *v;   /* [keys][width]; k is used only backward, v only forward */
+    /* k and v transposed, in blocks of KEYS keys: [head][keys of the block]. vt is used only backward. */
+    float *kt, *vt;
+    float *dk, *dv;        /* backward only */
+    float *q, *dy, *out;   /* of a strip, [queries][width]; dy is used only backward */
+    float *score, *dscore; /* [queries][ld]; dscore is used only backward */
     size_t ld;
 };
 
+/* Consecutive queries of one head, whose scores are computed together. */
 struct strip {
-    uint32_t h, q0, rows; /* queries q0.. of a head */
-    const float *lse;     /* backward only */
-    float factor[STRIP];  /* forward: of the outputs; backward: D */
+    uint32_t h, q0, rows; /* head; first query; number of queries */
+    const float *lse;     /* backward only: lse of these queries */
+    float factor[STRIP];  /* forward: factor of each output; backward: D of each query */
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -91,7 +95,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Where a head of a token is: in qkv (the key heads follow the query heads, then the values), in y, in lse. */
+/* Return the index of a head of a token: in qkv (where key heads follow the query heads, and value heads
+ * follow these), in y, and in lse. */
 static size_t qkv_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -109,8 +114,8 @@ static size_t lse_at(const struct attention *a, uint32_t r, uint32_t token, uint
 
 /* ---- copies ---- */
 
-#define LINE  16 /* floats of a line of a cache */
-#define AHEAD 8  /* rows: tokens are far apart, and no processor guesses the next by itself */
+#define LINE  16 /* floats in a cache line */
+#define AHEAD 8  /* rows to prefetch: tokens are too far apart for the processor to predict */
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
 {
@@ -118,7 +123,8 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* One head of `rows` tokens; below it zeros, to a multiple of `multiple` rows. */
+/* Copies one head of `rows` tokens, times `factor`, into padded rows. Appends rows of zeros up to a
+ * multiple of `multiple`. */
 static void copy_in(const struct attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -150,11 +156,13 @@ static void copy_out_head(const struct task *t, const float *from, uint32_t h)
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
+/* Returns the number of keys, with padding, in the block that starts at `first`. */
 static uint32_t block_keys(const struct attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
 }
 
+/* Transposes the keys or values of a task block by block. */
 static void transpose(const struct attention *a, float *to, const float *from)
 {
     for (uint32_t first = 0; first < a->keys; first += KEYS)
@@ -164,13 +172,14 @@ static void transpose(const struct attention *a, float *to, const float *from)
 
 /* ---- products of a strip of queries and the block of keys from `first` on ---- */
 
-/* Keys of the block that one of the GEMM_ROWS queries from i on sees. */
+/* Returns the number of keys in the block starting at `first` that at least one of the GEMM_ROWS queries
+ * starting at query i sees. */
 static uint32_t seen_keys(const struct attention *a, const struct strip *s, uint32_t i, uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* to[queries][ld] = x[queries][width] * transposed keys or values. */
+/* to[queries][ld] = x[queries][width] * the transposed keys or values. */
 static void multiply_transposed(const struct task *t, const struct strip *s, uint32_t first, const float *x,
                                 const float *transposed, float *to)
 {
@@ -189,7 +198,7 @@ static void multiply_transposed(const struct task *t, const struct strip *s, uin
                       a->isa);
 }
 
-/* out[queries][width] = or, after the first block, += score[queries][ld] * x, keys or values. */
+/* out[queries][width] = or, after the first block, += score[queries][ld] * x, where x are keys or values. */
 static void add_seen(const struct task *t, const struct strip *s, uint32_t first, const float *score,
                      const float *x)
 {
@@ -209,7 +218,8 @@ static void add_seen(const struct task *t, const struct strip *s, uint32_t first
                       a->isa);
 }
 
-/* dx[keys][width] += score^T * x[queries][width]. Queries before the first of GEMM_ROWS keys see none of them. */
+/* dx[keys][width] += score^T * x[queries][width]. Queries in front of the first of GEMM_ROWS keys see none
+ * of these keys and are skipped. */
 static void add_to_keys(const struct task *t, const struct strip *s, uint32_t first, const float *score,
                         const float *x, float *dx)
 {
@@ -234,6 +244,7 @@ static void add_to_keys(const struct task *t, const struct strip *s, uint32_t fi
 
 /* ---- rows of scores: padded to a multiple of LANES, so that there is no rest of a vector ---- */
 
+/* Adds up the lanes in halves. */
 CPU_INLINE float fold(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -242,7 +253,7 @@ CPU_INLINE float fold(float lane[LANES])
     return lane[0];
 }
 
-/* NaN is passed over here and comes back in the sum. */
+/* Returns the largest element. NaN is ignored here and shows up in the sum later. */
 CPU_CLONES static float row_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -258,7 +269,7 @@ CPU_CLONES static float row_max(const float *x, size_t n)
     return lane[0];
 }
 
-/* x = exp(x - max); returns the sum. */
+/* Replaces x by exp(x - max) and returns the sum. */
 CPU_CLONES static float row_exp(float *x, size_t n, float max)
 {
     float lane[LANES] = {0};
@@ -278,7 +289,7 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* score becomes P, and dscore, which is dy' . v, dS. */
+/* Turns score into P, and dscore from dy' . v into dS. */
 CPU_CLONES static void row_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                     float d)
 {
@@ -289,6 +300,7 @@ CPU_CLONES static void row_gradient(float *restrict score, float *restrict dscor
     }
 }
 
+/* Does the same with dropout: score becomes keep * P. */
 CPU_CLONES static void row_gradient_kept(float *restrict score, float *restrict dscore,
                                          const float *restrict keep, size_t n, float lse, float d)
 {
@@ -299,7 +311,7 @@ CPU_CLONES static void row_gradient_kept(float *restrict score, float *restrict 
     }
 }
 
-/* Any n. */
+/* Returns the sum of x * y, in LANES lanes. n need not be a multiple of LANES. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -313,13 +325,13 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold(lane);
 }
 
-/* keep[n] of a query and the keys from `first` on. */
+/* Sets keep[n] for query i of the strip and the keys starting at `first`. */
 static void keep_keys(const struct task *t, const struct strip *s, uint32_t i, uint32_t first, float *keep,
                       uint32_t n)
 {
     const struct attention *a = &t->run->a;
     const struct cpu_dropout d = {a->step, a->layer, a->first_row + t->r, a->p};
-    uint64_t row = ((uint64_t)a->first_head + s->h) * a->seq + s->q0 + i; /* of the scores */
+    uint64_t row = ((uint64_t)a->first_head + s->h) * a->seq + s->q0 + i; /* row of the score matrix */
     cpu_dropout_keep(&d, row * a->seq + first, keep, n);
 }
 
@@ -336,7 +348,8 @@ static void drop_row(const struct task *t, const struct strip *s, uint32_t i, fl
 
 /* ---- forward ---- */
 
-/* The scores of query i become keep * e, zeros where it does not see a key of its last vector. */
+/* Turns the scores of query i into keep * e. Keys of the row's last vector that the query does not see
+ * become 0. */
 static void soften_row(const struct task *t, struct strip *s, uint32_t i)
 {
     const struct attention *a = &t->run->a;
@@ -344,7 +357,7 @@ static void soften_row(const struct task *t, struct strip *s, uint32_t i)
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        row[k] = -INFINITY; /* e^-80 in a sum that is at least 1 */
+        row[k] = -INFINITY; /* exp clamps this to e^-80, which vanishes in a sum of at least 1 */
     float max = row_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
     if (a->p > 0.0f)
@@ -369,7 +382,7 @@ static void fwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t ro
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* A piece of the thread's memory. All sizes are multiples of a line. */
+/* Takes n floats from the thread's memory. All sizes are multiples of a cache line. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -377,7 +390,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Queries of a strip of the forward pass: all of the sequence, or a power of two; its scores stay in a cache. */
+/* Returns the queries in a strip of the forward pass: the whole sequence or a power of two, such that the
+ * scores of the strip stay in a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -390,7 +404,7 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct task *t, uint32_t strip)
 {
     const struct attention *a = &t->run->a;
-    size_t ld = a->keys + LINE; /* rows a power of two apart would share the same lines of a cache */
+    size_t ld = a->keys + LINE; /* rows a power of two apart would compete for the same cache lines */
     float *at = cpu_thread_memory(sizeof *at * (2 * a->keys * a->width + strip * (2 * a->width + ld)));
 
     t->kt = take(&at, a->keys * a->width);
@@ -407,7 +421,7 @@ static void fwd_task(struct task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    copy_in_head(t, t->v, k); /* on its way */
+    copy_in_head(t, t->v, k); /* t->v serves as a buffer for the keys first */
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
     for (uint32_t h = t->kv * a->group; h < (t->kv + 1) * a->group; h++)
@@ -417,7 +431,8 @@ static void fwd_task(struct task *t)
 
 /* ---- backward ---- */
 
-/* The scores of a strip and a block become keep * P, and their gradients dS; both zero as in soften_row. */
+/* Turns the scores of a strip with one block of keys into keep * P, and their gradients into dS. As in
+ * soften_row, keys that a query does not see become 0 in both. */
 static void block_gradient(const struct task *t, const struct strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -483,7 +498,7 @@ static void bwd_task(struct task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    copy_in_head(t, t->k, v); /* on its way */
+    copy_in_head(t, t->k, v); /* t->k serves as a buffer for the values first */
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);
     transpose(a, t->kt, t->k);

@@ -1,7 +1,5 @@
-/* Activations and dropout: each element by itself, so pieces and vectors of any size give the same bits.
- *
- * Any thread.
- */
+/* Activations and dropout. Each element is computed by itself, so pieces and vectors of any size give the
+ * same bits. Any thread may call it. */
 #include <assert.h>
 #include <string.h>
 
@@ -9,7 +7,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-/* One loop per function, so that each vectorizes. x may be y. */
+/* Defines one loop per activation function, so that each of them vectorizes. y may be x. */
 #define FORWARD(name, function)                                                                              \
     CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
     {                                                                                                        \
@@ -24,7 +22,7 @@ FORWARD(tanh_fwd, vmath_tanh)
 FORWARD(gelu_erf_fwd, vmath_gelu_erf)
 FORWARD(silu_fwd, vmath_silu)
 
-/* dx may be dy. */
+/* Defines one loop per derivative. dx may be dy. */
 #define BACKWARD(name, expression)                                                                           \
     CPU_CLONES static void name(const float *x, const float *dy, float *dx, size_t n)                        \
     {                                                                                                        \
@@ -119,11 +117,13 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* Philox blocks computed side by side, and the elements they decide. */
+/* Number of Philox blocks that are computed side by side, and the number of elements for which they
+ * decide. */
 #define BLOCKS 32
 #define SPAN   (4 * BLOCKS)
 
-/* bits[4 * b + w] = word w of rng_philox(seed, block + b, q, c2, c3): rng.h, with the rounds outermost. */
+/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). This is the function of rng.h
+ * with the rounds as the outer loop. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -155,7 +155,7 @@ CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t 
     }
 }
 
-/* One row; x may be y. */
+/* Applies dropout to one row. y may be x. */
 CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p, uint64_t seed, uint32_t q,
                                    uint32_t c2, uint32_t c3)
 {
@@ -167,14 +167,14 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
         philox_span(seed, (uint32_t)(e0 / 4), q, c2, c3, bits);
         CPU_INDEPENDENT
         for (size_t e = 0; e < width; e++) {
-            float u = (float)(int32_t)(bits[e] >> 8) * 0x1p-24f; /* rng_unit */
+            float u = (float)(int32_t)(bits[e] >> 8) * 0x1p-24f; /* as in rng_unit */
             y[e0 + e] = u >= p ? x[e0 + e] / keep : 0.0f;
         }
     }
 }
 
-/* Fills keep[n] for the elements of one span, from its element `skip` on. The span begins with quad
- * `quad`. */
+/* Sets keep[n] for elements of one span, starting with its element `skip`. The span begins with the quad
+ * number `quad`. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {
@@ -182,7 +182,7 @@ CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64
 
     philox_span(rng_quad_key(seed, quad), (uint32_t)quad, q, c2, c3, bits);
     for (size_t i = 0; i < n; i++) {
-        float u = (float)(int32_t)(bits[skip + i] >> 8) * 0x1p-24f; /* rng_unit */
+        float u = (float)(int32_t)(bits[skip + i] >> 8) * 0x1p-24f; /* as in rng_unit */
         keep[i] = u >= p ? 1.0f : 0.0f;
     }
 }
@@ -191,7 +191,8 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
 {
     for (size_t done = 0; done < n;) {
         uint64_t quad = (first + done) / 4;
-        uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad; /* quads, from this one */
+        /* quads from here on that have the same key */
+        uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad;
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;
         keep_span(keep + done, count, d->p, d->step->seed, quad, skip, d->q, rng_word2(RNG_SCORES, d->layer),

@@ -1,10 +1,11 @@
-/* The linear ops: each is one matrix product (gemm.h says what its bits are), finished part by part, and the bias.
+/* The linear ops. Each is one matrix product, whose bits gemm.h defines, followed by bias and activation
+ * for each part of the result as it completes. The bias ops are here too.
  *
- * bias_bwd sums columns: a piece owns COLUMNS of them and walks all rows in ascending order, in chunks of
- * CHUNK_ROWS that are summed on their own and then added, so that neither threads nor shapes decide an order
- * and long sums lose less.
+ * bias_bwd sums columns. A piece owns COLUMNS columns and walks through all rows in ascending order. It
+ * sums chunks of CHUNK_ROWS rows separately and then adds up the chunks. So neither threads nor shapes
+ * affect the order, and long sums lose less precision.
  *
- * Any thread, after cpu_thread_init.
+ * Any thread may call it, after cpu_thread_init.
  */
 #include <assert.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* z = c + b, y = act(z), where c is y. */
+/* y = x + b for one row. y may be x. */
 CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, float *y, size_t n)
 {
     CPU_INDEPENDENT
@@ -23,6 +24,8 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
+/* Adds the bias to a finished part of the product and applies the activation, while the part is still in a
+ * cache. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;
@@ -52,6 +55,7 @@ void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
              pool);
 }
 
+/* Multiplies a finished part of the product by act'(z). */
 static void finish_bwd_data(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_bwd_data *o = g->ctx;

@@ -1,13 +1,13 @@
 /* The losses, forward and backward.
  *
- * A row is computed by one thread: its maximum and its sum over LANES partial results that are folded in one
- * fixed way, whatever the vectors of the machine. The rows' losses are then added in double, in row order, by
- * the caller: they pass through an array of fixed size on its stack, a batch of rows at a time.
+ * One thread computes a row. The row's maximum and sum go over LANES partial results that are folded in
+ * one fixed way, whatever the vectors of the machine. The caller then adds up the losses of the rows in
+ * double, in row order. They pass through an array of fixed size on its stack, a batch of rows at a time.
  *
- * Rows at a position >= step->valid_rows are padding: no loss, gradient 0, their targets are not looked at.
- * NaN among the logits gives a NaN loss and gradient, and counts as wrong.
+ * Rows at a position >= step->valid_rows are padding: they have no loss and gradient 0, and their targets
+ * are not read. A NaN among the logits gives a NaN loss and gradient, and counts as a wrong answer.
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include <assert.h>
 #include <math.h>
@@ -17,27 +17,28 @@
 #include "kernels/vmath.h"
 
 #define LANES      16
-#define BATCH_ROWS 512 /* rows whose losses wait on the stack */
+#define BATCH_ROWS 512 /* rows whose losses are on the stack at a time */
 #define LEAST_WORK 4096u
 
-/* Rows per piece: several rows where they are short. */
+/* Returns the rows in one piece. Short rows are combined until a piece has about LEAST_WORK elements. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
 }
 
-/* How many of `rows` rows from first_row on count. */
+/* Returns how many of the `rows` rows starting at first_row are valid. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
     uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
     return left < rows ? left : rows;
 }
 
+/* A function that runs for each row, and where it stores its results. */
 struct rows_ctx {
     const struct op_call *call;
     uint32_t begin, end; /* rows of this pool_run */
     uint32_t per_piece;
-    double *loss; /* [end - begin], where there is one */
+    double *loss; /* [end - begin], for functions that compute a loss */
     uint8_t *correct;
     void (*row)(const struct rows_ctx *c, uint32_t r);
 };
@@ -60,7 +61,7 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Adds the losses of the rows below `rows` to *sum, one after another. */
+/* Adds the losses of the rows below `rows` to *sum, in row order. */
 static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
@@ -76,12 +77,12 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
             sum->correct += correct[r];
         }
         if (n < BATCH_ROWS)
-            break; /* begin must not wrap */
+            break; /* begin must not wrap around */
     }
 }
 
-/* The last, partial group of a row, filled up with -infinity: no maximum, and e^-80 in a sum that is at
- * least 1. */
+/* Copies the last, partial group of a row and fills it up with -infinity. That never is the maximum, and
+ * it adds only e^-80 to a sum of at least 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -101,7 +102,7 @@ CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restric
         lane[l] = lane[l] + vmath_exp(x[l] - max);
 }
 
-/* NaN is passed over here and comes back in the sum. */
+/* Returns the largest element. NaN is ignored here and shows up in the sum later. */
 CPU_CLONES static float row_max(const float *x, size_t n)
 {
     float lane[LANES], group[LANES];
@@ -138,7 +139,7 @@ CPU_CLONES static float row_exp_sum(const float *x, size_t n, float max)
     return lane[0];
 }
 
-/* The target's logit is the first maximum of the row. */
+/* Returns whether the target's logit is the first maximum of the row. */
 static bool is_argmax(const float *x, uint32_t target, float max)
 {
     if (x[target] != max)
@@ -165,7 +166,7 @@ CPU_CLONES static float row_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* dx may be x. */
+/* dx = (softmax(x) - uniform) * scale. dx may be x. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -174,13 +175,14 @@ CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, f
         dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
 }
 
+/* Returns whether row r is valid and its target is not ignored. */
 static bool xent_counts(const struct op_call *call, uint32_t r)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;
     return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
 }
 
-/* The loss of a row before anything of it is overwritten; sum: of exp(x - max). */
+/* Computes the loss of a row, before its logits are overwritten. `sum` is the sum of exp(x - max). */
 static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;

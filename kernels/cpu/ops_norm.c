@@ -1,21 +1,23 @@
-/* Normalization of rows, forward and backward. Bit-equal on every instruction set, so the expressions are a promise; each
- * operation is rounded on its own, in float, and nothing is fused:
+/* Normalization of rows, forward and backward. The results are equal on every instruction set, bit by bit,
+ * so these expressions are part of the contract. Each operation is rounded on its own, in float, and
+ * nothing is fused:
  *
- *   sum:     lane l (of 16) adds the elements l, l + 16, ... in ascending order to 0; lanes are folded in halves (l += l + 8,
- *            then 4, 2, 1)
- *   forward: mean = sum(x) / n                                         (rms: 0)
- *            d = x - mean                                              (rms: x)
- *            rstd = 1 / sqrt(sum(d * d) / n + eps)
- *            y = (d * rstd) * w + b                                    (without b: (d * rstd) * w)
+ *   sum:      lane l (of 16) adds the elements l, l + 16, ... in ascending order to 0;
+ *             lanes are folded in halves (l += l + 8, then 4, 2, 1)
+ *   forward:  mean = sum(x) / n                                         (rms: 0)
+ *             d = x - mean                                              (rms: x)
+ *             rstd = 1 / sqrt(sum(d * d) / n + eps)
+ *             y = (d * rstd) * w + b                                    (without b: (d * rstd) * w)
  *
  *   backward: xhat = (x - mean) * rstd, g = dy * w
- *            dx = ((g - sum(g) / n) - xhat * (sum(g * xhat) / n)) * rstd       (rms: no sum(g))
- *            dw, db: sums of dy * xhat and dy over the rows, in ascending chunks of 32 that are summed on their own and then
- *            added to 0; the total is added to the old value
+ *             dx = ((g - sum(g) / n) - xhat * (sum(g * xhat) / n)) * rstd       (rms: no sum(g))
+ *             dw, db: sums of dy * xhat and dy over the rows; ascending chunks of 32 rows are summed
+ *             separately and then added to 0; the total is added to the old value
  *
- * Columns are summed before dx is written, since dx may be dy: a piece of the first run owns columns, one of the second rows.
+ * The column sums come before dx is written, because dx may be dy. A piece of the first run owns columns,
+ * and a piece of the second run owns rows.
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include <math.h>
 
@@ -25,6 +27,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
+/* Adds up the lanes in halves. */
 CPU_INLINE float fold(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -102,7 +105,7 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, norm_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Sums over all rows of `width` <= COLUMNS columns: of dy * xhat, and of dy. */
+/* Adds the sums over all rows of dy * xhat to dw, and of dy to db, for `width` <= COLUMNS columns. */
 CPU_CLONES static void sum_columns(const float *restrict x, const float *restrict dy,
                                    const float *restrict stats, size_t rows, size_t n, size_t width,
                                    float *restrict dw, float *restrict db)
@@ -139,6 +142,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
+/* The sums (or means) of g and of g * xhat over a row. */
 struct row_sums {
     float g, g_hat;
 };
@@ -163,7 +167,7 @@ CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, con
     return (struct row_sums){fold(g_lane), fold(hat_lane)};
 }
 
-/* dx may be dy. */
+/* Computes dx of one row. dx may be dy. */
 CPU_CLONES static void row_gradient(const float *restrict x, const float *dy, const float *restrict w,
                                     float *dx, size_t n, float mean, float rstd, struct row_sums means)
 {

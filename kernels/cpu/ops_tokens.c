@@ -1,14 +1,16 @@
-/* What transformers do to each token by itself: embedding, rotary positions, swiglu; and zero.
+/* Ops that transformers apply to each token by itself: embedding, rotary positions and swiglu. The zero op
+ * is here too.
  *
- * embedding_bwd adds rows to rows of the table, some of them to the same: a piece owns columns of the table and walks the
- * tokens in ascending order. rope is the one op here whose bits depend on the C library (sin, cos and pow in double, rounded
- * to float); a position's angles are computed once per call and used for all rows and heads. Of the others the expressions
- * are a promise:
+ * embedding_bwd adds rows to rows of the table, and several tokens may have the same row. A piece owns
+ * columns of the table and walks through the tokens in ascending order. rope is the only op here whose
+ * bits depend on the C library (sin, cos and pow in double, rounded to float). It computes the angles of a
+ * position once per call and uses them for all rows and heads. For swiglu the expressions are part of the
+ * contract:
  *
- *   swiglu:  y = silu(gate) * x                                          silu, slope: vmath.h
- *            dgate = (dy * x) * slope(gate), dx = dy * silu(gate)
+ *   y = silu(gate) * x                                          (silu and slope: vmath.h)
+ *   dgate = (dy * x) * slope(gate), dx = dy * silu(gate)
  *
- * Any thread.
+ * Any thread may call it.
  */
 #include <assert.h>
 #include <math.h>
@@ -17,7 +19,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-#define COLUMNS 64 /* of the embedding's table, to a piece */
+#define COLUMNS 64 /* columns of the embedding's table in one piece */
 
 static size_t table_row(const int32_t *ids, uint32_t r, uint32_t vocab)
 {
@@ -66,16 +68,17 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
 }
 
-#define PAIRS 64 /* whose angles are on the stack */
+#define PAIRS 64 /* pairs whose angles are on the stack at a time */
 
+/* The angles of up to PAIRS pairs of elements, at one position. */
 struct rotation {
-    double speed[PAIRS]; /* angle from one position to the next */
+    double speed[PAIRS]; /* angle between one position and the next */
     float cos[PAIRS], sin[PAIRS];
 };
 
 struct rope_ctx {
     const struct op_rope *o;
-    uint32_t per_piece; /* positions */
+    uint32_t per_piece; /* positions in one piece */
 };
 
 static void set_speeds(struct rotation *a, const struct op_rope *o, uint32_t first, uint32_t pairs)
@@ -103,7 +106,7 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Pairs first..first+pairs-1 of all heads of all tokens at position t. */
+/* Rotates the pairs first..first+pairs-1 of all heads of all tokens at position t. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {
@@ -135,7 +138,7 @@ static void rope_piece(void *ctx, uint32_t i)
 void cpu_op_rope(const struct op_call *call, struct pool *pool)
 {
     const struct op_rope *o = &call->rope;
-    uint64_t work = (uint64_t)o->rows * o->heads * o->head; /* at one position */
+    uint64_t work = (uint64_t)o->rows * o->heads * o->head; /* elements at one position */
     struct rope_ctx c = {o, work < PIECE ? (uint32_t)(PIECE / work) : 1};
 
     assert(o->head % 2 == 0 && (uint64_t)o->heads * o->head <= o->n);
@@ -166,7 +169,7 @@ void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, swiglu_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* dgate may be gate, and dx x. */
+/* Computes one row. dgate may be gate, and dx may be x. */
 CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy,
                                       float *dgate, float *dx, size_t n)
 {

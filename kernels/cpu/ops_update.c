@@ -1,11 +1,11 @@
-/* Updates, the sum of gradients they work on, and the decision about them. Every backend computes the same bits, so the
- * expressions are part of the contract. Each operation is rounded on its own, in float unless it says double, and nothing
- * is fused:
+/* Weight updates, the sums of gradients that they use, and the decision whether to apply them. Every
+ * backend computes the same bits, so these expressions are part of the contract. Each operation is rounded
+ * on its own, in float unless it says double, and nothing is fused:
  *
  *   add:     y' = y + x
  *
  *   sgd and adamw: g = dw * scale                    scale = group ? group->scale : 1
- *                  with dw2: g = (dw + dw2) * scale; sumsq likewise, of x + x2 as floats
+ *                  with dw2: g = (dw + dw2) * scale; sumsq adds x + x2 as floats in the same way
  *
  *   sgd:     d = g + weight_decay * w
  *            v' = momentum * v + d                   (without v: v' = d)
@@ -17,13 +17,13 @@
  *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
  *            with the bias corrections of the group
  *
- *   sumsq:   block b is elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x, which
- *            is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves
- *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order. All in double.
+ *   sumsq:   block b has the elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x,
+ *            which is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves
+ *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order, all in double
  *
- *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h.
+ *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h
  *
- * A group whose apply is 0 leaves W and K untouched. Any thread.
+ * A group whose apply is 0 leaves W and K untouched. Any thread may call it.
  */
 #include <math.h>
 
@@ -32,7 +32,7 @@
 
 #define LANES          16
 #define BLOCK          4096u
-#define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, 8 Mi elements per pool_run */
+#define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, for 8 Mi elements per pool_run */
 #define BLOCKS_A_PIECE 16u
 
 CPU_CLONES static void add(float *restrict y, const float *restrict x, size_t n)
@@ -65,11 +65,13 @@ static bool group_skips(const struct group_state *g)
     return g && !g->apply;
 }
 
+/* The factors of one sgd update. */
 struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* Both: what a second use of the weights adds, if there is one. The compiler makes two loops of each. */
+/* Returns element i of dw, plus that of dw2 if the weights have a second use. The compiler makes two loops
+ * out of each loop that calls it. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -118,6 +120,7 @@ void cpu_op_sgd(const struct op_call *call, struct pool *pool)
         pool_run(pool, sgd_piece, &c, piece_count(c.sgd.n));
 }
 
+/* The factors of one adamw update. */
 struct adamw_scalars {
     float scale, beta1, beta2, c1, c2, eps, decay, lr, bias_correct1, bias_correct2;
 };
@@ -186,9 +189,10 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
     return lane[0];
 }
 
+/* One pool_run of sumsq. Each piece writes the sums of its blocks. */
 struct sumsq_ctx {
     const float *x, *x2;
-    uint64_t n; /* of this pool_run, at most BLOCKS_AT_ONCE * BLOCK */
+    uint64_t n; /* elements of this pool_run, at most BLOCKS_AT_ONCE * BLOCK */
     double sums[BLOCKS_AT_ONCE];
 };
 
