@@ -1,23 +1,27 @@
-/* Attention, forward and backward, without ever holding the scores of a head.
+/* Attention, forward and backward, without ever holding all scores of a head.
  *
- * A block owns a tile of TILE queries (or, for the gradients of keys and values, of TILE keys) of one head of one
- * sequence and goes over the tiles of the other side that the mask leaves, in ascending order:
+ * A thread block owns a tile of TILE queries of one head of one sequence. For the gradients of keys and
+ * values, it owns a tile of TILE keys. It goes through those tiles of the other side that the causal mask
+ * leaves, in ascending order:
  *
  *     attend          scores = q k^T; running maximum and sum of each query's softmax; y += weights v
- *     attend_deltas   delta = the sum of dy * y over a query's head, which is that of weight * gradient over its keys
+ *     attend_deltas   delta = sum of dy * y over a query's head, which equals the sum of weight * gradient
+ *                     over its keys
  *     attend_queries  scores again, weights from lse, dscores = weight * (dy v^T - delta); dq += dscores k
- *     attend_keys     the same transposed, over the query heads of the group in order; dk += dscores^T q,
- *                     dv += weights^T dy
+ *     attend_keys     the same transposed, over the query heads that share the key head, in order;
+ *                     dk += dscores^T q, dv += weights^T dy
  *
- * Every element is written by one thread and every sum has one order: no atomics. The bits are no other backend's.
+ * One thread writes each element, and every sum has one order, so there are no atomics. The bits differ
+ * from those of the cpu backend.
  *
- * A block is 16 x 16 threads; each has 4 x 4 of a tile of scores (rows: the block's own side) and of every 64 columns
- * of its result. The threads of a row are half a warp. The factors of a product pass through shared memory DEPTH at
- * a time, laid out so that a thread reads its four of either with one access. A block's result has up to
- * 64 or 128 columns (two kernels of each kind, which differ in registers); wider heads take several blocks, which
- * compute the same scores each.
+ * A block has 16 x 16 threads. Each thread computes 4 x 4 scores of a tile (the rows belong to the block's
+ * own side) and 4 x 4 elements in every 64 columns of the result. The threads of a row are half a warp.
+ * The factors of a product pass through shared memory, DEPTH at a time. They are laid out so that a thread
+ * reads its four values of either factor with one access. A block's result has up to 64 or up to 128
+ * columns; there are two kernels of each kind, which differ in their number of registers. Wider heads take
+ * several blocks, each of which computes the same scores.
  *
- * Products are fused multiply-adds, which -fmad=false leaves to those who ask for them: they are written fmaf.
+ * Products are fused multiply-adds. Because of -fmad=false they are written explicitly as fmaf.
  *
  * Enqueueing thread only.
  */
@@ -30,49 +34,51 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-#define TILE  64u /* queries, keys or columns */
-#define PART  4u  /* of a tile that a thread has, each way */
-#define WIDE  2u  /* tiles of columns in a block's result, at most */
-#define DEPTH 16u /* of the factors of a product, at once */
+#define TILE  64u /* queries, keys or columns of a tile */
+#define PART  4u  /* rows and columns of a tile that one thread computes */
+#define WIDE  2u  /* most tiles of columns in a block's result */
+#define DEPTH 16u /* length of the factors in shared memory at a time */
 
-/* Of tiles in shared memory: rows begin at a multiple of 16 bytes, and in different banks. */
+/* Distances of rows in shared memory. Rows begin at a multiple of 16 bytes and in different banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
 static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
 
-/* What all kernels of a call are told. */
+/* The arguments of all kernels of a call. */
 struct attention {
     const float *qkv;
-    const float *y, *dy; /* backward */
+    const float *y, *dy; /* backward only */
     float *lse;
-    float *delta; /* [rows][heads][seq], backward */
-    float *out;   /* y or dqkv */
+    float *delta; /* [rows][heads][seq]; backward only */
+    float *out;   /* y, or dqkv in the backward pass */
     uint32_t rows, seq, heads, kv_heads, head, first_head;
-    uint32_t tiles; /* of a sequence */
+    uint32_t tiles; /* tiles in a sequence */
     float scale;
     float keep; /* 1 / (1 - p); 0: no dropout */
     struct dropout dropout;
 };
 
-/* The tokens of one head: element c of token t is at[t * pitch + c]. */
+/* The tokens of one head. Element c of token t is at[t * pitch + c]. */
 struct tokens {
     const float *at;
     uint64_t pitch;
 };
 
-struct block {               /* which one this is */
+/* The part of the work that a thread block does. */
+struct block {
     uint32_t row, head, own; /* own: first token of its tile */
-    uint32_t column;         /* first of its result */
+    uint32_t column;         /* first column of its result */
 };
 
+/* A block's shared memory: the two factors of a product, and a tile of weights or gradients. */
 struct shared {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* The thread's parts of tiles begin there. */
+/* Return the first row (own side) and column (other side) of this thread's part of a tile. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -85,12 +91,14 @@ static __device__ __forceinline__ uint32_t my_other(void)
 
 /* ---- where things are ---- */
 
+/* Returns the distance of two tokens in qkv. */
 static __device__ __forceinline__ uint64_t qkv_pitch(const struct attention *a)
 {
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Head `index` of the tokens of qkv: queries first, then keys, then values. */
+/* Returns the index of head `index` of the first token in a row of qkv. Heads are queries first, then
+ * keys, then values. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct attention *a, uint32_t row, uint32_t index)
 {
     return (uint64_t)row * a->seq * qkv_pitch(a) + (uint64_t)index * a->head;
@@ -104,7 +112,7 @@ static __device__ __forceinline__ struct tokens qkv_of(const struct attention *a
     return t;
 }
 
-/* The same of y and dy. */
+/* The corresponding functions for y and dy. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -122,19 +130,21 @@ static __device__ __forceinline__ struct tokens dy_of(const struct attention *a,
     return t;
 }
 
-/* Of query 0 in lse and delta. */
+/* Returns the index of query 0 of head h in lse and delta. */
 static __device__ __forceinline__ uint64_t query_at(const struct attention *a, uint32_t row, uint32_t h)
 {
     return ((uint64_t)row * a->heads + h) * a->seq;
 }
 
+/* Returns the key head that query head h uses. */
 static __device__ __forceinline__ uint32_t key_head(const struct attention *a, uint32_t h)
 {
     return h / (a->heads / a->kv_heads);
 }
 
-/* Block x of a grid over the tiles of all heads; the blocks of one head are neighbours: they read the same. Those that
- * take longest come first: with `last` the last tiles. */
+/* Returns the work of this thread block, in a grid over the tiles of all heads. Blocks of one head are
+ * neighbours, because they read the same data. Blocks that take longest come first; with `last` these are
+ * the blocks of the last tiles. */
 static __device__ __forceinline__ struct block my_block(const struct attention *a, uint32_t heads,
                                                         uint32_t columns, bool last)
 {
@@ -150,8 +160,9 @@ static __device__ __forceinline__ struct block my_block(const struct attention *
 
 /* ---- products ---- */
 
-/* to[k][i] = element depth + k of token first + i; 0 beyond the head and the sequence. Eight neighbours in a row
- * are a sector of memory, and four rows of those go to different banks. */
+/* Loads a tile across tokens: to[k][i] = element depth + k of token first + i, or 0 beyond the head or the
+ * sequence. Eight neighbouring threads read one sector of memory, and four such groups write to different
+ * banks. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct tokens t,
                                                    uint32_t first, uint32_t depth, const struct attention *a)
 {
@@ -163,7 +174,8 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
     }
 }
 
-/* to[k][j] = element column + j of token first + k; 0 beyond. */
+/* Loads a tile along tokens: to[k][j] = element column + j of token first + k, or 0 beyond the head or the
+ * sequence. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct tokens t, uint32_t first,
                                                   uint32_t column, uint32_t columns,
                                                   const struct attention *a)
@@ -176,7 +188,7 @@ static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struc
     }
 }
 
-/* c[i][j] += x[i] * y[j] */
+/* c[i][j] += x[i] * y[j]. */
 static __device__ __forceinline__ void add_outer(const float *x, const float *y, float (*c)[PART])
 {
     const float4 p = *(const float4 *)x, q = *(const float4 *)y;
@@ -189,7 +201,7 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* c[i][j] = the product of tokens own + i and other + j. Begins and ends with shared memory free. */
+/* c[i][j] = the dot product of tokens own + i and other + j. Shared memory is free before and after. */
 static __device__ __forceinline__ void multiply_heads(struct shared *s, struct tokens x, uint32_t own,
                                                       struct tokens y, uint32_t other,
                                                       const struct attention *a, float (*c)[PART])
@@ -208,8 +220,8 @@ static __device__ __forceinline__ void multiply_heads(struct shared *s, struct t
     }
 }
 
-/* sum[w][i][j] += sum over the other side's tokens o of tile[o][own + i] times element 64 w + j of token o: c is the
- * thread's part of that tile. Begins and ends with shared memory free. */
+/* sum[w][i][j] += the sum over the tokens o of the other side of tile[o][own + i] times element 64 w + j
+ * of token o. c is this thread's part of the tile. Shared memory is free before and after. */
 static __device__ __forceinline__ void multiply_tile(struct shared *s, float (*c)[PART], struct tokens y,
                                                      uint32_t other, uint32_t column, uint32_t wide,
                                                      const struct attention *a, float (*sum)[PART][PART])
@@ -231,7 +243,7 @@ static __device__ __forceinline__ void multiply_tile(struct shared *s, float (*c
     }
 }
 
-/* to: token 0 of the tile's head. */
+/* Stores this thread's part of a result. `to` is token 0 of the head. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct block *b,
                                                   uint32_t wide, const struct attention *a,
                                                   float (*sum)[PART][PART])
@@ -257,13 +269,15 @@ static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
 
 /* ---- weights ---- */
 
+/* Returns whether query q sees key k. */
 static __device__ __forceinline__ bool sees(const struct attention *a, uint32_t q, uint32_t k)
 {
     return k <= q && q < a->seq;
 }
 
-/* Bit 4 n + m: whether dropout keeps the weight of query q + n for key k + m. (One after the other: unrolled, the
- * random numbers of sixteen weights take more registers than everything else.) */
+/* Returns 16 bits: bit 4 n + m says whether dropout keeps the weight of query q + n for key k + m. The
+ * loop is not unrolled, because the random numbers of sixteen weights would take more registers than
+ * everything else. */
 static __device__ __forceinline__ unsigned kept_part(const struct attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -282,6 +296,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct attention *a, 
     return all;
 }
 
+/* Applies dropout to a weight or its gradient. */
 static __device__ __forceinline__ float drop(const struct attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
@@ -289,13 +304,14 @@ static __device__ __forceinline__ float drop(const struct attention *a, bool kep
 
 /* ---- forward ---- */
 
-/* The softmax of a query so far. */
+/* The softmax of a query over the keys seen so far. */
 struct running {
     float max;
-    float sum; /* of this lane's keys */
+    float sum; /* sum over the keys of this lane */
 };
 
-/* Scores of the thread's keys to weights of the softmax so far; what was summed before must shrink by the result. */
+/* Turns the scores of this thread's keys into weights relative to the maximum so far. Returns the factor
+ * by which earlier sums must shrink. */
 static __device__ __forceinline__ float weigh(const struct attention *a, uint32_t q, uint32_t k, float *c,
                                               struct running *r)
 {
@@ -317,6 +333,7 @@ static __device__ __forceinline__ float weigh(const struct attention *a, uint32_
     return shrink;
 }
 
+/* Turns this thread's part of a tile of scores into weights, and rescales the earlier sums. */
 static __device__ __forceinline__ void weigh_tile(const struct attention *a, const struct block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -337,6 +354,7 @@ static __device__ __forceinline__ void weigh_tile(const struct attention *a, con
     }
 }
 
+/* The forward kernel. */
 static __device__ __forceinline__ void attend(const struct attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared s;
@@ -375,7 +393,8 @@ static __device__ __forceinline__ void attend(const struct attention *a, uint32_
 
 static __global__ void attend_deltas(const struct attention a)
 {
-    const uint32_t n = my_row(), lane = threadIdx.x % LANES; /* n: token, then head, as in y */
+    /* n counts the heads of all tokens, in the order of y. */
+    const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
 
@@ -389,8 +408,8 @@ static __global__ void attend_deltas(const struct attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* Of one query and one key, c the product of their heads and g that of dy and the value: c becomes the weight after
- * dropout, g the gradient of c. */
+/* For one query and one key: turns *c from the product of their heads into the weight after dropout, and
+ * *g from the product of dy and the value into the gradient of the score. */
 static __device__ __forceinline__ void weigh_back(const struct attention *a, bool seen, bool kept, float lse,
                                                   float delta, float *c, float *g)
 {
@@ -400,6 +419,7 @@ static __device__ __forceinline__ void weigh_back(const struct attention *a, boo
     *g = seen ? weight * (drop(a, kept, *g) - delta) * a->scale : 0.0f;
 }
 
+/* The backward kernel for queries. */
 static __device__ __forceinline__ void attend_queries(const struct attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared s;
@@ -433,7 +453,7 @@ static __device__ __forceinline__ void attend_queries(const struct attention *a,
     store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
 }
 
-/* The part of head h in the gradients of a tile of keys and values. */
+/* Adds what query head h contributes to the gradients of a tile of keys and values. */
 static __device__ __forceinline__ void attend_keys_of(struct shared *s, const struct attention *a,
                                                       const struct block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
@@ -463,6 +483,7 @@ static __device__ __forceinline__ void attend_keys_of(struct shared *s, const st
     }
 }
 
+/* The backward kernel for keys and values. */
 static __device__ __forceinline__ void attend_keys(const struct attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared s;
@@ -495,7 +516,7 @@ KERNEL(attend_keys_128, attend_keys, 2)
 
 typedef void kernel(const struct attention a);
 
-/* The narrower kernel where it is enough. */
+/* Launches the narrower kernel if it is wide enough for the head. */
 static void launch(const struct cuda_place *at, const struct attention *a, uint32_t heads, kernel *narrow,
                    kernel *wide)
 {
@@ -505,7 +526,7 @@ static void launch(const struct cuda_place *at, const struct attention *a, uint3
     (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
 }
 
-/* Either op: they have these by the same names. */
+/* Makes the arguments of either op. Both ops have these fields, with the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
@@ -557,7 +578,7 @@ int cuda_op_attention_bwd(const struct cuda_place *at, const struct op_call *cal
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Sequences of no tokens: nothing is read or written. */
+/* Launches every kernel for sequences without tokens, so that it reads and writes nothing. */
 int cuda_warm_attention(const struct cuda_place *at)
 {
     struct attention none = {0};

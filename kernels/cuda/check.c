@@ -1,4 +1,5 @@
-/* Failed CUDA calls: logged once, cleared, turned into an errno. See check.h. Enqueueing thread only. */
+/* Implements check.h: logs the first failed CUDA call, clears the stored error, and turns it into an
+ * errno. Enqueueing thread only. */
 #include "kernels/cuda/check.h"
 
 #include <errno.h>
@@ -10,6 +11,7 @@
 
 const struct backend_host *cuda_host;
 
+/* Logs and remembers the first failure. Returns its errno. */
 static int keep(struct cuda_fault *f, int code, const char *call, const char *what, const char *file,
                 int line)
 {
@@ -24,7 +26,7 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    cudaGetLastError(); /* or the next call that looks there would find this one's */
+    cudaGetLastError(); /* otherwise a later call would find this error */
     switch (e) {
     case cudaErrorMemoryAllocation:
         return -ENOMEM;

@@ -1,11 +1,11 @@
-/* Inside the cuda backend: how a failed CUDA call is reported.
+/* How the cuda backend reports a failed CUDA call.
  *
- * A failure is logged once per devset, with the place, the call and CUDA's own words; the error that the
- * runtime keeps is cleared; and the caller gets an errno: -ENOMEM out of memory, -ENODEV a device that is not
- * there or gone, -EIO anything else. What is queued on the devices after a failure is in no known state, so
- * the devset remembers the first code and answers every later call with it.
+ * The first failure of a devset is logged with the source line, the call and CUDA's own words, and the
+ * error that the runtime stores is cleared. The caller gets an errno: -ENOMEM if memory ran out, -ENODEV
+ * if a device is missing or gone, -EIO for anything else. After a failure the state of the devices' queues
+ * is unknown. So the devset remembers the first code and answers every later call with it.
  *
- * Included by C and by CUDA C.
+ * C and CUDA C files include this header.
  */
 #ifndef KERNELS_CUDA_CHECK_H
 #define KERNELS_CUDA_CHECK_H
@@ -19,21 +19,23 @@ extern "C" {
 struct backend_host;
 extern const struct backend_host *cuda_host; /* what the program lends the module; set before anything else */
 
-struct cuda_fault { /* enqueueing thread only */
-    int code;       /* of the first failure, or 0 */
+/* Whether a devset has failed. Enqueueing thread only. */
+struct cuda_fault {
+    int code; /* errno of the first failure, or 0 */
 };
 
-/* Clears the runtime's stored error. 0 for cudaSuccess. */
+/* Returns the errno for e, or 0 for cudaSuccess. Clears the runtime's stored error. */
 int cuda_errno(cudaError_t e);
 
-/* Logs, remembers and returns; 0 for cudaSuccess. */
+/* Return 0 for success. Otherwise they log the failure if it is the first one, remember it in f, and
+ * return its errno. */
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line);
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line);
 
 #define CUDA_CHECK(fault, call)   cuda_check(fault, call, #call, __FILE__, __LINE__)
 #define CUBLAS_CHECK(fault, call) cublas_check(fault, (int)(call), #call, __FILE__, __LINE__)
 
-/* Returns from the function when the call fails. */
+/* Return from the calling function if the call fails. */
 #define CUDA_TRY(fault, call)                                                                                \
     do {                                                                                                     \
         int try_result = CUDA_CHECK(fault, call);                                                            \

@@ -1,16 +1,16 @@
-/* Inside the cuda backend: a devset and its parts.
+/* The inside of the cuda backend: a devset and its parts.
  *
- * device_cuda.c  open, close, arenas, names        host_queue.c   the host's compute stream
- * enqueue.c      launches, copies, marks, events   host_memory.c  pinned memory
- * ops.c, *.cu    the ops                           peer.c         copies between devices
- * probe.c        what is there                     check.c        failed calls
- *                                                  watch.c        what a race detector is told
+ *   device_cuda.c  open, close, arenas, names        host_queue.c   the host's compute stream
+ *   enqueue.c      launches, copies, marks, events   host_memory.c  pinned memory
+ *   cuda_ops.c, *.cu  the ops                        peer_copy.c    copies between devices
+ *   probe.c        lists the devices                 check.c        failed calls
+ *   nvml.c         facts from the driver             watch.c        reports to a race detector
  *
- * A device is an arena, four CUDA streams and a cuBLAS handle. All order is CUDA's: streams, and events across
- * them; the host's ops are host functions on one more stream. So nothing in here waits but event_sync, drain
- * and a queue that is full.
+ * A device is an arena, four CUDA streams and a cuBLAS handle. CUDA alone keeps the order, through its
+ * streams and the events between them. The host's ops are host functions on one more stream. So nothing in
+ * here blocks except event_sync, drain and a full queue.
  *
- * Threads: everything belongs to the enqueueing thread, except what a comment says otherwise about.
+ * Threads: everything belongs to the enqueueing thread unless a comment says otherwise.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -20,74 +20,85 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/ops.h"
 
-/* Beside its arena a device needs the cuBLAS workspace and the partials, taken when it is opened, and room for
- * what the libraries load later: cuBLAS loads a kernel when a shape first calls for it. */
-#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* what cuBLAS itself takes on the largest devices */
+/* Memory that a device needs beside its arena: the cuBLAS workspace and the partial sums, which are
+ * allocated at open, and spare memory for what the libraries load later. cuBLAS loads a kernel when a
+ * shape first needs it. */
+#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* what cuBLAS itself uses on the largest devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
 
+/* One stream of a devset, of a device or of the host. */
 struct cuda_stream {
     cudaStream_t stream;
-    cudaEvent_t drained;           /* recorded by drain */
-    _Atomic uint64_t copied_bytes; /* enqueued; read by any thread */
+    cudaEvent_t drained;           /* recorded by cuda_drain */
+    _Atomic uint64_t copied_bytes; /* bytes of the copies enqueued so far; any thread may read it */
 };
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-#define HOST_QUEUE 256 /* calls that are enqueued and not done, at most; even */
+#define HOST_QUEUE 256 /* most calls that are enqueued and not done; even */
 
-struct host_slot { /* the enqueueing thread's until its launch, then the driver's until it has run */
+/* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it
+ * has run. */
+struct host_slot {
     struct op_call call;
     struct step_args step;
     struct pool *pool;
 };
 
+/* The host's compute stream: a ring of calls that the driver runs on the cpu. */
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    cudaEvent_t half_done[2]; /* recorded behind the last call of either half of the slots */
+    cudaEvent_t half_done[2]; /* recorded after the last call of each half of the slots */
     uint64_t pushed;
 };
 
+/* Starts a pool of `threads` threads for the host's ops. On failure err says why. */
 int host_queue_init(struct host_queue *q, uint32_t threads, struct cuda_fault *f, struct err *err);
-void host_queue_finish(struct host_queue *q); /* drained; takes one that is half built */
+/* Stops the pool. The stream must be drained. Works on a half-built queue too. */
+void host_queue_finish(struct host_queue *q);
+/* Enqueues an op on the host's stream. Blocks while the queue is full. */
 int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
                       struct cuda_fault *f);
 
 /* ---- peer.c: copies between devices ---- */
 
-#define RELAY_BYTES (UINT64_C(4) << 20) /* of one buffer */
+#define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The way from one device to those it has no direct access to: its peer stream copies to pinned buffers, the
- * receiver's `in` copies on. */
+/* The path from a device to the devices that it cannot access directly. The sender's peer stream copies to
+ * pinned buffers, and the receiver's stream `in` copies from there. */
 struct relay {
-    cudaStream_t in;        /* of this device as a receiver; NULL where all access is direct */
-    uint8_t *buffers[2];    /* of this device as a sender */
-    cudaEvent_t filled[2];  /* this device: the buffer holds a piece */
-    cudaEvent_t emptied[2]; /* this device as a receiver: the piece of a sender's buffer has arrived */
+    cudaStream_t in;        /* as a receiver; NULL if all devices have direct access */
+    uint8_t *buffers[2];    /* as a sender: two pinned buffers */
+    cudaEvent_t filled[2];  /* as a sender: the buffer holds a piece */
+    cudaEvent_t emptied[2]; /* as a receiver: the piece in the sender's buffer has arrived */
 };
 
+/* One device of a devset, beside its arena. */
 struct cuda_device {
     struct cuda_place place;
     void *workspace;
-    uint64_t direct; /* bit p: device p's memory can be reached */
+    uint64_t direct; /* bit p: this device can access the memory of device p */
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-#define HOST_CHUNK_BYTES (UINT64_C(256) << 20) /* of one registration, unless the config says otherwise */
+#define HOST_CHUNK_BYTES (UINT64_C(256) << 20) /* size of one registration, unless the config gives another */
 
-struct host_block { /* one devset_host_alloc */
+/* The memory of one devset_host_alloc, in a list of the devset. */
+struct host_block {
     struct host_block *next;
     uint8_t *base;
-    uint64_t bytes, mapped_bytes; /* asked for; whole pages */
-    uint64_t chunk_bytes;         /* of each registration but the last */
-    uint64_t registered_bytes;    /* from the base on */
+    uint64_t bytes, mapped_bytes; /* bytes requested; the same rounded up to whole pages */
+    uint64_t chunk_bytes;         /* size of each registration except the last */
+    uint64_t registered_bytes;    /* bytes registered so far, from the base on */
 };
 
+/* A devset of this backend. cuda_open makes it and cuda_close frees it. */
 struct cuda_devset {
-    struct devset base; /* first */
+    struct devset base; /* must be first */
     struct cuda_fault fault;
     struct host_queue host;
     struct host_block *host_blocks;
@@ -96,7 +107,8 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number of each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* as numbered in plans; the host's on device 0 */
+    /* Numbered as in plans. The host's stream belongs to device 0. */
+    struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
 static inline struct cuda_devset *cuda(struct devset *ds)
@@ -104,25 +116,30 @@ static inline struct cuda_devset *cuda(struct devset *ds)
     return (struct cuda_devset *)ds;
 }
 
-/* The device that a stream is of. */
+/* Returns the device of a stream. The host's stream belongs to device 0. */
 static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t stream)
 {
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
 
-void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes); /* 0: HOST_CHUNK_BYTES */
-void host_memory_finish(struct cuda_devset *ds);                     /* drained; frees what nobody did */
+/* Sets the size of registrations. 0 means HOST_CHUNK_BYTES. */
+void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
+/* Frees all host memory that was not freed yet. The devset must be drained. */
+void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* How many of the `bytes` at p one copy may move: up to the end of a registration. 0: not all of them are pinned. */
+/* Returns how many of the `bytes` at p one copy may move: up to the end of a registration. Returns 0 if
+ * not all of these bytes are pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
+/* Prepares copies between all devices of ds, directly or through pinned buffers. */
 int peer_open(struct cuda_devset *ds, struct err *err);
-void peer_close(struct cuda_devset *ds); /* drained; takes one that is half built */
-/* On the peer stream of the device that src is of. */
+/* Frees what peer_open made. The devset must be drained. Works on a half-built devset too. */
+void peer_close(struct cuda_devset *ds);
+/* Enqueues a copy on the peer stream of device `from`, which holds src. */
 int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src, uint64_t bytes);
 
-/* ---- enqueue.c ---- */
+/* ---- enqueue.c: launches, copies, marks, events; contracts as in device.h ---- */
 
 int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call);
 int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes);

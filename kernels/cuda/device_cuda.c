@@ -1,11 +1,12 @@
-/* The cuda backend: opening and closing devices, their memory, and the module's entry.
+/* The cuda backend: opening and closing devices, their memory, and the entry point of the module.
  *
- * A devset takes CUDA's devices 0 to n - 1, in the order that CUDA_VISIBLE_DEVICES gives them. On each, one
- * cudaMalloc of the capacity is the arena; the addresses in it are the plan's. All that an op, a copy or a wait
- * may need besides is made here: streams, the cuBLAS handle with its workspace, scratch for sums, buffers for
- * copies between devices that cannot reach each other, and the kernels themselves are loaded.
+ * Without a device_index in the config, a devset takes CUDA's devices 0 to n - 1, in the order that
+ * CUDA_VISIBLE_DEVICES gives them. On each device, the arena is one cudaMalloc of the capacity, and the
+ * plan's addresses lie in it. Everything else that an op, a copy or a wait may need is made here as well:
+ * streams, the cuBLAS handle with its workspace, memory for partial sums, and buffers for copies between
+ * devices that cannot reach each other. The kernels are loaded here too.
  *
- * Order of calls and threads: device.h.
+ * device.h states the order of calls and the threads.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,9 +24,10 @@ static const struct backend module_backend;
 
 /* ---- is there anything to open? ---- */
 
+/* Checks that CUDA has at least `wanted` devices. On failure err says what is missing. */
 static int count_devices(uint32_t wanted, struct err *err)
 {
-    int n = 0; /* stays untouched without a driver */
+    int n = 0; /* CUDA does not write it without a driver */
     const cudaError_t e = cudaGetDeviceCount(&n);
 
     cuda_errno(e);
@@ -48,6 +50,7 @@ static int count_devices(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
+/* Allocates the arena of device d, if `beside_bytes` stay free on the device. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -99,7 +102,7 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
 
 /* ---- devices ---- */
 
-/* The device is the current one. */
+/* Makes a stream of a devset. Its device must be the current one. */
 static int open_stream(struct cuda_devset *ds, uint32_t stream)
 {
     struct cuda_stream *s = &ds->streams[stream];
@@ -110,7 +113,7 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
     return 0;
 }
 
-/* Setting a stream resets the workspace: in this order. */
+/* Makes the cuBLAS handle. The order matters, because setting the stream resets the workspace. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->place.fault;
@@ -124,6 +127,7 @@ static int open_blas(struct cuda_device *dev)
     return 0;
 }
 
+/* Launches every kernel once on empty input, so that CUDA loads them now. */
 static int warm_up(const struct cuda_place *at)
 {
     static int (*const files[])(const struct cuda_place *at) = {cuda_warm_attention, cuda_warm_elementwise,
@@ -179,7 +183,7 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Device kinds, each once: the bits of a matrix product depend on the kind. */
+/* Lists each kind of device once in ds->numerics. The bits of a matrix product depend on the kind. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -204,10 +208,10 @@ static const char *numerics(const struct devset *base)
     return ((const struct cuda_devset *)base)->numerics;
 }
 
-/* ---- whose fault it was ---- */
+/* ---- which device is broken ---- */
 
-/* A broken context answers every call about it with its error, also the question whether a stream is done. (A stream that
- * was never made is CUDA's default one.) */
+/* Asks each device for the state of its compute stream. A broken context answers every call with its
+ * error, even that question. (A stream that was never made is NULL, which is CUDA's default stream.) */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);
@@ -227,7 +231,7 @@ static void blame(struct devset *base, struct device_blame *ret)
 
 /* ---- open and close ---- */
 
-/* On device 0. */
+/* Makes the host's stream, on device 0. */
 static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
 {
     int r = CUDA_CHECK(&ds->fault, cudaSetDevice(ds->number[0]));
@@ -255,11 +259,11 @@ static int open_parts(struct cuda_devset *ds, const struct devset_config *config
         return r;
     r = name_devices(ds);
     if (r == 0)
-        r = cuda_drain(&ds->base); /* the kernels that warm_up launched */
+        r = cuda_drain(&ds->base); /* waits for the kernels that warm_up launched */
     return r < 0 ? err_set(err, r, "the devices cannot be used; the log says which call failed") : 0;
 }
 
-/* Takes one that is half built. */
+/* Frees everything. Works on a half-built devset too. */
 static void destroy(struct cuda_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++) {

@@ -1,4 +1,5 @@
-/* Which elements dropout keeps: op_dropout in kernels/op.h, with the random numbers of base/rng.h. */
+/* Decides which elements dropout keeps: the rule of op_dropout in kernels/op.h, with the random numbers of
+ * base/rng.h. */
 #ifndef KERNELS_CUDA_DROPOUT_CUH
 #define KERNELS_CUDA_DROPOUT_CUH
 
@@ -7,7 +8,7 @@
 #define RNG_INLINE static inline __host__ __device__
 #include "base/rng.h"
 
-/* What a kernel is told. */
+/* The arguments of dropout that are passed to a kernel. */
 struct dropout {
     uint64_t seed;
     uint32_t first_row, word2, step;
@@ -27,7 +28,7 @@ static inline struct dropout dropout_of(const struct step_args *step, enum rng_p
     return d;
 }
 
-/* Bit w: whether element 4 * quad + w of a row is kept. */
+/* Returns four bits for one row: bit w says whether element 4 * quad + w is kept. */
 static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint64_t quad)
 {
     const struct rng_block random = rng_quad(d->seed, quad, d->first_row + row, d->word2, d->step);

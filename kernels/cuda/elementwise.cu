@@ -1,8 +1,9 @@
-/* Activations, dropout, the bias, what follows a matrix product, swiglu and zero.
+/* Activations, dropout, bias, the end of a linear op, swiglu and zero.
  *
- * Activations use the arithmetic of kernels/vmath.h itself, dropout the random numbers of base/rng.h, and
- * bias_bwd sums as kernels/cpu/ops_linear.c does: the bits are the cpu backend's. Input and output may be the
- * same array where op.h says so: an element is read and written by one thread.
+ * Activations use the arithmetic of kernels/vmath.h, dropout uses the random numbers of base/rng.h, and
+ * bias_bwd sums in the same order as kernels/cpu/ops_linear.c. So the bits are those of the cpu backend.
+ * Input and output may be the same array if op.h says so, because one thread reads and writes each
+ * element.
  *
  * Enqueueing thread only.
  */
@@ -33,7 +34,7 @@ static __device__ __forceinline__ float activate(enum act act, float x)
     }
 }
 
-/* dy * act'(x) */
+/* Returns dy * act'(x). */
 static __device__ __forceinline__ float act_gradient(enum act act, float x, float dy)
 {
     switch (act) {
@@ -91,7 +92,7 @@ int cuda_op_act_bwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* ---- what follows a product ---- */
+/* ---- bias and activation after a matrix product ---- */
 
 static __global__ void finish_linear(float *c, const float *b, float *y, uint32_t rows, uint32_t n,
                                      enum act act)
@@ -116,7 +117,7 @@ int cuda_finish_linear(const struct cuda_place *at, const struct op_linear_fwd *
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* ---- swiglu: kernels/cpu/ops_tokens.c ---- */
+/* ---- swiglu, as in kernels/cpu/ops_tokens.c ---- */
 
 static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint32_t n)
 {
@@ -127,7 +128,7 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* dx may be x: a thread has both of a pair. */
+/* dx may be x, because one thread handles both elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)
@@ -168,7 +169,7 @@ int cuda_op_zero(const struct cuda_place *at, const struct op_call *call)
 
 /* ---- dropout ---- */
 
-/* A thread takes the four elements that one block of random numbers decides. */
+/* Each thread handles the four elements for which one block of random numbers decides. */
 static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t n, struct dropout d)
 {
     const uint32_t quads = n / 4 + (n % 4 != 0);
@@ -215,12 +216,14 @@ int cuda_op_bias_fwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* A block owns COLUMNS columns. CHUNKS rows of threads sum CHUNKS chunks of CHUNK_ROWS rows at a time; the
- * first row of threads adds these to the totals in ascending order. */
+/* Sizes of bias_bwd. A thread block owns COLUMNS columns. Its CHUNKS rows of threads sum CHUNKS chunks of
+ * CHUNK_ROWS rows at a time. The first row of threads then adds these sums to the totals in ascending
+ * order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
+/* Returns the sum of one column over one chunk of rows. */
 static __device__ __forceinline__ float sum_chunk(const float *dy, uint64_t first, uint32_t rows, uint32_t n,
                                                   uint32_t column)
 {

@@ -1,13 +1,15 @@
-/* Launches, copies, discards, marks and events: each call of device.h becomes one or a few asynchronous CUDA
- * calls.
+/* Launches, copies, discards, marks and events. Each call of device.h becomes one or a few asynchronous
+ * CUDA calls.
  *
- * A devset whose queues have failed once answers everything with that error (check.h). Nothing here allocates
- * but cuda_event_create. A CUDA event belongs to one device and can be recorded on its streams alone, so an
- * event of ours is one of CUDA's for each device, and remembers which was recorded last.
+ * Once a queue of a devset has failed, every call returns that error (check.h). Only cuda_event_create
+ * allocates memory. A CUDA event belongs to one device and can only be recorded on its streams. So each of
+ * our events consists of one CUDA event per device, and remembers which of them was recorded last.
  *
- * Bytes that go over a link are counted where the copy is enqueued: a copy that then fails fails the devset.
+ * Bytes that go over a link are counted when the copy is enqueued. If the copy fails later, the whole
+ * devset fails.
  *
- * Enqueueing thread, except mark_now (driver's) and cuda_counters (any).
+ * Threads: the enqueueing thread, except for mark_now (a thread of the driver) and cuda_counters (any
+ * thread).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,9 +18,10 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/watch.h"
 
+/* An event of this backend: one CUDA event for each device. */
 struct event {
-    uint32_t stream; /* of the last record; UINT32_MAX: never recorded */
-    uint32_t device; /* that stream's */
+    uint32_t stream; /* stream of the latest record; UINT32_MAX: never recorded */
+    uint32_t device; /* device of that stream */
     cudaEvent_t on[];
 };
 
@@ -31,11 +34,12 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
         return ds->fault.code;
     if (device == base->n_devices)
         return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
-    CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device])); /* kernels go to the current device only */
+    CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device])); /* kernels run on the current device only */
     return cuda_ops[call->op](&ds->devices[device].place, call);
 }
 
-/* Piece by piece, where the host's end runs over the end of a registration. */
+/* Copies between host and device. The copy is split where the host memory crosses the end of a
+ * registration. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -72,7 +76,7 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Only under the simulator, which then sees the end of a copy's life as a write. */
+/* Fills the memory only under the simulator, which then sees the end of a copy's life as a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -84,14 +88,16 @@ int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
     return 0;
 }
 
+/* Writes the time. A thread of the driver calls it. */
 static void mark_now(void *at)
 {
     watch_write(at, sizeof(uint64_t));
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* A host function and not a timing event: one clock for all devices and the host, so marks that are in order
- * are in order on it too. The stream stands still meanwhile, which is why only a few steps are traced. */
+/* Uses a host function rather than a timing event. All devices and the host then share one clock, so marks
+ * that are in order have times in order. The stream stands still meanwhile, so only a few steps are
+ * traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);
@@ -150,7 +156,9 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *e)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    if (e->stream == UINT32_MAX || e->stream == stream) /* nothing to wait for; or the stream's own order */
+    /* There is nothing to wait for if the event was never recorded, or if the stream itself keeps the
+     * order. */
+    if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
     return 0;
@@ -169,8 +177,8 @@ int cuda_event_sync(struct devset *base, struct event *e)
 
 /* ---- results ---- */
 
-/* Waits for all streams even if one has failed. By an event and not by cudaStreamSynchronize: the thread sleeps,
- * whatever the process has asked CUDA to do about waiting. */
+/* Waits for all streams even if one of them has failed. It uses events rather than cudaStreamSynchronize,
+ * so that the thread sleeps whatever the process told CUDA about waiting. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

@@ -1,12 +1,14 @@
-/* Host memory that devices copy from and to: ordinary memory, zeroed and page-aligned, registered with CUDA in
- * chunks.
+/* Host memory that devices copy from and to: ordinary memory, zeroed and page-aligned, which is registered
+ * with CUDA in chunks.
  *
- * Why chunks: drivers refuse a single registration beyond some size, and one of hundreds of gigabytes is a call of
- * minutes that cannot be looked into; of many, one that fails says how far the machine's limits go, and all before
- * it are undone. Portable: pinned for all devices.
+ * Drivers refuse a single registration beyond some size, and registering hundreds of gigabytes in one call
+ * takes minutes without any sign of progress. With many chunks, a failure shows how much memory the
+ * machine's limits allow, and all earlier chunks are unregistered. Registrations are portable, that is,
+ * pinned for all devices.
  *
- * A copy must lie in one registration: across two, CUDA answers "invalid argument", though they are neighbours. So
- * cuda_copy asks host_piece how far it may go, and makes one copy of each piece.
+ * A copy must lie in one registration. CUDA refuses a copy across two with "invalid argument", even if
+ * they are neighbours. So cuda_copy asks host_piece how far one copy may go, and makes one copy for each
+ * piece.
  *
  * Enqueueing thread only.
  */
@@ -30,7 +32,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* What was registered of the block, chunk by chunk; then the memory itself. */
+/* Unregisters the block chunk by chunk, as far as it was registered, and frees its memory. */
 static void release_block(struct host_block *b)
 {
     for (uint64_t at = 0; at < b->registered_bytes; at += b->chunk_bytes)

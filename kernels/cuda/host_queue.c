@@ -1,14 +1,16 @@
 /* The host's compute stream: a CUDA stream of device 0 whose launches are host functions that run the cpu
- * backend's ops. So the host waits for devices, and devices for the host, by CUDA events alone, and nobody
- * sits in a synchronizing call.
+ * backend's ops. So the host waits for devices, and devices for the host, through CUDA events alone, and
+ * no thread sits in a synchronizing call.
  *
- * A host function gets one pointer, and what it points to must stay as it is until the function has run. So a
- * call is copied into a slot of a ring. The ring is in two halves: behind the last call of a half its event is
- * recorded, and before the first slot of a half is used again that event is waited for. (A counter and a
- * condition would do as well, but not when a device fails: then CUDA does not run host functions any more, while
- * waiting for an event returns with the error.) The wait is what a full queue is in device.h.
+ * A host function gets one pointer, and the data behind it must not change until the function has run. So
+ * each call is copied into a slot of a ring. The ring has two halves. An event is recorded after the last
+ * call of a half, and the enqueueing thread waits for that event before it uses the first slot of the half
+ * again. This wait is the full queue that device.h speaks of. (A counter and a condition variable would
+ * not work when a device fails: CUDA then runs no more host functions, whereas waiting for an event
+ * returns the error.)
  *
- * Threads: run_slot in a thread of the driver, where no CUDA call is allowed; the rest in the enqueueing one.
+ * Threads: run_slot runs in a thread of the driver, where no CUDA call is allowed. Everything else runs in
+ * the enqueueing thread.
  */
 #include <errno.h>
 #include <string.h>
@@ -56,7 +58,7 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    if (at % HALF == 0) /* an event that was never recorded is done */
+    if (at % HALF == 0) /* an event that was never recorded counts as done */
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;
     s->pool = q->pool;

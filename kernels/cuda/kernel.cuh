@@ -1,19 +1,20 @@
-/* What the kernels share: sizes of grids, the sixteen lanes of a sum, and sums in order.
+/* What the kernels share: the sizes of grids, sums over sixteen lanes, and sums in order.
  *
- * The cpu backend sums over 16 lanes: lane l takes elements l, l + 16, ... and the lanes are folded in halves.
- * Here a lane is a thread and the sixteen of a sum are half a warp: the same additions in the same order, and
- * neighbouring threads read neighbouring elements.
+ * The cpu backend sums over 16 lanes: lane l takes the elements l, l + 16, ..., and the lanes are folded
+ * in halves. Here a lane is a thread, and the sixteen lanes of a sum are half a warp. The additions and
+ * their order are the same, and neighbouring threads read neighbouring elements.
  */
 #ifndef KERNELS_CUDA_KERNEL_CUH
 #define KERNELS_CUDA_KERNEL_CUH
 
 #include <stdint.h>
 
-#define THREADS 256u /* of a block, everywhere */
+#define THREADS 256u /* threads in every block */
 #define LANES   16u
-#define SUMS    (THREADS / LANES) /* of LANES threads in a block */
+#define SUMS    (THREADS / LANES) /* sums of LANES threads that fit into a block */
 
-/* Blocks for n pieces of work, `per` to a block: kernels stride over the rest. */
+/* Returns the number of blocks for n pieces of work, `per` pieces in a block. The number is capped;
+ * kernels stride over the rest. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -21,24 +22,25 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Grid-stride loop over i < n. */
+/* Loops over i < n with the stride of the grid. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
 
-/* i % n; a division of 64 bits takes several times as long as one of 32. */
+/* Returns i % n. A 64-bit division takes several times as long as a 32-bit one, so it is avoided if i is
+ * small. */
 static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
 {
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
 }
 
-/* The threads that share this one's sum. */
+/* Returns the mask of the threads that share this thread's sum. */
 static __device__ __forceinline__ unsigned lanes_mask(void)
 {
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1; the sum, in every lane. */
+/* Adds up the lanes: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Every lane gets the sum. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2)
@@ -53,6 +55,7 @@ static __device__ __forceinline__ double fold_lanes(double v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
+/* Returns the largest value of the lanes, in every lane. NaN is ignored. */
 static __device__ __forceinline__ float max_lanes(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2) {
@@ -62,7 +65,8 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Where half a warp takes a row: which one, in a grid of row_grid() blocks. */
+/* Returns the row of this thread, in kernels where half a warp works on a row and the grid has row_grid()
+ * blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
     return blockIdx.x * SUMS + threadIdx.x / LANES;
@@ -73,8 +77,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* ((start + x[0]) + x[1]) + ...: one thread adds, the others of the (only) block bring the numbers. The sum is
- * thread 0's. */
+/* Returns ((start + x[0]) + x[1]) + ... in thread 0. The other threads of the only block load the numbers,
+ * and thread 0 adds them. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

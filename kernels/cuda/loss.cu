@@ -1,8 +1,9 @@
-/* The losses and their gradients: kernels/cpu/ops_loss.c, whose rules about padding and NaN and whose order
- * of sums hold here too. Half a warp takes a row; the rows' losses go through the partials of the device to
- * one thread that adds them in row order.
+/* The losses and their gradients. The rules about padding and NaN and the order of sums are those of
+ * kernels/cpu/ops_loss.c. Half a warp computes a row. The losses of the rows go through the device's
+ * partial sums to one thread, which adds them in row order.
  *
- * A target that is no class (the loader lets none pass) gives a NaN loss instead of a stray read.
+ * The data loader lets no invalid target pass. If there were one, the loss would be NaN and no memory
+ * outside the row would be read.
  *
  * Enqueueing thread only.
  */
@@ -14,9 +15,9 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-#define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* a loss and whether it is correct, each */
+#define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* each row has a loss and a count of correct answers */
 
-/* How many of `rows` rows from first_row on count. */
+/* Returns how many of the `rows` rows starting at first_row are valid. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
     const uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
@@ -24,7 +25,7 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
     return left < rows ? left : rows;
 }
 
-/* ---- rows of logits: in every lane the row's value ---- */
+/* ---- values of a row of logits, returned in every lane ---- */
 
 static __device__ float row_max(const float *x, uint32_t n)
 {
@@ -46,7 +47,7 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* The last group of a row is filled up with -infinity, as on the cpu. */
+/* The last group of a row is filled up with -infinity, as in the cpu backend. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -58,7 +59,7 @@ static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
     return fold_lanes_float(sum);
 }
 
-/* The target's logit is the first maximum of the row. */
+/* Returns whether the target's logit is the first maximum of the row. */
 static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 {
     bool earlier = false;
@@ -70,16 +71,17 @@ static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 
 /* ---- softmax and cross-entropy ---- */
 
+/* The arguments of the softmax_xent kernel. */
 struct xent {
     const float *x;
     const int32_t *target;
-    float *dx;               /* NULL: not wanted */
-    double *loss, *correct;  /* of each row; NULL: not wanted */
-    uint32_t rows, valid, n; /* valid: rows before the padding */
+    float *dx;               /* NULL: do not compute the gradient */
+    double *loss, *correct;  /* one element per row; NULL: do not compute the loss */
+    uint32_t rows, valid, n; /* valid: number of rows in front of the padding */
     float smoothing, scale;
 };
 
-/* Of a row that counts; sum: of exp(x - max). */
+/* Computes the loss of a row that counts. `sum` is the sum of exp(x - max). */
 static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
 {
     const float *x = o->x + (uint64_t)r * o->n;
@@ -110,6 +112,7 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
+/* Writes the results of a row that does not count. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -136,7 +139,8 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    __syncwarp(lanes_mask()); /* dx may be x: no lane reads another's element from here on */
+    /* dx may be x. From here on, no lane reads an element of another lane. */
+    __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
 }
@@ -194,8 +198,9 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Rows go through the partials a batch at a time, so that their number is not bounded. There is always a first
- * batch, if an empty one: without rows the result is 0. */
+/* Returns the rows in the batch that starts at row `begin`. Rows go through the partial sums a batch at a
+ * time, so their number is not limited. The first batch is always processed, even if it is empty: without
+ * rows the result is 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

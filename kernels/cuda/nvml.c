@@ -1,4 +1,5 @@
-/* NVML by dlopen. See nvml.h. Every call is optional: an older driver lacks some, and a container may refuse others. */
+/* Implements nvml.h with dlopen. Every call is optional: an older driver lacks some calls, and a container
+ * may refuse others. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -7,6 +8,7 @@
 typedef int nvml_return; /* 0: success */
 typedef struct nvml_device_st *nvml_device;
 
+/* The loaded library. Functions that it lacks are NULL. */
 struct nvml {
     void *library;
     nvml_return (*shutdown)(void);
@@ -16,7 +18,7 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* POSIX lets an object pointer from dlsym stand for a function; ISO C has no cast for that. */
+/* POSIX allows a pointer from dlsym to be used as a function pointer, but ISO C has no cast for that. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)
@@ -50,7 +52,8 @@ void nvml_close(struct nvml *n)
     free(n);
 }
 
-/* The most that device and slot can do together: what the link runs at now is less while nothing is copied. */
+/* Reports the most that device and slot can do together. The current speed of the link is lower while
+ * nothing is copied. */
 static void describe_link(const struct nvml *n, nvml_device device, struct device_info *d)
 {
     unsigned generation, width;

@@ -1,6 +1,7 @@
-/* The few calls of NVML (libnvidia-ml.so.1, which comes with the driver) that discovery uses, loaded at run time: there
- * is nothing to link, and without the library only these facts are missing. Declared here, because the header is not
- * part of every toolkit; the interface is stable.
+/* The few calls of NVML that discovery uses. NVML (libnvidia-ml.so.1) comes with the driver and is loaded
+ * at run time, so nothing needs to be linked. Without the library, only the facts that it knows are
+ * missing. Its functions are declared in nvml.c because not every toolkit has the header; the interface is
+ * stable.
  */
 #ifndef KERNELS_CUDA_NVML_H
 #define KERNELS_CUDA_NVML_H
@@ -11,12 +12,15 @@
 
 struct nvml; /* the library, loaded and initialized */
 
-struct nvml *nvml_open(void);    /* NULL: not there */
-void nvml_close(struct nvml *n); /* takes NULL */
+/* Loads and initializes NVML. Returns NULL if that fails. */
+struct nvml *nvml_open(void);
+/* Shuts NVML down and unloads it. Takes NULL. */
+void nvml_close(struct nvml *n);
 
-/* Fills in what NVML knows of the device with this bus id: the link's generation and width, and the NUMA node. Leaves
- * what it does not know. What is free is not asked here: the runtime's answer counts other processes too, and is what
- * this process could really have, of a slice of a device as well. */
+/* Fills in what NVML knows about the device with the bus id in d: the generation and width of its link,
+ * and its NUMA node. Fields that NVML does not know stay unchanged. n may be NULL. Free memory is not
+ * taken from NVML. The CUDA runtime gives the amount that this process could really use, which also
+ * accounts for other processes and for a slice of a device. */
 void nvml_describe(const struct nvml *n, struct device_info *d);
 
 #endif

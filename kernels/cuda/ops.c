@@ -1,12 +1,13 @@
-/* The table of the cuda backend's ops, generated from ops.def: an op that nobody wrote does not link; and the
- * linear ops, which are one call of cuBLAS each, and one kernel where a bias or an activation follows.
+/* The table of the cuda backend's ops, generated from ops.def; it does not link if an op has no function.
+ * Also the linear ops: each is one call of cuBLAS, and one kernel if a bias or an activation follows.
  *
- * cuBLAS thinks in columns: a row-major matrix [r][c] is to it a column-major c x r matrix with leading
- * dimension c. So instead of C = A B it computes C^T = B^T A^T, which is the same memory.
+ * cuBLAS works with column-major matrices. It sees a row-major matrix [r][c] as a column-major c x r
+ * matrix with leading dimension c. So instead of C = A B it computes C^T = B^T A^T, which is the same
+ * memory.
  *
- * Same bits every time: one handle per device, on one stream, with a fixed workspace of its own, and pedantic
- * math (plain float, no TF32). Which sums it makes in which order depends on shapes, device kind and library
- * version, and devset_numerics names the last two.
+ * To get the same bits every time, each device has one handle on one stream, with a fixed workspace of its
+ * own and pedantic math (plain float, no TF32). The order of the sums depends on the shapes, the kind of
+ * device and the library version. devset_numerics names the last two.
  *
  * Enqueueing thread only.
  */
@@ -23,7 +24,7 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 #undef OP
 };
 
-/* c[m][n] = (accumulate ? c : 0) + op(a) op(b), row-major: as kernels/cpu/gemm.h. */
+/* A product, row-major as in kernels/cpu/gemm.h: c[m][n] = (accumulate ? c : 0) + op(a) op(b). */
 struct product {
     const float *a, *b;
     float *c;

@@ -1,11 +1,11 @@
-/* Copies on the peer lanes: inside a device; to another directly, where the topology lets one device reach the other's
- * memory; otherwise through pinned host memory.
+/* Copies on the peer lanes. A copy stays inside a device, goes directly to another device if the topology
+ * allows it, or goes through pinned host memory.
  *
- * The last way: the sender's peer stream copies a piece into one of two buffers, the receiver's relay stream
- * copies it on, and events order the two, so that both links are busy at the same time. (Left to itself the
- * driver would go through the host too, but in a way that is not said to be asynchronous.) The peer stream ends
- * by waiting for the last piece: a copy is done, for whoever comes behind it on that stream, when all of it has
- * arrived.
+ * In the last case the sender's peer stream copies a piece into one of two buffers, and the receiver's
+ * relay stream copies it on. Events order the two, so that both links are busy at the same time. (The
+ * driver alone would also go through the host, but it does not promise to do so asynchronously.) At the
+ * end the peer stream waits for the last piece. So for later commands on that stream, a copy is done when
+ * all of it has arrived.
  *
  * Enqueueing thread only.
  */
@@ -15,7 +15,8 @@
 
 #define EVENT_FLAGS (cudaEventDisableTiming | cudaEventBlockingSync)
 
-/* Which devices `d` can reach. Not being able to is no error. */
+/* Enables and records direct access from device d to the other devices. A device that it cannot access is
+ * no error. */
 static void enable_access(struct cuda_devset *ds, uint32_t d)
 {
     for (uint32_t p = 0; p < ds->base.n_devices; p++) {
@@ -40,7 +41,7 @@ static bool all_direct(const struct cuda_devset *ds)
     return true;
 }
 
-/* The device is the current one. */
+/* Makes the stream, events and buffers of a device's relay. The device must be the current one. */
 static int open_relay(struct relay *r, struct cuda_fault *f)
 {
     CUDA_TRY(f, cudaStreamCreateWithFlags(&r->in, cudaStreamNonBlocking));
@@ -87,6 +88,7 @@ void peer_close(struct cuda_devset *ds)
     }
 }
 
+/* Copies between two devices through pinned host memory. */
 static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_t *dst, const uint8_t *src,
                       uint64_t bytes)
 {
@@ -97,7 +99,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        if (at >= 2 * RELAY_BYTES) /* of this copy; those before it are over */
+        /* Wait only for pieces of this copy. Earlier copies are over. */
+        if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));
         CUDA_TRY(f, cudaEventRecord(sender->filled[b], out));
@@ -110,6 +113,7 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
     return 0;
 }
 
+/* Returns the device whose arena contains p. */
 static uint32_t device_at(const struct cuda_devset *ds, const void *p)
 {
     uint32_t d = 0;

@@ -1,8 +1,7 @@
-/* Normalization of rows, forward and backward: kernels/cpu/ops_norm.c, whose order of sums holds here too. Half a warp
- * takes a row; sums over columns are made as bias_bwd makes them.
+/* Normalization of rows, forward and backward, with the order of sums of kernels/cpu/ops_norm.c. Half a
+ * warp computes a row. Sums over columns are computed as in bias_bwd (elementwise.cu).
  *
- * Enqueueing thread only.
- */
+ * Enqueueing thread only. */
 #include <math.h>
 
 #include "kernels/cuda/kernel.cuh"
@@ -10,6 +9,7 @@
 
 /* ---- forward ---- */
 
+/* The arguments of the forward kernel. */
 struct norm_fwd {
     const float *x, *w, *b;
     float *y, *stats;
@@ -28,7 +28,7 @@ static __device__ float row_mean(const float *x, uint32_t n)
     return fold_lanes_float(sum) / (float)n;
 }
 
-/* The mean of (x - mean)^2. */
+/* Returns the mean of (x - mean)^2. */
 static __device__ float row_spread(const float *x, uint32_t n, float mean)
 {
     float sum = 0;
@@ -75,6 +75,7 @@ int cuda_op_rownorm_fwd(const struct cuda_place *at, const struct op_call *call)
 
 /* ---- backward ---- */
 
+/* The arguments of the backward kernels. */
 struct norm_bwd {
     const float *x, *w, *stats, *dy;
     float *dx, *dw, *db;
@@ -82,8 +83,8 @@ struct norm_bwd {
     bool rms, accumulate;
 };
 
-/* With g = dy * w and xhat the normalized x: dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd; the rms form has no
- * mean(g). dx may be dy: a lane writes what it alone has read. */
+/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, where g = dy * w and xhat is the normalized
+ * x. RMS norm has no mean(g). dx may be dy, because a lane writes only elements that no other lane reads. */
 static __global__ void norm_bwd_rows(const struct norm_bwd o)
 {
     const uint32_t r = my_row(), lane = threadIdx.x % LANES;
@@ -107,12 +108,14 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* A block owns COLUMNS columns. CHUNKS rows of threads sum CHUNKS chunks of CHUNK_ROWS rows at a time; the first row of
- * threads adds these to the totals in ascending order. */
+/* Sizes of norm_bwd_columns. A thread block owns COLUMNS columns. Its CHUNKS rows of threads sum CHUNKS
+ * chunks of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to the totals in
+ * ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
+/* The sums of dy * xhat (for dw) and of dy (for db) in one column. */
 struct column_sums {
     float w, b;
 };
@@ -158,7 +161,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* The columns first: dx may be dy. */
+/* The columns come first, because dx may be dy. */
 int cuda_op_rownorm_bwd(const struct cuda_place *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

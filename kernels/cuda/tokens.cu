@@ -1,10 +1,12 @@
-/* What tokens go through that other rows do not: the embedding and rotary positions.
+/* Ops on tokens: the embedding and rotary positions.
  *
- * Rows that name the same entry of a table are added to it in ascending order, by the block of the first of them: the
- * blocks of the others find one before them and leave. That reads the ids once for each row, which is little beside
- * the rows themselves until there are many tens of thousands; it needs no memory and no atomics.
+ * embedding_bwd adds all rows with the same id to one row of the table, in ascending order. The thread
+ * block of the first such row does this. The blocks of the others find an earlier row with their id and
+ * stop. Each row thus reads all ids once. That is little compared to the rows themselves, up to many tens
+ * of thousands of rows, and it needs neither memory nor atomics.
  *
- * An id that is no entry (the loader lets none pass) gives NaN, and no gradient, instead of a stray access.
+ * The data loader lets no invalid id pass. If there were one, the result would be NaN, it would have no
+ * gradient, and no memory outside the table would be accessed.
  *
  * Enqueueing thread only.
  */
@@ -28,7 +30,7 @@ static __global__ void embedding_fwd(const int32_t *ids, const float *table, flo
     }
 }
 
-/* Whether a row before this one has the same id; in every thread. */
+/* Returns, in every thread, whether an earlier row has the same id. */
 static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
 {
     __shared__ bool found;
@@ -38,14 +40,14 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < row; r += THREADS)
         if (ids[r] == ids[row]) {
-            found = true; /* whoever it is writes the same */
+            found = true; /* all threads that get here write the same value */
             break;
         }
     __syncthreads();
     return found;
 }
 
-/* A thread has the same columns of every row. */
+/* Adds one row to a row of the table. A thread handles the same columns of every row. */
 static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
 {
     for (uint32_t i = threadIdx.x; i < n; i += THREADS)
@@ -55,7 +57,8 @@ static __device__ __forceinline__ void add_row(float *to, const float *from, uin
 static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
                                      uint32_t n, uint32_t vocab)
 {
-    __shared__ unsigned same[WARPS]; /* bit l of word w: row 32 w + l of THREADS rows has this id */
+    /* Bit l of word w: row 32 w + l of the current THREADS rows has this id. */
+    __shared__ unsigned same[WARPS];
     const uint32_t row = blockIdx.x;
 
     if (row >= rows || (uint32_t)ids[row] >= vocab || is_repeated(ids, row))
@@ -93,9 +96,11 @@ int cuda_op_embedding_bwd(const struct cuda_place *at, const struct op_call *cal
 
 /* ---- rotary positions ---- */
 
-#define ROPE_BLOCKS                                                                                          \
-    1024u /* that fill a device: more sequences side by side than this takes repeat angles for nothing */
+/* Number of blocks that fill a device. Using more of them would only compute the same angles for more
+ * sequences again. */
+#define ROPE_BLOCKS 1024u
 
+/* The arguments of the rope kernel. */
 struct rope {
     float *x;
     uint32_t rows, seq, n, heads, head;
@@ -103,8 +108,8 @@ struct rope {
     bool inverse;
 };
 
-/* A thread has a pair at a position, in every head of every gridDim.y-th sequence: the angle is the same. It is made in
- * double: that of a float would be off by its position times 6e-8. */
+/* Each thread handles one pair at one position, in every head of every gridDim.y-th sequence, because they
+ * share the angle. The angle is computed in double; in float its error would be the position times 6e-8. */
 static __global__ void rope(const struct rope o)
 {
     const uint32_t half = o.head / 2;

@@ -1,5 +1,6 @@
-/* Updates, the sum of gradients they work on, and the decision about them: bit for bit kernels/cpu/ops_update.c, whose
- * head states the expressions and the order of every sum. An update reads the group state on the device, when it runs.
+/* Weight updates, the sums of gradients that they use, and the decision whether to apply them. The results
+ * are equal bit by bit to those of kernels/cpu/ops_update.c, whose head states the expressions and the
+ * order of every sum. An update reads the group state on the device when it runs.
  *
  * Enqueueing thread only.
  */
@@ -39,7 +40,7 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* What the update works on: two gradients where the weights have two uses. */
+/* Returns element i of dw, plus that of dw2 if the weights have a second use. */
 static __device__ __forceinline__ float gradient(const float *dw, const float *dw2, uint64_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -47,6 +48,7 @@ static __device__ __forceinline__ float gradient(const float *dw, const float *d
 
 /* ---- sgd ---- */
 
+/* The factors of one sgd update. The scale comes from the group state when the kernel runs. */
 struct sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -81,6 +83,8 @@ int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
+/* The factors of one adamw update. The scale and the bias corrections come from the group state when the
+ * kernel runs. */
 struct adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -128,7 +132,8 @@ int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* sums[b] of the `blocks` blocks of x[n], with x2 of x + x2: half a warp each. */
+/* Writes the sum of squares of each of the `blocks` blocks of x[n] to sums[b], or of x + x2 if x2 is not
+ * NULL. Half a warp computes a block. */
 static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;

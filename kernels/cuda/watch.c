@@ -1,6 +1,6 @@
-/* See watch.h. The tool is the simulator of tests/cudasim, whose libcudart has one function more than the real
- * one. It is declared here as weak: the loader leaves it NULL where the library does not have it, so on a GPU the
- * price is one comparison. Any thread. */
+/* Implements watch.h. The tool is the simulator of tests/cudasim, whose libcudart has one function more
+ * than the real one. The function is declared here as weak. With the real library the loader leaves it
+ * NULL, so on a GPU the cost is one comparison. Any thread may call it. */
 #include "kernels/cuda/watch.h"
 
 #include <stddef.h>
