@@ -6,8 +6,8 @@
  * and `open` load the module and call the functions of the same name of the backend that they find there
  * (cuda_module.c).
  *
- * A backend's own devset struct begins with `struct devset`. Each backend defines its own `struct event`
- * in its folder.
+ * A backend's own devset struct begins with `struct devset`. `struct event` is never defined: each backend
+ * casts it to a type of its own, struct cpu_event or struct cuda_event.
  */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H

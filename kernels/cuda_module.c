@@ -99,7 +99,7 @@ static int load_module(const char *path, const struct backend **ret, struct err 
     return 0;
 }
 
-static int find_backend(const struct backend **ret, struct err *err)
+static int load_backend(const struct backend **ret, struct err *err)
 {
     char path[2 * PATH_MAX];
 
@@ -114,7 +114,7 @@ static int find_backend(const struct backend **ret, struct err *err)
 static int probe_cuda(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     const struct backend *b;
-    int r = find_backend(&b, err);
+    int r = load_backend(&b, err);
 
     return r < 0 ? r : b->probe(asked, ret, max, ret_n, err);
 }
@@ -122,7 +122,7 @@ static int probe_cuda(uint64_t asked, struct device_info *ret, uint32_t max, uin
 static int open_cuda(const struct devset_config *config, struct devset **ret, struct err *err)
 {
     const struct backend *b;
-    int r = find_backend(&b, err);
+    int r = load_backend(&b, err);
 
     return r < 0 ? r : b->open(config, ret, err);
 }

@@ -8,16 +8,16 @@
 #include "kernels/layer_impl.h"
 
 /* The sizes of an attention layer, in elements. */
-struct shape {
+struct attention_shape {
     uint32_t tokens, width; /* tokens of all rows; elements of a token of x */
     uint32_t head, qkv;     /* elements of one head; elements of a token of qkv */
 };
 
-static struct shape shape_of(const struct layer *l, uint32_t rows)
+static struct attention_shape attention_shape_of(const struct layer *l, uint32_t rows)
 {
     uint32_t width = layer_width(l), head = width / l->heads;
 
-    return (struct shape){
+    return (struct attention_shape){
         .tokens = layer_tokens(l, rows),
         .width = width,
         .head = head,
@@ -26,13 +26,13 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
 }
 
 /* Byte offsets in W. The order is: qkv and its bias, then proj and its bias. */
-struct weights {
+struct attention_weights {
     uint64_t qkv_b, proj, proj_b, end;
 };
 
-static struct weights weights_of(const struct layer *l, const struct shape *s)
+static struct attention_weights attention_weights_of(const struct layer *l, const struct attention_shape *s)
 {
-    struct weights w;
+    struct attention_weights w;
 
     w.qkv_b = layer_bytes(s->qkv, s->width);
     w.proj = w.qkv_b + (l->bias ? layer_bytes(s->qkv, 1) : 0);
@@ -42,13 +42,13 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
 }
 
 /* Byte offsets in S. qkv comes first, at offset 0. */
-struct saved {
+struct attention_saved {
     uint64_t attended, lse, end;
 };
 
-static struct saved saved_of(const struct layer *l, const struct shape *s)
+static struct attention_saved attention_saved_of(const struct layer *l, const struct attention_shape *s)
 {
-    struct saved a;
+    struct attention_saved a;
 
     a.attended = layer_round(layer_bytes(s->tokens, s->qkv));
     a.lse = a.attended + layer_round(layer_bytes(s->tokens, s->width));
@@ -58,13 +58,14 @@ static struct saved saved_of(const struct layer *l, const struct shape *s)
 
 /* Byte offsets in the scratch of the backward pass. If dropout changes the gradient of proj's output, that
  * gradient comes first, at offset 0. */
-struct gradients {
+struct attention_gradients {
     uint64_t attended, qkv, scratch, end;
 };
 
-static struct gradients gradients_of(const struct layer *l, const struct shape *s)
+static struct attention_gradients attention_gradients_of(const struct layer *l,
+                                                         const struct attention_shape *s)
 {
-    struct gradients g;
+    struct attention_gradients g;
 
     g.attended = l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
     g.qkv = g.attended + layer_round(layer_bytes(s->tokens, s->width));
@@ -75,23 +76,24 @@ static struct gradients gradients_of(const struct layer *l, const struct shape *
 
 static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    struct shape s = shape_of(l, rows);
-    struct saved a = saved_of(l, &s);
+    struct attention_shape s = attention_shape_of(l, rows);
+    struct attention_saved a = attention_saved_of(l, &s);
 
     *ret = (struct layer_sizes){
-        .w = weights_of(l, &s).end,
+        .w = attention_weights_of(l, &s).end,
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
         .s = a.end,
         .scratch_fwd = a.end,
-        .scratch_bwd = gradients_of(l, &s).end,
+        .scratch_bwd = attention_gradients_of(l, &s).end,
     };
 }
 
 static void attention_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    struct shape s = shape_of(l, rows);
-    uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), qkv = layer_bytes(s.tokens, s.qkv);
+    struct attention_shape s = attention_shape_of(l, rows);
+    uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
+             qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
     /* q k^T and p v; the mask makes half of either product unnecessary. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
@@ -107,7 +109,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
 static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
-    struct shape s = shape_of(l, 1);
+    struct attention_shape s = attention_shape_of(l, 1);
 
     layer_add_param(&p, "qkv.weight", PARAM_MATRIX, s.qkv, s.width, l->init_std, s.width);
     if (l->bias)
@@ -119,8 +121,8 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
 }
 
 /* Launches the rotation of queries and keys by their positions, if the layer has rotary positions. */
-static int rotate(const struct layer *l, const struct layer_io *io, const struct shape *s, float *qkv,
-                  bool inverse, const struct op_sink *sink)
+static int attention_rotate(const struct layer *l, const struct layer_io *io, const struct attention_shape *s,
+                            float *qkv, bool inverse, const struct op_sink *sink)
 {
     if (l->rope_theta <= 0)
         return 0;
@@ -131,16 +133,16 @@ static int rotate(const struct layer *l, const struct layer_io *io, const struct
 
 static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    struct shape s = shape_of(l, io->rows);
-    struct weights w = weights_of(l, &s);
-    struct saved a = saved_of(l, &s);
+    struct attention_shape s = attention_shape_of(l, io->rows);
+    struct attention_weights w = attention_weights_of(l, &s);
+    struct attention_saved a = attention_saved_of(l, &s);
     float *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
 
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
                          .b = l->bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv, .rows = s.tokens,
                          .in = s.width, .out = s.qkv);
     if (!r)
-        r = rotate(l, io, &s, qkv, false, sink);
+        r = attention_rotate(l, io, &s, qkv, false, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
                          .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
@@ -155,10 +157,10 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
 
 static int attention_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    struct shape s = shape_of(l, io->rows);
-    struct weights w = weights_of(l, &s);
-    struct saved a = saved_of(l, &s);
-    struct gradients g = gradients_of(l, &s);
+    struct attention_shape s = attention_shape_of(l, io->rows);
+    struct attention_weights w = attention_weights_of(l, &s);
+    struct attention_saved a = attention_saved_of(l, &s);
+    struct attention_gradients g = attention_gradients_of(l, &s);
     const float *attended = layer_at(io->s, a.attended);
     float *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
     const struct layer_linear qkv = {
@@ -193,7 +195,7 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
                          .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
                          .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
     if (!r)
-        r = rotate(l, io, &s, d_qkv, true, sink);
+        r = attention_rotate(l, io, &s, d_qkv, true, sink);
     return r ? r : layer_linear_bwd(io, &qkv, sink);
 }
 

@@ -26,7 +26,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 
 /* A position in the chain of inner layers: where the blocks of the current inner layer are, as byte
  * offsets. */
-struct walk {
+struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
     uint64_t w; /* in W: its W */
@@ -35,13 +35,13 @@ struct walk {
     uint64_t s, end; /* in S: its own S; start of the next inner layer's part */
 };
 
-static void walk_begin(struct walk *k)
+static void inner_walk_begin(struct inner_walk *k)
 {
-    *k = (struct walk){0};
+    *k = (struct inner_walk){0};
 }
 
 /* Moves to inner layer i. Must be called for i = 0, 1, 2, ... in this order. */
-static void walk_to(struct walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
+static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
     k->x = k->y;
@@ -54,24 +54,24 @@ static void walk_to(struct walk *k, const struct layer *outer, uint32_t i, uint3
 
 static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
 {
-    struct walk k;
+    struct inner_walk k;
 
-    walk_begin(&k);
+    inner_walk_begin(&k);
     for (uint32_t i = 0; i < outer->n_inner; i++)
-        walk_to(&k, outer, i, rows);
+        inner_walk_to(&k, outer, i, rows);
     return k.end;
 }
 
 /* Returns the bytes of workspace that the inner layer's forward pass needs. */
-static uint64_t needed_room(const struct walk *k)
+static uint64_t needed_workspace(const struct inner_walk *k)
 {
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
 /* Returns true if that workspace fits into the part of S that later layers will fill. S has `saved` bytes. */
-static bool has_room_in_s(const struct walk *k, uint64_t saved)
+static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
-    return needed_room(k) <= saved - k->end;
+    return needed_workspace(k) <= saved - k->end;
 }
 
 /* Returns the bytes of the largest gradient between two inner layers. *ret_n is the number of such
@@ -90,19 +90,19 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
 {
     uint64_t scratch = 0, gradient;
     uint32_t gradients;
-    struct walk k;
+    struct inner_walk k;
 
     *ret = (struct layer_sizes){
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
         .s = saved_bytes(l, rows),
     };
-    walk_begin(&k);
+    inner_walk_begin(&k);
     for (uint32_t i = 0; i < l->n_inner; i++) {
-        walk_to(&k, l, i, rows);
+        inner_walk_to(&k, l, i, rows);
         ret->w += k.size.w;
-        if (!has_room_in_s(&k, ret->s))
-            ret->room = max_u64(ret->room, needed_room(&k));
+        if (!fits_in_s(&k, ret->s))
+            ret->room = max_u64(ret->room, needed_workspace(&k));
         scratch = max_u64(scratch, k.size.scratch_bwd);
     }
     gradient = gradient_bytes(l, rows, &gradients);
@@ -151,11 +151,11 @@ static void add_prefix(struct layer_param *p, const char *prefix)
 static uint32_t block_params(const struct layer *l, struct layer_param *ret)
 {
     uint32_t n = 0;
-    struct walk k;
+    struct inner_walk k;
 
-    walk_begin(&k);
+    inner_walk_begin(&k);
     for (uint32_t i = 0; i < l->n_inner; i++) {
-        walk_to(&k, l, i, 1);
+        inner_walk_to(&k, l, i, 1);
         uint32_t more = layer_type(k.l)->params(k.l, ret ? ret + n : NULL);
         for (uint32_t j = n; ret && j < n + more; j++) {
             ret[j].offset += k.w;
@@ -170,18 +170,18 @@ static int block_fwd(const struct layer *l, const struct layer_io *io, const str
 {
     uint64_t saved = saved_bytes(l, io->rows);
     float *s = io->s ? io->s : io->scratch, *room = io->s ? io->scratch : layer_at(io->scratch, saved);
-    struct walk k;
+    struct inner_walk k;
     int r = 0;
 
-    walk_begin(&k);
+    inner_walk_begin(&k);
     for (uint32_t i = 0; !r && i < l->n_inner; i++) {
-        walk_to(&k, l, i, io->rows);
+        inner_walk_to(&k, l, i, io->rows);
         struct layer_io in = *io;
         in.w = layer_at_const(io->w, k.w);
         in.x = i > 0 ? layer_at(s, k.x) : io->x;
         in.y = i + 1 < l->n_inner ? layer_at(s, k.y) : io->y;
         in.s = k.size.s > 0 ? layer_at(s, k.s) : NULL;
-        in.scratch = has_room_in_s(&k, saved) ? layer_at(s, k.end) : room;
+        in.scratch = fits_in_s(&k, saved) ? layer_at(s, k.end) : room;
         r = layer_type(k.l)->fwd(k.l, &in, sink);
     }
     return r;
@@ -203,11 +203,11 @@ static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t 
     uint32_t gradients;
     uint64_t gradient = gradient_bytes(l, io->rows, &gradients);
     float *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
-    struct walk k;
+    struct inner_walk k;
 
-    walk_begin(&k);
+    inner_walk_begin(&k);
     for (uint32_t j = 0; j <= i; j++)
-        walk_to(&k, l, j, io->rows);
+        inner_walk_to(&k, l, j, io->rows);
     struct layer_io in = *io;
     in.w = layer_at_const(io->w, k.w);
     in.dw = layer_at(io->dw, k.w);

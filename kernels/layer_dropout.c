@@ -16,8 +16,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
 
 /* Launches the op. layer_drop would not do here: with p = 0 it launches nothing, but this layer must still
  * copy its input. */
-static int launch(const struct layer *l, const struct layer_io *io, const float *from, float *to,
-                  const struct op_sink *sink)
+static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                          const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->key,
                         .first_row = io->first_row, .p = l->dropout);
@@ -25,12 +25,12 @@ static int launch(const struct layer *l, const struct layer_io *io, const float 
 
 static int dropout_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return io->y ? launch(l, io, io->x, io->y, sink) : 0;
+    return io->y ? launch_dropout(l, io, io->x, io->y, sink) : 0;
 }
 
 static int dropout_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return io->dx ? launch(l, io, io->dy, io->dx, sink) : 0;
+    return io->dx ? launch_dropout(l, io, io->dy, io->dx, sink) : 0;
 }
 
 const struct layer_type layer_dropout = {

@@ -62,14 +62,14 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
 }
 
 /* The tokens first..first + n - 1 of the micro-batch. */
-struct chunk {
+struct token_chunk {
     uint32_t first, n;
     const float *x;
 };
 
 /* Launches the logits of a chunk and their loss. If dx is not NULL, it also launches the gradient of the
  * logits. */
-static int logits_of(const struct layer *l, const struct layer_io *io, const struct chunk *c, float *dx,
+static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
     uint32_t seq = layer_seq(l), width = layer_width(l);
@@ -83,7 +83,7 @@ static int logits_of(const struct layer *l, const struct layer_io *io, const str
                         .smoothing = l->smoothing, .accumulate = c->first > 0);
 }
 
-static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct chunk *c,
+static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct token_chunk *c,
                      const struct op_sink *sink)
 {
     uint32_t width = layer_width(l);
@@ -108,7 +108,7 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
 
     for (uint32_t first = 0; !r && first < tokens; first += step) {
         uint32_t left = tokens - first;
-        struct chunk c = {first, left < step ? left : step, io->x + (uint64_t)first * layer_width(l)};
+        struct token_chunk c = {first, left < step ? left : step, io->x + (uint64_t)first * layer_width(l)};
         r = backward ? bwd_chunk(l, io, &c, sink) : logits_of(l, io, &c, NULL, sink);
     }
     return r;

@@ -8,14 +8,14 @@
 #include "kernels/layer_impl.h"
 
 /* The sizes of an mlp layer, in elements. */
-struct shape {
+struct mlp_shape {
     uint32_t tokens, width;
     uint32_t fc, hidden; /* outputs of fc; inputs of proj */
 };
 
-static struct shape shape_of(const struct layer *l, uint32_t rows)
+static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
 {
-    return (struct shape){
+    return (struct mlp_shape){
         .tokens = layer_tokens(l, rows),
         .width = layer_width(l),
         .fc = l->gated ? 2 * l->hidden : l->hidden,
@@ -24,13 +24,13 @@ static struct shape shape_of(const struct layer *l, uint32_t rows)
 }
 
 /* Byte offsets in W. The order is: fc and its bias, then proj and its bias. */
-struct weights {
+struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
 };
 
-static struct weights weights_of(const struct layer *l, const struct shape *s)
+static struct mlp_weights mlp_weights_of(const struct layer *l, const struct mlp_shape *s)
 {
-    struct weights w;
+    struct mlp_weights w;
 
     w.fc_b = layer_bytes(s->fc, s->width);
     w.proj = w.fc_b + (l->bias ? layer_bytes(s->fc, 1) : 0);
@@ -43,14 +43,14 @@ static struct weights weights_of(const struct layer *l, const struct shape *s)
  * gradient overwrites it later. Without a gate, that gradient is directly the gradient of fc's output
  * (d_fc is 0). With a gate, d_fc follows as an array of its own. Last comes dy, the gradient of proj's
  * output, if dropout changes it. */
-struct gradients {
+struct mlp_gradients {
     uint64_t d_fc, dy, end;
 };
 
-static struct gradients gradients_of(const struct layer *l, const struct shape *s)
+static struct mlp_gradients mlp_gradients_of(const struct layer *l, const struct mlp_shape *s)
 {
     uint64_t hidden = layer_round(layer_bytes(s->tokens, s->hidden));
-    struct gradients g;
+    struct mlp_gradients g;
 
     g.d_fc = l->gated ? hidden : 0;
     g.dy = g.d_fc + layer_round(layer_bytes(s->tokens, s->fc));
@@ -60,24 +60,24 @@ static struct gradients gradients_of(const struct layer *l, const struct shape *
 
 static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    struct shape s = shape_of(l, rows);
+    struct mlp_shape s = mlp_shape_of(l, rows);
     uint64_t z = layer_round(layer_bytes(s.tokens, s.fc)), hidden = layer_bytes(s.tokens, s.hidden);
 
     *ret = (struct layer_sizes){
-        .w = weights_of(l, &s).end,
+        .w = mlp_weights_of(l, &s).end,
         .x = layer_bytes(rows, l->in),
         .y = layer_bytes(rows, l->out),
         .s = layer_bytes(s.tokens, s.fc),
         .room = hidden,
         .scratch_fwd = z + hidden,
-        .scratch_bwd = gradients_of(l, &s).end,
+        .scratch_bwd = mlp_gradients_of(l, &s).end,
     };
 }
 
 static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    struct shape s = shape_of(l, rows);
-    uint64_t w = weights_of(l, &s).end, x = layer_bytes(rows, l->in), z = layer_bytes(s.tokens, s.fc),
+    struct mlp_shape s = mlp_shape_of(l, rows);
+    uint64_t w = mlp_weights_of(l, &s).end, x = layer_bytes(rows, l->in), z = layer_bytes(s.tokens, s.fc),
              hidden = layer_bytes(s.tokens, s.hidden);
     uint64_t products = 2 * (uint64_t)s.tokens * s.width * (s.fc + s.hidden);
 
@@ -92,7 +92,7 @@ static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *re
 static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
-    struct shape s = shape_of(l, 1);
+    struct mlp_shape s = mlp_shape_of(l, 1);
 
     layer_add_param(&p, "fc.weight", PARAM_MATRIX, s.fc, s.width, l->init_std, s.width);
     if (l->bias)
@@ -104,8 +104,8 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
 }
 
 /* Launches the activation, or swiglu if the mlp is gated. */
-static int activate(const struct layer *l, const struct layer_io *io, const struct shape *s, const float *z,
-                    float *to, const struct op_sink *sink)
+static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
+                        const float *z, float *to, const struct op_sink *sink)
 {
     if (l->gated)
         return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden);
@@ -115,8 +115,8 @@ static int activate(const struct layer *l, const struct layer_io *io, const stru
 
 static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    struct shape s = shape_of(l, io->rows);
-    struct weights w = weights_of(l, &s);
+    struct mlp_shape s = mlp_shape_of(l, io->rows);
+    struct mlp_weights w = mlp_weights_of(l, &s);
     float *z = io->s ? io->s : io->scratch;
     float *hidden = io->s ? io->scratch : layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
     const float *fc_b = l->bias ? layer_at_const(io->w, w.fc_b) : NULL;
@@ -129,7 +129,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     if (r || !io->y)
         return r;
     if (!fused)
-        r = activate(l, io, &s, z, hidden, sink);
+        r = mlp_activate(l, io, &s, z, hidden, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
                          .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
@@ -138,10 +138,10 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
 }
 
 /* Turns the gradient of proj's output into the gradient of fc's output. */
-static int bwd_inside(const struct layer *l, const struct layer_io *io, const struct shape *s,
-                      const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
+static int mlp_bwd_inside(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
+                          const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
 {
-    struct weights w = weights_of(l, s);
+    struct mlp_weights w = mlp_weights_of(l, s);
     const float *proj = layer_at_const(io->w, w.proj);
 
     if (!l->gated)
@@ -156,9 +156,9 @@ static int bwd_inside(const struct layer *l, const struct layer_io *io, const st
 
 static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    struct shape s = shape_of(l, io->rows);
-    struct weights w = weights_of(l, &s);
-    struct gradients g = gradients_of(l, &s);
+    struct mlp_shape s = mlp_shape_of(l, io->rows);
+    struct mlp_weights w = mlp_weights_of(l, &s);
+    struct mlp_gradients g = mlp_gradients_of(l, &s);
     float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc),
           *dropped = layer_at(io->scratch, g.dy);
     const float *dy = l->dropout > 0 ? dropped : io->dy;
@@ -174,7 +174,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* bwd_inside computes the gradient of its input. */
+        /* mlp_bwd_inside computes the gradient of its input. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),
@@ -186,11 +186,11 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
 
     int r = layer_drop(l, io, io->dy, dropped, sink);
     if (!r)
-        r = activate(l, io, &s, io->s, hidden, sink);
+        r = mlp_activate(l, io, &s, io->s, hidden, sink);
     if (!r)
         r = layer_linear_bwd(io, &proj, sink);
     if (!r)
-        r = bwd_inside(l, io, &s, dy, hidden, d_fc, sink);
+        r = mlp_bwd_inside(l, io, &s, dy, hidden, d_fc, sink);
     return r ? r : layer_linear_bwd(io, &fc, sink);
 }
 

@@ -26,8 +26,8 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
 }
 
 /* Launches the op for the loss (result) or for the gradient (dx). The other pointer is NULL. */
-static int launch(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
-                  struct step_result *result, float *dx)
+static int launch_xent(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
+                       struct step_result *result, float *dx)
 {
     uint32_t seq = layer_seq(l);
 
@@ -38,12 +38,12 @@ static int launch(const struct layer *l, const struct layer_io *io, const struct
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return launch(l, io, sink, io->result, NULL);
+    return launch_xent(l, io, sink, io->result, NULL);
 }
 
 static int softmax_xent_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    return io->dx ? launch(l, io, sink, NULL, io->dx) : 0;
+    return io->dx ? launch_xent(l, io, sink, NULL, io->dx) : 0;
 }
 
 const struct layer_type layer_softmax_xent = {

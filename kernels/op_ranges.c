@@ -4,25 +4,25 @@
 #include "kernels/op.h"
 
 /* The ranges that op_ranges has found so far. */
-struct list {
+struct range_list {
     struct op_range *at;
     uint32_t n;
 };
 
-static void add(struct list *l, const void *at, uint64_t bytes, bool write)
+static void add_range(struct range_list *l, const void *at, uint64_t bytes, bool write)
 {
     if (at && bytes > 0)
         l->at[l->n++] = (struct op_range){at, bytes, write};
 }
 
-static void reads(struct list *l, const void *at, uint64_t bytes)
+static void reads(struct range_list *l, const void *at, uint64_t bytes)
 {
-    add(l, at, bytes, false);
+    add_range(l, at, bytes, false);
 }
 
-static void writes(struct list *l, const void *at, uint64_t bytes)
+static void writes(struct range_list *l, const void *at, uint64_t bytes)
 {
-    add(l, at, bytes, true);
+    add_range(l, at, bytes, true);
 }
 
 static uint64_t floats(uint64_t a, uint64_t b)
@@ -32,14 +32,14 @@ static uint64_t floats(uint64_t a, uint64_t b)
 
 /* Adds the input and the output of an elementwise op. If they are the same array, it is listed once, as
  * written. */
-static void map(struct list *l, const float *from, float *to, uint64_t bytes)
+static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
 {
     if (from != to)
         reads(l, from, bytes);
     writes(l, to, bytes);
 }
 
-static void ranges_linear_fwd(const struct op_linear_fwd *o, struct list *l)
+static void ranges_linear_fwd(const struct op_linear_fwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, o->in));
     reads(l, o->w, floats(o->out, o->in));
@@ -48,7 +48,7 @@ static void ranges_linear_fwd(const struct op_linear_fwd *o, struct list *l)
     writes(l, o->y, floats(o->rows, o->out));
 }
 
-static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct list *l)
+static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct range_list *l)
 {
     reads(l, o->dy, floats(o->rows, o->out));
     reads(l, o->w, floats(o->out, o->in));
@@ -56,56 +56,56 @@ static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct li
     writes(l, o->dx, floats(o->rows, o->in));
 }
 
-static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struct list *l)
+static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struct range_list *l)
 {
     reads(l, o->dy, floats(o->rows, o->out));
     reads(l, o->x, floats(o->rows, o->in));
     writes(l, o->dw, floats(o->out, o->in));
 }
 
-static void ranges_bias_fwd(const struct op_bias_fwd *o, struct list *l)
+static void ranges_bias_fwd(const struct op_bias_fwd *o, struct range_list *l)
 {
     reads(l, o->b, floats(1, o->n));
-    map(l, o->x, o->y, floats(o->rows, o->n));
+    add_mapped(l, o->x, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_bias_bwd(const struct op_bias_bwd *o, struct list *l)
+static void ranges_bias_bwd(const struct op_bias_bwd *o, struct range_list *l)
 {
     reads(l, o->dy, floats(o->rows, o->n));
     writes(l, o->db, floats(1, o->n));
 }
 
-static void ranges_act_fwd(const struct op_act_fwd *o, struct list *l)
+static void ranges_act_fwd(const struct op_act_fwd *o, struct range_list *l)
 {
-    map(l, o->x, o->y, floats(1, o->n));
+    add_mapped(l, o->x, o->y, floats(1, o->n));
 }
 
-static void ranges_act_bwd(const struct op_act_bwd *o, struct list *l)
+static void ranges_act_bwd(const struct op_act_bwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(1, o->n));
-    map(l, o->dy, o->dx, floats(1, o->n));
+    add_mapped(l, o->dy, o->dx, floats(1, o->n));
 }
 
-static void ranges_dropout(const struct op_dropout *o, struct list *l)
+static void ranges_dropout(const struct op_dropout *o, struct range_list *l)
 {
-    map(l, o->x, o->y, floats(o->rows, o->n));
+    add_mapped(l, o->x, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_embedding_fwd(const struct op_embedding_fwd *o, struct list *l)
+static void ranges_embedding_fwd(const struct op_embedding_fwd *o, struct range_list *l)
 {
     reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
     reads(l, o->table, floats(o->vocab, o->n));
     writes(l, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_embedding_bwd(const struct op_embedding_bwd *o, struct list *l)
+static void ranges_embedding_bwd(const struct op_embedding_bwd *o, struct range_list *l)
 {
     reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
     reads(l, o->dy, floats(o->rows, o->n));
     writes(l, o->dtable, floats(o->vocab, o->n));
 }
 
-static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct list *l)
+static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, o->n));
     reads(l, o->w, floats(1, o->n));
@@ -114,7 +114,7 @@ static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct list *l)
     writes(l, o->stats, floats(o->rows, 2));
 }
 
-static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct list *l)
+static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, o->n));
     reads(l, o->w, floats(1, o->n));
@@ -132,7 +132,7 @@ static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
     return ((uint64_t)heads + 2 * (uint64_t)kv_heads) * head;
 }
 
-static void ranges_attention_fwd(const struct op_attention_fwd *o, struct list *l)
+static void ranges_attention_fwd(const struct op_attention_fwd *o, struct range_list *l)
 {
     uint64_t tokens = (uint64_t)o->rows * o->seq;
     reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
@@ -140,7 +140,7 @@ static void ranges_attention_fwd(const struct op_attention_fwd *o, struct list *
     writes(l, o->lse, floats(tokens, o->heads));
 }
 
-static void ranges_attention_bwd(const struct op_attention_bwd *o, struct list *l)
+static void ranges_attention_bwd(const struct op_attention_bwd *o, struct range_list *l)
 {
     uint64_t tokens = (uint64_t)o->rows * o->seq;
     reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
@@ -151,29 +151,29 @@ static void ranges_attention_bwd(const struct op_attention_bwd *o, struct list *
     writes(l, o->scratch, floats(tokens, o->heads));
 }
 
-static void ranges_rope(const struct op_rope *o, struct list *l)
+static void ranges_rope(const struct op_rope *o, struct range_list *l)
 {
     writes(l, o->x, floats((uint64_t)o->rows * o->seq, o->n));
 }
 
-static void ranges_swiglu_fwd(const struct op_swiglu_fwd *o, struct list *l)
+static void ranges_swiglu_fwd(const struct op_swiglu_fwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, 2 * (uint64_t)o->n));
     writes(l, o->y, floats(o->rows, o->n));
 }
 
-static void ranges_swiglu_bwd(const struct op_swiglu_bwd *o, struct list *l)
+static void ranges_swiglu_bwd(const struct op_swiglu_bwd *o, struct range_list *l)
 {
     reads(l, o->dy, floats(o->rows, o->n));
-    map(l, o->x, o->dx, floats(o->rows, 2 * (uint64_t)o->n));
+    add_mapped(l, o->x, o->dx, floats(o->rows, 2 * (uint64_t)o->n));
 }
 
-static void ranges_zero(const struct op_zero *o, struct list *l)
+static void ranges_zero(const struct op_zero *o, struct range_list *l)
 {
     writes(l, o->y, floats(1, o->n));
 }
 
-static void ranges_softmax_xent(const struct op_softmax_xent *o, struct list *l)
+static void ranges_softmax_xent(const struct op_softmax_xent *o, struct range_list *l)
 {
     reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
     if (o->x != o->dx)
@@ -182,21 +182,21 @@ static void ranges_softmax_xent(const struct op_softmax_xent *o, struct list *l)
     writes(l, o->result, sizeof *o->result);
 }
 
-static void ranges_mse_fwd(const struct op_mse_fwd *o, struct list *l)
+static void ranges_mse_fwd(const struct op_mse_fwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, o->n));
     reads(l, o->target, floats(o->rows, o->n));
     writes(l, o->result, sizeof *o->result);
 }
 
-static void ranges_mse_bwd(const struct op_mse_bwd *o, struct list *l)
+static void ranges_mse_bwd(const struct op_mse_bwd *o, struct range_list *l)
 {
     reads(l, o->x, floats(o->rows, o->n));
     reads(l, o->target, floats(o->rows, o->n));
     writes(l, o->dx, floats(o->rows, o->n));
 }
 
-static void ranges_sgd(const struct op_sgd *o, struct list *l)
+static void ranges_sgd(const struct op_sgd *o, struct range_list *l)
 {
     reads(l, o->dw, floats(1, o->n));
     reads(l, o->dw2, floats(1, o->n));
@@ -205,7 +205,7 @@ static void ranges_sgd(const struct op_sgd *o, struct list *l)
     writes(l, o->v, floats(1, o->n));
 }
 
-static void ranges_adamw(const struct op_adamw *o, struct list *l)
+static void ranges_adamw(const struct op_adamw *o, struct range_list *l)
 {
     reads(l, o->dw, floats(1, o->n));
     reads(l, o->dw2, floats(1, o->n));
@@ -215,26 +215,26 @@ static void ranges_adamw(const struct op_adamw *o, struct list *l)
     writes(l, o->v, floats(1, o->n));
 }
 
-static void ranges_add(const struct op_add *o, struct list *l)
+static void ranges_add(const struct op_add *o, struct range_list *l)
 {
     reads(l, o->x, floats(1, o->n));
     writes(l, o->y, floats(1, o->n));
 }
 
-static void ranges_sumsq(const struct op_sumsq *o, struct list *l)
+static void ranges_sumsq(const struct op_sumsq *o, struct range_list *l)
 {
     reads(l, o->x, floats(1, o->n));
     reads(l, o->x2, floats(1, o->n));
     writes(l, o->sum, sizeof *o->sum);
 }
 
-static void ranges_norm_add(const struct op_norm_add *o, struct list *l)
+static void ranges_norm_add(const struct op_norm_add *o, struct range_list *l)
 {
     reads(l, o->sum, sizeof *o->sum);
     writes(l, o->decision, sizeof *o->decision);
 }
 
-static void ranges_decide(const struct op_decide *o, struct list *l)
+static void ranges_decide(const struct op_decide *o, struct range_list *l)
 {
     writes(l, o->decision, sizeof *o->decision);
     writes(l, o->group, sizeof *o->group);
@@ -242,7 +242,7 @@ static void ranges_decide(const struct op_decide *o, struct list *l)
 
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES])
 {
-    struct list l = {ret, 0};
+    struct range_list l = {ret, 0};
 
     switch (call->op) {
 #define OP(name)                                                                                             \

@@ -63,7 +63,7 @@ struct cpu_devset {
 };
 
 /* An event is a position of a stream, or all zero if it was never recorded. Enqueueing thread only. */
-struct event {
+struct cpu_event {
     struct stream *on;
     uint64_t position;
 };
@@ -73,6 +73,11 @@ static struct cpu_devset *cpu(struct devset *ds)
     return (struct cpu_devset *)ds;
 }
 
+static struct cpu_event *cpu_event(struct event *e)
+{
+    return (struct cpu_event *)e;
+}
+
 static const struct cpu_devset *cpu_const(const struct devset *ds)
 {
     return (const struct cpu_devset *)ds;
@@ -80,7 +85,7 @@ static const struct cpu_devset *cpu_const(const struct devset *ds)
 
 /* ---- in the streams' threads ---- */
 
-static void add(_Atomic uint64_t *counter, uint64_t n)
+static void add_count(_Atomic uint64_t *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
@@ -105,7 +110,7 @@ static void run_link_copy(struct cpu_stream *s, void *dst, const void *src, uint
     uint64_t start = s->bytes_per_s ? clock_now_ns() : 0;
 
     cpu_copy_pieces(dst, src, bytes, s->pool);
-    add(&s->copied_bytes, bytes);
+    add_count(&s->copied_bytes, bytes);
     if (s->bytes_per_s) {
         uint64_t least = link_ns(bytes, s->bytes_per_s), took = clock_now_ns() - start;
         if (took < least)
@@ -118,7 +123,7 @@ static void run_launch(struct cpu_stream *s, const struct op_call *call)
     uint64_t start = clock_now_ns();
 
     cpu_ops[call->op](call, s->pool);
-    add(&s->busy_ns, clock_now_ns() - start);
+    add_count(&s->busy_ns, clock_now_ns() - start);
 }
 
 static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
@@ -126,11 +131,11 @@ static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
     uint64_t start = clock_now_ns();
 
     stream_await(on, position);
-    add(&s->wait_ns, clock_now_ns() - start);
+    add_count(&s->wait_ns, clock_now_ns() - start);
 }
 
 /* Runs one command. The stream's thread calls it. */
-static void run(void *ctx, const struct command *c)
+static void run(void *ctx, const struct stream_command *c)
 {
     struct cpu_stream *s = ctx;
 
@@ -285,7 +290,7 @@ static const char *numerics(const struct devset *base)
 static int launch(struct devset *base, uint32_t stream, const struct op_call *call)
 {
     stream_push(cpu(base)->streams[stream].stream,
-                &(struct command){.kind = COMMAND_LAUNCH, .launch = *call});
+                &(struct stream_command){.kind = COMMAND_LAUNCH, .launch = *call});
     return 0;
 }
 
@@ -294,8 +299,8 @@ static int copy(struct devset *base, uint32_t stream, void *dst, const void *src
     const bool stays = backend_copy_stays(base, stream, dst);
 
     stream_push(cpu(base)->streams[stream].stream,
-                &(struct command){.kind = COMMAND_COPY,
-                                  .copy = {.dst = dst, .src = src, .bytes = bytes, .stays = stays}});
+                &(struct stream_command){.kind = COMMAND_COPY,
+                                         .copy = {.dst = dst, .src = src, .bytes = bytes, .stays = stays}});
     return 0;
 }
 
@@ -303,20 +308,21 @@ static int discard(struct devset *base, uint32_t stream, void *at, uint64_t byte
 {
     if (cpu(base)->fill)
         stream_push(cpu(base)->streams[stream].stream,
-                    &(struct command){.kind = COMMAND_DISCARD, .discard = {.at = at, .bytes = bytes}});
+                    &(struct stream_command){.kind = COMMAND_DISCARD, .discard = {.at = at, .bytes = bytes}});
     return 0;
 }
 
 static int mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
-    stream_push(cpu(base)->streams[stream].stream, &(struct command){.kind = COMMAND_MARK, .mark = at});
+    stream_push(cpu(base)->streams[stream].stream,
+                &(struct stream_command){.kind = COMMAND_MARK, .mark = at});
     return 0;
 }
 
 static int create_event(struct devset *base, struct event **ret)
 {
     (void)base;
-    *ret = xcalloc(1, sizeof **ret);
+    *ret = (struct event *)xcalloc(1, sizeof(struct cpu_event));
     return 0;
 }
 
@@ -326,8 +332,10 @@ static void destroy_event(struct devset *base, struct event *e)
     free(e);
 }
 
-static int record(struct devset *base, uint32_t stream, struct event *e)
+static int record(struct devset *base, uint32_t stream, struct event *event)
 {
+    struct cpu_event *e = cpu_event(event);
+
     e->on = cpu(base)->streams[stream].stream;
     e->position = stream_pushed(e->on);
     return 0;
@@ -336,20 +344,24 @@ static int record(struct devset *base, uint32_t stream, struct event *e)
 /* Enqueues the wait even if it is known to be over. Checking would tie the enqueueing thread, and with it
  * all later commands, to that stream's progress. It would also hide a missing wait from the thread
  * sanitizer. */
-static int wait(struct devset *base, uint32_t stream, struct event *e)
+static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
+    const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
     /* There is nothing to wait for if the event was never recorded, or if the stream itself keeps the
      * order. */
     if (e->position == 0 || e->on == s)
         return 0;
-    stream_push(s, &(struct command){.kind = COMMAND_WAIT, .wait = {.on = e->on, .position = e->position}});
+    stream_push(
+        s, &(struct stream_command){.kind = COMMAND_WAIT, .wait = {.on = e->on, .position = e->position}});
     return 0;
 }
 
-static int sync_event(struct devset *base, struct event *e)
+static int sync_event(struct devset *base, struct event *event)
 {
+    const struct cpu_event *e = cpu_event(event);
+
     (void)base;
     if (e->position != 0)
         stream_await(e->on, e->position);

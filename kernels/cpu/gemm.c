@@ -186,7 +186,7 @@ static bool has_avx512(void)
 }
 
 /* Decides which operands to copy. Variant 1 inverts the choice for one operand. */
-static void choose_copies(struct tiling *t, uint32_t way)
+static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;
     bool enough = g->k >= READS_ENOUGH; /* otherwise the calls are short anyway */
@@ -195,7 +195,7 @@ static void choose_copies(struct tiling *t, uint32_t way)
     t->turn_a = enough && g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
     t->copy_b = enough && !g->b_trans && g->n % FAR_APART == 0 && g->m >= READS_ENOUGH;
     bool *other = g->b_trans ? &t->turn_b : g->a_trans ? &t->turn_a : &t->copy_b;
-    if (way == 1)
+    if (variant == 1)
         *other = !*other;
 }
 
@@ -204,7 +204,7 @@ static bool is_small(const struct gemm *g)
     return g->m < GEMM_SMALL || g->n < GEMM_SMALL;
 }
 
-void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
+void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 {
     struct tiling t = {.g = g};
 
@@ -214,12 +214,12 @@ void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool)
         return;
     }
     if (has_avx512())
-        choose_copies(&t, way);
+        choose_copies(&t, variant);
     choose_tiles(&t);
     pool_run(pool, run_tile, &t, t.rows * t.cols);
 }
 
-static struct ways ways;
+static struct tune_table variants;
 
 /* Returns a number, never 0, made of everything that the time depends on. If two shapes had the same key,
  * they would only share their choice of variant. */
@@ -233,13 +233,13 @@ static uint64_t key_of(const struct gemm *g)
 
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
-    struct ways_slot *trial = NULL;
-    uint32_t way = is_small(g) || !has_avx512() ? 0 : ways_choose(&ways, key_of(g), &trial);
+    struct tune_slot *trial = NULL;
+    uint32_t variant = is_small(g) || !has_avx512() ? 0 : tune_choose(&variants, key_of(g), &trial);
     uint64_t begin = trial ? clock_now_ns() : 0;
 
-    gemm_run_way(g, way, pool);
+    gemm_run_variant(g, variant, pool);
     if (trial)
-        ways_note(trial, way, clock_now_ns() - begin);
+        tune_note(trial, variant, clock_now_ns() - begin);
 }
 
 void cpu_thread_init(void)

@@ -38,7 +38,7 @@ struct gemm {
 void gemm_run(const struct gemm *g, struct pool *pool);
 /* Computes the product in one of two variants, 0 or 1, which differ in the operands that are copied first.
  * gemm_run finds out which variant is faster. Both give the same bits; a test compares them. */
-void gemm_run_way(const struct gemm *g, uint32_t way, struct pool *pool);
+void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
 /* Computes a product with m or n < GEMM_SMALL. gemm_run calls it with gemm_small_best(), the best
  * instruction set that this processor has. All instruction sets give the same bits; a test compares them. */

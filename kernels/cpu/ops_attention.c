@@ -44,7 +44,7 @@ _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where 
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
 /* The arguments that both passes share, and what follows from them. */
-struct attention {
+struct cpu_attention {
     const struct step_args *step;
     const float *qkv;
     uint32_t rows, seq, heads, kv_heads, head;
@@ -59,15 +59,15 @@ struct attention {
 };
 
 /* One call of the op, shared by its tasks. */
-struct run {
-    struct attention a;
+struct attention_run {
+    struct cpu_attention a;
     const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
     const struct op_attention_bwd *bwd;
 };
 
 /* A task, and the memory that it works in. */
-struct task {
-    const struct run *run;
+struct attention_task {
+    const struct attention_run *run;
     uint32_t r, kv; /* sample; key head */
     float *k, *v;   /* [keys][width]; k is used only backward, v only forward */
     /* k and v transposed, in blocks of KEYS keys: [head][keys of the block]. vt is used only backward. */
@@ -79,7 +79,7 @@ struct task {
 };
 
 /* Consecutive queries of one head, whose scores are computed together. */
-struct strip {
+struct query_strip {
     uint32_t h, q0, rows; /* head; first query; number of queries */
     const float *lse;     /* backward only: lse of these queries */
     float factor[STRIP];  /* forward: factor of each output; backward: D of each query */
@@ -97,17 +97,17 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 /* Return the index of a head of a token: in qkv (where key heads follow the query heads, and value heads
  * follow these), in y, and in lse. */
-static size_t qkv_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
+static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
 }
 
-static size_t y_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
+static size_t y_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return (((size_t)r * a->seq + token) * a->heads + h) * a->head;
 }
 
-static size_t lse_at(const struct attention *a, uint32_t r, uint32_t token, uint32_t h)
+static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->heads + h) * a->seq + token;
 }
@@ -125,7 +125,7 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
 
 /* Copies one head of `rows` tokens, times `factor`, into padded rows. Appends rows of zeros up to a
  * multiple of `multiple`. */
-static void copy_in(const struct attention *a, float *to, const float *from, size_t ld, uint32_t rows,
+static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
     for (uint32_t i = 0; i < rows; i++, to += a->width, from += ld) {
@@ -137,33 +137,33 @@ static void copy_in(const struct attention *a, float *to, const float *from, siz
     memset(to, 0, (round_up(rows, multiple) - rows) * a->width * sizeof *to);
 }
 
-static void copy_in_head(const struct task *t, float *to, uint32_t h)
+static void copy_in_head(const struct attention_task *t, float *to, uint32_t h)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     copy_in(a, to, a->qkv + qkv_at(a, t->r, 0, h), a->token, a->seq, LANES, 1.0f);
 }
 
-static void copy_in_queries(const struct task *t, const struct strip *s)
+static void copy_in_queries(const struct attention_task *t, const struct query_strip *s)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     copy_in(a, t->q, a->qkv + qkv_at(a, t->r, s->q0, s->h), a->token, s->rows, GEMM_ROWS, a->scale);
 }
 
-static void copy_out_head(const struct task *t, const float *from, uint32_t h)
+static void copy_out_head(const struct attention_task *t, const float *from, uint32_t h)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     for (uint32_t i = 0; i < a->seq; i++)
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
 /* Returns the number of keys, with padding, in the block that starts at `first`. */
-static uint32_t block_keys(const struct attention *a, uint32_t first)
+static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
 }
 
 /* Transposes the keys or values of a task block by block. */
-static void transpose(const struct attention *a, float *to, const float *from)
+static void transpose(const struct cpu_attention *a, float *to, const float *from)
 {
     for (uint32_t first = 0; first < a->keys; first += KEYS)
         transpose_f32(from + first * a->width, a->width, block_keys(a, first), a->head,
@@ -174,16 +174,17 @@ static void transpose(const struct attention *a, float *to, const float *from)
 
 /* Returns the number of keys in the block starting at `first` that at least one of the GEMM_ROWS queries
  * starting at query i sees. */
-static uint32_t seen_keys(const struct attention *a, const struct strip *s, uint32_t i, uint32_t first)
+static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
+                          uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
 /* to[queries][ld] = x[queries][width] * the transposed keys or values. */
-static void multiply_transposed(const struct task *t, const struct strip *s, uint32_t first, const float *x,
-                                const float *transposed, float *to)
+static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
+                                const float *x, const float *transposed, float *to)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
 
     for (uint32_t i = 0; i < s->rows; i += GEMM_ROWS)
         gemm_rows_run(&(struct gemm_rows){.a = x + i * a->width,
@@ -199,10 +200,10 @@ static void multiply_transposed(const struct task *t, const struct strip *s, uin
 }
 
 /* out[queries][width] = or, after the first block, += score[queries][ld] * x, where x are keys or values. */
-static void add_seen(const struct task *t, const struct strip *s, uint32_t first, const float *score,
-                     const float *x)
+static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
+                     const float *score, const float *x)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
 
     for (uint32_t i = 0; i < s->rows; i += GEMM_ROWS)
         gemm_rows_run(&(struct gemm_rows){.a = score + i * t->ld,
@@ -220,10 +221,10 @@ static void add_seen(const struct task *t, const struct strip *s, uint32_t first
 
 /* dx[keys][width] += score^T * x[queries][width]. Queries in front of the first of GEMM_ROWS keys see none
  * of these keys and are skipped. */
-static void add_to_keys(const struct task *t, const struct strip *s, uint32_t first, const float *score,
-                        const float *x, float *dx)
+static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
+                        const float *score, const float *x, float *dx)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     uint32_t n = least(s->q0 + s->rows - first, KEYS);
 
     for (uint32_t j = 0; j < n; j += GEMM_ROWS) {
@@ -245,7 +246,7 @@ static void add_to_keys(const struct task *t, const struct strip *s, uint32_t fi
 /* ---- rows of scores: padded to a multiple of LANES, so that there is no rest of a vector ---- */
 
 /* Adds up the lanes in halves. */
-CPU_INLINE float fold(float lane[LANES])
+CPU_INLINE float fold_scores(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
         for (int l = 0; l < w; l++)
@@ -254,7 +255,7 @@ CPU_INLINE float fold(float lane[LANES])
 }
 
 /* Returns the largest element. NaN is ignored here and shows up in the sum later. */
-CPU_CLONES static float row_max(const float *x, size_t n)
+CPU_CLONES static float score_max(const float *x, size_t n)
 {
     float lane[LANES];
 
@@ -280,7 +281,7 @@ CPU_CLONES static float row_exp(float *x, size_t n, float max)
             x[i + l] = e;
             lane[l] = lane[l] + e;
         }
-    return fold(lane);
+    return fold_scores(lane);
 }
 
 CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, size_t n)
@@ -290,8 +291,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
 }
 
 /* Turns score into P, and dscore from dy' . v into dS. */
-CPU_CLONES static void row_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
-                                    float d)
+CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
+                                      float d)
 {
     for (size_t i = 0; i < n; i++) {
         float p = vmath_exp(score[i] - lse);
@@ -301,8 +302,8 @@ CPU_CLONES static void row_gradient(float *restrict score, float *restrict dscor
 }
 
 /* Does the same with dropout: score becomes keep * P. */
-CPU_CLONES static void row_gradient_kept(float *restrict score, float *restrict dscore,
-                                         const float *restrict keep, size_t n, float lse, float d)
+CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
+                                           const float *restrict keep, size_t n, float lse, float d)
 {
     for (size_t i = 0; i < n; i++) {
         float p = vmath_exp(score[i] - lse);
@@ -322,20 +323,21 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
             lane[l] = lane[l] + x[i + l] * y[i + l];
     for (size_t l = 0; i + l < n; l++)
         lane[l] = lane[l] + x[i + l] * y[i + l];
-    return fold(lane);
+    return fold_scores(lane);
 }
 
 /* Sets keep[n] for query i of the strip and the keys starting at `first`. */
-static void keep_keys(const struct task *t, const struct strip *s, uint32_t i, uint32_t first, float *keep,
-                      uint32_t n)
+static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
+                      float *keep, uint32_t n)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     const struct cpu_dropout d = {a->step, a->layer, a->first_row + t->r, a->p};
     uint64_t row = ((uint64_t)a->first_head + s->h) * a->seq + s->q0 + i; /* row of the score matrix */
     cpu_dropout_keep(&d, row * a->seq + first, keep, n);
 }
 
-static void drop_row(const struct task *t, const struct strip *s, uint32_t i, float *row, uint32_t n)
+static void drop_row(const struct attention_task *t, const struct query_strip *s, uint32_t i, float *row,
+                     uint32_t n)
 {
     float keep[KEYS];
 
@@ -350,15 +352,15 @@ static void drop_row(const struct task *t, const struct strip *s, uint32_t i, fl
 
 /* Turns the scores of query i into keep * e. Keys of the row's last vector that the query does not see
  * become 0. */
-static void soften_row(const struct task *t, struct strip *s, uint32_t i)
+static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     float *row = t->score + i * t->ld;
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
         row[k] = -INFINITY; /* exp clamps this to e^-80, which vanishes in a sum of at least 1 */
-    float max = row_max(row, whole), sum = row_exp(row, whole, max);
+    float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
     if (a->p > 0.0f)
         drop_row(t, s, i, row, n);
@@ -366,10 +368,10 @@ static void soften_row(const struct task *t, struct strip *s, uint32_t i)
     t->run->fwd->lse[lse_at(a, t->r, s->q0 + i, s->h)] = (float)((double)max + log((double)sum));
 }
 
-static void fwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t rows)
+static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, uint32_t rows)
 {
-    const struct attention *a = &t->run->a;
-    struct strip s = {.h = h, .q0 = q0, .rows = rows};
+    const struct cpu_attention *a = &t->run->a;
+    struct query_strip s = {.h = h, .q0 = q0, .rows = rows};
 
     copy_in_queries(t, &s);
     for (uint32_t first = 0; first < q0 + rows; first += KEYS)
@@ -401,9 +403,9 @@ static uint32_t fwd_strip_rows(uint32_t seq)
     return least(round_up(seq, GEMM_ROWS), strip);
 }
 
-static void take_fwd(struct task *t, uint32_t strip)
+static void take_fwd(struct attention_task *t, uint32_t strip)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     size_t ld = a->keys + LINE; /* rows a power of two apart would compete for the same cache lines */
     float *at = cpu_thread_memory(sizeof *at * (2 * a->keys * a->width + strip * (2 * a->width + ld)));
 
@@ -415,9 +417,9 @@ static void take_fwd(struct task *t, uint32_t strip)
     t->score = take(&at, strip * ld);
 }
 
-static void fwd_task(struct task *t)
+static void fwd_task(struct attention_task *t)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
@@ -433,7 +435,7 @@ static void fwd_task(struct task *t)
 
 /* Turns the scores of a strip with one block of keys into keep * P, and their gradients into dS. As in
  * soften_row, keys that a query does not see become 0 in both. */
-static void block_gradient(const struct task *t, const struct strip *s, uint32_t first)
+static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
 
@@ -442,19 +444,19 @@ static void block_gradient(const struct task *t, const struct strip *s, uint32_t
         float *row = t->score + i * t->ld, *drow = t->dscore + i * t->ld;
         if (t->run->a.p > 0.0f) {
             keep_keys(t, s, i, first, keep, n);
-            row_gradient_kept(row, drow, keep, whole, s->lse[i], s->factor[i]);
+            score_gradient_kept(row, drow, keep, whole, s->lse[i], s->factor[i]);
         } else
-            row_gradient(row, drow, whole, s->lse[i], s->factor[i]);
+            score_gradient(row, drow, whole, s->lse[i], s->factor[i]);
         memset(row + n, 0, (whole - n) * sizeof *row);
         memset(drow + n, 0, (whole - n) * sizeof *drow);
     }
 }
 
-static void bwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t rows)
+static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, uint32_t rows)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     const struct op_attention_bwd *o = t->run->bwd;
-    struct strip s = {.h = h, .q0 = q0, .rows = rows, .lse = o->lse + lse_at(a, t->r, q0, h)};
+    struct query_strip s = {.h = h, .q0 = q0, .rows = rows, .lse = o->lse + lse_at(a, t->r, q0, h)};
 
     copy_in_queries(t, &s);
     copy_in(a, t->dy, o->dy + y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS,
@@ -473,9 +475,9 @@ static void bwd_strip(const struct task *t, uint32_t h, uint32_t q0, uint32_t ro
         copy_scaled(o->dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
 }
 
-static void take_bwd(struct task *t, uint32_t strip)
+static void take_bwd(struct attention_task *t, uint32_t strip)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     size_t ld = least(a->keys, KEYS) + LINE;
     float *at = cpu_thread_memory(sizeof *at * (5 * a->keys * a->width + strip * (3 * a->width + 2 * ld)));
 
@@ -492,9 +494,9 @@ static void take_bwd(struct task *t, uint32_t strip)
     t->dscore = take(&at, strip * ld);
 }
 
-static void bwd_task(struct task *t)
+static void bwd_task(struct attention_task *t)
 {
-    const struct attention *a = &t->run->a;
+    const struct cpu_attention *a = &t->run->a;
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
@@ -513,7 +515,7 @@ static void bwd_task(struct task *t)
 
 /* ---- calls ---- */
 
-static void set_shape(struct attention *a)
+static void set_shape(struct cpu_attention *a)
 {
     assert(a->heads % a->kv_heads == 0);
     if (!a->step->training)
@@ -529,8 +531,8 @@ static void set_shape(struct attention *a)
 
 static void run_task(void *ctx, uint32_t i)
 {
-    const struct run *run = ctx;
-    struct task t = {.run = run, .r = i / run->a.kv_heads, .kv = i % run->a.kv_heads};
+    const struct attention_run *run = ctx;
+    struct attention_task t = {.run = run, .r = i / run->a.kv_heads, .kv = i % run->a.kv_heads};
 
     if (run->fwd)
         fwd_task(&t);
@@ -538,7 +540,7 @@ static void run_task(void *ctx, uint32_t i)
         bwd_task(&t);
 }
 
-static void run_tasks(struct run *run, struct pool *pool)
+static void run_tasks(struct attention_run *run, struct pool *pool)
 {
     set_shape(&run->a);
     pool_run(pool, run_task, run, run->a.rows * run->a.kv_heads);
@@ -554,13 +556,13 @@ static void run_tasks(struct run *run, struct pool *pool)
 void cpu_op_attention_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_fwd *o = &call->attention_fwd;
-    struct run run = {.a = ATTENTION_OF(call, o), .fwd = o};
+    struct attention_run run = {.a = ATTENTION_OF(call, o), .fwd = o};
     run_tasks(&run, pool);
 }
 
 void cpu_op_attention_bwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_attention_bwd *o = &call->attention_bwd;
-    struct run run = {.a = ATTENTION_OF(call, o), .bwd = o};
+    struct attention_run run = {.a = ATTENTION_OF(call, o), .bwd = o};
     run_tasks(&run, pool);
 }

@@ -111,8 +111,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* db[c] = or += the sum of column c, for `width` <= COLUMNS columns. */
-CPU_CLONES static void sum_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
-                                   size_t width, bool accumulate)
+CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
+                                        size_t width, bool accumulate)
 {
     float total[COLUMNS] = {0};
 
@@ -133,7 +133,8 @@ static void bias_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_bwd *o = ctx;
     uint32_t first = i * COLUMNS, left = o->n - first;
-    sum_columns(o->dy + first, o->db + first, o->rows, o->n, left < COLUMNS ? left : COLUMNS, o->accumulate);
+    sum_bias_columns(o->dy + first, o->db + first, o->rows, o->n, left < COLUMNS ? left : COLUMNS,
+                     o->accumulate);
 }
 
 void cpu_op_bias_bwd(const struct op_call *call, struct pool *pool)

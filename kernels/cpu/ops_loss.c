@@ -103,7 +103,7 @@ CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restric
 }
 
 /* Returns the largest element. NaN is ignored here and shows up in the sum later. */
-CPU_CLONES static float row_max(const float *x, size_t n)
+CPU_CLONES static float logits_max(const float *x, size_t n)
 {
     float lane[LANES], group[LANES];
     size_t i = 0;
@@ -122,7 +122,7 @@ CPU_CLONES static float row_max(const float *x, size_t n)
     return lane[0];
 }
 
-CPU_CLONES static float row_exp_sum(const float *x, size_t n, float max)
+CPU_CLONES static float logits_exp_sum(const float *x, size_t n, float max)
 {
     float lane[LANES] = {0}, group[LANES];
     size_t i = 0;
@@ -150,7 +150,7 @@ static bool is_argmax(const float *x, uint32_t target, float max)
     return true;
 }
 
-CPU_CLONES static float row_sum(const float *x, size_t n)
+CPU_CLONES static float logits_sum(const float *x, size_t n)
 {
     float lane[LANES] = {0};
     size_t i = 0;
@@ -191,7 +191,7 @@ static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum
     double log_sum = log((double)sum), loss = log_sum - ((double)x[target] - (double)max);
 
     if (smoothing > 0.0f) {
-        double mean = (double)row_sum(x, o->n) / o->n - (double)max;
+        double mean = (double)logits_sum(x, o->n) / o->n - (double)max;
         loss = (1.0 - (double)smoothing) * loss + (double)smoothing * (log_sum - mean);
     }
     c->loss[r - c->begin] = loss;
@@ -215,7 +215,7 @@ static void xent_row(const struct rows_ctx *c, uint32_t r)
     uint32_t target = (uint32_t)o->target[r];
     assert(target < o->n);
     float smoothing = step->training ? o->smoothing : 0.0f;
-    float max = row_max(x, o->n), sum = row_exp_sum(x, o->n, max);
+    float max = logits_max(x, o->n), sum = logits_exp_sum(x, o->n, max);
     if (o->result)
         xent_loss(c, r, max, sum, smoothing);
     if (!dx)

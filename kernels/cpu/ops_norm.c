@@ -28,7 +28,7 @@
 #define CHUNK_ROWS 32
 
 /* Adds up the lanes in halves. */
-CPU_INLINE float fold(float lane[LANES])
+CPU_INLINE float fold_row(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
         for (int l = 0; l < w; l++)
@@ -36,7 +36,7 @@ CPU_INLINE float fold(float lane[LANES])
     return lane[0];
 }
 
-CPU_CLONES static float row_sum(const float *x, size_t n)
+CPU_CLONES static float norm_row_sum(const float *x, size_t n)
 {
     float lane[LANES] = {0};
     size_t i = 0;
@@ -46,7 +46,7 @@ CPU_CLONES static float row_sum(const float *x, size_t n)
             lane[l] = lane[l] + x[i + l];
     for (size_t l = 0; i + l < n; l++)
         lane[l] = lane[l] + x[i + l];
-    return fold(lane);
+    return fold_row(lane);
 }
 
 CPU_CLONES static float row_square_sum(const float *x, size_t n, float mean)
@@ -59,7 +59,7 @@ CPU_CLONES static float row_square_sum(const float *x, size_t n, float mean)
             lane[l] = lane[l] + (x[i + l] - mean) * (x[i + l] - mean);
     for (size_t l = 0; i + l < n; l++)
         lane[l] = lane[l] + (x[i + l] - mean) * (x[i + l] - mean);
-    return fold(lane);
+    return fold_row(lane);
 }
 
 CPU_CLONES static void normalize_row(const float *restrict x, const float *restrict w,
@@ -77,7 +77,7 @@ CPU_CLONES static void normalize_row(const float *restrict x, const float *restr
 static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
 {
     const float *x = o->x + r * o->n;
-    float n = (float)o->n, mean = o->rms ? 0.0f : row_sum(x, o->n) / n;
+    float n = (float)o->n, mean = o->rms ? 0.0f : norm_row_sum(x, o->n) / n;
     float rstd = 1.0f / sqrtf(row_square_sum(x, o->n, mean) / n + o->eps);
 
     if (o->stats) {
@@ -106,9 +106,9 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* Adds the sums over all rows of dy * xhat to dw, and of dy to db, for `width` <= COLUMNS columns. */
-CPU_CLONES static void sum_columns(const float *restrict x, const float *restrict dy,
-                                   const float *restrict stats, size_t rows, size_t n, size_t width,
-                                   float *restrict dw, float *restrict db)
+CPU_CLONES static void sum_norm_columns(const float *restrict x, const float *restrict dy,
+                                        const float *restrict stats, size_t rows, size_t n, size_t width,
+                                        float *restrict dw, float *restrict db)
 {
     for (size_t r0 = 0; r0 < rows; r0 += CHUNK_ROWS) {
         float w[COLUMNS] = {0}, b[COLUMNS] = {0};
@@ -137,7 +137,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
     float dw[COLUMNS] = {0}, db[COLUMNS] = {0};
 
-    sum_columns(o->x + first, o->dy + first, o->stats, o->rows, o->n, width, dw, db);
+    sum_norm_columns(o->x + first, o->dy + first, o->stats, o->rows, o->n, width, dw, db);
     store_sums(o->dw + first, dw, width, o->accumulate);
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
@@ -164,12 +164,12 @@ CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, con
         g_lane[l] = g_lane[l] + g;
         hat_lane[l] = hat_lane[l] + g * ((x[i + l] - mean) * rstd);
     }
-    return (struct row_sums){fold(g_lane), fold(hat_lane)};
+    return (struct row_sums){fold_row(g_lane), fold_row(hat_lane)};
 }
 
 /* Computes dx of one row. dx may be dy. */
-CPU_CLONES static void row_gradient(const float *restrict x, const float *dy, const float *restrict w,
-                                    float *dx, size_t n, float mean, float rstd, struct row_sums means)
+CPU_CLONES static void norm_row_gradient(const float *restrict x, const float *dy, const float *restrict w,
+                                         float *dx, size_t n, float mean, float rstd, struct row_sums means)
 {
     CPU_INDEPENDENT
     for (size_t i = 0; i < n; i++) {
@@ -185,7 +185,7 @@ static void norm_bwd_row(const struct op_rownorm_bwd *o, size_t r)
     struct row_sums sums = row_gradient_sums(x, dy, o->w, o->n, mean, rstd);
     struct row_sums means = {o->rms ? 0.0f : sums.g / n, sums.g_hat / n};
 
-    row_gradient(x, dy, o->w, o->dx + r * o->n, o->n, mean, rstd, means);
+    norm_row_gradient(x, dy, o->w, o->dx + r * o->n, o->n, mean, rstd, means);
 }
 
 static void norm_bwd_rows(void *ctx, uint32_t i)

@@ -35,7 +35,7 @@
 #define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, for 8 Mi elements per pool_run */
 #define BLOCKS_A_PIECE 16u
 
-CPU_CLONES static void add(float *restrict y, const float *restrict x, size_t n)
+CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = y[i] + x[i];
@@ -46,7 +46,7 @@ static void add_piece(void *ctx, uint32_t i)
     const struct op_add *o = ctx;
     uint64_t at = piece_begin(i);
 
-    add(o->y + at, o->x + at, piece_size(i, o->n));
+    add_arrays(o->y + at, o->x + at, piece_size(i, o->n));
 }
 
 void cpu_op_add(const struct op_call *call, struct pool *pool)

@@ -28,14 +28,14 @@
 #include "kernels/cpu/cpu.h"
 
 /* One pool_run in progress. It lives on the stack of the calling thread. */
-struct run {
+struct pool_run_state {
     void (*fn)(void *ctx, uint32_t i);
     void *ctx;
     uint32_t n;
     bool aside;
-    _Atomic uint64_t next;    /* next piece to hand out; grows beyond n (64 bits never wrap) */
-    _Atomic uint32_t helpers; /* threads in this run besides its caller; written under crew.mutex */
-    struct run *next_run;     /* guarded by crew.mutex */
+    _Atomic uint64_t next;           /* next piece to hand out; grows beyond n (64 bits never wrap) */
+    _Atomic uint32_t helpers;        /* threads in this run besides its caller; written under crew.mutex */
+    struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
 /* What callers hold: a crew, and whether their runs are aside. */
@@ -48,10 +48,10 @@ struct pool {
 struct crew {
     struct pool ops, aside; /* the two views that callers hold; const */
     pthread_mutex_t mutex;
-    pthread_cond_t work;      /* signals workers: a run was added, or stop was set */
-    pthread_cond_t done;      /* the last helper left some run, or a worker has started */
-    struct run *runs;         /* runs with pieces left, oldest first; guarded by mutex */
-    _Atomic uint32_t n_aside; /* number of runs in the list that are aside; written under mutex */
+    pthread_cond_t work;         /* signals workers: a run was added, or stop was set */
+    pthread_cond_t done;         /* the last helper left some run, or a worker has started */
+    struct pool_run_state *runs; /* runs with pieces left, oldest first; guarded by mutex */
+    _Atomic uint32_t n_aside;    /* number of runs in the list that are aside; written under mutex */
     /* Number of runs ever added. A thread that looks for work without the mutex sees it change. */
     _Atomic uint32_t posted;
     uint32_t working;   /* threads inside a run; guarded by mutex */
@@ -65,13 +65,13 @@ struct crew {
 
 /* ---- runs ---- */
 
-static bool has_pieces(const struct run *r)
+static bool has_pieces(const struct pool_run_state *r)
 {
     return atomic_load_explicit(&r->next, memory_order_relaxed) < r->n;
 }
 
 /* Runs the next piece of r. Returns false if there was none left. */
-static bool take_piece(struct run *r)
+static bool take_piece(struct pool_run_state *r)
 {
     uint64_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
     if (i >= r->n)
@@ -81,22 +81,22 @@ static bool take_piece(struct run *r)
 }
 
 /* Returns the oldest run with pieces left, or NULL. The caller holds the mutex. */
-static struct run *find_run(const struct crew *c, bool only_aside)
+static struct pool_run_state *find_run(const struct crew *c, bool only_aside)
 {
-    struct run *r = c->runs;
+    struct pool_run_state *r = c->runs;
     while (r && (!has_pieces(r) || (only_aside && !r->aside)))
         r = r->next_run;
     return r;
 }
 
-static void join(struct run *r)
+static void join(struct pool_run_state *r)
 {
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
 /* Ends a helper's part in a run. The caller holds the mutex. As soon as the mutex is free, the run may
  * vanish together with the stack frame of its caller. */
-static void leave(struct crew *c, struct run *r)
+static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
@@ -139,7 +139,7 @@ static void look_for_work(const struct crew *c, uint32_t seen)
 }
 
 /* Returns when r has no helpers left, or after LOOK_CYCLES. */
-static void look_for_end(const struct run *r)
+static void look_for_end(const struct pool_run_state *r)
 {
     uint64_t begin = cycles();
     while (atomic_load_explicit(&r->helpers, memory_order_acquire) > 0 && cycles() - begin < LOOK_CYCLES)
@@ -172,7 +172,7 @@ static void *worker_main(void *arg)
     c->ready++;
     pthread_cond_broadcast(&c->done);
     while (!c->stop) {
-        struct run *r = find_run(c, false);
+        struct pool_run_state *r = find_run(c, false);
         if (!r) {
             idle(c);
             continue;
@@ -192,9 +192,9 @@ static void *worker_main(void *arg)
 
 /* ---- callers ---- */
 
-static void add_run(struct crew *c, struct run *r)
+static void add_run(struct crew *c, struct pool_run_state *r)
 {
-    struct run **at = &c->runs;
+    struct pool_run_state **at = &c->runs;
     while (*at)
         at = &(*at)->next_run;
     *at = r;
@@ -203,9 +203,9 @@ static void add_run(struct crew *c, struct run *r)
     atomic_fetch_add_explicit(&c->posted, 1, memory_order_relaxed);
 }
 
-static void remove_run(struct crew *c, struct run *r)
+static void remove_run(struct crew *c, struct pool_run_state *r)
 {
-    struct run **at = &c->runs;
+    struct pool_run_state **at = &c->runs;
     while (*at != r)
         at = &(*at)->next_run;
     *at = r->next_run;
@@ -215,7 +215,7 @@ static void remove_run(struct crew *c, struct run *r)
 
 /* Adds a run and wakes workers for it. The caller holds the mutex, and post releases it. `joins` says
  * whether the caller will work on the run itself. */
-static void post(struct crew *c, struct run *r, bool joins)
+static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
 
@@ -230,9 +230,9 @@ static void post(struct crew *c, struct run *r, bool joins)
 
 /* Works on runs aside until the helpers of `own` are done. The caller of an op does this when its own
  * pieces are all taken. */
-static void help_aside(struct crew *c, const struct run *own)
+static void help_aside(struct crew *c, const struct pool_run_state *own)
 {
-    struct run *r;
+    struct pool_run_state *r;
 
     while (atomic_load_explicit(&c->n_aside, memory_order_relaxed) > 0 &&
            atomic_load_explicit(&own->helpers, memory_order_acquire) > 0) {
@@ -250,7 +250,7 @@ static void help_aside(struct crew *c, const struct run *own)
     }
 }
 
-static void run_op(struct crew *c, struct run *r)
+static void run_op(struct crew *c, struct pool_run_state *r)
 {
     pthread_mutex_lock(&c->mutex);
     post(c, r, true);
@@ -271,7 +271,7 @@ static void run_op(struct crew *c, struct run *r)
     pthread_mutex_unlock(&c->mutex);
 }
 
-static void run_aside(struct crew *c, struct run *r)
+static void run_aside(struct crew *c, struct pool_run_state *r)
 {
     bool joins;
 
@@ -290,7 +290,7 @@ static void run_aside(struct crew *c, struct run *r)
 
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n)
 {
-    struct run r = {.fn = fn, .ctx = ctx, .n = n, .aside = p->aside};
+    struct pool_run_state r = {.fn = fn, .ctx = ctx, .n = n, .aside = p->aside};
 
     if (n <= 1) {
         if (n == 1)

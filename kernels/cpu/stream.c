@@ -31,10 +31,10 @@
 #include "kernels/cpu/cpu.h"
 
 /* A thread that sleeps until a stream reaches a position. It lives on that thread's stack. */
-struct waiter {
+struct stream_waiter {
     uint64_t position;
     pthread_cond_t reached;
-    struct waiter *next;
+    struct stream_waiter *next;
 };
 
 struct stream {
@@ -43,27 +43,27 @@ struct stream {
     pthread_t thread;   /* const */
 
     pthread_mutex_t lock;
-    pthread_cond_t work;    /* signals the stream's thread: the queue is no longer empty, or closing is set */
-    uint64_t pushed;        /* commands ever enqueued; only the enqueueing thread writes it, under lock */
-    uint64_t done;          /* position reached; guarded by lock */
-    struct waiter *waiters; /* waiters whose position is not reached, unordered; guarded by lock */
-    pthread_cond_t started; /* signals that `running` was set */
-    bool running;           /* the thread has started and made its allocations; guarded by lock */
-    bool closing;           /* guarded by lock */
+    pthread_cond_t work; /* signals the stream's thread: the queue is no longer empty, or closing is set */
+    uint64_t pushed;     /* commands ever enqueued; only the enqueueing thread writes it, under lock */
+    uint64_t done;       /* position reached; guarded by lock */
+    struct stream_waiter *waiters; /* waiters whose position is not reached, unordered; guarded by lock */
+    pthread_cond_t started;        /* signals that `running` was set */
+    bool running;                  /* the thread has started and made its allocations; guarded by lock */
+    bool closing;                  /* guarded by lock */
 
     /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
      * passes i, and then to the stream's thread until `done` passes i. */
-    struct command queue[STREAM_QUEUE];
+    struct stream_command queue[STREAM_QUEUE];
 };
 
 /* Removes and wakes the waiters whose position is reached. The caller holds the lock: a waiter is on the
  * stack of a thread, which leaves as soon as it gets the lock. */
 static void wake_waiters(struct stream *s)
 {
-    struct waiter **at = &s->waiters;
+    struct stream_waiter **at = &s->waiters;
 
     while (*at) {
-        struct waiter *w = *at;
+        struct stream_waiter *w = *at;
         if (w->position <= s->done) {
             *at = w->next;
             pthread_cond_signal(&w->reached);
@@ -90,7 +90,7 @@ static void *stream_main(void *arg)
             pthread_cond_wait(&s->work, &s->lock);
         if (s->done == s->pushed)
             break;
-        const struct command *c = &s->queue[s->done % STREAM_QUEUE];
+        const struct stream_command *c = &s->queue[s->done % STREAM_QUEUE];
         pthread_mutex_unlock(&s->lock);
         s->run(s->ctx, c);
         pthread_mutex_lock(&s->lock);
@@ -160,7 +160,7 @@ void stream_destroy(struct stream *s)
 /* Sleeps until `position` is reached. The lock is held at entry and at return. */
 static void await_locked(struct stream *s, uint64_t position)
 {
-    struct waiter w = {.position = position, .reached = PTHREAD_COND_INITIALIZER, .next = s->waiters};
+    struct stream_waiter w = {.position = position, .reached = PTHREAD_COND_INITIALIZER, .next = s->waiters};
 
     assert(position <= s->pushed);
     if (s->done >= position)
@@ -178,7 +178,7 @@ void stream_await(struct stream *s, uint64_t position)
     pthread_mutex_unlock(&s->lock);
 }
 
-void stream_push(struct stream *s, const struct command *c)
+void stream_push(struct stream *s, const struct stream_command *c)
 {
     bool was_empty;
 

@@ -32,7 +32,7 @@ enum command_kind {
 };
 
 /* One entry of a stream's queue. stream_push copies it in; its pointers must stay valid until it has run. */
-struct command {
+struct stream_command {
     enum command_kind kind;
     union {
         struct {
@@ -54,7 +54,7 @@ struct command {
     };
 };
 
-typedef void stream_run_fn(void *ctx, const struct command *c);
+typedef void stream_run_fn(void *ctx, const struct stream_command *c);
 
 /* Creates a stream whose thread calls run(ctx, command) for one command after another. `name` is the
  * thread's name in debuggers. Returns a negative errno if pthread_create fails. */
@@ -63,7 +63,7 @@ int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream
 void stream_destroy(struct stream *s);
 
 /* Copies a command into the queue. Sleeps while the queue is full. Enqueueing thread only. */
-void stream_push(struct stream *s, const struct command *c);
+void stream_push(struct stream *s, const struct stream_command *c);
 /* Returns the position that is reached when everything pushed so far is done. Enqueueing thread only. */
 uint64_t stream_pushed(const struct stream *s);
 

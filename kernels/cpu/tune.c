@@ -14,12 +14,12 @@
 #define PROBES  8
 #define CLEARLY 20 /* a clear win saves more than 1/20 of the time */
 
-static struct ways_slot *find(struct ways *w, uint64_t key)
+static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
 {
     uint32_t at = (uint32_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 40);
 
     for (uint32_t i = 0; i < PROBES; i++) {
-        struct ways_slot *s = &w->slots[(at + i) % WAYS_SLOTS];
+        struct tune_slot *s = &t->slots[(at + i) % TUNE_SLOTS];
         uint64_t seen = atomic_load_explicit(&s->key, memory_order_relaxed);
         /* If another thread takes the slot first, `seen` becomes that thread's key. */
         if (seen == 0)
@@ -31,33 +31,33 @@ static struct ways_slot *find(struct ways *w, uint64_t key)
 }
 
 /* Returns true if more trials could still change the choice. */
-static bool is_open(struct ways_slot *s)
+static bool is_open(struct tune_slot *s)
 {
-    return atomic_load_explicit(&s->wins, memory_order_relaxed) < WAYS_WINS &&
-           atomic_load_explicit(&s->losses, memory_order_relaxed) <= WAYS_PAIRS - WAYS_WINS &&
-           atomic_load_explicit(&s->tries, memory_order_relaxed) < 2 * WAYS_PAIRS;
+    return atomic_load_explicit(&s->wins, memory_order_relaxed) < TUNE_WINS &&
+           atomic_load_explicit(&s->losses, memory_order_relaxed) <= TUNE_PAIRS - TUNE_WINS &&
+           atomic_load_explicit(&s->tries, memory_order_relaxed) < 2 * TUNE_PAIRS;
 }
 
-uint32_t ways_choose(struct ways *w, uint64_t key, struct ways_slot **ret_slot)
+uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot)
 {
-    struct ways_slot *s = find(w, key);
+    struct tune_slot *s = find_slot(t, key);
 
     *ret_slot = NULL;
     if (!s)
         return 0;
     if (is_open(s)) {
         uint32_t n = atomic_fetch_add_explicit(&s->tries, 1, memory_order_relaxed);
-        if (n < 2 * WAYS_PAIRS) {
+        if (n < 2 * TUNE_PAIRS) {
             *ret_slot = s;
             return n % 2;
         }
     }
-    return atomic_load_explicit(&s->wins, memory_order_relaxed) >= WAYS_WINS;
+    return atomic_load_explicit(&s->wins, memory_order_relaxed) >= TUNE_WINS;
 }
 
-void ways_note(struct ways_slot *s, uint32_t way, uint64_t ns)
+void tune_note(struct tune_slot *s, uint32_t variant, uint64_t ns)
 {
-    if (way == 0) {
+    if (variant == 0) {
         atomic_store_explicit(&s->default_ns, ns, memory_order_relaxed);
         return;
     }

@@ -8,14 +8,14 @@
 
 #include <stdint.h>
 
-#define WAYS_PAIRS 8 /* most trials of each variant; the variants alternate */
+#define TUNE_PAIRS 8 /* most trials of each variant; the variants alternate */
 /* Number of these trials that the alternative must win clearly. It is then used from there on. */
-#define WAYS_WINS 7
+#define TUNE_WINS 7
 /* Number of computations that a table can hold. Any further computation uses the default. */
-#define WAYS_SLOTS 512
+#define TUNE_SLOTS 512
 
 /* The trials of one computation. */
-struct ways_slot {
+struct tune_slot {
     _Atomic uint64_t key;        /* which computation this is; 0: free slot */
     _Atomic uint64_t default_ns; /* time of the default's latest trial */
     _Atomic uint32_t tries;      /* trials started so far, of both variants */
@@ -24,16 +24,16 @@ struct ways_slot {
 };
 
 /* A table of computations, hashed by their keys. */
-struct ways {
-    struct ways_slot slots[WAYS_SLOTS];
+struct tune_table {
+    struct tune_slot slots[TUNE_SLOTS];
 };
 
 /* Returns the variant to use for the computation with this key (not 0). If this call is a trial, *ret_slot
  * is not NULL, and the caller reports the time that the variant took with tune_note. Otherwise *ret_slot
  * is NULL. */
-uint32_t ways_choose(struct ways *w, uint64_t key, struct ways_slot **ret_slot);
-/* Records that a trial of `way` took `ns` nanoseconds. Each trial of the alternative is compared with the
+uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot);
+/* Records that a trial of `variant` took `ns` nanoseconds. Each trial of the alternative is compared with the
  * latest trial of the default. */
-void ways_note(struct ways_slot *slot, uint32_t way, uint64_t ns);
+void tune_note(struct tune_slot *slot, uint32_t variant, uint64_t ns);
 
 #endif

@@ -27,8 +27,8 @@
  */
 #include <math.h>
 
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
-#include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
 #include "kernels/cuda/kernel.cuh"
@@ -46,7 +46,7 @@
 static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
 
 /* The arguments of all kernels of a call. */
-struct attention {
+struct cuda_attention {
     const float *qkv;
     const float *y, *dy; /* backward only */
     float *lse;
@@ -60,19 +60,19 @@ struct attention {
 };
 
 /* The tokens of one head. Element c of token t is at[t * pitch + c]. */
-struct tokens {
+struct head_tokens {
     const float *at;
     uint64_t pitch;
 };
 
 /* The part of the work that a thread block does. */
-struct block {
+struct tile_block {
     uint32_t row, head, own; /* own: first token of its tile */
     uint32_t column;         /* first column of its result */
 };
 
 /* A block's shared memory: the two factors of a product, and a tile of weights or gradients. */
-struct shared {
+struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
@@ -92,52 +92,54 @@ static __device__ __forceinline__ uint32_t my_other(void)
 /* ---- where things are ---- */
 
 /* Returns the distance of two tokens in qkv. */
-static __device__ __forceinline__ uint64_t qkv_pitch(const struct attention *a)
+static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention *a)
 {
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
 /* Returns the index of head `index` of the first token in a row of qkv. Heads are queries first, then
  * keys, then values. */
-static __device__ __forceinline__ uint64_t qkv_at(const struct attention *a, uint32_t row, uint32_t index)
+static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
+                                                  uint32_t index)
 {
     return (uint64_t)row * a->seq * qkv_pitch(a) + (uint64_t)index * a->head;
 }
 
-static __device__ __forceinline__ struct tokens qkv_of(const struct attention *a, uint32_t row,
-                                                       uint32_t index)
+static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_attention *a, uint32_t row,
+                                                            uint32_t index)
 {
-    const struct tokens t = {a->qkv + qkv_at(a, row, index), qkv_pitch(a)};
+    const struct head_tokens t = {a->qkv + qkv_at(a, row, index), qkv_pitch(a)};
 
     return t;
 }
 
 /* The corresponding functions for y and dy. */
-static __device__ __forceinline__ uint64_t y_pitch(const struct attention *a)
+static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
 }
 
-static __device__ __forceinline__ uint64_t y_at(const struct attention *a, uint32_t row, uint32_t h)
+static __device__ __forceinline__ uint64_t y_at(const struct cuda_attention *a, uint32_t row, uint32_t h)
 {
     return (uint64_t)row * a->seq * y_pitch(a) + (uint64_t)h * a->head;
 }
 
-static __device__ __forceinline__ struct tokens dy_of(const struct attention *a, uint32_t row, uint32_t h)
+static __device__ __forceinline__ struct head_tokens dy_of(const struct cuda_attention *a, uint32_t row,
+                                                           uint32_t h)
 {
-    const struct tokens t = {a->dy + y_at(a, row, h), y_pitch(a)};
+    const struct head_tokens t = {a->dy + y_at(a, row, h), y_pitch(a)};
 
     return t;
 }
 
 /* Returns the index of query 0 of head h in lse and delta. */
-static __device__ __forceinline__ uint64_t query_at(const struct attention *a, uint32_t row, uint32_t h)
+static __device__ __forceinline__ uint64_t query_at(const struct cuda_attention *a, uint32_t row, uint32_t h)
 {
     return ((uint64_t)row * a->heads + h) * a->seq;
 }
 
 /* Returns the key head that query head h uses. */
-static __device__ __forceinline__ uint32_t key_head(const struct attention *a, uint32_t h)
+static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention *a, uint32_t h)
 {
     return h / (a->heads / a->kv_heads);
 }
@@ -145,11 +147,11 @@ static __device__ __forceinline__ uint32_t key_head(const struct attention *a, u
 /* Returns the work of this thread block, in a grid over the tiles of all heads. Blocks of one head are
  * neighbours, because they read the same data. Blocks that take longest come first; with `last` these are
  * the blocks of the last tiles. */
-static __device__ __forceinline__ struct block my_block(const struct attention *a, uint32_t heads,
-                                                        uint32_t columns, bool last)
+static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
+                                                             uint32_t columns, bool last)
 {
     const uint32_t tile = blockIdx.x % a->tiles, head = blockIdx.x / a->tiles;
-    struct block b;
+    struct tile_block b;
 
     b.row = head / heads;
     b.head = head % heads;
@@ -163,8 +165,9 @@ static __device__ __forceinline__ struct block my_block(const struct attention *
 /* Loads a tile across tokens: to[k][i] = element depth + k of token first + i, or 0 beyond the head or the
  * sequence. Eight neighbouring threads read one sector of memory, and four such groups write to different
  * banks. */
-static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct tokens t,
-                                                   uint32_t first, uint32_t depth, const struct attention *a)
+static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
+                                                   uint32_t first, uint32_t depth,
+                                                   const struct cuda_attention *a)
 {
 #pragma unroll
     for (uint32_t n = threadIdx.x; n < TILE * DEPTH; n += THREADS) {
@@ -176,9 +179,9 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
 
 /* Loads a tile along tokens: to[k][j] = element column + j of token first + k, or 0 beyond the head or the
  * sequence. */
-static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct tokens t, uint32_t first,
-                                                  uint32_t column, uint32_t columns,
-                                                  const struct attention *a)
+static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
+                                                  uint32_t first, uint32_t column, uint32_t columns,
+                                                  const struct cuda_attention *a)
 {
 #pragma unroll
     for (uint32_t n = threadIdx.x; n < DEPTH * columns; n += THREADS) {
@@ -202,9 +205,9 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
 }
 
 /* c[i][j] = the dot product of tokens own + i and other + j. Shared memory is free before and after. */
-static __device__ __forceinline__ void multiply_heads(struct shared *s, struct tokens x, uint32_t own,
-                                                      struct tokens y, uint32_t other,
-                                                      const struct attention *a, float (*c)[PART])
+static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
+                                                      uint32_t own, struct head_tokens y, uint32_t other,
+                                                      const struct cuda_attention *a, float (*c)[PART])
 {
 #pragma unroll
     for (uint32_t i = 0; i < PART * PART; i++)
@@ -222,9 +225,10 @@ static __device__ __forceinline__ void multiply_heads(struct shared *s, struct t
 
 /* sum[w][i][j] += the sum over the tokens o of the other side of tile[o][own + i] times element 64 w + j
  * of token o. c is this thread's part of the tile. Shared memory is free before and after. */
-static __device__ __forceinline__ void multiply_tile(struct shared *s, float (*c)[PART], struct tokens y,
-                                                     uint32_t other, uint32_t column, uint32_t wide,
-                                                     const struct attention *a, float (*sum)[PART][PART])
+static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
+                                                     struct head_tokens y, uint32_t other, uint32_t column,
+                                                     uint32_t wide, const struct cuda_attention *a,
+                                                     float (*sum)[PART][PART])
 {
     const uint32_t count = a->seq - other < TILE ? a->seq - other : TILE;
 
@@ -244,8 +248,8 @@ static __device__ __forceinline__ void multiply_tile(struct shared *s, float (*c
 }
 
 /* Stores this thread's part of a result. `to` is token 0 of the head. */
-static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct block *b,
-                                                  uint32_t wide, const struct attention *a,
+static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
+                                                  uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
 {
 #pragma unroll
@@ -270,7 +274,7 @@ static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
 /* ---- weights ---- */
 
 /* Returns whether query q sees key k. */
-static __device__ __forceinline__ bool sees(const struct attention *a, uint32_t q, uint32_t k)
+static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint32_t q, uint32_t k)
 {
     return k <= q && q < a->seq;
 }
@@ -278,7 +282,7 @@ static __device__ __forceinline__ bool sees(const struct attention *a, uint32_t 
 /* Returns 16 bits: bit 4 n + m says whether dropout keeps the weight of query q + n for key k + m. The
  * loop is not unrolled, because the random numbers of sixteen weights would take more registers than
  * everything else. */
-static __device__ __forceinline__ unsigned kept_part(const struct attention *a, uint32_t row, uint32_t h,
+static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
     unsigned all = 0;
@@ -297,7 +301,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct attention *a, 
 }
 
 /* Applies dropout to a weight or its gradient. */
-static __device__ __forceinline__ float drop(const struct attention *a, bool kept, float x)
+static __device__ __forceinline__ float drop(const struct cuda_attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
 }
@@ -312,8 +316,8 @@ struct running {
 
 /* Turns the scores of this thread's keys into weights relative to the maximum so far. Returns the factor
  * by which earlier sums must shrink. */
-static __device__ __forceinline__ float weigh(const struct attention *a, uint32_t q, uint32_t k, float *c,
-                                              struct running *r)
+static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
+                                              float *c, struct running *r)
 {
     const float before = r->max;
 
@@ -334,7 +338,7 @@ static __device__ __forceinline__ float weigh(const struct attention *a, uint32_
 }
 
 /* Turns this thread's part of a tile of scores into weights, and rescales the earlier sums. */
-static __device__ __forceinline__ void weigh_tile(const struct attention *a, const struct block *b,
+static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
 {
@@ -355,13 +359,13 @@ static __device__ __forceinline__ void weigh_tile(const struct attention *a, con
 }
 
 /* The forward kernel. */
-static __device__ __forceinline__ void attend(const struct attention *a, uint32_t wide)
+static __device__ __forceinline__ void attend(const struct cuda_attention *a, uint32_t wide)
 {
-    __shared__ __align__(16) struct shared s;
-    const struct block b = my_block(a, a->heads, wide * TILE, true);
+    __shared__ __align__(16) struct shared_tiles s;
+    const struct tile_block b = my_block(a, a->heads, wide * TILE, true);
     const uint32_t kv = key_head(a, b.head);
-    const struct tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
-    const struct tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv);
+    const struct head_tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
+    const struct head_tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv);
     struct running running[PART];
     float c[PART][PART], sum[WIDE][PART][PART];
 
@@ -391,7 +395,7 @@ static __device__ __forceinline__ void attend(const struct attention *a, uint32_
 
 /* ---- backward ---- */
 
-static __global__ void attend_deltas(const struct attention a)
+static __global__ void attend_deltas(const struct cuda_attention a)
 {
     /* n counts the heads of all tokens, in the order of y. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
@@ -410,8 +414,8 @@ static __global__ void attend_deltas(const struct attention a)
 
 /* For one query and one key: turns *c from the product of their heads into the weight after dropout, and
  * *g from the product of dy and the value into the gradient of the score. */
-static __device__ __forceinline__ void weigh_back(const struct attention *a, bool seen, bool kept, float lse,
-                                                  float delta, float *c, float *g)
+static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
+                                                  float lse, float delta, float *c, float *g)
 {
     const float weight = seen ? vmath_exp(*c * a->scale - lse) : 0.0f;
 
@@ -420,13 +424,13 @@ static __device__ __forceinline__ void weigh_back(const struct attention *a, boo
 }
 
 /* The backward kernel for queries. */
-static __device__ __forceinline__ void attend_queries(const struct attention *a, uint32_t wide)
+static __device__ __forceinline__ void attend_queries(const struct cuda_attention *a, uint32_t wide)
 {
-    __shared__ __align__(16) struct shared s;
-    const struct block b = my_block(a, a->heads, wide * TILE, true);
+    __shared__ __align__(16) struct shared_tiles s;
+    const struct tile_block b = my_block(a, a->heads, wide * TILE, true);
     const uint32_t kv = key_head(a, b.head);
-    const struct tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
-    const struct tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv), dy = dy_of(a, b.row, b.head);
+    const struct head_tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
+    const struct head_tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv), dy = dy_of(a, b.row, b.head);
     const uint64_t stats = query_at(a, b.row, b.head);
     float c[PART][PART], g[PART][PART], sum[WIDE][PART][PART], lse[PART], delta[PART];
 
@@ -454,13 +458,13 @@ static __device__ __forceinline__ void attend_queries(const struct attention *a,
 }
 
 /* Adds what query head h contributes to the gradients of a tile of keys and values. */
-static __device__ __forceinline__ void attend_keys_of(struct shared *s, const struct attention *a,
-                                                      const struct block *b, uint32_t h, uint32_t wide,
+static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, const struct cuda_attention *a,
+                                                      const struct tile_block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
 {
-    const struct tokens q = qkv_of(a, b->row, h), dy = dy_of(a, b->row, h);
-    const struct tokens k = qkv_of(a, b->row, a->heads + b->head);
-    const struct tokens v = qkv_of(a, b->row, a->heads + a->kv_heads + b->head);
+    const struct head_tokens q = qkv_of(a, b->row, h), dy = dy_of(a, b->row, h);
+    const struct head_tokens k = qkv_of(a, b->row, a->heads + b->head);
+    const struct head_tokens v = qkv_of(a, b->row, a->heads + a->kv_heads + b->head);
     const uint64_t stats = query_at(a, b->row, h);
     float c[PART][PART], g[PART][PART];
 
@@ -484,10 +488,10 @@ static __device__ __forceinline__ void attend_keys_of(struct shared *s, const st
 }
 
 /* The backward kernel for keys and values. */
-static __device__ __forceinline__ void attend_keys(const struct attention *a, uint32_t wide)
+static __device__ __forceinline__ void attend_keys(const struct cuda_attention *a, uint32_t wide)
 {
-    __shared__ __align__(16) struct shared s;
-    const struct block b = my_block(a, a->kv_heads, wide * TILE, false);
+    __shared__ __align__(16) struct shared_tiles s;
+    const struct tile_block b = my_block(a, a->kv_heads, wide * TILE, false);
     const uint32_t group = a->heads / a->kv_heads;
     float dk[WIDE][PART][PART], dv[WIDE][PART][PART];
 
@@ -502,7 +506,7 @@ static __device__ __forceinline__ void attend_keys(const struct attention *a, ui
 /* ---- launches ---- */
 
 #define KERNEL(name, body, wide)                                                                             \
-    static __global__ void __launch_bounds__(THREADS, 2) name(const struct attention a)                      \
+    static __global__ void __launch_bounds__(THREADS, 2) name(const struct cuda_attention a)                 \
     {                                                                                                        \
         body(&a, wide);                                                                                      \
     }
@@ -514,11 +518,11 @@ KERNEL(attend_queries_128, attend_queries, 2)
 KERNEL(attend_keys_64, attend_keys, 1)
 KERNEL(attend_keys_128, attend_keys, 2)
 
-typedef void kernel(const struct attention a);
+typedef void kernel(const struct cuda_attention a);
 
 /* Launches the narrower kernel if it is wide enough for the head. */
-static void launch(const struct cuda_place *at, const struct attention *a, uint32_t heads, kernel *narrow,
-                   kernel *wide)
+static void launch(const struct cuda_compute *at, const struct cuda_attention *a, uint32_t heads,
+                   kernel *narrow, kernel *wide)
 {
     const uint32_t columns = a->head <= TILE ? TILE : WIDE * TILE;
     const dim3 grid(a->rows * heads * a->tiles, a->head / columns + (a->head % columns != 0));
@@ -531,11 +535,11 @@ static void launch(const struct cuda_place *at, const struct attention *a, uint3
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
 
-static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
-                                     uint32_t kv_heads, uint32_t head, uint32_t first_head,
-                                     struct dropout dropout, bool training)
+static struct cuda_attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
+                                          uint32_t kv_heads, uint32_t head, uint32_t first_head,
+                                          struct dropout dropout, bool training)
 {
-    struct attention a = {0};
+    struct cuda_attention a = {0};
 
     a.qkv = qkv;
     a.rows = rows;
@@ -551,10 +555,10 @@ static struct attention attention_of(const float *qkv, uint32_t rows, uint32_t s
     return a;
 }
 
-int cuda_op_attention_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_attention_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_attention_fwd *o = &call->attention_fwd;
-    struct attention a = ATTENTION_OF(o, call->step);
+    struct cuda_attention a = ATTENTION_OF(o, call->step);
 
     a.lse = o->lse;
     a.out = o->y;
@@ -562,10 +566,10 @@ int cuda_op_attention_fwd(const struct cuda_place *at, const struct op_call *cal
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_attention_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_attention_bwd *o = &call->attention_bwd;
-    struct attention a = ATTENTION_OF(o, call->step);
+    struct cuda_attention a = ATTENTION_OF(o, call->step);
 
     a.y = o->y;
     a.dy = o->dy;
@@ -579,9 +583,9 @@ int cuda_op_attention_bwd(const struct cuda_place *at, const struct op_call *cal
 }
 
 /* Launches every kernel for sequences without tokens, so that it reads and writes nothing. */
-int cuda_warm_attention(const struct cuda_place *at)
+int cuda_warm_attention(const struct cuda_compute *at)
 {
-    struct attention none = {0};
+    struct cuda_attention none = {0};
 
     none.heads = none.kv_heads = none.tiles = 1;
     attend_deltas<<<1, THREADS, 0, at->stream>>>(none);

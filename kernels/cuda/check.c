@@ -12,8 +12,8 @@
 const struct backend_host *cuda_host;
 
 /* Logs and remembers the first failure. Returns its errno. */
-static int keep(struct cuda_fault *f, int code, const char *call, const char *what, const char *file,
-                int line)
+static int remember_fault(struct cuda_fault *f, int code, const char *call, const char *what,
+                          const char *file, int line)
 {
     if (f->code == 0) {
         cuda_host->log(LOG_ERROR, "cuda: %s:%d: %s: %s", file, line, call, what);
@@ -43,7 +43,7 @@ int cuda_errno(cudaError_t e)
 
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line)
 {
-    return e == cudaSuccess ? 0 : keep(f, cuda_errno(e), call, cudaGetErrorString(e), file, line);
+    return e == cudaSuccess ? 0 : remember_fault(f, cuda_errno(e), call, cudaGetErrorString(e), file, line);
 }
 
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line)
@@ -51,6 +51,6 @@ int cublas_check(struct cuda_fault *f, int status, const char *call, const char 
     if (status == CUBLAS_STATUS_SUCCESS)
         return 0;
     cudaGetLastError();
-    return keep(f, status == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO, call,
-                cublasGetStatusString((cublasStatus_t)status), file, line);
+    return remember_fault(f, status == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO, call,
+                          cublasGetStatusString((cublasStatus_t)status), file, line);
 }

@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_ops.h"
 
 /* Memory that a device needs beside its arena: the cuBLAS workspace and the partial sums, which are
  * allocated at open, and spare memory for what the libraries load later. cuBLAS loads a kernel when a
@@ -62,7 +62,7 @@ void host_queue_finish(struct host_queue *q);
 int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
                       struct cuda_fault *f);
 
-/* ---- peer.c: copies between devices ---- */
+/* ---- peer_copy.c: copies between devices ---- */
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
@@ -77,7 +77,7 @@ struct relay {
 
 /* One device of a devset, beside its arena. */
 struct cuda_device {
-    struct cuda_place place;
+    struct cuda_compute compute;
     void *workspace;
     uint64_t direct; /* bit p: this device can access the memory of device p */
     struct relay relay;

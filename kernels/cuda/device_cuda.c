@@ -25,7 +25,7 @@ static const struct backend module_backend;
 /* ---- is there anything to open? ---- */
 
 /* Checks that CUDA has at least `wanted` devices. On failure err says what is missing. */
-static int count_devices(uint32_t wanted, struct err *err)
+static int check_device_count(uint32_t wanted, struct err *err)
 {
     int n = 0; /* CUDA does not write it without a driver */
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -116,23 +116,23 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
 /* Makes the cuBLAS handle. The order matters, because setting the stream resets the workspace. */
 static int open_blas(struct cuda_device *dev)
 {
-    struct cuda_fault *f = dev->place.fault;
+    struct cuda_fault *f = dev->compute.fault;
 
     CUDA_TRY(f, cudaMalloc(&dev->workspace, CUDA_WORKSPACE_BYTES));
-    CUBLAS_TRY(f, cublasCreate(&dev->place.blas));
-    CUBLAS_TRY(f, cublasSetStream(dev->place.blas, dev->place.stream));
-    CUBLAS_TRY(f, cublasSetWorkspace(dev->place.blas, dev->workspace, CUDA_WORKSPACE_BYTES));
-    CUBLAS_TRY(f, cublasSetMathMode(dev->place.blas, CUBLAS_PEDANTIC_MATH));
-    CUBLAS_TRY(f, cublasSetAtomicsMode(dev->place.blas, CUBLAS_ATOMICS_NOT_ALLOWED));
+    CUBLAS_TRY(f, cublasCreate(&dev->compute.blas));
+    CUBLAS_TRY(f, cublasSetStream(dev->compute.blas, dev->compute.stream));
+    CUBLAS_TRY(f, cublasSetWorkspace(dev->compute.blas, dev->workspace, CUDA_WORKSPACE_BYTES));
+    CUBLAS_TRY(f, cublasSetMathMode(dev->compute.blas, CUBLAS_PEDANTIC_MATH));
+    CUBLAS_TRY(f, cublasSetAtomicsMode(dev->compute.blas, CUBLAS_ATOMICS_NOT_ALLOWED));
     return 0;
 }
 
 /* Launches every kernel once on empty input, so that CUDA loads them now. */
-static int warm_up(const struct cuda_place *at)
+static int warm_up(const struct cuda_compute *at)
 {
-    static int (*const files[])(const struct cuda_place *at) = {cuda_warm_attention, cuda_warm_elementwise,
-                                                                cuda_warm_loss,      cuda_warm_rownorm,
-                                                                cuda_warm_tokens,    cuda_warm_update};
+    static int (*const files[])(const struct cuda_compute *at) = {cuda_warm_attention, cuda_warm_elementwise,
+                                                                  cuda_warm_loss,      cuda_warm_rownorm,
+                                                                  cuda_warm_tokens,    cuda_warm_update};
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < sizeof files / sizeof files[0]; i++)
@@ -150,11 +150,11 @@ static int open_device_parts(struct cuda_devset *ds, uint32_t d)
         if (r < 0)
             return r;
     }
-    dev->place.fault = &ds->fault;
-    dev->place.stream = ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream;
-    CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->place.partials, CUDA_PARTIALS_BYTES));
+    dev->compute.fault = &ds->fault;
+    dev->compute.stream = ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream;
+    CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->compute.partials, CUDA_PARTIALS_BYTES));
     r = open_blas(dev);
-    return r < 0 ? r : warm_up(&dev->place);
+    return r < 0 ? r : warm_up(&dev->compute);
 }
 
 static int open_device(struct cuda_devset *ds, uint32_t d, uint64_t capacity_bytes, struct err *err)
@@ -175,10 +175,10 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
     struct cuda_device *dev = &ds->devices[d];
 
     cuda_errno(cudaSetDevice(ds->number[d]));
-    if (dev->place.blas)
-        cublasDestroy(dev->place.blas);
+    if (dev->compute.blas)
+        cublasDestroy(dev->compute.blas);
     cuda_errno(cudaFree(dev->workspace));
-    cuda_errno(cudaFree(dev->place.partials));
+    cuda_errno(cudaFree(dev->compute.partials));
 }
 
 /* ---- names ---- */
@@ -189,7 +189,7 @@ static int name_devices(struct cuda_devset *ds)
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
     int version = 0;
 
-    CUBLAS_TRY(&ds->fault, cublasGetVersion(ds->devices[0].place.blas, &version));
+    CUBLAS_TRY(&ds->fault, cublasGetVersion(ds->devices[0].compute.blas, &version));
     at += snprintf(at, (size_t)(end - at), "cuda cuBLAS %d.%d.%d", version / 10000, version / 100 % 100,
                    version % 100);
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
@@ -297,7 +297,7 @@ static int cuda_open(const struct devset_config *config, struct devset **ret, st
     for (uint32_t d = 0; d < config->n_devices; d++)
         if (device_number(config, d) >= wanted)
             wanted = device_number(config, d) + 1;
-    r = count_devices(wanted, err);
+    r = check_device_count(wanted, err);
     if (r < 0)
         return r;
     ds = xcalloc(1, sizeof *ds);

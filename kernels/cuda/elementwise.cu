@@ -7,8 +7,8 @@
  *
  * Enqueueing thread only.
  */
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
-#include "kernels/cuda/ops.h"
 
 #define VMATH_INLINE static inline __device__
 #include "kernels/cuda/kernel.cuh"
@@ -65,14 +65,14 @@ static __global__ void act_bwd(enum act act, const float *x, const float *dy, fl
     dx[i] = act_gradient(act, x[i], dy[i]);
 }
 
-static int copy_floats(const struct cuda_place *at, float *y, const float *x, uint64_t n)
+static int copy_floats(const struct cuda_compute *at, float *y, const float *x, uint64_t n)
 {
     if (x == y)
         return 0;
     return CUDA_CHECK(at->fault, cudaMemcpyAsync(y, x, n * sizeof *y, cudaMemcpyDeviceToDevice, at->stream));
 }
 
-int cuda_op_act_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_act_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_act_fwd *o = &call->act_fwd;
 
@@ -82,7 +82,7 @@ int cuda_op_act_fwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_act_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_act_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_act_bwd *o = &call->act_bwd;
 
@@ -106,7 +106,7 @@ static __global__ void finish_linear(float *c, const float *b, float *y, uint32_
     }
 }
 
-int cuda_finish_linear(const struct cuda_place *at, const struct op_linear_fwd *o)
+int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o)
 {
     float *c = o->z ? o->z : o->y;
 
@@ -140,7 +140,7 @@ static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, ui
     }
 }
 
-int cuda_op_swiglu_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_swiglu_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_swiglu_fwd *o = &call->swiglu_fwd;
 
@@ -149,7 +149,7 @@ int cuda_op_swiglu_fwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_swiglu_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_swiglu_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_swiglu_bwd *o = &call->swiglu_bwd;
 
@@ -160,7 +160,7 @@ int cuda_op_swiglu_bwd(const struct cuda_place *at, const struct op_call *call)
 
 /* ---- zero ---- */
 
-int cuda_op_zero(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_zero(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_zero *o = &call->zero;
 
@@ -187,7 +187,7 @@ static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t
     }
 }
 
-int cuda_op_dropout(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_dropout(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_dropout *o = &call->dropout;
     const uint64_t quads = (uint64_t)o->rows * (o->n / 4 + (o->n % 4 != 0));
@@ -207,7 +207,7 @@ static __global__ void bias_fwd(const float *x, const float *b, float *y, uint32
     y[i] = x[i] + b[column_of(i, n)];
 }
 
-int cuda_op_bias_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_bias_fwd *o = &call->bias_fwd;
 
@@ -224,8 +224,8 @@ int cuda_op_bias_fwd(const struct cuda_place *at, const struct op_call *call)
 #define CHUNK_ROWS 32u
 
 /* Returns the sum of one column over one chunk of rows. */
-static __device__ __forceinline__ float sum_chunk(const float *dy, uint64_t first, uint32_t rows, uint32_t n,
-                                                  uint32_t column)
+static __device__ __forceinline__ float sum_bias_chunk(const float *dy, uint64_t first, uint32_t rows,
+                                                       uint32_t n, uint32_t column)
 {
     const uint64_t end = first + CHUNK_ROWS < rows ? first + CHUNK_ROWS : rows;
     float sum = 0;
@@ -245,7 +245,7 @@ static __global__ void bias_bwd(const float *dy, float *db, uint32_t rows, uint3
     for (uint64_t first = 0; first < rows; first += CHUNKS * CHUNK_ROWS) {
         const uint64_t begin = first + mine * CHUNK_ROWS;
         if (column < n && begin < rows)
-            chunk[mine][lane] = sum_chunk(dy, begin, rows, n, (uint32_t)column);
+            chunk[mine][lane] = sum_bias_chunk(dy, begin, rows, n, (uint32_t)column);
         __syncthreads();
         if (mine == 0 && column < n)
             for (uint32_t c = 0; c < CHUNKS && first + c * CHUNK_ROWS < rows; c++)
@@ -256,7 +256,7 @@ static __global__ void bias_bwd(const float *dy, float *db, uint32_t rows, uint3
         db[column] = accumulate ? db[column] + total : total;
 }
 
-int cuda_op_bias_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_bias_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_bias_bwd *o = &call->bias_bwd;
 
@@ -265,7 +265,7 @@ int cuda_op_bias_bwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_warm_elementwise(const struct cuda_place *at)
+int cuda_warm_elementwise(const struct cuda_compute *at)
 {
     const struct dropout none = {0};
 

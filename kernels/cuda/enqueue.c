@@ -19,11 +19,16 @@
 #include "kernels/cuda/watch.h"
 
 /* An event of this backend: one CUDA event for each device. */
-struct event {
+struct cuda_event {
     uint32_t stream; /* stream of the latest record; UINT32_MAX: never recorded */
     uint32_t device; /* device of that stream */
     cudaEvent_t on[];
 };
+
+static struct cuda_event *cuda_event(struct event *e)
+{
+    return (struct cuda_event *)e;
+}
 
 int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call)
 {
@@ -35,7 +40,7 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     if (device == base->n_devices)
         return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
     CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device])); /* kernels run on the current device only */
-    return cuda_ops[call->op](&ds->devices[device].place, call);
+    return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
 /* Copies between host and device. The copy is split where the host memory crosses the end of a
@@ -112,7 +117,7 @@ int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 
 int cuda_event_create(struct devset *base, struct event **ret)
 {
-    struct event *e = xcalloc(1, sizeof *e + base->n_devices * sizeof e->on[0]);
+    struct cuda_event *e = xcalloc(1, sizeof *e + base->n_devices * sizeof e->on[0]);
 
     e->stream = UINT32_MAX;
     for (uint32_t d = 0; d < base->n_devices; d++) {
@@ -121,24 +126,27 @@ int cuda_event_create(struct devset *base, struct event **ret)
             r = cuda_errno(
                 cudaEventCreateWithFlags(&e->on[d], cudaEventDisableTiming | cudaEventBlockingSync));
         if (r < 0) {
-            cuda_event_destroy(base, e);
+            cuda_event_destroy(base, (struct event *)e);
             return r;
         }
     }
-    *ret = e;
+    *ret = (struct event *)e;
     return 0;
 }
 
-void cuda_event_destroy(struct devset *base, struct event *e)
+void cuda_event_destroy(struct devset *base, struct event *event)
 {
+    struct cuda_event *e = cuda_event(event);
+
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (e->on[d])
             cuda_errno(cudaEventDestroy(e->on[d]));
     free(e);
 }
 
-int cuda_event_record(struct devset *base, uint32_t stream, struct event *e)
+int cuda_event_record(struct devset *base, uint32_t stream, struct event *event)
 {
+    struct cuda_event *e = cuda_event(event);
     struct cuda_devset *ds = cuda(base);
     const uint32_t device = cuda_device_of(ds, stream);
 
@@ -150,8 +158,9 @@ int cuda_event_record(struct devset *base, uint32_t stream, struct event *e)
     return 0;
 }
 
-int cuda_event_wait(struct devset *base, uint32_t stream, struct event *e)
+int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 {
+    const struct cuda_event *e = cuda_event(event);
     struct cuda_devset *ds = cuda(base);
 
     if (ds->fault.code < 0)
@@ -164,8 +173,9 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *e)
     return 0;
 }
 
-int cuda_event_sync(struct devset *base, struct event *e)
+int cuda_event_sync(struct devset *base, struct event *event)
 {
+    const struct cuda_event *e = cuda_event(event);
     struct cuda_devset *ds = cuda(base);
 
     if (ds->fault.code < 0)

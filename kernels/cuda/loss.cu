@@ -9,7 +9,7 @@
  */
 #include <math.h>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_ops.h"
 
 #define VMATH_INLINE static inline __device__
 #include "kernels/cuda/kernel.cuh"
@@ -173,7 +173,7 @@ static __global__ void mse_bwd(const float *x, const float *target, float *dx, u
     dx[i] = i < valid ? (x[i] - target[i]) * factor : 0.0f;
 }
 
-int cuda_op_mse_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_mse_bwd *o = &call->mse_bwd;
     const uint64_t n = (uint64_t)o->rows * o->n;
@@ -208,7 +208,7 @@ static uint32_t batch_rows(uint32_t rows, uint64_t begin)
     return (uint32_t)(left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE);
 }
 
-int cuda_op_softmax_xent(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;
     const struct step_args *step = call->step;
@@ -236,7 +236,7 @@ int cuda_op_softmax_xent(const struct cuda_place *at, const struct op_call *call
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_mse_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_mse_fwd *o = &call->mse_fwd;
     const uint32_t rows = valid_rows(call->step, o->first_row, o->rows);
@@ -252,7 +252,7 @@ int cuda_op_mse_fwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_warm_loss(const struct cuda_place *at)
+int cuda_warm_loss(const struct cuda_compute *at)
 {
     const struct xent none = {0};
 

@@ -105,7 +105,7 @@ static void find_peers(struct device_info *all, uint32_t n)
     }
 }
 
-static int count_devices(int *ret, struct err *err)
+static int find_device_count(int *ret, struct err *err)
 {
     cudaError_t e = cudaGetDeviceCount(ret);
     (void)ok(e);
@@ -121,7 +121,7 @@ static int count_devices(int *ret, struct err *err)
 
 int cuda_probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
-    int count = 0, r = count_devices(&count, err);
+    int count = 0, r = find_device_count(&count, err);
     uint32_t n = 0;
     *ret_n = 0;
     if (r < 0)

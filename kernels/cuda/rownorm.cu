@@ -4,8 +4,8 @@
  * Enqueueing thread only. */
 #include <math.h>
 
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.cuh"
-#include "kernels/cuda/ops.h"
 
 /* ---- forward ---- */
 
@@ -64,7 +64,7 @@ static __global__ void norm_fwd(const struct norm_fwd o)
     }
 }
 
-int cuda_op_rownorm_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_rownorm_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_fwd *o = &call->rownorm_fwd;
     const struct norm_fwd args = {o->x, o->w, o->b, o->y, o->stats, o->rows, o->n, o->eps, o->rms};
@@ -120,8 +120,8 @@ struct column_sums {
     float w, b;
 };
 
-static __device__ __forceinline__ struct column_sums sum_chunk(const struct norm_bwd *o, uint64_t first,
-                                                               uint32_t column)
+static __device__ __forceinline__ struct column_sums sum_norm_chunk(const struct norm_bwd *o, uint64_t first,
+                                                                    uint32_t column)
 {
     const uint64_t end = first + CHUNK_ROWS < o->rows ? first + CHUNK_ROWS : o->rows;
     struct column_sums sum = {0, 0};
@@ -145,7 +145,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
     for (uint64_t first = 0; first < o.rows; first += CHUNKS * CHUNK_ROWS) {
         const uint64_t begin = first + mine * CHUNK_ROWS;
         if (column < o.n && begin < o.rows)
-            chunk[mine][lane] = sum_chunk(&o, begin, (uint32_t)column);
+            chunk[mine][lane] = sum_norm_chunk(&o, begin, (uint32_t)column);
         __syncthreads();
         if (mine == 0 && column < o.n)
             for (uint32_t c = 0; c < CHUNKS && first + c * CHUNK_ROWS < o.rows; c++) {
@@ -162,7 +162,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
 }
 
 /* The columns come first, because dx may be dy. */
-int cuda_op_rownorm_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;
     const struct norm_bwd args = {o->x,  o->w,    o->stats, o->dy,  o->dx,        o->dw,
@@ -174,7 +174,7 @@ int cuda_op_rownorm_bwd(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_warm_rownorm(const struct cuda_place *at)
+int cuda_warm_rownorm(const struct cuda_compute *at)
 {
     const struct norm_fwd fwd = {0};
     const struct norm_bwd bwd = {0};

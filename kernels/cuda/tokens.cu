@@ -12,8 +12,8 @@
  */
 #include <math.h>
 
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.cuh"
-#include "kernels/cuda/ops.h"
 
 #define WARP  32u
 #define WARPS (THREADS / WARP)
@@ -77,7 +77,7 @@ static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float 
     }
 }
 
-int cuda_op_embedding_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_embedding_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_embedding_fwd *o = &call->embedding_fwd;
 
@@ -86,7 +86,7 @@ int cuda_op_embedding_fwd(const struct cuda_place *at, const struct op_call *cal
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_embedding_bwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_embedding_bwd *o = &call->embedding_bwd;
 
@@ -132,7 +132,7 @@ static __global__ void rope(const struct rope o)
     }
 }
 
-int cuda_op_rope(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_rope(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rope *o = &call->rope;
     const unsigned blocks = grid_for((uint64_t)o->seq * (o->head / 2), THREADS);
@@ -143,7 +143,7 @@ int cuda_op_rope(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_warm_tokens(const struct cuda_place *at)
+int cuda_warm_tokens(const struct cuda_compute *at)
 {
     const struct rope none = {0};
 

@@ -6,8 +6,8 @@
  */
 #include <math.h>
 
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel.cuh"
-#include "kernels/cuda/ops.h"
 
 #define BIAS_INLINE static __device__ __forceinline__
 #include "kernels/bias.h"
@@ -20,7 +20,7 @@ static __global__ void add(float *y, const float *x, uint64_t n)
     y[i] = y[i] + x[i];
 }
 
-int cuda_op_add(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_add(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_add *o = &call->add;
 
@@ -49,12 +49,12 @@ static __device__ __forceinline__ float gradient(const float *dw, const float *d
 /* ---- sgd ---- */
 
 /* The factors of one sgd update. The scale comes from the group state when the kernel runs. */
-struct sgd_scalars {
+struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
 
 static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v,
-                           const struct group_state *group, uint64_t n, struct sgd_scalars s)
+                           const struct group_state *group, uint64_t n, struct cuda_sgd_scalars s)
 {
     const float scale = group_scale(group);
 
@@ -72,10 +72,10 @@ static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v
     }
 }
 
-int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_sgd *o = &call->sgd;
-    const struct sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
+    const struct cuda_sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
     sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->v, o->group, o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
@@ -85,12 +85,12 @@ int cuda_op_sgd(const struct cuda_place *at, const struct op_call *call)
 
 /* The factors of one adamw update. The scale and the bias corrections come from the group state when the
  * kernel runs. */
-struct adamw_scalars {
+struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
 
 static __global__ void adamw(float *w, const float *dw, const float *dw2, float *m, float *v,
-                             const struct group_state *group, uint64_t n, struct adamw_scalars s)
+                             const struct group_state *group, uint64_t n, struct cuda_adamw_scalars s)
 {
     const float scale = group_scale(group);
     const float bias_correct1 = group ? group->bias_correct1 : 1.0f;
@@ -110,11 +110,11 @@ static __global__ void adamw(float *w, const float *dw, const float *dw2, float 
     }
 }
 
-int cuda_op_adamw(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_adamw *o = &call->adamw;
     const struct step_args *step = call->step;
-    struct adamw_scalars s;
+    struct cuda_adamw_scalars s;
 
     s.beta1 = o->beta1;
     s.beta2 = o->beta2;
@@ -160,7 +160,7 @@ static __global__ void add_blocks(const double *sums, uint32_t blocks, bool firs
         *total = sum;
 }
 
-int cuda_op_sumsq(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_sumsq(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_sumsq *o = &call->sumsq;
     const uint64_t most = (uint64_t)CUDA_PARTIALS * BLOCK;
@@ -185,7 +185,7 @@ static __global__ void norm_add(const double *sum, struct step_decision *decisio
         decision->bad_layer = layer;
 }
 
-int cuda_op_norm_add(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_norm_add(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_norm_add *o = &call->norm_add;
 
@@ -209,7 +209,7 @@ static __global__ void decide(struct step_decision *d, struct group_state *g, do
     g->bias_correct2 = bias_correction(beta2, g->t);
 }
 
-int cuda_op_decide(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_decide(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_decide *o = &call->decide;
 
@@ -217,10 +217,10 @@ int cuda_op_decide(const struct cuda_place *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_warm_update(const struct cuda_place *at)
+int cuda_warm_update(const struct cuda_compute *at)
 {
-    const struct sgd_scalars s = {0};
-    const struct adamw_scalars a = {0};
+    const struct cuda_sgd_scalars s = {0};
+    const struct cuda_adamw_scalars a = {0};
     struct step_decision *scratch = (struct step_decision *)at->partials;
     struct group_state *group = (struct group_state *)(at->partials + 4);
 

@@ -226,12 +226,12 @@ static float chain_element(const struct gemm *g, uint32_t i, uint32_t j, float o
 
 static void run_default(const struct gemm *g)
 {
-    gemm_run_way(g, 0, pools[2]);
+    gemm_run_variant(g, 0, pools[2]);
 }
 
 static void run_other(const struct gemm *g)
 {
-    gemm_run_way(g, 1, pools[2]);
+    gemm_run_variant(g, 1, pools[2]);
 }
 
 static void run_small_plain(const struct gemm *g)

@@ -35,12 +35,12 @@ static void run_dnnl(const struct gemm *g, struct pool *pool)
 
 static void run_default(const struct gemm *g, struct pool *pool)
 {
-    gemm_run_way(g, 0, pool);
+    gemm_run_variant(g, 0, pool);
 }
 
 static void run_other(const struct gemm *g, struct pool *pool)
 {
-    gemm_run_way(g, 1, pool);
+    gemm_run_variant(g, 1, pool);
 }
 
 /* One way to compute a product, and the best that it did. */
@@ -80,7 +80,7 @@ static void bench(const char *what, struct gemm g, struct pool *pool, int thread
 {
     struct way ways[] = {{gemm_run, 1, 0}, {run_default, 1, 0}, {run_other, 1, 0}, {run_dnnl, threads, 0}};
 
-    for (int i = 0; i < 2 * WAYS_PAIRS; i++) /* then it has chosen */
+    for (int i = 0; i < 2 * TUNE_PAIRS; i++) /* then it has chosen */
         gemm_run(&g, pool);
     for (int i = 0; i < REPEAT; i++)
         for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)

@@ -10,8 +10,8 @@
  * tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (A NaN
  * is a NaN; its payload bits may differ.) No op uses atomics.
  */
-#ifndef KERNELS_CUDA_OPS_H
-#define KERNELS_CUDA_OPS_H
+#ifndef KERNELS_CUDA_CUDA_OPS_H
+#define KERNELS_CUDA_CUDA_OPS_H
 
 #include "kernels/cuda/check.h"
 #include "kernels/op.h"
@@ -25,7 +25,7 @@ extern "C" {
 #define CUDA_PARTIALS 65536u
 
 /* What an op needs to run on a device. Const once the devset is open. */
-struct cuda_place {
+struct cuda_compute {
     struct cuda_fault *fault;
     /* The device's compute stream. It runs one op at a time, so `partials` has one user. */
     cudaStream_t stream;
@@ -34,7 +34,7 @@ struct cuda_place {
 };
 
 /* The function of one op, and the table of all of them. It returns 0 or a negative errno. */
-typedef int cuda_op_fn(const struct cuda_place *at, const struct op_call *call);
+typedef int cuda_op_fn(const struct cuda_compute *at, const struct op_call *call);
 extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
 #define OP(name) cuda_op_fn cuda_op_##name;
@@ -43,16 +43,16 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
 /* Adds the bias to a product and applies the activation. The product is in o->z, or in o->y if z is NULL.
  * Does nothing if the op has neither bias nor activation. */
-int cuda_finish_linear(const struct cuda_place *at, const struct op_linear_fwd *o);
+int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
 /* Launch every kernel of a file once, on empty input. CUDA loads a kernel at its first launch. That may
  * allocate memory and synchronize, so it should happen while the devset is opened. */
-int cuda_warm_attention(const struct cuda_place *at);
-int cuda_warm_elementwise(const struct cuda_place *at);
-int cuda_warm_loss(const struct cuda_place *at);
-int cuda_warm_rownorm(const struct cuda_place *at);
-int cuda_warm_tokens(const struct cuda_place *at);
-int cuda_warm_update(const struct cuda_place *at);
+int cuda_warm_attention(const struct cuda_compute *at);
+int cuda_warm_elementwise(const struct cuda_compute *at);
+int cuda_warm_loss(const struct cuda_compute *at);
+int cuda_warm_rownorm(const struct cuda_compute *at);
+int cuda_warm_tokens(const struct cuda_compute *at);
+int cuda_warm_update(const struct cuda_compute *at);
 
 #ifdef __cplusplus
 }

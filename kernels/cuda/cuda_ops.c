@@ -11,7 +11,7 @@
  *
  * Enqueueing thread only.
  */
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_ops.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -32,7 +32,7 @@ struct product {
     bool a_trans, b_trans, accumulate;
 };
 
-static int multiply(const struct cuda_place *at, const struct product *p)
+static int multiply(const struct cuda_compute *at, const struct product *p)
 {
     const float one = 1, beta = p->accumulate ? 1 : 0;
 
@@ -45,7 +45,7 @@ static int multiply(const struct cuda_place *at, const struct product *p)
     return 0;
 }
 
-int cuda_op_linear_fwd(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_linear_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_linear_fwd *o = &call->linear_fwd;
     const int r = multiply(at, &(struct product){.a = o->x,
@@ -59,7 +59,7 @@ int cuda_op_linear_fwd(const struct cuda_place *at, const struct op_call *call)
     return r < 0 ? r : cuda_finish_linear(at, o);
 }
 
-int cuda_op_linear_bwd_data(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_linear_bwd_data(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_linear_bwd_data *o = &call->linear_bwd_data;
     const int r = multiply(
@@ -72,7 +72,7 @@ int cuda_op_linear_bwd_data(const struct cuda_place *at, const struct op_call *c
                               .act_bwd = {o->z, o->dx, o->dx, (uint64_t)o->rows * o->in, o->act}});
 }
 
-int cuda_op_linear_bwd_weight(const struct cuda_place *at, const struct op_call *call)
+int cuda_op_linear_bwd_weight(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_linear_bwd_weight *o = &call->linear_bwd_weight;
 
