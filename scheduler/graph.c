@@ -1,8 +1,11 @@
-/* Builds the task graph of backpropagation over a chain: which tasks a step has, in the method's sequential
- * order, and which version of which tensor each of them reads and writes. graph.h explains versions.
+/* Builds the task graph of backpropagation over a chain of layers, as graph.h describes it.
  *
- * The graph knows nothing of machines. Everything is allocated in one arena; sizes that a user chose are
- * checked for overflow here once, so that the stages behind may add and multiply freely.
+ * The order of calls is: check the input, describe the layers (sizes and costs), then add the tensors,
+ * then the tasks with their operands. The lists grow in a struct builder and are copied into the
+ * graph's arena at the end.
+ *
+ * All sizes that depend on the user's numbers are checked for overflow here. The later stages of planning
+ * rely on this and add and multiply sizes without checks.
  */
 #include "scheduler/graph.h"
 
@@ -18,24 +21,26 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* Where the tensors and tasks of a kind and layer are, for the find functions. */
+/* The tensors and the tasks of one kind and layer. The number of a tensor kind and the number of a task kind
+ * may be equal; both then share an entry. */
 struct graph_entry {
-    uint32_t tensor, n_tensors; /* the first of as many; PLAN_NONE: none */
-    uint32_t task, n_tasks;     /* range in graph_index.tasks */
+    uint32_t tensor, n_tensors; /* id of the first tensor, or PLAN_NONE, and number of consecutive ids */
+    uint32_t task, n_tasks;     /* first element and count, in graph_index.tasks */
 };
 
+/* Finds tensors and tasks by kind, layer and micro-batch or replica, in constant time. */
 struct graph_index {
-    struct graph_entry *entries; /* [kind][layer], where kind is of tensors or of tasks */
-    uint32_t *tasks;             /* PLAN_NONE where there is none */
+    struct graph_entry *entries; /* [kind][layer], where kind is a tensor kind or a task kind */
+    uint32_t *tasks;             /* indices in graph.tasks; PLAN_NONE where the graph has no such task */
 };
 
+/* A graph under construction: its lists while they grow. */
 struct builder {
     struct graph *g;
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    uint32_t
-        *next_use; /* per layer: the next layer that uses its W (or that of its owner); PLAN_NONE: none */
+    uint32_t *next_use; /* per layer: the next layer that uses the same W, or PLAN_NONE */
 };
 
 static bool has_dx(const struct graph *g, uint32_t layer)
@@ -50,7 +55,8 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* Tensors that belong to no layer. The index has them under the last one. */
+/* Returns whether tensors of this kind belong to the step and not to a layer. The index lists
+ * them under the last layer. */
 static bool is_of_no_layer(enum tensor_kind kind)
 {
     return kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -66,22 +72,24 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
     return graph_micros(g, layer) / g->n_replicas;
 }
 
-/* Rows of the micro-batches in which the input of a layer is kept: its own, or those of the layer before. */
+/* Returns the rows of one X tensor of a layer: its own micro-batch size or that of the layer
+ * before it, whichever is larger. */
 static uint32_t input_rows(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : 0;
     return own > before ? own : before;
 }
 
-/* The pieces of a layer's input: as many as the smaller size goes into the larger. */
+/* Returns the number of pieces of a layer's X: the larger of the two neighbouring
+ * sizes divided by the smaller. */
 static uint32_t input_pieces(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
     return own > before ? own / before : before / own;
 }
 
-/* `count` tensors of a kind and layer: one, one for each micro-batch, or one for each replica. Nothing when they have no
- * bytes. */
+/* Adds `count` tensors of one kind and layer: a single one, one per micro-batch, or one per replica. Adds
+ * nothing when `bytes` is 0. */
 static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t count,
                        uint64_t bytes, uint32_t writes)
 {
@@ -117,8 +125,9 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                  });
 }
 
-/* State of layers first, so that its host offsets are the same in every plan of the model. The evaluation graph has the
- * tensors of a decision too, though no task of it: ids must be those of the training graph. */
+/* Adds all tensors. W, K and B of all layers come first, so that their host offsets are the same in every
+ * plan of the model. The evaluation graph also gets the tensors of the decision, which it does not use, so
+ * that its tensors have the same ids as those of the training graph. */
 static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 {
     struct graph *g = b->g;
@@ -169,7 +178,8 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
-/* The input of layer `of`, or its gradient, for micro-batch `micro` of layer `user`: a piece, where that has fewer rows. */
+/* Adds X or dX of layer `of` as an operand of micro-batch `micro` of layer `user`. The operand is a piece of
+ * the tensor if a micro-batch of `user` has fewer rows than the tensor. */
 static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
                       enum access access)
 {
@@ -192,7 +202,8 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* A forward saves S and works in the room beside it, or leaves both out and has more to work in. */
+/* Adds an operand that the task writes. S and room are optional, and so is work if the layer has an S: a
+ * forward pass either saves S and uses room, or saves nothing and uses the larger workspace work. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
@@ -258,7 +269,7 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
-/* The gradients of all uses of a layer's W, in ascending order of layers. */
+/* Adds the dW of every layer that uses this layer's W as an operand to read, in ascending order of layers. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -266,7 +277,7 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* The sums of the replicas, into that of replica 0. */
+/* Adds the RED tasks, which add the dW of the other replicas to the dW of replica 0. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -291,7 +302,8 @@ static void add_norms(struct builder *b)
     }
 }
 
-/* Without a decision there is neither SUMSQ nor DECISION, and GROUP is the only operand. */
+/* Adds the DECIDE task. If gradients do not decide about the step, the graph has neither SUMSQ nor DECISION,
+ * and GROUP is the only operand. */
 static void add_decide(struct builder *b)
 {
     struct graph *g = b->g;
@@ -325,7 +337,9 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* In blocks of whole micro-batches of every layer: mostly one of the largest size, and several of the smaller ones. */
+/* Adds all tasks. FWD and BWD are added in blocks that hold whole micro-batches of every layer. If all layers
+ * have the same rows, a block is one micro-batch. Otherwise it is usually one micro-batch of the largest
+ * size, and several of the smaller sizes. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
@@ -361,7 +375,7 @@ static int check_tasks(uint32_t n_layers, uint32_t n_micro, struct err *err)
     uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
     if (tasks <= GRAPH_MAX_TASKS)
         return 0;
-    uint32_t most = GRAPH_MAX_TASKS / 2 / n_layers; /* micro-batches */
+    uint32_t most = GRAPH_MAX_TASKS / 2 / n_layers; /* most micro-batches that a step may have */
     if (most == 0)
         return err_set_at(err, -EINVAL, "model", "%u layers are more than the %u that a plan can hold",
                           n_layers, GRAPH_MAX_TASKS / 2);
@@ -391,13 +405,13 @@ static int check_chain(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Sizes saturate far above this. */
+/* Checks the sizes of one layer. A size that overflows saturates, and is then far above the limit here. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
     uint64_t tokens;
     bool ok = checked_mul(rows, l->seq > 1 ? l->seq : 1, &tokens) &&
-              tokens <= UINT32_MAX; /* ops count in 32 bits */
+              tokens <= UINT32_MAX; /* kernels count rows in 32 bits */
     if (ok) {
         layer_type(l)->sizes(l, rows, &s);
         ok = s.w <= GRAPH_MAX_BYTES / 4 && s.x <= GRAPH_MAX_BYTES / 4 && s.y <= GRAPH_MAX_BYTES / 4 &&
@@ -410,7 +424,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     return 0;
 }
 
-/* After a layer is described: its part of the total, and whether it is the first with weights. */
+/* Adds the bytes of a described layer to *total and checks the sum. Notes the layer as first_trained if it is
+ * the first layer with weights. */
 static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
@@ -460,7 +475,7 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
         gl->type = is_loss(g, l) ? "loss" : "layer";
         gl->size =
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
-        uint32_t pieces = input_pieces(g, l); /* all of the same size */
+        uint32_t pieces = input_pieces(g, l); /* round up so that all pieces have the same size */
         gl->size.x = input_rows(g, l) > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
         gl->k_bytes = t->layers[l].k;
         gl->b_bytes = t->layers[l].b;
@@ -477,11 +492,11 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Room for the tasks of every kind and layer. */
+/* Allocates an empty index with an entry for every kind and layer. */
 static void new_index(struct graph *g)
 {
     struct graph_index *index = arena_alloc(g->arena, sizeof *index);
-    uint32_t kinds = TENSOR_KIND_COUNT + INSTR_KIND_COUNT, n = 0; /* of either there are fewer */
+    uint32_t kinds = TENSOR_KIND_COUNT + INSTR_KIND_COUNT, n = 0; /* enough for either enum */
     g->index = index;
     index->entries = arena_alloc_array(g->arena, (size_t)kinds * g->n_layers, sizeof *index->entries);
     for (uint32_t k = 0; k < kinds; k++)
@@ -515,11 +530,11 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
     return g;
 }
 
-/* Lists the uses of every W, each owner first and then its tied layers in ascending order. */
+/* Fills next_use: links each owner of a W with its tied layers, in ascending order of layers. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    uint32_t *last = xmalloc(g->n_layers * sizeof *last); /* per owner: its last use so far */
+    uint32_t *last = xmalloc(g->n_layers * sizeof *last); /* per owner: the last layer linked so far */
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
         last[l] = l;
@@ -532,7 +547,7 @@ static void link_uses(struct builder *b)
     xfree(last);
 }
 
-/* Tensors and tasks of a graph whose layers are described. */
+/* Adds tensors and tasks to a graph whose layers are described. */
 static void fill_graph(struct graph *g, bool decision, uint64_t group_bytes)
 {
     struct builder b = {.g = g};
@@ -579,7 +594,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return r;
 }
 
-/* Sizes that divide the part of a replica, and one another from layer to layer. */
+/* Checks that every micro-batch size divides the rows of a replica, and that the sizes of neighbouring
+ * layers divide each other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -1,35 +1,45 @@
-/* The graph: what must be computed, and on which tensors, whatever machine does it. It is the method's task
- * graph (invariant 6) and the measure of every operand list (invariant 10). Builder and verifier both take it
- * as input.
+/* The task graph: which tasks one training step has, and which values each task reads and writes.
  *
- * Tasks stand in the method's sequential order: FWD of all layers and BWD in reverse for micro-batch 0, then
- * for micro-batch 1, ...; then RED per layer and replica, NORM per layer (where gradients decide about the step), DECIDE
- * (where there is a group state), then UPD per layer. Any plan computes what this order computes.
+ * The graph describes the computation, not how a machine carries it out. The builder turns a graph into a
+ * plan, and the verifier compares the plan with the graph: the plan must have the same tasks (invariant 6)
+ * with the same operands (invariant 10).
  *
- * Decision group. The layers whose updates one DECIDE covers: today all of them. Its state, the GROUP tensor (struct
- * group_state), holds what UPD needs and is not known when the step is enqueued: whether to apply, the scale of gradients,
- * AdamW's bias corrections. The tensor is persistent. DECIDE turns version 0 of the step into version 1, which every UPD
- * reads. Where gradients decide (clipping, skipping of steps that are not finite), DECIDE reads every SUMSQ and so waits
- * for all gradients; where they do not, DECIDE waits for nothing of its step, and updates begin as early as without it.
+ * Order. The tasks stand in a sequential order: for micro-batch 0 the FWD of all layers and then the BWD of
+ * all layers in reverse, the same for micro-batch 1, and so on; then RED for each layer and replica; then
+ * NORM for each layer, if gradients decide about the step; then DECIDE, if there is a group state; then UPD
+ * for each layer. Every plan computes the same result as this order.
  *
- * Replicas. The micro-batches of a step are divided among n_replicas, in order. Each replica sums its own dW; RED of
- * replica r adds that to the sum of replica 0, in ascending order, and NORM and UPD read the result there. A replica is a
- * number and not a device.
+ * Replicas. The micro-batches of a step are divided among n_replicas, in order. Each replica sums its own dW.
+ * The RED of replica r adds that sum to the dW of replica 0, in ascending order of r, and NORM and UPD read
+ * the total there. A replica is a number; the policy chooses its device.
  *
- * Rows. A layer has its micro-batch size, `rows`; the sizes of neighbours divide one another. The X (and dX) between two
- * layers has the larger of their sizes: it is written, or read, in as many pieces as that is larger, by byte range.
- * Graphs of jobs have one size for all layers.
+ * Rows. Each layer has its own micro-batch size, `rows`. Of two neighbouring layers, one size divides the
+ * other. The X and dX between them have the larger size, and the layer with the smaller size reads and writes
+ * them in pieces. For example, if layer 4 has 8 rows and layer 5 has 2, then X5 has 8 rows, and a FWD of
+ * layer 5 reads a quarter of it. Graphs of jobs have one size for all layers.
  *
- * Versions. Within a step, the value of a tensor is identified by how many of the step's writes it has seen:
- * a tensor with n writes per step has, at step s, the versions s*n .. s*n + n. An operand that reads names
- * the count it must see, one that writes the count it produces. So FWD of step s reads W version s*1 + 0, UPD
- * turns it into s*1 + 1, which is the next step's 0; BWD of the replica's j-th micro-batch adds to dW version
- * s*n + j and makes it s*n + j + 1 (for j = 0 it writes without reading); RED of replica r goes on from m + r - 1 to
- * m + r with the dW of replica 0, where a replica has m micro-batches. Bytes have versions: what is written in pieces
- * has version 1 where the piece that is there has been written. A tensor that is not persistent has no value
- * before its first write of the step. External inputs (X of layer 0, TARGET) count one write per step, by the
- * loader, to their host copy, before the step starts. A REC does its FWD task again: it reads the same
- * versions and writes the same versions.
+ * Decision group. A decision group is the set of layers whose updates one DECIDE covers: today, all layers.
+ * Its state, the GROUP tensor (struct group_state), holds what UPD needs and what is unknown when the step is
+ * enqueued: whether to apply the update, the scale of the gradients, and AdamW's bias corrections. GROUP
+ * survives the step. DECIDE turns version 0 of the step into version 1, and every UPD reads version 1. If
+ * gradients decide about the step (clipping, or skipping of steps with non-finite gradients), DECIDE reads
+ * every SUMSQ and thus waits for all gradients. Otherwise DECIDE reads nothing of its step, and updates start
+ * as early as they would without it.
+ *
+ * Versions. The version of a tensor counts the writes that its value has seen. A tensor with n writes
+ * per step has the versions s*n to s*n + n during step s. An operand names a count within the step: the
+ * count that it must see to read, and the count that it makes when it writes. For example, where a
+ * replica has m micro-batches:
+ *
+ *     FWD reads W at 0; UPD turns W from 0 into 1, which is 0 of the next step
+ *     BWD of the replica's first micro-batch writes dW at 1 without reading it
+ *     BWD of the replica's micro-batch j >= 1 turns dW from j into j + 1
+ *     RED of replica r turns the dW of replica 0 from m + r - 1 into m + r
+ *
+ * Every byte has its own version: a tensor that is written in pieces is at version 1 where its piece has been
+ * written. A tensor that is not persistent has no value before the first write of a step. The loader writes X
+ * of layer 0 and TARGET once per step, to their host copy, before the step starts. A REC repeats its FWD: it
+ * reads and writes the same versions.
  */
 #ifndef SCHEDULER_GRAPH_H
 #define SCHEDULER_GRAPH_H
@@ -37,125 +47,149 @@
 #include "kernels/layer.h"
 #include "scheduler/plan.h"
 
+/* One tensor of the graph. Its index in graph.tensors is the tensor_id, also in the plans of this graph. */
 struct graph_tensor {
     enum tensor_kind kind;
-    uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
+    uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    uint32_t pieces; /* of equal size, in which tasks read or write it; 1: as a whole */
+    uint32_t pieces; /* number of equal pieces in which tasks read or write it; 1: as a whole */
     uint32_t writes_per_step;
-    bool persistent; /* W, K, B, GROUP: survives the step; its home is the host */
-    bool external;   /* X of layer 0, TARGET: written by the loader; RESULT, DECISION: read by the trainer on
-                      * the host after the step. These have PLAN_RING host slots. */
+    bool persistent; /* survives the step, with the host as its home: W, K, B, GROUP */
+    /* Whether it is exchanged with the training loop on the host: the loader writes X of layer 0 and TARGET,
+     * the trainer reads RESULT and DECISION after the step. An external tensor has PLAN_RING host slots. */
+    bool external;
 };
 
+/* One tensor that a task reads or writes, with the versions involved. */
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    bool
-        optional; /* a write that an instruction may leave out: S (and its room) or work of a FWD, not both; any
-                    * of a REC */
-    uint32_t read_version;  /* count within the step; for READ and RW */
-    uint32_t write_version; /* for WRITE and RW */
+    /* Whether an instruction may leave this write out. A FWD writes either S and room, or work. A REC may
+     * leave out any of its writes. */
+    bool optional;
+    uint32_t read_version;  /* version within the step that READ and RW must see */
+    uint32_t write_version; /* version within the step that WRITE and RW make */
     uint64_t begin, end;    /* byte range of the tensor: a piece, or all of it */
 };
 
-enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY }; /* FWD, BWD; DECIDE; RED, NORM, UPD */
+/* Where a task may run: FWD and BWD on a device, DECIDE on the host, RED, NORM and UPD on either. */
+enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY };
 
+/* One task of the step. REC is not a task of the graph: it is a FWD that a plan does again. */
 struct graph_task {
-    enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE, UPD */
+    enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica;
     enum task_place place;
-    uint32_t operand, n_operands; /* range in graph->operands */
+    uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
+/* One layer of the chain, as far as planning needs it: sizes, and the work of one micro-batch. */
 struct graph_layer {
-    const char *type; /* "dense": for people */
-    uint32_t rows;    /* of a micro-batch */
+    const char *type; /* name of the layer type for messages, such as "dense" */
+    uint32_t rows;    /* rows of a micro-batch */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    bool
-        tied; /* it uses the W of an earlier layer, `owner`, and has a dW of its own, which the owner's NORM and UPD
-                     * add up in ascending order of layers; it has neither W, K nor an update of its own */
-    uint32_t owner;         /* tied layers only */
-    bool loss_in_bwd;       /* the loss, when training: FWD only reads X, BWD writes RESULT */
+    /* Whether the layer uses the W of an earlier layer, `owner`. A tied layer has a dW of its own but
+     * no W, no K and no update. The owner's NORM and UPD add up the dW of all tied layers, in
+     * ascending order of layers. */
+    bool tied;
+    uint32_t owner;         /* index of the layer that has the W; for tied layers only */
+    bool loss_in_bwd;       /* a loss whose FWD only reads X in training, and whose BWD writes RESULT */
     struct layer_cost cost; /* per micro-batch */
 };
 
+/* The graph of one step, for training or for evaluation. graph_build and its variants make it; it is constant
+ * from then on, and graph_destroy frees it. */
 struct graph {
     uint32_t n_layers, n_replicas;
-    uint32_t rows,
-        n_micro; /* size and number of micro-batches, of all replicas; where layers differ, the smallest
-                             * size, and the number of these */
-    uint32_t first_trained; /* the first layer with W: BWD stops there; n_layers when none has W */
-    bool training;          /* false: forward only (the eval program) */
-    bool decision;  /* gradients decide about the step (clipping, or skipping of non-finite steps): every UPD
-                             * waits for all of them */
-    bool has_group; /* there is a GROUP tensor, and when training a DECIDE */
+    uint32_t rows;          /* rows of a micro-batch; if layers differ, the smallest size */
+    uint32_t n_micro;       /* micro-batches of a step of size `rows`, over all replicas */
+    uint32_t first_trained; /* first layer with W, where the backward pass ends; n_layers if no layer has W */
+    bool training;          /* false: a forward-only graph, for the eval program */
+    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. Then every UPD
+     * waits for the gradients of all layers. */
+    bool decision;
+    bool has_group; /* whether there is a GROUP tensor; a training graph then has a DECIDE */
     struct graph_layer *layers;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
     struct graph_operand *operands;
     uint32_t n_tensors, n_tasks, n_operands;
-    struct graph_index *index; /* for the find functions */
-    struct arena *arena;
+    struct graph_index *index; /* for graph_tensor_find and graph_task_find */
+    struct arena *arena;       /* owns all arrays, and this struct */
 };
 
+/* The input of graph_build: a model, its optimizer, and how a step is divided. */
 struct graph_config {
     const struct model *model;
-    const struct optimizer
-        *optimizer;      /* gives the sizes of K and GROUP and, by clip, whether gradients decide */
-    uint32_t rows;       /* of a micro-batch */
-    uint32_t n_micro;    /* micro-batches of a step */
-    uint32_t n_replicas; /* that share them; divides n_micro; 0: one */
+    const struct optimizer *optimizer; /* gives the sizes of K and GROUP; clip > 0 makes gradients decide */
+    uint32_t rows;                     /* rows of a micro-batch */
+    uint32_t n_micro;                  /* micro-batches of a step */
+    uint32_t n_replicas;               /* replicas that share the micro-batches; divides n_micro; 0: one */
     bool training;
-    bool skip_nonfinite; /* a step whose gradient is not finite is skipped: needs the decision too */
+    bool skip_nonfinite; /* skip steps whose gradient is not finite: gradients decide about the step */
 };
 
-/* The graph of a model of which only a profile is known, for planning: `micro_batch` rows, no decision, no targets. */
 struct table;
+
+/* How a step is divided, for graph_build_sizes. */
 struct graph_sizes {
     uint32_t batch;       /* rows of a step */
-    uint32_t replicas;    /* 0: one */
-    const uint32_t *rows; /* of each layer's micro-batch */
+    uint32_t replicas;    /* number of replicas; 0: one */
+    const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
+
+/* Builds the graph of a model that is known only by its profile table, for planning without running. Such a
+ * graph has no decision and no targets. Returns -EINVAL if the sizes do not divide the batch or each
+ * other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
-/* One size for all, one replica. */
+
+/* Builds the graph of a profile table like graph_build_sizes, with one replica and micro-batches of
+ * `micro_batch` rows in every layer. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Forward and backward tasks of a step, at most. Time and memory for planning grow with them: this many take some seconds and,
- * on a few devices, about 2 GB (planning.h). */
+/* Limit for the FWD and BWD tasks of a step. The time and memory of planning grow with the number of tasks:
+ * at the limit, on a few devices, a plan takes some seconds and about 2 GB (planning_size.h). */
 #define GRAPH_MAX_TASKS (1u << 18)
 
-/* Tensors have the same ids in the training and the evaluation graph of one model; the evaluation graph
- * merely has fewer tasks. -EINVAL for an empty or ill-formed chain and for more than
- * GRAPH_MAX_TASKS, -EOVERFLOW for sizes beyond 2^53. */
+/* Builds the graph of a model. The training graph and the evaluation graph of one model have the same tensors
+ * with the same ids; the evaluation graph has fewer tasks. Returns -EINVAL for a chain that is empty or
+ * ill-formed or that has more than GRAPH_MAX_TASKS tasks, and -EOVERFLOW if the tensors exceed 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
-/* The layers alone, without tensors and tasks: for planning_measure. The same refusals as graph_build's. */
+
+/* Builds only the layers of a graph, without tensors and tasks, for planning_measure. Returns the
+ * same errors as graph_build. */
 int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
+
+/* Frees a graph. Does nothing when `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Whether the layer has an UPD (and, with a decision, a NORM). */
+/* Returns whether the layer has an UPD task (and a NORM task, if gradients decide about the step). */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
 }
 
-/* Micro-batches of a layer, of all replicas. */
+/* Returns the number of micro-batches of a layer, over all replicas. */
 static inline uint32_t graph_micros(const struct graph *g, uint32_t layer)
 {
     return (uint32_t)((uint64_t)g->rows * g->n_micro / g->layers[layer].rows);
 }
+/* Returns the replica that computes micro-batch `micro` of a layer. */
 static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint32_t micro)
 {
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
-/* PLAN_NONE when there is none; the owner's W for a tied layer. `which` is the number of the micro-batch in the tensor's
- * own size, for a dW the replica, and PLAN_NONE for other tensors of a layer. */
+/* Returns the id of a tensor, or PLAN_NONE if the graph has no such tensor. For a tied layer, W is the
+ * owner's W. `which` is the replica of a dW, the micro-batch of a tensor that exists per micro-batch (in
+ * units of that tensor's own size), and PLAN_NONE for all other tensors. */
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
-/* Index of the task, or PLAN_NONE. A REC is looked up as FWD. `which`: the micro-batch, or for a RED the replica. */
+
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if the graph has no such task. REC finds its FWD.
+ * `which` is the micro-batch of a FWD or BWD, the replica of a RED, and PLAN_NONE for other tasks. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
 
 #endif

@@ -1,7 +1,8 @@
-/* The plan as data: names of its enums, counting of its bytes, equality, and its end.
+/* Implements plan.h: the names of a plan's enums, comparing two plans, and counting bytes moved and bytes
+ * alive.
  *
- * The short names of tensor kinds serve everywhere a person or a file names a tensor (dump, trace, JSON, the
- * verifier's messages), so that there is one word for each.
+ * The short names of tensor kinds below are used wherever a person or a file names a tensor: dumps, traces,
+ * JSON and the verifier's messages.
  */
 #include "scheduler/plan.h"
 
@@ -49,7 +50,7 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_DECISION:
     case TENSOR_GROUP:
         return BYTES_DATA;
-    case TENSOR_X: /* the first layer's input comes from the loader */
+    case TENSOR_X: /* the loader fills the input of the first layer */
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_DX:
     case TENSOR_S:
@@ -87,7 +88,7 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)
         count_out(ret, c, operand_bytes(o));
-    else if (in->kind == INSTR_SEND) /* and not COPY: no link carries it */
+    else if (in->kind == INSTR_SEND) /* not COPY: it stays within a device and uses no link */
         ret->peer += operand_bytes(o);
 }
 
@@ -100,7 +101,7 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
         count_instr(p, prog, &prog->instrs[i], ret);
 }
 
-/* A device's counters count the copies on its own streams, and a peer copy runs on the sender's. */
+/* The stream decides which device a move counts for. A SEND runs on a stream of the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
 {
@@ -130,7 +131,7 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access;
 }
 
-/* Operands and waits are compared by instruction: where they lie in their arrays means nothing. */
+/* Compares the operands and waits of two instructions by content, wherever they lie in their arrays. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -189,13 +190,14 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy on a device: of a tensor, or of part of it. A device may have more than one of a tensor, at different places. */
+/* A copy of a tensor, or of part of it, while plan_live_peak replays a program. Device, tensor and base
+ * identify it, since a device may have several copies of one tensor at different addresses. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    uint64_t base; /* where byte 0 of the tensor is, or would be, modulo 2^64 */
-    uint64_t bytes;
-    bool alive;
+    uint64_t base;  /* address that byte 0 of the tensor has, or would have, modulo 2^64 */
+    uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
+    bool alive;     /* whether the copy is on the device at the current instruction */
 };
 
 typedef VEC(struct live_copy) live_list;
@@ -210,8 +212,9 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* The copies of a program, each once: as large as the largest operand says; where one follows another at the same place,
- * live_bytes tells them apart. */
+/* Lists the copies of a program, sorted, each of them once. A copy is as large as its largest
+ * operand. Two copies of a tensor that follow each other at the same address share one entry here;
+ * live_bytes then tells them apart. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -249,7 +252,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Per operand: bytes of the copy that it is of, which are those of the drop that ends it. */
+/* Returns, for each operand, the bytes of the copy that it belongs to. The drop that ends a copy gives
+ * its size, so the operands are visited from the last to the first. Afterwards each entry of `copies` has
+ * the size of its first life. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);
@@ -268,11 +273,11 @@ static void live_peak_of(const struct plan *p, enum program_kind k, uint64_t ret
     uint64_t live[DEVICE_MAX] = {0};
     live_list copies = {0};
     list_live(p, k, &copies);
-    uint64_t *bytes = live_bytes(prog, &copies); /* and of each copy those of its first life */
+    uint64_t *bytes = live_bytes(prog, &copies);
     for (size_t i = 0; i < copies.n; i++)
         live[copies.at[i].device] += copies.at[i].alive ? copies.at[i].bytes : 0;
     for (uint32_t i = 0; i < prog->n_operands; i++) {
-        const struct plan_operand *o = &prog->operands[i]; /* they stand in issue order */
+        const struct plan_operand *o = &prog->operands[i]; /* operands are stored in issue order */
         struct live_copy *c = find_live(&copies, o);
         if (c == NULL)
             continue;

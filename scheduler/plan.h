@@ -1,18 +1,27 @@
-/* The plan: a program per device stream, compiled before training starts, verified, then only interpreted.
+/* The plan: everything that training a job does on one machine, decided before the first step.
  *
- * This is the one header of scheduler/ that swap/ may include, so everything here is plain data with no
- * pointers into the planner. Ids, not pointers, inside: a plan can be dumped, diffed, stored, loaded and
- * replayed. docs/plan.md explains the format and the ten invariants with a worked example.
+ * A plan is a set of programs. A program lists instructions: compute tasks, moves of tensors between
+ * memories, and drops of copies that are no longer needed. The planner (scheduler/) builds a plan,
+ * plan_verify checks it, and the executor (swap/) only interprets it: every address and every order of
+ * execution is already in the plan.
  *
- * A plan has five programs. A program is one list of instructions in ISSUE ORDER; the stream of each
- * instruction is a field of it, and a stream is the subsequence of its instructions. An instruction starts
- * when the one before it in its stream is done and all its waits are done. A wait names an instruction of the
- * same program and a distance: 0 is this run of the program, d >= 1 the d-th run before (cycle only; runs
- * before the first count as done). Waits of distance 0 point backwards in issue order, which is what makes a
- * deadlock impossible (invariant 8) and lets one thread enqueue a whole program without ever looking ahead.
+ * Issue order and streams. The instructions of a program stand in one array, in the order in which the
+ * executor issues them. Each instruction names its stream. A stream runs its own instructions one after
+ * another, and different streams run concurrently. An instruction starts when its predecessor in its stream
+ * and all its waits are done.
  *
- * Runs of the cycle follow each other without draining. Entry, flush, exit and eval drain all streams before
- * and after. The order of programs is: entry (cycle | flush)* exit eval*, then entry again.
+ * Waits. A wait names an instruction of the same program and a distance. Distance 0 means the current run of
+ * the program. Distance d >= 1 means d runs earlier, which only the cycle may use; runs before the first
+ * count as done. Waits of distance 0 always point backwards in issue order. Therefore a deadlock is
+ * impossible, and one thread can enqueue a whole program without looking ahead.
+ *
+ * Programs. A job runs: entry (cycle | flush)* exit eval*, and may then start again with entry. Runs of the
+ * cycle overlap: the next run starts before the streams are empty. Entry, flush, exit and eval wait until all
+ * streams are empty, before and after.
+ *
+ * A plan is plain data. It refers to tensors, layers and instructions by number, never by pointer, so that it
+ * can be printed, compared, stored and loaded. This is the only header of scheduler/ that swap/ includes.
+ * docs/plan.md explains the format and the ten invariants, with a worked example.
  */
 #ifndef SCHEDULER_PLAN_H
 #define SCHEDULER_PLAN_H
@@ -22,93 +31,118 @@
 
 #include "kernels/device.h"
 
-typedef uint32_t tensor_id;
+typedef uint32_t tensor_id; /* index in plan.tensors, and in graph.tensors of the same model */
 
-#define PLAN_NONE         UINT32_MAX   /* no layer, no micro-batch, no tensor */
-#define PLAN_HOST         UINT32_MAX   /* as a location: host memory */
-#define PLAN_NO_HOST      UINT64_MAX   /* host_offset of a tensor that never has a host copy */
-#define PLAN_RING         2            /* slots of tensors that loader or trainer share with the executor */
-#define PLAN_ALIGN        DEVICE_ALIGN /* of every address, on devices and in host memory */
-#define PLAN_MAX_DISTANCE 16           /* of a wait: more than an executor ever has in flight */
+#define PLAN_NONE         UINT32_MAX   /* no layer, no micro-batch, no replica, no tensor */
+#define PLAN_HOST         UINT32_MAX   /* the location of host memory, in place of a device number */
+#define PLAN_NO_HOST      UINT64_MAX   /* host_offset of a tensor that is never in host memory */
+#define PLAN_RING         2            /* host slots of a tensor that the loader fills or the trainer reads */
+#define PLAN_ALIGN        DEVICE_ALIGN /* alignment of copies, on devices and in host memory */
+#define PLAN_MAX_DISTANCE 16           /* largest distance of a wait; the executor has fewer runs in flight */
 
+/* What a tensor is for. The letters in parentheses are its name in reports, for example "dW3" for layer 3. */
 enum tensor_kind {
-    TENSOR_W,        /* per layer: weights */
-    TENSOR_DW,       /* per layer (and replica): gradient sum */
-    TENSOR_K,        /* per layer: optimizer state */
-    TENSOR_B,        /* per layer: buffers, which no task of backpropagation writes */
-    TENSOR_X,        /* per layer and micro-batch: input; of layer 0: filled by the loader */
-    TENSOR_DX,       /* per layer and micro-batch: gradient of X */
-    TENSOR_S,        /* per layer and micro-batch: what the forward saves for the backward */
-    TENSOR_WORK,     /* per layer and micro-batch: workspace of a forward that saves no S */
-    TENSOR_ROOM,     /* per layer and micro-batch: workspace of a forward that saves S */
-    TENSOR_SCRATCH,  /* per layer and micro-batch: workspace of the backward */
-    TENSOR_TARGET,   /* per micro-batch: filled by the loader */
-    TENSOR_RESULT,   /* per micro-batch: struct step_result, read by the trainer */
-    TENSOR_SUMSQ,    /* per layer: squared norm of dW, one double */
-    TENSOR_DECISION, /* one: struct step_decision, read by the trainer */
-    TENSOR_GROUP,    /* one for each decision group: struct group_state, made by DECIDE and read by UPD */
+    TENSOR_W,        /* (W) weights: one per layer */
+    TENSOR_DW,       /* (dW) sum of weight gradients: one per layer and replica */
+    TENSOR_K,        /* (K) optimizer state: one per layer */
+    TENSOR_B,        /* (B) buffers: one per layer; no task of a step writes them */
+    TENSOR_X,        /* (X) layer input: one per layer and micro-batch; the loader fills those of layer 0 */
+    TENSOR_DX,       /* (dX) gradient of X: one per layer and micro-batch */
+    TENSOR_S,        /* (S) values that FWD saves for BWD: one per layer and micro-batch */
+    TENSOR_WORK,     /* (work) workspace of a FWD that does not save S: one per layer and micro-batch */
+    TENSOR_ROOM,     /* (room) workspace of a FWD that saves S: one per layer and micro-batch */
+    TENSOR_SCRATCH,  /* (scratch) workspace of a BWD: one per layer and micro-batch */
+    TENSOR_TARGET,   /* (T) targets of the loss: one per micro-batch, filled by the loader */
+    TENSOR_RESULT,   /* (R) struct step_result: one per micro-batch, read by the trainer */
+    TENSOR_SUMSQ,    /* (N) squared norm of dW, a double: one per layer */
+    TENSOR_DECISION, /* (decision) struct step_decision: one per step, read by the trainer */
+    TENSOR_GROUP,    /* (group) struct group_state: one per decision group, written by DECIDE, read by UPD */
     TENSOR_KIND_COUNT
 };
 
+/* One tensor of the model's step, and its home in host memory. The graph defines the tensors; the planner
+ * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill the next step's
+ * slot while the current step reads its own. */
 struct plan_tensor {
     enum tensor_kind kind;
-    uint32_t layer, micro, replica; /* PLAN_NONE where it does not apply */
+    uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    uint64_t host_offset; /* in the host pool, or PLAN_NO_HOST */
-    uint32_t host_slots;  /* slot of step s: s % host_slots, each round_up(bytes, PLAN_ALIGN) long; 0: none */
+    uint64_t host_offset; /* offset of slot 0 in the host pool, or PLAN_NO_HOST */
+    uint32_t host_slots;  /* step s uses slot s % host_slots, of round_up(bytes, PLAN_ALIGN) bytes */
 };
 
+/* What an instruction does. The kinds up to UPD are tasks, which compute. The others move or end copies. */
 enum instr_kind {
-    INSTR_FWD,  /* layer forward of one micro-batch */
-    INSTR_BWD,  /* layer backward of one micro-batch; adds to dW */
-    INSTR_REC,  /* a forward again, for its S or its output */
-    INSTR_RED,  /* dW of replica 0 += dW of another replica */
-    INSTR_NORM, /* SUMSQ of a layer from its finished dW */
-    INSTR_DECIDE, /* host: GROUP of this step from the last step's and, where gradients decide, DECISION from all SUMSQ */
-    INSTR_UPD,   /* W, K from dW; as GROUP says where there is one */
-    INSTR_FETCH, /* host to device */
-    INSTR_SPILL, /* device to host */
-    INSTR_SEND,  /* device to device */
-    INSTR_COPY,  /* within a device, from one copy of a tensor to another */
-    INSTR_DROP,  /* end of a device copy; moves nothing */
+    INSTR_FWD,    /* forward pass of one micro-batch through one layer */
+    INSTR_BWD,    /* backward pass of one micro-batch through one layer; adds to dW */
+    INSTR_REC,    /* recomputation: repeats a FWD to get its S or its output again */
+    INSTR_RED,    /* adds the dW of another replica to the dW of replica 0 */
+    INSTR_NORM,   /* computes SUMSQ of a layer from its complete dW */
+    INSTR_DECIDE, /* on the host: computes this step's GROUP, and its DECISION if there is one */
+    INSTR_UPD,    /* updates W and K from dW, with the scale and bias corrections in GROUP if there is one */
+    INSTR_FETCH,  /* copies from host to device */
+    INSTR_SPILL,  /* copies from device to host */
+    INSTR_SEND,   /* copies from one device to another */
+    INSTR_COPY,   /* copies within a device, from one copy of a tensor to another */
+    INSTR_DROP,   /* ends a copy on a device, so that its addresses can be reused; moves no bytes */
     INSTR_KIND_COUNT
 };
 
 enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 };
 
-/* One tensor, or a byte range of it, at one place. */
+/* One use of a tensor by an instruction: which bytes, in which memory, at which address, read or written. For
+ * example, a FWD of layer 3 has an operand {W3, device 0, bytes 0..4096, address 8192, READ}. */
 struct plan_operand {
     tensor_id tensor;
-    uint32_t loc;        /* device, or PLAN_HOST */
-    uint64_t begin, end; /* byte range of the tensor; 0..bytes for the whole */
-    uint64_t addr; /* where byte `begin` is: offset in the device's arena; on the host: host_offset + begin
-                    * (of slot 0; the interpreter adds the step's slot) */
+    uint32_t loc;        /* device number, or PLAN_HOST */
+    uint64_t begin, end; /* byte range of the tensor; 0..bytes for the whole tensor */
+    /* Address of byte `begin`. On a device: the offset in the device's arena. On the host: host_offset +
+     * begin, which is in slot 0; the executor adds the offset of the step's slot. */
+    uint64_t addr;
     enum access access;
 };
 
+/* A condition for starting an instruction: another instruction, of this run or an earlier one, is done. */
 struct plan_wait {
     uint32_t instr;    /* index in the same program */
-    uint32_t distance; /* runs of the program back */
+    uint32_t distance; /* how many runs earlier; 0: the same run */
 };
 
-/* Operands of tasks stand in the order of the graph's task (scheduler/graph.h). Moves:
- * FETCH {host READ, device WRITE}; SPILL {device READ, host WRITE}; SEND {source READ, destination WRITE};
- * COPY the same, on the peer lane of the one device, and no link carries it; DROP {device DROP}.
+/* One instruction of a program: a task, a move or a drop.
  *
- * RED and UPD work element by element, so a plan may do one of them in shares: several instructions of the same task,
- * each with the same byte range [b, e) of its W and dW operands, that together cover them once. Of K, which is one or
- * more parts as long as W one behind another, a share has one operand for each part: [p*W + b, p*W + e). */
+ * A task has the operands of its graph task (scheduler/graph.h), in the same order. The other kinds have:
+ *
+ *     FETCH  host READ, device WRITE                  on the in lane of the device
+ *     SPILL  device READ, host WRITE                  on the out lane of the device
+ *     SEND   device READ, other device WRITE          on the peer lane of the sending device
+ *     COPY   device READ, WRITE on the same device    on the peer lane of the device; uses no link
+ *     DROP   device DROP                              on any lane of the device
+ *
+ * Shares. RED and UPD work element by element, so a plan may split one of these tasks into several
+ * instructions, for example one per device. Each such share covers one byte range [b, e) of W and dW, and
+ * together the shares cover every byte exactly once. K consists of parts that are as long as W and lie one
+ * behind the other (AdamW has two), so a share has one K operand for each part p: the bytes from p*W + b to
+ * p*W + e, where W is the size of the weights. */
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */
-    uint32_t layer, micro, replica; /* of tasks; PLAN_NONE where it does not apply, and for moves */
-    uint32_t step;                  /* within the cycle, 0 .. steps-1 */
-    uint32_t operand, n_operands;   /* range in program->operands */
-    uint32_t wait, n_waits;         /* range in program->waits */
+    uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none; moves and drops have none */
+    uint32_t step;                  /* step within the cycle: 0 .. plan.steps - 1 */
+    uint32_t operand, n_operands;   /* first operand and count, in plan_program.operands */
+    uint32_t wait, n_waits;         /* first wait and count, in plan_program.waits */
 };
 
+/* The five programs of a plan.
+ *
+ *     entry  fetches the boundary copies from the host
+ *     cycle  trains plan.steps steps; starts and ends with the boundary copies on the devices
+ *     flush  spills every dirty copy and drops nothing, for a checkpoint
+ *     exit   spills every dirty copy and drops all copies
+ *     eval   runs the forward pass, from empty devices to empty devices */
 enum program_kind { PROGRAM_ENTRY, PROGRAM_CYCLE, PROGRAM_FLUSH, PROGRAM_EXIT, PROGRAM_EVAL, PROGRAM_COUNT };
 
+/* One program: its instructions in issue order, with the operands and waits of all of them. Every instruction
+ * has its own range in `operands` and in `waits`. */
 struct plan_program {
     struct plan_instr *instrs;
     struct plan_operand *operands;
@@ -116,38 +150,43 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* When one instruction of one run of a program began (its waits were done) and ended, on any one clock:
- * predicted by the simulator or measured by the executor. Those of several runs stand in one array, run after
- * run, in issue order. */
+/* The time in which one instruction ran. It starts when the instruction's waits are done. The simulator
+ * predicts spans, and the executor measures them; either may choose its own zero. An array of spans holds run
+ * after run of a program, each in issue order: instruction i of run r is at r * n_instrs + i. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A device copy that lives across the boundary between two cycles; its version there is the newest. */
+/* A boundary copy: bytes that stay on a device between two runs of the cycle. At that point they are the
+ * newest value of their tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
-    uint64_t begin, end, addr;
+    uint64_t begin, end; /* byte range of the tensor */
+    uint64_t addr;       /* address of byte `begin` in the device's arena */
 };
 
+/* The memory that a plan uses on one device. */
 struct plan_device {
-    uint64_t lease_bytes; /* what the job may use */
-    uint64_t peak_bytes;  /* highest address + 1 that any program uses */
+    uint64_t lease_bytes; /* bytes that the job may use */
+    uint64_t peak_bytes;  /* end of the highest address range that any program uses */
 };
 
+/* A complete plan for one job on one machine. The planner builds it, or plan_from_json reads it. It is
+ * constant from then on, and plan_destroy frees it with everything that it points to. */
 struct plan {
-    char policy[32];
+    char policy[32]; /* name of the policy that made the plan, such as "harmony-pp" */
     uint32_t n_devices, n_layers;
-    uint32_t
-        n_micro; /* micro-batches of a step, of all replicas; replica r has the r-th n_micro / n_replicas */
-    uint32_t n_replicas;
-    uint32_t rows;                         /* of a micro-batch */
-    uint32_t steps;                        /* training steps per cycle */
-    uint64_t host_lease_bytes, host_bytes; /* allowed, used by the host pool */
+    uint32_t n_micro;          /* micro-batches of a step, over all replicas */
+    uint32_t n_replicas;       /* replica r has the r-th n_micro / n_replicas of the micro-batches */
+    uint32_t rows;             /* rows of a micro-batch */
+    uint32_t steps;            /* training steps per run of the cycle: 1 .. PLAN_RING */
+    uint64_t host_lease_bytes; /* bytes of host memory that the job may use */
+    uint64_t host_bytes;       /* size of the host pool */
     struct plan_device devices[DEVICE_MAX];
     struct plan_tensor *tensors;
     uint32_t n_tensors;
-    struct plan_copy *boundary; /* sorted by (device, addr) */
+    struct plan_copy *boundary; /* copies that stay on devices between cycles, sorted by (device, addr) */
     uint32_t n_boundary;
     struct plan_program programs[PROGRAM_COUNT];
     struct arena *arena; /* owns all arrays, and this struct */
@@ -157,12 +196,16 @@ extern const char *const tensor_kind_names[TENSOR_KIND_COUNT]; /* "W", "dW", "K"
 extern const char *const instr_kind_names[INSTR_KIND_COUNT];   /* "FWD", "BWD", ... */
 extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycle", ... */
 
-void plan_destroy(struct plan *p); /* takes NULL */
+/* Frees a plan and everything in it. Does nothing when `p` is NULL. */
+void plan_destroy(struct plan *p);
 
+/* Returns the number of a device's stream: device 0 has the streams 0 to 3,
+ * device 1 has 4 to 7, and so on. */
 static inline uint32_t plan_stream(uint32_t device, enum lane lane)
 {
     return device * LANE_COUNT + lane;
 }
+/* Returns the number of the host's only stream, which follows the streams of all devices. */
 static inline uint32_t plan_host_stream(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT;
@@ -171,6 +214,7 @@ static inline uint32_t plan_n_streams(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT + 1;
 }
+/* Returns whether instructions of kind `k` move bytes. Tasks and drops do not. */
 static inline bool instr_is_move(enum instr_kind k)
 {
     return k == INSTR_FETCH || k == INSTR_SPILL || k == INSTR_SEND || k == INSTR_COPY;
@@ -180,33 +224,42 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Whether two plans are equal, field by field. */
+/* Returns whether two plans are equal in all fields. The layout of the operand and
+ * wait arrays does not matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of bytes that reports on traffic tell apart. Each class is reduced by different means. */
+/* The three classes of bytes that traffic reports distinguish. Each class is reduced by different means. */
 enum byte_class {
-    BYTES_STATE, /* weights, gradients and optimizer state: pin them on a device */
-    BYTES_STASH, /* activations and their gradients between layers: recompute them */
-    BYTES_DATA,  /* inputs, targets, results: every step moves them anew */
+    BYTES_STATE, /* weights, gradients, optimizer state, buffers: fewer bytes when layers are pinned */
+    BYTES_STASH, /* activations and their gradients between layers: fewer bytes when S is recomputed */
+    BYTES_DATA,  /* inputs, targets, results, group state: every step moves them anew */
     BYTES_CLASS_COUNT
 };
+
+/* Returns the class of a tensor's bytes. X of layer 0 is data, because the loader fills it. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
-/* Bytes that one run of a program moves over links: exactly what the devices' counters will show. */
+/* The bytes that one run of a program moves over links, as the counters of the devices will show them. `in`
+ * is the sum of state_in, stash_in and data_in, and `out` likewise. */
 struct plan_bytes {
-    uint64_t in, out, peer;       /* totals */
-    uint64_t state_in, state_out; /* of in and out: W, dW, K, B, SUMSQ */
-    uint64_t stash_in, stash_out; /* X, dX, S of layers after the first */
-    uint64_t data_in, data_out;   /* inputs, targets, results, group state: what every step moves anew */
-    uint64_t group_in;            /* of data_in: the group state, once for each device that updates */
+    uint64_t in, out, peer;       /* totals: host to device, device to host, device to device */
+    uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
+    uint64_t stash_in, stash_out; /* X, dX and S of layers after the first */
+    uint64_t data_in, data_out;   /* inputs, targets, results, decision, group state */
+    uint64_t group_in; /* the part of data_in that is group state, fetched once per updating device */
 };
+
+/* Counts the bytes that one run of program `k` moves on all devices. */
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
-/* The same for one device (the sender's, for peer copies). */
+
+/* Counts the bytes that one run of program `k` moves on the streams of one device. A transfer between two
+ * devices counts for the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Most bytes alive at once on each device, in issue order, over cycle and eval, each copy rounded up to PLAN_ALIGN: what
- * the device's peak_bytes would be without gaps between addresses. */
+/* Computes, for each device, the most bytes that are alive at once during the cycle or eval, in issue
+ * order. Each copy counts with its size rounded up to PLAN_ALIGN. The result is what peak_bytes would be
+ * without gaps between copies. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif
