@@ -1,9 +1,10 @@
-/* Machines in round figures: the embedded default, cpu devices, which are a slice of the host itself; and a GPU behind a
- * PCIe link, for what was neither measured nor read from a file (topology.h).
+/* Default rates for two kinds of machine: virtual cpu devices, and GPUs behind a PCIe link. They apply where
+ * no rate was measured or read from a file (topology.h).
  *
- * The rates are round figures, the same on every computer, and deliberately not measured: a plan then depends
- * on the job and the budgets alone, so that it can be compared, stored and made again elsewhere. They are in
- * about the right proportion to each other, which is what decides between keeping, moving and recomputing.
+ * The rates are round figures and deliberately not measured. A plan then depends only on the job
+ * and the memory that it may use, so that another computer makes the same plan. The figures have
+ * about the right proportion to each other, and this proportion decides whether the planner pins,
+ * moves or recomputes a tensor.
  */
 #include "scheduler/machine.h"
 

@@ -1,10 +1,12 @@
-/* Profiles. The analytic one is a roofline: a task takes as long as the slower of its arithmetic and its memory
- * traffic, plus the cost of a launch. Integer arithmetic, rounded up, so that the same graph and machine give
- * the same nanoseconds on every computer.
+/* Makes profiles from formulas and from tables.
  *
- * Updates and norms do next to no arithmetic per byte, so their memory traffic is their time: an update reads
- * dW and reads and writes W and K, a norm reads dW, a reduction two of them and writes one. They have a time on the device and one on the host, since
- * a plan may put them on either. A layer without weights has neither task, and zeros here.
+ * The formulas are a roofline model: a task takes as long as the slower of its arithmetic and its memory
+ * traffic, plus the cost of a launch. All arithmetic is in integers and rounds up, so that the same graph and
+ * machine give the same nanoseconds on every computer.
+ *
+ * UPD, NORM and RED do little arithmetic per byte, so memory traffic determines their time. An UPD reads dW
+ * and reads and writes W and K. A NORM reads dW. A RED reads two dW and writes one. Each has a time for the
+ * device and one for the host, because a plan may put it on either.
  */
 #include "scheduler/profile.h"
 
@@ -22,7 +24,7 @@ static void profile_state(const struct graph_layer *l, const struct machine *m, 
     if (l->size.w == 0)
         return;
     uint64_t dw = l->size.w;
-    uint64_t upd = 2 * l->size.w + dw + 2 * l->k_bytes; /* the graph keeps sizes below 2^53: no overflow */
+    uint64_t upd = 2 * l->size.w + dw + 2 * l->k_bytes; /* cannot overflow: sizes are below 2^53 */
     ret->red_device_ns = ns_add(rate_ns(3 * dw, m->device_bytes_per_s), m->launch_ns);
     ret->red_host_ns = ns_add(rate_ns(3 * dw, m->host_bytes_per_s), m->launch_ns);
     ret->norm_device_ns = ns_add(rate_ns(dw, m->device_bytes_per_s), m->launch_ns);
@@ -41,7 +43,7 @@ static struct profile *new_profile(const struct graph *g, const struct machine *
     p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
     for (uint32_t l = 0; l < g->n_layers; l++)
         profile_state(&g->layers[l], m, &p->layers[l]);
-    /* One double per layer in, one decision out: too small for anything but the launch to matter. */
+    /* DECIDE reads one double per layer and writes one decision, so its time is nearly the launch alone. */
     p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
     return p;
 }
@@ -83,7 +85,7 @@ uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t
 {
     if (kind == INSTR_DECIDE)
         return p->decide_ns;
-    if (layer >= p->n_layers) /* a plan that nobody verified: no time rather than a crash */
+    if (layer >= p->n_layers) /* the plan may be unverified, so do not rely on its layer numbers */
         return 0;
 
     const struct profile_layer *l = &p->layers[layer];

@@ -1,6 +1,9 @@
-/* The profile: how long each task of one graph takes on one machine. From a table of measurements (table.h), or, where
- * there is none, analytic: the larger of FLOPs over the device's rate and bytes over its memory bandwidth, plus the
- * launch cost. */
+/* The profile: how long each task of one graph takes on one machine.
+ *
+ * A profile is made for one graph, either from a table of measurements (table.h) or, without measurements,
+ * from formulas. The planner and the simulator read it. It covers tasks only: the simulator computes the time
+ * of moves from the machine's bandwidths.
+ */
 #ifndef SCHEDULER_PROFILE_H
 #define SCHEDULER_PROFILE_H
 
@@ -8,28 +11,36 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
+/* The durations of one layer's tasks. A layer without weights has no RED, NORM
+ * and UPD, and zeros for them. */
 struct profile_layer {
-    uint64_t fwd_ns, bwd_ns;             /* one micro-batch */
-    uint64_t red_device_ns, red_host_ns; /* of one replica */
-    uint64_t norm_device_ns, norm_host_ns;
-    uint64_t upd_device_ns, upd_host_ns;
+    uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
+    uint64_t red_device_ns, red_host_ns;   /* RED of one replica, on a device or on the host */
+    uint64_t norm_device_ns, norm_host_ns; /* NORM, on a device or on the host */
+    uint64_t upd_device_ns, upd_host_ns;   /* UPD, on a device or on the host */
 };
 
 struct profile {
     uint32_t n_layers;
     struct profile_layer *layers;
-    uint64_t decide_ns;
-    struct arena *arena;
+    uint64_t decide_ns;  /* DECIDE, which runs on the host */
+    struct arena *arena; /* owns the array, and this struct */
 };
 
+/* Makes a profile from formulas. A task takes its FLOPs divided by the device's FLOP rate, or its bytes
+ * divided by the memory bandwidth, whichever is longer, plus the cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
-/* What the table says at the graph's micro-batch size. Updates on the device and norms that nobody measured (0) take
- * their memory traffic's time. The table has as many layers as the graph. */
+
+/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must
+ * have as many layers as the graph. RED, NORM and updates that the table does not have (0) get
+ * the time of their memory traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
+
+/* Frees a profile. Does nothing when `p` is NULL. */
 void profile_destroy(struct profile *p);
 
-/* Duration of a task instruction; on_host where it runs on the host's stream. Moves are the machine's
- * business. */
+/* Returns the duration of a task of kind `kind`; on_host tells whether it runs on the host's stream.
+ * Returns 0 for moves and drops. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 
 #endif

@@ -1,5 +1,8 @@
-/* profile/v1: a table as JSON, and its values between the measured sizes. Strict where a mistake would pass for a
- * measurement (types, lengths, order of sizes, negative numbers); keys that it does not know are refused. */
+/* Reads and writes profile tables as JSON (schema profile/v1), and interpolates their values.
+ *
+ * The reader is strict, because a mistake in a file would otherwise pass for a measurement: wrong types,
+ * wrong array lengths, sizes that do not ascend, negative numbers and unknown keys are errors.
+ */
 #include "scheduler/table.h"
 
 #include <errno.h>
@@ -20,7 +23,7 @@ static int read_numbers(struct arena *a, const struct json *node, const char *pa
     if (json_type(node) != JSON_ARRAY)
         return err_set_at(err, -EINVAL, path, "expected an array, found %s", json_type_name(json_type(node)));
     if (json_array_size(node) != n)
-        return err_set_at(err, -EINVAL, path, "has %zu numbers, but its axis has %u sizes",
+        return err_set_at(err, -EINVAL, path, "has %zu numbers, but its list of micro-batch sizes has %u",
                           json_array_size(node), n);
     *ret = arena_alloc_array(a, n, sizeof **ret);
     uint32_t i = 0;
@@ -31,7 +34,7 @@ static int read_numbers(struct arena *a, const struct json *node, const char *pa
         if (r < 0)
             return r;
         if (!((*ret)[i] >= 0 && (*ret)[i] <= MAX_NUMBER))
-            return err_set_at(err, -EINVAL, at, "must be between 0 and 2^53");
+            return err_set_at(err, -EINVAL, at, "is %g; it must be between 0 and 2^53", (*ret)[i]);
     }
     return 0;
 }
@@ -52,13 +55,16 @@ static int read_axis(struct arena *a, const struct json *node, const char *path,
         if (r < 0)
             return r;
         if (size == 0 || size > INT32_MAX || (ret->n > 0 && size <= ret->sizes[ret->n - 1]))
-            return err_set_at(err, -EINVAL, at, "micro-batch sizes are at least 1 and ascend");
+            return err_set_at(err, -EINVAL, at,
+                              "is %" PRIu64
+                              "; micro-batch sizes must be between 1 and %d, in ascending order",
+                              size, INT32_MAX);
         ret->sizes[ret->n++] = (uint32_t)size;
     }
     return 0;
 }
 
-/* A key whose value is an array as long as `axis`. */
+/* Reads the array under `key`, which must have one number for each size of `axis`. */
 static void take_numbers(struct json_obj *o, struct arena *a, const char *key, const struct table_axis *axis,
                          double **ret)
 {
@@ -85,7 +91,7 @@ static void take_axis(struct json_obj *o, struct arena *a, const char *key, stru
 static void take_seconds(struct json_obj *o, const char *key, double *ret)
 {
     if (json_take_double(o, key, JSON_OPTIONAL, ret) && !(*ret >= 0 && *ret <= MAX_NUMBER))
-        json_fail(o, key, -EINVAL, "must be between 0 and 2^53");
+        json_fail(o, key, -EINVAL, "is %g; it must be between 0 and 2^53", *ret);
 }
 
 static void take_owner(struct json_obj *o, struct table *t, uint32_t id)
@@ -96,10 +102,14 @@ static void take_owner(struct json_obj *o, struct table *t, uint32_t id)
         return;
     if (owner >= id || t->layers[owner].tied || t->layers[owner].w != l->w || l->w == 0)
         json_fail(o, "tied_to", -EINVAL,
-                  "must be an earlier layer with weights of its own, as many as this one's");
+                  "is %" PRIu64
+                  "; it must name an earlier layer that has weights of its own, of the same size",
+                  owner);
     else if (l->k > 0)
         json_fail(o, "optimizer_bytes", -EINVAL,
-                  "must be 0 in a layer that is tied to another: that one has it");
+                  "is %" PRIu64 "; it must be 0, because this layer is tied to layer %" PRIu64
+                  ", which has the optimizer state",
+                  l->k, owner);
     l->tied = true;
     l->owner = (uint32_t)owner;
 }
@@ -150,7 +160,8 @@ static void take_rate(struct json_obj *o, const char *key, uint64_t *ret)
     if (!json_take_double(o, key, JSON_OPTIONAL, &v))
         return;
     if (!(v >= 1 && v <= MAX_NUMBER))
-        json_fail(o, key, -EINVAL, "must be at least 1; leave it out where it is not known");
+        json_fail(o, key, -EINVAL,
+                  "is %g; it must be at least 1 and at most 2^53; omit the key if it is not known", v);
     else
         *ret = (uint64_t)v;
 }
@@ -165,13 +176,14 @@ static int read_link(struct table *t, const struct json *node, struct err *err)
     return json_obj_end(&o);
 }
 
-static void take_chars(struct json_obj *o, const char *key, char *ret, size_t size)
+static void take_label(struct json_obj *o, const char *key, char *ret, size_t size)
 {
     const char *text;
     if (!json_take_name(o, key, JSON_OPTIONAL, &text))
         return;
     if (strlen(text) >= size)
-        json_fail(o, key, -EINVAL, "is too long: at most %zu bytes", size - 1);
+        json_fail(o, key, -EINVAL, "is %zu bytes long; at most %zu bytes are allowed", strlen(text),
+                  size - 1);
     else
         strcpy(ret, text);
 }
@@ -183,10 +195,10 @@ static int read_table(struct table *t, const struct json *doc, struct err *err)
     const char *schema = "profile/v1", *source;
     json_obj_begin(&o, doc, "", err);
     if (json_take_string(&o, "schema", JSON_OPTIONAL, &schema) && strcmp(schema, "profile/v1") != 0)
-        json_fail(&o, "schema", -EINVAL, "is \"%s\"; this reads profile/v1", schema);
-    take_chars(&o, "model", t->model, sizeof t->model);
-    take_chars(&o, "device", t->device, sizeof t->device);
-    json_take_string(&o, "source", JSON_OPTIONAL, &source); /* where the numbers are from: for people */
+        json_fail(&o, "schema", -EINVAL, "is \"%s\"; this version reads profile/v1 only", schema);
+    take_label(&o, "model", t->model, sizeof t->model);
+    take_label(&o, "device", t->device, sizeof t->device);
+    json_take_string(&o, "source", JSON_OPTIONAL, &source); /* a note for people; not stored */
     take_axis(&o, t->arena, "micro_batch_fwd", &t->fwd);
     take_axis(&o, t->arena, "micro_batch_bwd", &t->bwd);
     take_axis(&o, t->arena, "micro_batch_fwd_bytes", &t->fwd_bytes);
@@ -292,7 +304,7 @@ void table_to_json(const struct table *t, struct strbuf *out)
 
 /* ---- values ---- */
 
-/* A line that goes on far beyond the last size may leave what integers hold. */
+/* Limits an extrapolated value to 0 .. 2^53, so that it fits into an integer. */
 static double within(double v)
 {
     return fmin(fmax(v, 0), MAX_NUMBER);
@@ -300,7 +312,7 @@ static double within(double v)
 
 static double value_at(const struct table_axis *axis, const double *v, double size)
 {
-    if (axis->n == 1) /* through the origin: what one size says of another */
+    if (axis->n == 1) /* with one size only, assume values proportional to the size */
         return within(v[0] * size / axis->sizes[0]);
     uint32_t i = 1;
     while (i < axis->n - 1 && axis->sizes[i] < size)
@@ -314,7 +326,7 @@ static uint64_t ns(double seconds)
     return (uint64_t)llround(within(seconds * 1e9));
 }
 
-/* What is left of `whole` bytes; 0 when the parts exceed it. */
+/* Returns whole - parts, or 0 if the parts are larger. */
 static uint64_t rest(double whole, double parts)
 {
     return whole > parts ? (uint64_t)(whole - parts) : 0;

@@ -1,9 +1,11 @@
-/* The profile table: what was measured of each layer of a model at several micro-batch sizes. It is the form in
- * which profiles are kept in files and exchanged (schema profile/v1, docs/profile.md; the published profiles of Harmony
- * have the same fields). `struct profile` (profile.h) is what a table says for one graph.
+/* The profile table: measured times and sizes of each layer of a model, at several micro-batch sizes.
  *
- * Plain data, and pure: text in, struct out, and back. Between two measured sizes values are interpolated linearly;
- * below the first and above the last they go on along the nearest line, never below 0.
+ * `tutti profile` makes a table, and files of schema profile/v1 hold it (docs/profile.md). The published
+ * profiles of Harmony have the same fields. A profile (profile.h) is derived from a table for one graph.
+ *
+ * The functions convert text to a struct and back, and have no other effects. Between two measured sizes the
+ * values are interpolated linearly. Below the first and above the last size they are extrapolated along the
+ * nearest line, but never below 0.
  */
 #ifndef SCHEDULER_TABLE_H
 #define SCHEDULER_TABLE_H
@@ -15,52 +17,67 @@
 #include "base/strbuf.h"
 
 #define TABLE_MAX_LAYERS  100000
-#define TABLE_MAX_SAMPLES 4096
+#define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
 
-/* Micro-batch sizes, ascending. */
+/* The micro-batch sizes at which a quantity was measured, ascending. An array of measurements has one element
+ * for each size of its axis. */
 struct table_axis {
     uint32_t n;
     uint32_t *sizes;
 };
 
+/* The measurements of one layer. Each array has as many elements as its axis in struct table. */
 struct table_layer {
-    bool tied; /* its weights are those of an earlier layer, `owner`; it has no optimizer state */
-    uint32_t owner;
-    uint64_t w, b, k;      /* bytes of weights (gradients likewise), buffers, optimizer state */
-    double *input_bytes;   /* of each array as many as its axis has sizes */
-    double *fwd_s, *bwd_s; /* bwd_s: with the forward that it needs again */
-    double *fwd_bytes,
-        *bwd_bytes; /* most that is on the device while the layer runs alone, W and X included */
-    double update_cpu_s, update_gpu_s;
+    bool tied;           /* uses the weights of an earlier layer, `owner`; has no optimizer state */
+    uint32_t owner;      /* index of the layer that has the weights; for tied layers only */
+    uint64_t w, b, k;    /* bytes of weights (gradients have as many), buffers, optimizer state */
+    double *input_bytes; /* axis: input */
+    double *fwd_s;       /* seconds of the forward pass; axis: fwd */
+    double *bwd_s;       /* seconds of the backward pass, including a repeated forward pass; axis: bwd */
+    double *fwd_bytes;   /* peak device memory of the forward pass, with W and X; axis: fwd_bytes */
+    double *bwd_bytes;   /* peak device memory of the backward pass, with W, dW, X, dX; axis: bwd_bytes */
+    double update_cpu_s; /* seconds of an update on the host; 0: not measured */
+    double update_gpu_s; /* seconds of an update on the device; 0: not measured */
 };
 
 struct table {
-    char model[64], device[80];
+    char model[64], device[80]; /* names for people; "": not known */
     struct table_axis fwd, bwd, fwd_bytes, bwd_bytes, input;
-    uint64_t link_bytes_per_s; /* to the host, each direction, shared by all devices; 0: not known */
-    uint64_t peer_bytes_per_s; /* between two devices */
-    uint64_t host_copy_bytes_per_s;
+    uint64_t link_bytes_per_s;      /* in each direction between host and all devices; 0: not known */
+    uint64_t peer_bytes_per_s;      /* between two devices; 0: not known */
+    uint64_t host_copy_bytes_per_s; /* within host memory; 0: not known */
     uint32_t n_layers;
-    struct table_layer *layers; /* the last is the loss */
-    struct arena *arena;
+    struct table_layer *layers; /* in the order of the chain; the last layer is the loss */
+    struct arena *arena;        /* owns all arrays, and this struct */
 };
 
-/* `name` stands for the text in messages; // comments are accepted. */
+/* Reads a table from JSON of schema profile/v1. Accepts // comments. `name` stands for the text in
+ * messages, for example a file name. Returns -EINVAL for text that is not a valid table. The caller
+ * frees *ret with table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
-void table_to_json(const struct table *t, struct strbuf *out); /* one line, without a newline */
-void table_destroy(struct table *t);                           /* takes NULL */
 
-/* One layer at one micro-batch size. */
+/* Appends a table to `out` as one line of JSON, without a newline. */
+void table_to_json(const struct table *t, struct strbuf *out);
+
+/* Frees a table. Does nothing when `t` is NULL. */
+void table_destroy(struct table *t);
+
+/* The times and sizes of one layer at one micro-batch size, with the totals of the table
+ * split into single tensors. */
 struct table_point {
-    uint64_t fwd_ns, bwd_ns; /* bwd: alone, without the forward that is done again */
-    uint64_t x;              /* bytes of the input */
-    uint64_t fwd_work;       /* what a forward needs beside W, B, input and output */
-    uint64_t s;              /* what the backward needs beside W, dW, B, X and dX: saved by the forward */
-    uint64_t upd_host_ns, upd_device_ns;
+    uint64_t fwd_ns;        /* forward pass */
+    uint64_t bwd_ns;        /* backward pass alone, without the repeated forward pass */
+    uint64_t x;             /* bytes of the input */
+    uint64_t fwd_work;      /* forward workspace: peak bytes less W, B, input and output */
+    uint64_t s;             /* bytes that the forward pass saves: backward peak less W, dW, B, X and dX */
+    uint64_t upd_host_ns;   /* update on the host; 0: not measured */
+    uint64_t upd_device_ns; /* update on the device; 0: not measured */
 };
+
+/* Computes the values of a layer at a micro-batch size, by interpolation between the measured sizes. */
 void table_at(const struct table *t, uint32_t layer, uint32_t micro_batch, struct table_point *ret);
 
-/* The largest micro-batch size at which both directions were measured. */
+/* Returns the largest micro-batch size at which both the forward and the backward pass were measured. */
 uint32_t table_largest(const struct table *t);
 
 #endif

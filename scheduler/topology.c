@@ -1,8 +1,8 @@
-/* What a machine has, as data: the hash that names it, what is left of a device, and the rates for a plan. The JSON is
- * in topology_json.c. See topology.h.
+/* Implements topology.h, except for the JSON, which is in topology_json.c.
  *
- * Rates come from the best that is known: measured; else, for the link, from its PCIe generation and width at four
- * fifths of what the wires carry, which is what large copies reach; else the backend's round figures (machine.c).
+ * topology_machine takes every rate from the best source there is. A rate in the topology comes first.
+ * Without one, the rate of the host link follows from its PCIe generation and width: large transfers reach
+ * about four fifths of what the lanes carry. All other rates fall back to the backend's defaults (machine.c).
  */
 #include "scheduler/topology.h"
 
@@ -10,7 +10,7 @@
 
 const char *const backend_names[BACKEND_COUNT + 1] = {[BACKEND_CPU] = "cpu", [BACKEND_CUDA] = "cuda"};
 
-/* ---- its name ---- */
+/* ---- hash ---- */
 
 static uint64_t fnv(uint64_t h, const void *p, size_t n)
 {
@@ -35,7 +35,7 @@ uint64_t topology_hash(const struct topology *t)
         h = hash_text(h, d->uuid);
         h = fnv(h, &d->total_bytes, sizeof d->total_bytes);
     }
-    if (t->n_devices == 0) /* virtual: the host is all there is */
+    if (t->n_devices == 0) /* virtual devices are made of host memory */
         h = fnv(h, &t->host_memory_bytes, sizeof t->host_memory_bytes);
     return h;
 }
@@ -55,11 +55,11 @@ uint64_t topology_usable_bytes(const struct topology *t, uint32_t device)
 
 /* ---- rates ---- */
 
-/* Bytes per second of one lane, by generation. */
+/* Bytes per second of one PCIe lane, indexed by PCIe generation. */
 static const uint64_t lane_bytes_per_s[] = {0,          250000000,  500000000, 984600000,
                                             1969200000, 3938400000, 7876900000};
 
-/* Of the slowest device; 0: not known. */
+/* Returns the rate of the slowest device's PCIe link, or 0 if the link of any device is not known. */
 static uint64_t pcie_bytes_per_s(const struct topology *t)
 {
     const uint32_t known = sizeof lane_bytes_per_s / sizeof lane_bytes_per_s[0];
@@ -84,13 +84,14 @@ static bool any_direct(const struct topology *t)
     return false;
 }
 
-static void set(uint64_t *to, uint64_t known)
+static void set_if_known(uint64_t *to, uint64_t known)
 {
     if (known > 0)
         *to = known;
 }
 
-/* A cpu device computes on the cores of the host, and its copies are made by them; a GPU needs none. */
+/* Sets the core counts. A cpu device computes and copies on the cores of the host.
+ * A GPU needs none of them. */
 static void set_cores(const struct topology *t, struct machine *m)
 {
     bool host_is_device = t->backend == BACKEND_CPU;
@@ -101,7 +102,7 @@ static void set_cores(const struct topology *t, struct machine *m)
     m->device_cores = t->device_cores > 0 ? t->device_cores : host_is_device ? all : 0;
     m->host_cores = t->host_cores > 0 ? t->host_cores : all;
     m->core_copy_bytes_per_s = host_is_device ? m->link_bytes_per_s : 0;
-    set(&m->core_copy_bytes_per_s, t->core_copy_bytes_per_s);
+    set_if_known(&m->core_copy_bytes_per_s, t->core_copy_bytes_per_s);
 }
 
 void topology_machine(const struct topology *t, struct machine *ret)
@@ -111,19 +112,19 @@ void topology_machine(const struct topology *t, struct machine *ret)
     else
         machine_init_cpu(ret, 1, 0, 0);
     ret->n_devices = 0;
-    set(&ret->link_bytes_per_s, pcie_bytes_per_s(t));
-    set(&ret->link_bytes_per_s, t->link_in_bytes_per_s);
-    set(&ret->link_out_bytes_per_s, t->link_out_bytes_per_s);
-    set(&ret->all_links_bytes_per_s, t->all_links_in_bytes_per_s);
-    set(&ret->all_links_out_bytes_per_s, t->all_links_out_bytes_per_s);
+    set_if_known(&ret->link_bytes_per_s, pcie_bytes_per_s(t));
+    set_if_known(&ret->link_bytes_per_s, t->link_in_bytes_per_s);
+    set_if_known(&ret->link_out_bytes_per_s, t->link_out_bytes_per_s);
+    set_if_known(&ret->all_links_bytes_per_s, t->all_links_in_bytes_per_s);
+    set_if_known(&ret->all_links_out_bytes_per_s, t->all_links_out_bytes_per_s);
     if (t->has_peers && t->n_devices > 1 && !any_direct(t))
-        ret->peer_bytes_per_s = ret->link_bytes_per_s / 2; /* by way of the host: over two links */
-    set(&ret->peer_bytes_per_s, t->peer_bytes_per_s);
+        ret->peer_bytes_per_s = ret->link_bytes_per_s / 2; /* transfers pass over two host links */
+    set_if_known(&ret->peer_bytes_per_s, t->peer_bytes_per_s);
     ret->peers_by_link = t->peers_by_link;
-    set(&ret->host_bytes_per_s, t->host_bytes_per_s);
-    ret->host_shared_bytes_per_s = t->host_bytes_per_s; /* a round figure is no limit to anybody */
-    set(&ret->device_bytes_per_s, t->device_bytes_per_s);
-    set(&ret->device_flops_per_s, t->device_flops_per_s);
-    set(&ret->launch_ns, t->launch_ns);
+    set_if_known(&ret->host_bytes_per_s, t->host_bytes_per_s);
+    ret->host_shared_bytes_per_s = t->host_bytes_per_s; /* a default rate must not limit anything */
+    set_if_known(&ret->device_bytes_per_s, t->device_bytes_per_s);
+    set_if_known(&ret->device_flops_per_s, t->device_flops_per_s);
+    set_if_known(&ret->launch_ns, t->launch_ns);
     set_cores(t, ret);
 }

@@ -1,5 +1,5 @@
-/* machine/v1: a topology as JSON. Strict: unknown keys, wrong types and sizes that contradict each other are errors
- * with their path. docs/machine.md has the format. */
+/* Reads and writes topologies as JSON (schema machine/v1, docs/machine.md). The reader is strict: unknown
+ * keys, wrong types and contradictory sizes are errors, and each error names the path in the JSON. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,20 +12,23 @@
 
 /* ---- reading ---- */
 
-/* A rate: bytes (or flops) in a second, more than 0. */
-static void take_rate(struct json_obj *o, const char *key, uint64_t *ret)
+/* Reads a number that must not be 0, such as a rate. The key may be missing; *ret then keeps its value. */
+static void take_positive(struct json_obj *o, const char *key, uint64_t *ret)
 {
     if (json_take_bytes(o, key, JSON_OPTIONAL, ret) && (*ret == 0 || *ret > RATE_MAX))
-        json_fail(o, key, -EINVAL, "must be more than 0; leave it out where it is not known");
+        json_fail(o, key, -EINVAL,
+                  "is %" PRIu64 "; it must be more than 0 and at most 2^53; omit the key if it is not known",
+                  *ret);
 }
 
-static void take_chars(struct json_obj *o, const char *key, char *ret, size_t size)
+static void take_device_text(struct json_obj *o, const char *key, char *ret, size_t size)
 {
     const char *text;
     if (!json_take_name(o, key, JSON_OPTIONAL, &text))
         return;
     if (strlen(text) >= size)
-        json_fail(o, key, -EINVAL, "is too long: at most %zu bytes", size - 1);
+        json_fail(o, key, -EINVAL, "is too long: %zu bytes, but at most %zu are allowed", strlen(text),
+                  size - 1);
     else
         strcpy(ret, text);
 }
@@ -36,7 +39,7 @@ static void take_small(struct json_obj *o, const char *key, uint32_t most, uint3
     if (!json_take_u64(o, key, JSON_OPTIONAL, &v))
         return;
     if (v > most)
-        json_fail(o, key, -EINVAL, "must be at most %u", most);
+        json_fail(o, key, -EINVAL, "is %" PRIu64 "; it must be at most %u", v, most);
     else
         *ret = (uint32_t)v;
 }
@@ -58,14 +61,17 @@ static int read_device(const struct json *node, const char *path, struct device_
     char at[256];
     json_obj_begin(&o, node, path, err);
     if (json_take_bytes(&o, "memory_bytes", JSON_REQUIRED, &d->total_bytes) && d->total_bytes < PLAN_ALIGN)
-        json_fail(&o, "memory_bytes", -EINVAL, "must be at least %d", PLAN_ALIGN);
+        json_fail(&o, "memory_bytes", -EINVAL, "is %" PRIu64 "; it must be at least %d", d->total_bytes,
+                  PLAN_ALIGN);
     d->free_bytes = d->total_bytes;
     if (json_take_bytes(&o, "free_bytes", JSON_OPTIONAL, &d->free_bytes) && d->free_bytes > d->total_bytes)
-        json_fail(&o, "free_bytes", -EINVAL, "must not be more than memory_bytes");
+        json_fail(&o, "free_bytes", -EINVAL,
+                  "is %" PRIu64 "; it must not be more than memory_bytes, %" PRIu64, d->free_bytes,
+                  d->total_bytes);
     take_small(&o, "index", UINT32_MAX, &d->index);
-    take_chars(&o, "name", d->name, sizeof d->name);
-    take_chars(&o, "bus_id", d->bus_id, sizeof d->bus_id);
-    take_chars(&o, "uuid", d->uuid, sizeof d->uuid);
+    take_device_text(&o, "name", d->name, sizeof d->name);
+    take_device_text(&o, "bus_id", d->bus_id, sizeof d->bus_id);
+    take_device_text(&o, "uuid", d->uuid, sizeof d->uuid);
     d->numa_node = -1;
     numa = UINT32_MAX;
     take_small(&o, "numa_node", INT32_MAX, &numa);
@@ -92,9 +98,10 @@ static int read_devices(const struct json *list, struct topology *t, struct err 
         return err_set_at(err, -EINVAL, "devices", "expected an array, found %s",
                           json_type_name(json_type(list)));
     if (json_array_size(list) > DEVICE_MAX)
-        return err_set_at(err, -EINVAL, "devices", "at most %d devices", DEVICE_MAX);
+        return err_set_at(err, -EINVAL, "devices", "has %zu devices; at most %d are allowed",
+                          json_array_size(list), DEVICE_MAX);
     if (json_array_size(list) == 0 && t->backend != BACKEND_CPU)
-        return err_set_at(err, -EINVAL, "devices", "must not be empty: only cpu devices are virtual");
+        return err_set_at(err, -EINVAL, "devices", "must not be empty, because only cpu devices are virtual");
     for (const struct json *n = json_array_first(list); n != NULL; n = json_array_next(n)) {
         uint32_t i = t->n_devices;
         json_path_index(path, sizeof path, "devices", i);
@@ -103,31 +110,33 @@ static int read_devices(const struct json *list, struct topology *t, struct err 
         if (r < 0)
             return r;
         if (index_is_taken(t, i))
-            return err_set_at(err, -EINVAL, path, "has the index of an earlier device");
+            return err_set_at(err, -EINVAL, path, "has the same index as an earlier device: %" PRIu32,
+                              t->devices[i].index);
         t->n_devices++;
     }
     return 0;
 }
 
-/* A number for both directions, or {"in", "out"}. */
-static int read_link(const struct json *node, const char *path, uint64_t *ret_in, uint64_t *ret_out,
-                     struct err *err)
+/* Reads the rates of a link: one number for both directions, or an object with "in" and "out". */
+static int read_link_rates(const struct json *node, const char *path, uint64_t *ret_in, uint64_t *ret_out,
+                           struct err *err)
 {
     struct json_obj o;
     if (json_type(node) != JSON_OBJECT) {
         int r = json_bytes(node, path, ret_in, err);
         if (r == 0 && *ret_in == 0)
-            r = err_set_at(err, -EINVAL, path, "must be more than 0; leave it out where it is not known");
+            r = err_set_at(err, -EINVAL, path,
+                           "is 0; it must be more than 0; omit the key if it is not known");
         *ret_out = *ret_in;
         return r;
     }
     json_obj_begin(&o, node, path, err);
-    take_rate(&o, "in", ret_in);
-    take_rate(&o, "out", ret_out);
+    take_positive(&o, "in", ret_in);
+    take_positive(&o, "out", ret_out);
     return json_obj_end(&o);
 }
 
-/* false, true, or a rate. */
+/* Reads one element of "peers": false (no direct connection), true (rate not known), or a rate. */
 static int read_peer(const struct json *node, const char *path, uint64_t *ret, struct err *err)
 {
     bool direct = false;
@@ -142,7 +151,7 @@ static int check_square(const struct json *node, const char *path, uint32_t n, s
 {
     if (json_type(node) == JSON_ARRAY && json_array_size(node) == n)
         return 0;
-    return err_set_at(err, -EINVAL, path, "expected an array of %u, one for each device", n);
+    return err_set_at(err, -EINVAL, path, "expected an array of %u elements, one for each device", n);
 }
 
 static int read_peers(const struct json *rows, struct topology *t, struct err *err)
@@ -165,15 +174,16 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
     return r;
 }
 
-/* A task uses no more of them than there are. */
+/* Reads the core counts. One task cannot use more cores than there are. */
 static void take_cores(struct json_obj *o, struct topology *t)
 {
     take_small(o, "cores", TOPOLOGY_MAX_CORES, &t->cores);
     take_small(o, "device_cores", t->cores, &t->device_cores);
     take_small(o, "host_cores", t->cores, &t->host_cores);
-    take_rate(o, "core_copy_bytes_per_s", &t->core_copy_bytes_per_s);
+    take_positive(o, "core_copy_bytes_per_s", &t->core_copy_bytes_per_s);
     if (t->core_copy_bytes_per_s > 0 && t->cores == 0)
-        json_fail(o, "core_copy_bytes_per_s", -EINVAL, "says nothing without \"cores\"");
+        json_fail(o, "core_copy_bytes_per_s", -EINVAL,
+                  "has no effect without \"cores\"; add \"cores\" or omit it");
 }
 
 static int read_topology(const struct json *doc, struct topology *t, struct err *err)
@@ -189,24 +199,24 @@ static int read_topology(const struct json *doc, struct topology *t, struct err 
     json_take(&o, "devices", JSON_REQUIRED, &devices);
     json_take(&o, "link_bytes_per_s", JSON_OPTIONAL, &link);
     json_take(&o, "all_links_bytes_per_s", JSON_OPTIONAL, &all_links);
-    take_rate(&o, "peer_bytes_per_s", &t->peer_bytes_per_s);
+    take_positive(&o, "peer_bytes_per_s", &t->peer_bytes_per_s);
     json_take_bool(&o, "peers_by_link", JSON_OPTIONAL, &t->peers_by_link);
     json_take(&o, "peers", JSON_OPTIONAL, &peers);
-    take_rate(&o, "host_memory_bytes", &t->host_memory_bytes);
-    take_rate(&o, "host_bytes_per_s", &t->host_bytes_per_s);
-    take_rate(&o, "device_bytes_per_s", &t->device_bytes_per_s);
-    take_rate(&o, "device_flops_per_s", &t->device_flops_per_s);
-    take_rate(&o, "launch_ns", &t->launch_ns);
+    take_positive(&o, "host_memory_bytes", &t->host_memory_bytes);
+    take_positive(&o, "host_bytes_per_s", &t->host_bytes_per_s);
+    take_positive(&o, "device_bytes_per_s", &t->device_bytes_per_s);
+    take_positive(&o, "device_flops_per_s", &t->device_flops_per_s);
+    take_positive(&o, "launch_ns", &t->launch_ns);
     take_cores(&o, t);
     int r = json_obj_end(&o);
     t->backend = (enum backend_id)backend;
     if (r == 0)
         r = read_devices(devices, t, err);
     if (r == 0 && link != NULL)
-        r = read_link(link, "link_bytes_per_s", &t->link_in_bytes_per_s, &t->link_out_bytes_per_s, err);
+        r = read_link_rates(link, "link_bytes_per_s", &t->link_in_bytes_per_s, &t->link_out_bytes_per_s, err);
     if (r == 0 && all_links != NULL)
-        r = read_link(all_links, "all_links_bytes_per_s", &t->all_links_in_bytes_per_s,
-                      &t->all_links_out_bytes_per_s, err);
+        r = read_link_rates(all_links, "all_links_bytes_per_s", &t->all_links_in_bytes_per_s,
+                            &t->all_links_out_bytes_per_s, err);
     if (r == 0 && peers != NULL)
         r = read_peers(peers, t, err);
     return r;

@@ -214,7 +214,7 @@ static void test_mistakes_at_the_top_are_named(void **state)
     (void)state;
     check_refused("", -EINVAL, "p.json:1:1", "empty");
     check_refused("[]", -EINVAL, "", "expected an object");
-    check_bad("profile/v1", "profile/v2", "schema", "this reads profile/v1");
+    check_bad("profile/v1", "profile/v2", "schema", "this version reads profile/v1");
     check_bad("\"schema\":\"profile/v1\"", "\"schema\":1", "schema", "expected");
     check_bad("\"device\":\"d\"", "\"devices\":\"d\"", "devices", "did you mean \"device\"");
     check_bad("\"device\":\"d\"", "\"device\":7", "device", "expected");
@@ -247,14 +247,14 @@ static void test_mistakes_in_an_axis_are_named(void **state)
     }
     check_bad("[2,4,8]", "4", "micro_batch_fwd", "1 to 4096 micro-batch sizes");
     check_bad("[2,4,8]", "{\"2\":4}", "micro_batch_fwd", "1 to 4096 micro-batch sizes");
-    check_bad("[2,4,8]", "[2,2,8]", "micro_batch_fwd[1]", "at least 1 and ascend");
-    check_bad("[2,4,8]", "[2,4,3]", "micro_batch_fwd[2]", "at least 1 and ascend");
-    check_bad("[2,4,8]", "[0,4,8]", "micro_batch_fwd[0]", "at least 1 and ascend");
-    check_bad("[2,4,8]", "[2,4,2147483648]", "micro_batch_fwd[2]", "at least 1 and ascend");
+    check_bad("[2,4,8]", "[2,2,8]", "micro_batch_fwd[1]", "in ascending order");
+    check_bad("[2,4,8]", "[2,4,3]", "micro_batch_fwd[2]", "in ascending order");
+    check_bad("[2,4,8]", "[0,4,8]", "micro_batch_fwd[0]", "in ascending order");
+    check_bad("[2,4,8]", "[2,4,2147483648]", "micro_batch_fwd[2]", "in ascending order");
     check_bad("[2,4,8]", "[2,4.5,8]", "micro_batch_fwd[1]", "whole");
     check_bad("[2,4,8]", "[2,-4,8]", "micro_batch_fwd[1]", "");
     check_bad("[2,4,8]", "[2,\"4\",8]", "micro_batch_fwd[1]", "expected");
-    check_bad("[2,4,8]", "[2,4,8,9]", "layers[0].fwd_s", "has 3 numbers, but its axis has 4 sizes");
+    check_bad("[2,4,8]", "[2,4,8,9]", "layers[0].fwd_s", "has 3 numbers, but its list of micro-batch sizes has 4");
 }
 
 static void test_an_axis_has_a_most(void **state)
@@ -267,7 +267,7 @@ static void test_an_axis_has_a_most(void **state)
             strbuf_addf(&axis, ",%d", i);
         strbuf_add(&axis, "]");
         check_bad("[2,4,8]", axis.at, more ? "micro_batch_fwd" : "layers[0].fwd_s",
-                  more ? "1 to 4096" : "its axis has 4096 sizes");
+                  more ? "1 to 4096" : "its list of micro-batch sizes has 4096");
         strbuf_finish(&axis);
     }
     char *text = changed("[2,4,8]", "[2,4,2147483647]"); /* the largest size of all */
@@ -325,7 +325,7 @@ static void test_mistakes_in_measurements_are_named(void **state)
         snprintf(to, sizeof to, "\"%s\":5", arrays[i].key);
         check_bad(from, to, path, "expected an array, found a number");
         snprintf(to, sizeof to, "\"%s\":[1,2,3,4]", arrays[i].key);
-        check_bad(from, to, path, "has 4 numbers, but its axis has");
+        check_bad(from, to, path, "has 4 numbers, but its list of micro-batch sizes has");
         snprintf(to, sizeof to, "\"x%s\":%s", arrays[i].key, arrays[i].values);
         check_missing(from, to, arrays[i].key);
     }
