@@ -1,13 +1,15 @@
-/* plan_verify: the order of the checks, the report and the names in it.
+/* Implements plan_verify: the order of the checks, the reports, and the names in messages.
  *
- * Why so strict: nothing behind this looks again. The interpreter follows addresses and waits blindly, so a
- * plan that passes here and is wrong corrupts a training silently. Hence also nothing is shared with the
- * builder, not even a helper: two readers of the same header must agree.
+ * Nothing checks the plan after this. The executor follows its addresses and waits blindly, so a wrong plan
+ * that passes here corrupts a training run silently. For the same reason the verifier shares no code with the
+ * builder, not even a helper: a mistake in one of them should not hide in the other.
  *
- * Plans come from files too, so the first two checks trust nothing and everything after them indexes freely.
- * Sharpness is a goal of its own: one defect should give one number. So (a) what is refused statically is not
- * executed, where it would show up a second time in other words, and (b) after each report the state is
- * repaired to what the instruction would have needed.
+ * A plan may come from a file. The first two checks (verify_header, verify_indices) trust nothing in it, and
+ * all later checks rely on them when they index arrays and add addresses.
+ *
+ * One defect should give one violation. Therefore a plan that the static checks refuse is not executed,
+ * because the execution would report the same defect in other words. And after each report the execution
+ * repairs the state to what the instruction needed, so that no other violations follow from the first.
  */
 #include "scheduler/verify/verify.h"
 

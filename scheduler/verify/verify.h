@@ -1,8 +1,9 @@
-/* plan_verify: the ten invariants, checked independently of whoever built the plan. No plan runs without it.
+/* Checks a plan against ten invariants. No plan runs unless plan_verify accepts it.
  *
- * It shares no code with the builder: from the plan, the graph and the leases alone it unrolls entry,
- * max(distance) + 2 cycles, flush, one more cycle and exit, and eval on its own, with one vector clock per
- * stream.
+ * The verifier shares no code with the builder. It works from the plan, the graph and the leases alone. First
+ * it checks numbers, operands, tasks and waits. Then it executes the programs abstractly, tracking which
+ * bytes of which version are where, and which instruction is ordered before which: entry, several runs of the
+ * cycle, flush, another cycle and exit, and separately eval. docs/plan.md states the invariants.
  */
 #ifndef SCHEDULER_VERIFY_VERIFY_H
 #define SCHEDULER_VERIFY_VERIFY_H
@@ -13,35 +14,40 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    INVARIANT_RESIDENT = 1, /* operands resident, complete, right version */
-    INVARIANT_OVERLAP = 2,  /* live ranges do not overlap */
-    INVARIANT_LEASE = 3,    /* inside the lease, aligned */
-    INVARIANT_ORDERED = 4,  /* conflicting accesses ordered by happens-before */
-    INVARIANT_DIRTY = 5,    /* dirty state is never lost */
-    INVARIANT_TASKS = 6,    /* the method's tasks, each once, sums in order */
-    INVARIANT_BOUNDARY = 7, /* boundary after a cycle = before */
-    INVARIANT_DEADLOCK = 8, /* distance-0 waits point backwards */
-    INVARIANT_HOME = 9,     /* entry establishes the boundary; flush and exit bring every update home */
-    INVARIANT_AGREES = 10,  /* ids, sizes, operand lists agree with the graph; host bytes within the lease */
+    INVARIANT_RESIDENT = 1, /* operands are resident, complete, and of the right version */
+    INVARIANT_OVERLAP = 2,  /* copies that are alive at the same time do not overlap in address */
+    INVARIANT_LEASE = 3,    /* copies are aligned and inside the lease */
+    INVARIANT_ORDERED = 4,  /* conflicting accesses to the same bytes are ordered by happens-before */
+    INVARIANT_DIRTY = 5,    /* the newest value of W or K is never lost */
+    INVARIANT_TASKS = 6,    /* every task of the graph runs exactly once per step, sums in order */
+    INVARIANT_BOUNDARY = 7, /* the copies on the devices after a cycle are those before it */
+    INVARIANT_DEADLOCK = 8, /* waits of distance 0 point backwards */
+    /* entry creates the boundary copies; flush and exit bring every update to the host */
+    INVARIANT_HOME = 9,
+    /* ids, sizes and operands agree with the graph; host bytes are within the lease */
+    INVARIANT_AGREES = 10,
 };
 
+/* One broken invariant, and where it was found. */
 struct violation {
     int invariant; /* 1..10 */
     enum program_kind program;
     uint32_t instr; /* index in the program, or PLAN_NONE */
-    char text[320]; /* with tensor, instruction and addresses */
+    char text[320]; /* a sentence that names the instruction, the tensor and the addresses */
 };
 
+/* All violations of one plan, for callers that want more than the first. The caller provides the array
+ * `violations` of `max` elements; plan_verify sets the rest. */
 struct verify_report {
-    struct violation *violations; /* in the order found; at most `max` are kept */
-    uint32_t n, max;
-    uint32_t total;         /* found, kept or not */
-    uint32_t by_number[11]; /* how many of each */
+    struct violation *violations; /* in the order found */
+    uint32_t n, max;              /* elements used, and size of the array */
+    uint32_t total;               /* violations found, including those beyond max */
+    uint32_t by_number[11];       /* violations found of each invariant, indexed by its number */
 };
 
-/* 0 when the plan holds; -EBADMSG with the first violation in err ("invariant 4: ...") otherwise. `eval` is
- * the forward-only graph of the same model; NULL when the plan has no eval program (then it must be empty).
- * `report` may be NULL; else the caller supplies violations and max. */
+/* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG and describes the first
+ * violation in `err`, for example "invariant 4: ...". `eval` is the forward-only graph of the same model; it
+ * may be NULL if the eval program is empty. `report` may be NULL. */
 int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
                 const struct machine *m, struct verify_report *report, struct err *err);
 

@@ -1,8 +1,9 @@
-/* Invariants 10 and 3: what the plan says, against the graph, the leases and itself. Needs no execution.
+/* Checks invariants 10 and 3 without executing the plan: compares the plan with the
+ * graph, the leases and itself.
  *
- * Numbers that are merely too large (host bytes, leases, peaks) are reported and the checks go on; an
- * instruction that is not what it claims to be is refused, since executing it would only repeat that in other
- * words.
+ * A number that is merely too large (host bytes, leases, peaks) is reported, and the plan can still be
+ * executed. An instruction with the wrong form is refused: the plan is not executed, because the execution
+ * would report the same defect in other words.
  */
 #include "base/bounded.h"
 #include "base/checked.h"
@@ -17,38 +18,39 @@ static void agree_leases(struct verify *v)
 {
     const struct plan *p = v->plan;
     if (p->host_bytes > p->host_lease_bytes)
-        NOTE(v, "the host pool has %llu bytes, the lease is %llu", (unsigned long long)p->host_bytes,
-             (unsigned long long)p->host_lease_bytes);
+        NOTE(v, "the host pool has %llu bytes, but the host lease has %llu",
+             (unsigned long long)p->host_bytes, (unsigned long long)p->host_lease_bytes);
     if (p->host_lease_bytes > v->machine->host_bytes)
-        NOTE(v, "the host lease is %llu bytes, the machine gives %llu",
+        NOTE(v, "the host lease has %llu bytes, but the machine provides %llu",
              (unsigned long long)p->host_lease_bytes, (unsigned long long)v->machine->host_bytes);
     for (uint32_t d = 0; d < p->n_devices; d++)
         if (p->devices[d].lease_bytes > v->machine->capacity_bytes[d])
-            NOTE(v, "the lease of d%u is %llu bytes, the machine gives %llu", d,
+            NOTE(v, "the lease of d%u has %llu bytes, but the machine provides %llu", d,
                  (unsigned long long)p->devices[d].lease_bytes,
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-struct slot {
+/* The range of the host pool that holds a tensor, with all slots of a ring tensor. */
+struct host_slot {
     uint64_t offset, end;
     tensor_id tensor;
 };
 
 static int compare_slots(const void *a, const void *b)
 {
-    const struct slot *x = a, *y = b;
+    const struct host_slot *x = a, *y = b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* True when the tensor has a host slot whose extent makes sense; *ret is that. */
-static bool agree_slot(struct verify *v, tensor_id t, struct slot *ret)
+/* Checks the host slot of a tensor. Returns true, with the slot in *ret, if the tensor has a valid one. */
+static bool agree_slot(struct verify *v, tensor_id t, struct host_slot *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
     const struct graph_tensor *gt = &v->train->tensors[t];
     bool none = pt->host_offset == PLAN_NO_HOST;
     uint64_t length, end;
     if (none != (pt->host_slots == 0))
-        NOTE(v, "%s has %u host slots and %s", name_tensor(v, t).s, pt->host_slots,
+        NOTE(v, "%s has %u host slots, but %s in the host pool", name_tensor(v, t).s, pt->host_slots,
              none ? "no offset" : "an offset");
     else if (none && (gt->external || gt->persistent))
         NOTE(v, "%s must have a host slot", name_tensor(v, t).s);
@@ -56,14 +58,14 @@ static bool agree_slot(struct verify *v, tensor_id t, struct slot *ret)
         NOTE(v, "%s has %u host slots instead of %u", name_tensor(v, t).s, pt->host_slots,
              gt->external ? PLAN_RING : 1u);
     else if (!none && pt->host_offset % PLAN_ALIGN != 0)
-        NOTE(v, "%s has the unaligned host offset %llu", name_tensor(v, t).s,
+        NOTE(v, "%s has the host offset %llu, which is not aligned", name_tensor(v, t).s,
              (unsigned long long)pt->host_offset);
     else if (!none && (!checked_mul(round_up(pt->bytes, PLAN_ALIGN), pt->host_slots, &length) ||
                        !checked_add(pt->host_offset, length, &end) || end > v->plan->host_bytes))
         NOTE(v, "the host slot of %s at %llu does not fit in the pool of %llu bytes", name_tensor(v, t).s,
              (unsigned long long)pt->host_offset, (unsigned long long)v->plan->host_bytes);
     else if (!none) {
-        *ret = (struct slot){pt->host_offset, end, t};
+        *ret = (struct host_slot){pt->host_offset, end, t};
         return true;
     }
     return false;
@@ -71,9 +73,9 @@ static bool agree_slot(struct verify *v, tensor_id t, struct slot *ret)
 
 static void agree_host_pool(struct verify *v)
 {
-    VEC(struct slot) slots = {0};
+    VEC(struct host_slot) slots = {0};
     for (tensor_id t = 0; t < v->plan->n_tensors; t++) {
-        struct slot s;
+        struct host_slot s;
         if (agree_slot(v, t, &s))
             vec_push(&slots, s);
     }
@@ -105,7 +107,8 @@ static void agree_boundary(struct verify *v)
 
 /* ---- instructions ---- */
 
-struct at { /* an instruction under check */
+/* An instruction that is being checked. */
+struct checked_instr {
     struct verify *v;
     enum program_kind k;
     uint32_t i;
@@ -115,29 +118,30 @@ struct at { /* an instruction under check */
 
 #define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)
 
-static struct name here(const struct at *a)
+static struct name name_checked(const struct checked_instr *a)
 {
     return name_instr(a->v, a->k, a->i);
 }
 
-static void agree_host_operand(const struct at *a, const struct plan_operand *o)
+static void agree_host_operand(const struct checked_instr *a, const struct plan_operand *o)
 {
     const struct plan_tensor *t = &a->v->plan->tensors[o->tensor];
     if (o->loc != PLAN_HOST)
         return;
     if (t->host_offset == PLAN_NO_HOST)
-        BAD(a, "%s: %s has no host slot", here(a).s, name_tensor(a->v, o->tensor).s);
+        BAD(a, "%s: %s has no host slot", name_checked(a).s, name_tensor(a->v, o->tensor).s);
     else if (o->addr != t->host_offset + o->begin)
-        BAD(a, "%s: %s is at %llu of the host pool, not at %llu", here(a).s,
+        BAD(a, "%s: %s is at offset %llu of the host pool, not at %llu", name_checked(a).s,
             name_range(a->v, o->tensor, o->begin, o->end).s, (unsigned long long)(t->host_offset + o->begin),
             (unsigned long long)o->addr);
 }
 
-/* Where operand 0 and 1 of a move are, and how they are accessed; the lane, on the device of operand `of`. */
+/* The form of each kind of move: the locations of its two operands, and the stream it must be on. */
 static const struct move_shape {
-    bool from_host, to_host, within; /* within: on the same device */
-    enum lane lane;
-    int of;
+    bool from_host, to_host; /* whether the source, the destination is the host */
+    bool within;             /* whether both are on the same device */
+    enum lane lane;          /* lane of the stream */
+    int of;                  /* the stream belongs to the device of this operand, 0 or 1 */
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
     [INSTR_SPILL] = {false, true, false, LANE_OUT, 0},
@@ -152,52 +156,54 @@ static bool is_move_of(const struct move_shape *s, const struct plan_operand *sr
            (src->loc == PLAN_HOST) == s->from_host && (dst->loc == PLAN_HOST) == s->to_host;
 }
 
-static void agree_copy_move(const struct at *a)
+static void agree_copy_move(const struct checked_instr *a)
 {
     const struct move_shape *s = &move_shapes[a->in->kind];
     if (a->in->n_operands != 2 || !is_move_of(s, &a->ops[0], &a->ops[1])) {
-        BAD(a, "%s: its operands are not those of a move of this kind", here(a).s);
+        BAD(a, "%s: its operands do not fit this kind of move", name_checked(a).s);
         return;
     }
     const struct plan_operand *src = &a->ops[0], *dst = &a->ops[1];
     if (src->tensor != dst->tensor || src->begin != dst->begin || src->end != dst->end)
-        BAD(a, "%s: moves %s to %s", here(a).s, name_range(a->v, src->tensor, src->begin, src->end).s,
+        BAD(a, "%s: its source is %s, but its destination is %s", name_checked(a).s,
+            name_range(a->v, src->tensor, src->begin, src->end).s,
             name_range(a->v, dst->tensor, dst->begin, dst->end).s);
     else if (s->within && src->addr == dst->addr)
-        BAD(a, "%s: copies %s at %s to where it is", here(a).s,
+        BAD(a, "%s: copies %s at %s onto itself", name_checked(a).s,
             name_range(a->v, src->tensor, src->begin, src->end).s, name_place(src->loc, src->addr).s);
     else if (a->in->stream != plan_stream(a->ops[s->of].loc, s->lane))
-        BAD(a, "%s: belongs on d%u.%s", here(a).s, a->ops[s->of].loc, lane_names[s->lane]);
+        BAD(a, "%s: must be on stream d%u.%s", name_checked(a).s, a->ops[s->of].loc, lane_names[s->lane]);
 }
 
-static void agree_drop(const struct at *a)
+static void agree_drop(const struct checked_instr *a)
 {
     if (a->in->n_operands != 1 || a->ops[0].access != ACCESS_DROP || a->ops[0].loc == PLAN_HOST)
-        BAD(a, "%s: its operand is not that of a drop", here(a).s);
+        BAD(a, "%s: its operand does not fit a drop", name_checked(a).s);
     else if (a->in->stream / LANE_COUNT != a->ops[0].loc)
-        BAD(a, "%s: belongs on a stream of d%u", here(a).s, a->ops[0].loc);
+        BAD(a, "%s: must be on a stream of d%u", name_checked(a).s, a->ops[0].loc);
 }
 
-static void agree_move(const struct at *a)
+static void agree_move(const struct checked_instr *a)
 {
     if (a->in->layer != PLAN_NONE || a->in->micro != PLAN_NONE || a->in->replica != PLAN_NONE)
-        BAD(a, "%s: a move has no layer, micro-batch or replica", here(a).s);
+        BAD(a, "%s: a move or drop must not name a layer, micro-batch or replica", name_checked(a).s);
     else if (a->in->kind == INSTR_DROP)
         agree_drop(a);
     else
         agree_copy_move(a);
 }
 
-/* Stream and place of a task; *ret is where its operands must be. */
-static bool agree_place(const struct at *a, const struct graph_task *task, uint32_t *ret)
+/* Checks that the stream fits the task. Returns true, with the location that its operands
+ * must have in *ret, if so. */
+static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);
     if (!host && a->in->stream % LANE_COUNT != LANE_COMPUTE)
-        BAD(a, "%s: a task belongs on a compute lane", here(a).s);
+        BAD(a, "%s: a task must be on a compute lane", name_checked(a).s);
     else if (host && task->place == PLACE_DEVICE)
-        BAD(a, "%s: this task cannot run on the host", here(a).s);
+        BAD(a, "%s: this task cannot run on the host", name_checked(a).s);
     else if (!host && task->place == PLACE_HOST)
-        BAD(a, "%s: this task cannot run on a device", here(a).s);
+        BAD(a, "%s: this task cannot run on a device", name_checked(a).s);
     else {
         *ret = host ? PLAN_HOST : a->in->stream / LANE_COUNT;
         return true;
@@ -205,11 +211,12 @@ static bool agree_place(const struct at *a, const struct graph_task *task, uint3
     return false;
 }
 
+/* A task of the graph by its properties, for a binary search. */
 struct task_key {
     uint32_t kind, layer, micro, replica, task;
 };
 
-static int compare_keys(const void *a, const void *b)
+static int compare_task_keys(const void *a, const void *b)
 {
     const struct task_key *x = a, *y = b;
     const uint32_t xs[4] = {x->kind, x->layer, x->micro, x->replica},
@@ -227,17 +234,17 @@ static struct task_key *sort_tasks(const struct graph *g)
         const struct graph_task *gt = &g->tasks[t];
         keys[t] = (struct task_key){gt->kind, gt->layer, gt->micro, gt->replica, t};
     }
-    sort_array(keys, g->n_tasks, sizeof *keys, compare_keys);
+    sort_array(keys, g->n_tasks, sizeof *keys, compare_task_keys);
     return keys;
 }
 
-static void agree_task(const struct at *a, const struct graph *g, const struct task_key *keys)
+static void agree_task(const struct checked_instr *a, const struct graph *g, const struct task_key *keys)
 {
     enum instr_kind kind = a->in->kind == INSTR_REC ? INSTR_FWD : a->in->kind;
     struct task_key want = {kind, a->in->layer, a->in->micro, a->in->replica, 0};
-    const struct task_key *found = bsearch(&want, keys, g->n_tasks, sizeof *keys, compare_keys);
+    const struct task_key *found = bsearch(&want, keys, g->n_tasks, sizeof *keys, compare_task_keys);
     if (found == NULL) {
-        BAD(a, "%s: the graph has no such task", here(a).s);
+        BAD(a, "%s: the graph has no such task", name_checked(a).s);
         return;
     }
     a->v->task_of[a->k][a->i] = found->task;
@@ -251,10 +258,11 @@ static void agree_program(struct verify *v, enum program_kind k)
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
     struct task_key *keys = g != NULL ? sort_tasks(g) : NULL;
-    bool tasks_allowed = k == PROGRAM_CYCLE || k == PROGRAM_EVAL; /* else [6], in verify_tasks */
+    /* verify_tasks reports tasks in other programs. */
+    bool tasks_allowed = k == PROGRAM_CYCLE || k == PROGRAM_EVAL;
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
-        struct at a = {v, k, i, in, prog->operands + in->operand};
+        struct checked_instr a = {v, k, i, in, prog->operands + in->operand};
         bounded_poll();
         if (in->kind >= INSTR_FETCH)
             agree_move(&a);
@@ -277,7 +285,8 @@ void verify_agree(struct verify *v)
 
 /* ---- [3] ---- */
 
-/* That copies are aligned is seen when they come to be, in verify_copy.c. */
+/* Checks the address ranges of one program and raises highest[device] to their ends. Alignment is checked
+ * when copies are created, in verify_copy.c. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -299,8 +308,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Peaks are [10]: what the plan says of itself, against what its instructions use. Ranges that are outside
- * anyway do not count, so that they are reported once. */
+/* Also checks that the peaks in the plan cover all addresses [10]. Ranges outside the lease do not count
+ * here, so that each is reported only once. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;
@@ -311,17 +320,17 @@ void verify_lease(struct verify *v)
         const struct plan_copy *c = &p->boundary[i];
         if (c->addr + (c->end - c->begin) > p->devices[c->device].lease_bytes)
             violate_tensor(v, INVARIANT_LEASE, PROGRAM_CYCLE, c->tensor,
-                           "%s at %s of the boundary is outside the lease",
+                           "the boundary copy of %s at %s is outside the lease",
                            name_range(v, c->tensor, c->begin, c->end).s, name_place(c->device, c->addr).s);
     }
     for (uint32_t d = 0; d < p->n_devices; d++) {
         if (p->devices[d].peak_bytes > p->devices[d].lease_bytes)
             violate(v, INVARIANT_LEASE, PROGRAM_ENTRY, PLAN_NONE,
-                    "the peak of d%u is %llu bytes, its lease %llu", d,
+                    "the peak of d%u is %llu bytes, but its lease has %llu", d,
                     (unsigned long long)p->devices[d].peak_bytes,
                     (unsigned long long)p->devices[d].lease_bytes);
         if (p->devices[d].peak_bytes < highest[d])
-            NOTE(v, "the peak of d%u is given as %llu bytes, but %llu are used", d,
+            NOTE(v, "the plan gives the peak of d%u as %llu bytes, but its instructions use %llu", d,
                  (unsigned long long)p->devices[d].peak_bytes, (unsigned long long)highest[d]);
     }
 }

@@ -1,14 +1,15 @@
-/* Copies of tensors during the unrolled execution: which bytes of which version are where, and who touched
- * them since.
+/* Copies of tensors during the abstract execution: which bytes of which version are where, and which
+ * instructions accessed them.
  *
- * Instructions are executed in issue order. That order is only one of those that can happen, but every other
- * one gives the same state as long as any two conflicting accesses are ordered by happens-before [4] and no
- * address is given to a copy before the drop of the one that was there [2]. Both are checked here at every
- * access, so what the execution finds out about versions holds in every order.
+ * Instructions are executed in issue order, although on a machine they may run in many other orders. Every
+ * other order gives the same state if any two conflicting accesses are ordered by happens-before [4], and if
+ * no address is given to a copy before the previous copy there is dropped [2]. Both conditions are checked
+ * here at every access, so the result about versions holds for every order.
  *
- * Happens-before is one vector clock per stream: an event (stream, seq) is known to be done when the current
- * stream's clock has reached seq at that stream. For a segment it is enough to remember its last writer and
- * the readers since that are not ordered before one another; for an address, who dropped the last copy there.
+ * Happens-before is tracked with one vector clock per stream. An event (stream, seq) is known to be done
+ * when the clock of the current stream has reached seq for that stream. For a segment it is enough to
+ * remember the last write and the reads since then that are not ordered before one another. For an address
+ * it is enough to remember the last drop.
  */
 #include <string.h>
 
@@ -17,7 +18,7 @@
 
 /* ---- segments ---- */
 
-size_t copy_seek(const struct copy *c, uint64_t at)
+size_t copy_seek(const struct verify_copy *c, uint64_t at)
 {
     size_t lo = 0, hi = c->segments.n;
     while (lo < hi) {
@@ -30,7 +31,8 @@ size_t copy_seek(const struct copy *c, uint64_t at)
     return lo;
 }
 
-bool copy_gap(const struct copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin, uint64_t *ret_end)
+bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
+              uint64_t *ret_end)
 {
     uint64_t at = begin;
     for (size_t i = copy_seek(c, begin); at < end; i++) {
@@ -45,7 +47,7 @@ bool copy_gap(const struct copy *c, uint64_t begin, uint64_t end, uint64_t *ret_
     return false;
 }
 
-uint64_t copy_bytes(const struct copy *c)
+uint64_t copy_bytes(const struct verify_copy *c)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < c->segments.n; i++)
@@ -53,14 +55,14 @@ uint64_t copy_bytes(const struct copy *c)
     return sum;
 }
 
-static void insert_segment(struct copy *c, size_t at, struct segment s)
+static void insert_segment(struct verify_copy *c, size_t at, struct verify_segment s)
 {
     vec_push(&c->segments, s);
     memmove(&c->segments.at[at + 1], &c->segments.at[at], (c->segments.n - 1 - at) * sizeof s);
     c->segments.at[at] = s;
 }
 
-static void remove_segments(struct copy *c, size_t first, size_t end)
+static void remove_segments(struct verify_copy *c, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++)
         vec_free(&c->segments.at[i].readers);
@@ -69,12 +71,12 @@ static void remove_segments(struct copy *c, size_t first, size_t end)
     c->segments.n -= end - first;
 }
 
-static void cut_segment(struct copy *c, uint64_t at)
+static void cut_segment(struct verify_copy *c, uint64_t at)
 {
     size_t i = copy_seek(c, at);
     if (i == c->segments.n || c->segments.at[i].begin >= at)
         return;
-    struct segment upper = c->segments.at[i];
+    struct verify_segment upper = c->segments.at[i];
     memset(&upper.readers, 0, sizeof upper.readers);
     for (size_t j = 0; j < c->segments.at[i].readers.n; j++)
         vec_push(&upper.readers, c->segments.at[i].readers.at[j]);
@@ -82,7 +84,7 @@ static void cut_segment(struct copy *c, uint64_t at)
     insert_segment(c, i + 1, upper);
 }
 
-size_t copy_slice(struct copy *c, uint64_t begin, uint64_t end, size_t *ret_end)
+size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end)
 {
     cut_segment(c, begin);
     cut_segment(c, end);
@@ -95,9 +97,9 @@ size_t copy_slice(struct copy *c, uint64_t begin, uint64_t end, size_t *ret_end)
 
 /* ---- copies ---- */
 
-void state_init(struct state *st, struct verify *v, const struct graph *g, uint32_t steps)
+void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps)
 {
-    *st = (struct state){
+    *st = (struct verify_state){
         .v = v, .plan = v->plan, .graph = g, .steps = steps, .n_streams = plan_n_streams(v->plan)};
     st->clocks = xcalloc((size_t)st->n_streams * st->n_streams, sizeof *st->clocks);
     st->clock = st->clocks;
@@ -117,13 +119,13 @@ void state_init(struct state *st, struct verify *v, const struct graph *g, uint3
         }
 }
 
-static void finish_copy(struct copy *c)
+static void finish_copy(struct verify_copy *c)
 {
     remove_segments(c, 0, c->segments.n);
     vec_free(&c->segments);
 }
 
-void state_finish(struct state *st)
+void state_finish(struct verify_state *st)
 {
     for (uint32_t i = 0; i < st->n_home; i++)
         finish_copy(&st->home[i]);
@@ -141,22 +143,22 @@ void state_finish(struct state *st)
     xfree(st->home);
 }
 
-struct copy *copy_home(struct state *st, tensor_id t, uint32_t step)
+struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step)
 {
     return &st->home[st->home_first[t] + (st->graph->tensors[t].external ? step : 0)];
 }
 
-struct copy *copy_find(struct state *st, tensor_id t, uint32_t device, uint64_t base)
+struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base)
 {
-    struct copy *c = st->on_devices[t];
+    struct verify_copy *c = st->on_devices[t];
     while (c != NULL && (c->loc != device || c->base != base))
         c = c->next;
     return c;
 }
 
-struct copy *copy_create(struct state *st, tensor_id t, uint32_t device, uint64_t base)
+struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base)
 {
-    struct copy *c = xcalloc(1, sizeof *c);
+    struct verify_copy *c = xcalloc(1, sizeof *c);
     c->tensor = t;
     c->loc = device;
     c->base = base;
@@ -167,13 +169,13 @@ struct copy *copy_create(struct state *st, tensor_id t, uint32_t device, uint64_
     return c;
 }
 
-static void destroy_copy(struct state *st, struct copy *c)
+static void destroy_copy(struct verify_state *st, struct verify_copy *c)
 {
-    struct copy **link = &st->on_devices[c->tensor];
+    struct verify_copy **link = &st->on_devices[c->tensor];
     while (*link != c)
         link = &(*link)->next;
     *link = c->next;
-    struct copy *last = st->live.at[--st->live.n];
+    struct verify_copy *last = st->live.at[--st->live.n];
     st->live.at[c->index] = last;
     last->index = c->index;
     finish_copy(c);
@@ -182,27 +184,27 @@ static void destroy_copy(struct state *st, struct copy *c)
 
 /* ---- order ---- */
 
-#define NOBODY ((struct event){0}) /* before everything: ordered before all */
+#define NOBODY ((struct verify_event){0}) /* an event that is ordered before everything */
 
-static const char *which_run(const struct event *e, const struct event *now)
+static const char *which_run(const struct verify_event *e, const struct verify_event *now)
 {
     return e->program == now->program && e->run != now->run ? " of an earlier cycle" : "";
 }
 
-static void report_race(struct state *st, const struct copy *c, const struct segment *s,
-                        const struct event *e, const char *now_does, const char *e_does)
+static void report_race(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
+                        const struct verify_event *e, const char *now_does, const char *e_does)
 {
     struct verify *v = st->v;
     violate(v, INVARIANT_ORDERED, (enum program_kind)st->now.program, st->now.instr,
-            "%s %s %s at %s; not ordered after %s%s, which %s it",
+            "%s %s %s at %s, but is not ordered after %s%s, which %s it",
             name_instr(v, (enum program_kind)st->now.program, st->now.instr).s, now_does,
             name_range(v, c->tensor, s->begin, s->end).s, name_place(c->loc, c->base + s->begin).s,
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* A reader that is ordered before the new one needs no remembering: who is ordered after the new one is after
- * both. */
-static void add_reader(struct state *st, struct segment *s)
+/* Adds the current instruction to the readers of a segment. Earlier readers that are ordered before it are
+ * forgotten, since whatever is ordered after the new reader is also ordered after them. */
+static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
     for (size_t i = 0; i < s->readers.n; i++)
@@ -212,7 +214,10 @@ static void add_reader(struct state *st, struct segment *s)
     vec_push(&s->readers, st->now);
 }
 
-static void order_write(struct state *st, const struct copy *c, const struct segment *s, const char *does)
+/* Reports the accesses to a segment that are not ordered before the current instruction,
+ * which writes or drops it. */
+static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
+                        const char *does)
 {
     if (!event_ordered(st, &s->writer))
         report_race(st, c, s, &s->writer, does, "writes");
@@ -223,16 +228,19 @@ static void order_write(struct state *st, const struct copy *c, const struct seg
 
 /* ---- addresses ---- */
 
-struct claim {
-    struct state *st;
-    struct copy *copy;
-    bool quiet;
+/* The arguments of claim_extent. */
+struct address_claim {
+    struct verify_state *st;
+    struct verify_copy *copy; /* the copy that gets the addresses */
+    bool quiet;               /* report nothing */
 };
 
-static void claim_extent(struct extent *e, void *ctx)
+/* Reports an extent that a claim takes over, if its owner is alive or its drop is not
+ * ordered before the claim. */
+static void claim_extent(struct verify_extent *e, void *ctx)
 {
-    const struct claim *cl = ctx;
-    struct state *st = cl->st;
+    const struct address_claim *cl = ctx;
+    struct verify_state *st = cl->st;
     struct verify *v = st->v;
     enum program_kind k = (enum program_kind)st->now.program;
     bool known = e->owner != NULL ? e->owner->clobbered : event_ordered(st, &e->dropped);
@@ -242,22 +250,25 @@ static void claim_extent(struct extent *e, void *ctx)
         return;
     cl->copy->clobbered |= e->owner != NULL;
     if (e->owner != NULL)
-        violate(v, INVARIANT_OVERLAP, k, st->now.instr, "%s puts %s at %s, where %s lives until %llu",
+        violate(v, INVARIANT_OVERLAP, k, st->now.instr,
+                "%s puts %s at %s, where a copy of %s is alive, up to address %llu",
                 name_instr(v, k, st->now.instr).s, name_tensor(v, cl->copy->tensor).s,
                 name_place(cl->copy->loc, e->lo).s, name_tensor(v, e->tensor).s, (unsigned long long)e->hi);
     else
         violate(v, e->tensor == cl->copy->tensor ? INVARIANT_ORDERED : INVARIANT_OVERLAP, k, st->now.instr,
-                "%s puts %s at %s; not ordered after %s%s, which leaves there",
+                "%s puts %s at %s, but is not ordered after %s%s, which frees that address",
                 name_instr(v, k, st->now.instr).s, name_tensor(v, cl->copy->tensor).s,
                 name_place(cl->copy->loc, e->lo).s,
                 name_instr(v, (enum program_kind)e->dropped.program, e->dropped.instr).s,
                 which_run(&e->dropped, &st->now));
 }
 
-/* Takes the addresses of what is not yet valid in begin..end; true when there is any. */
-static bool claim(struct state *st, struct copy *c, uint64_t begin, uint64_t end, bool quiet)
+/* Gives the copy the addresses of all bytes in begin..end that have no value yet.
+ * Returns whether there are any. */
+static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
+                            bool quiet)
 {
-    struct claim cl = {st, c, quiet};
+    struct address_claim cl = {st, c, quiet};
     uint64_t b, e;
     bool any = false;
     while (c->loc != PLAN_HOST && copy_gap(c, begin, end, &b, &e)) {
@@ -269,10 +280,10 @@ static bool claim(struct state *st, struct copy *c, uint64_t begin, uint64_t end
     return any;
 }
 
-/* What has grown is aligned where the whole tensor would begin, or, a part that lies elsewhere, where it begins itself. */
-static void check_aligned(struct state *st, const struct copy *c)
+/* Checks that a copy that has grown is aligned: either its base is, or the address of its first byte. */
+static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
-    const struct segment *s = &c->segments.at[0];
+    const struct verify_segment *s = &c->segments.at[0];
     enum program_kind k = (enum program_kind)st->now.program;
     if (c->base % PLAN_ALIGN != 0 && (c->base + s->begin) % PLAN_ALIGN != 0)
         violate(st->v, INVARIANT_LEASE, k, st->now.instr, "%s puts %s at %s, which is not aligned",
@@ -280,23 +291,26 @@ static void check_aligned(struct state *st, const struct copy *c)
                 name_place(c->loc, c->base + s->begin).s);
 }
 
-struct release {
-    const struct copy *copy;
-    struct event by;
+/* The arguments of release_extent. */
+struct address_release {
+    const struct verify_copy *copy; /* the copy that loses the addresses */
+    struct verify_event by;         /* the drop */
 };
 
-static void release_extent(struct extent *e, void *ctx)
+static void release_extent(struct verify_extent *e, void *ctx)
 {
-    const struct release *r = ctx;
+    const struct address_release *r = ctx;
     if (e->owner == r->copy) {
         e->owner = NULL;
         e->dropped = r->by;
     }
 }
 
-static void release(struct state *st, struct copy *c, uint64_t begin, uint64_t end, struct event by)
+/* Ends begin..end of a copy and frees the addresses. Frees the copy when nothing is left of it. */
+static void release_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
+                              struct verify_event by)
 {
-    struct release r = {c, c->clobbered ? NOBODY : by};
+    struct address_release r = {c, c->clobbered ? NOBODY : by};
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         if (c->loc != PLAN_HOST)
@@ -309,59 +323,62 @@ static void release(struct state *st, struct copy *c, uint64_t begin, uint64_t e
 
 /* ---- accesses ---- */
 
-void copy_read(struct state *st, struct copy *c, uint64_t begin, uint64_t end)
+void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end)
 {
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++) {
-        struct segment *s = &c->segments.at[i];
+        struct verify_segment *s = &c->segments.at[i];
         if (!event_ordered(st, &s->writer))
             report_race(st, c, s, &s->writer, "reads", "writes");
         add_reader(st, s);
     }
 }
 
-static void put_segment(struct copy *c, uint64_t begin, uint64_t end, uint64_t version, struct event writer)
+/* Makes begin..end of a copy one segment of this version. */
+static void put_segment(struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version,
+                        struct verify_event writer)
 {
     size_t last, first = copy_slice(c, begin, end, &last);
     if (last == first) {
-        insert_segment(c, first, (struct segment){.begin = begin, .end = end});
-    } else { /* keep the first, and the memory of its readers */
+        insert_segment(c, first, (struct verify_segment){.begin = begin, .end = end});
+    } else { /* reuse the first segment and its array of readers */
         remove_segments(c, first + 1, last);
         c->segments.at[first].readers.n = 0;
     }
-    struct segment *s = &c->segments.at[first];
+    struct verify_segment *s = &c->segments.at[first];
     s->begin = begin;
     s->end = end;
     s->version = version;
     s->writer = writer;
 }
 
-void copy_write(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version)
+void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
+                uint64_t version)
 {
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         order_write(st, c, &c->segments.at[i], "writes");
-    bool grows = claim(st, c, begin, end, false);
+    bool grows = claim_addresses(st, c, begin, end, false);
     put_segment(c, begin, end, version, st->now);
     if (grows)
         check_aligned(st, c);
 }
 
-void copy_drop(struct state *st, struct copy *c, uint64_t begin, uint64_t end)
+void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end)
 {
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
         order_write(st, c, &c->segments.at[i], "drops");
-    release(st, c, begin, end, st->now);
+    release_addresses(st, c, begin, end, st->now);
 }
 
-void copy_fill(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version)
+void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version)
 {
-    claim(st, c, begin, end, true);
+    claim_addresses(st, c, begin, end, true);
     put_segment(c, begin, end, version, NOBODY);
 }
 
-void copy_forget(struct state *st, struct copy *c, uint64_t begin, uint64_t end)
+void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end)
 {
-    release(st, c, begin, end, NOBODY);
+    release_addresses(st, c, begin, end, NOBODY);
 }

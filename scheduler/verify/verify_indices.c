@@ -1,7 +1,9 @@
-/* First of the verifier's checks [10]: counts and pointers, then every number that anything later uses as an
- * index or adds to an address. A plan may come from a file that somebody edited; after these two functions
- * the rest of the verifier may index and add without looking. They also bound the work: no list may be used
- * twice.
+/* The verifier's first checks [10]: verify_header checks counts and pointers, then verify_indices checks
+ * every number that is used as an index or added to an address.
+ *
+ * A plan may come from a file that somebody edited. After these two functions the rest of the verifier
+ * can index and add without checks. They also bound the work of the verifier, because no two instructions
+ * may share operands or waits.
  */
 #include "base/bounded.h"
 #include "base/checked.h"
@@ -14,7 +16,7 @@
 static void header_number(struct verify *v, const char *what, uint32_t is, uint32_t should)
 {
     if (is != should)
-        BAD_HEADER(v, "the plan has %s = %u, the graph %u", what, is, should);
+        BAD_HEADER(v, "the plan has %s = %u, but the graph has %u", what, is, should);
 }
 
 static void header_program(struct verify *v, enum program_kind k)
@@ -22,9 +24,10 @@ static void header_program(struct verify *v, enum program_kind k)
     const struct plan_program *prog = &v->plan->programs[k];
     if ((prog->n_instrs > 0 && prog->instrs == NULL) || (prog->n_operands > 0 && prog->operands == NULL) ||
         (prog->n_waits > 0 && prog->waits == NULL))
-        refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s: a list is missing", program_kind_names[k]);
+        refuse(v, INVARIANT_AGREES, k, PLAN_NONE,
+               "%s: its list of instructions, operands or waits is missing", program_kind_names[k]);
     if (prog->n_instrs > VERIFY_MAX_INSTRS)
-        refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s has %u instructions, more than %u",
+        refuse(v, INVARIANT_AGREES, k, PLAN_NONE, "%s has %u instructions, more than the limit of %u",
                program_kind_names[k], prog->n_instrs, VERIFY_MAX_INSTRS);
 }
 
@@ -32,7 +35,8 @@ void verify_header(struct verify *v)
 {
     const struct plan *p = v->plan;
     if (p->n_devices == 0 || p->n_devices > DEVICE_MAX || p->n_devices > v->machine->n_devices)
-        BAD_HEADER(v, "the plan is for %u devices, the machine has %u", p->n_devices, v->machine->n_devices);
+        BAD_HEADER(v, "the plan is for %u devices, but the machine has %u", p->n_devices,
+                   v->machine->n_devices);
     header_number(v, "n_layers", p->n_layers, v->train->n_layers);
     header_number(v, "n_micro", p->n_micro, v->train->n_micro);
     header_number(v, "n_replicas", p->n_replicas, v->train->n_replicas);
@@ -42,10 +46,12 @@ void verify_header(struct verify *v)
         header_number(v, "n_tensors (against eval)", p->n_tensors, v->eval->n_tensors);
     else if (p->programs[PROGRAM_EVAL].n_instrs > 0)
         BAD_HEADER(v, "the plan has an eval program, but there is no eval graph");
-    if (p->steps == 0 || p->steps > PLAN_RING) /* the loader fills all slots of a cycle before it starts */
-        BAD_HEADER(v, "a cycle of %u steps; it must have 1 to %u, the slots of a ring", p->steps, PLAN_RING);
+    /* the loader fills the slots of all steps before a cycle starts */
+    if (p->steps == 0 || p->steps > PLAN_RING)
+        BAD_HEADER(v, "the cycle has %u steps; it must have 1 to %u, the host slots of a ring tensor",
+                   p->steps, PLAN_RING);
     if ((p->n_tensors > 0 && p->tensors == NULL) || (p->n_boundary > 0 && p->boundary == NULL))
-        BAD_HEADER(v, "tensors or boundary are missing");
+        BAD_HEADER(v, "the list of tensors or boundary copies is missing");
     for (int k = 0; k < PROGRAM_COUNT; k++)
         header_program(v, (enum program_kind)k);
 }
@@ -63,20 +69,22 @@ static void index_operand(struct verify *v, enum program_kind k, uint32_t i, uin
     const struct plan_operand *o = &p->programs[k].operands[j];
     uint64_t end;
     if (o->tensor >= p->n_tensors)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: no tensor %u", program_kind_names[k], i, o->tensor);
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: there is no tensor %u", program_kind_names[k], i,
+               o->tensor);
     else if (o->loc != PLAN_HOST && o->loc >= p->n_devices)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: no device %u", program_kind_names[k], i, o->loc);
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: there is no device %u", program_kind_names[k], i, o->loc);
     else if (o->access != ACCESS_READ && o->access != ACCESS_WRITE && o->access != ACCESS_RW &&
              o->access != ACCESS_DROP)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: no access mode %u", program_kind_names[k], i,
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: there is no access mode %u", program_kind_names[k], i,
                (unsigned)o->access);
     else if (o->begin >= o->end || o->end > v->train->tensors[o->tensor].bytes)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: bytes %llu..%llu of tensor %u, which has %llu",
+        refuse(v, INVARIANT_AGREES, k, i,
+               "%s#%u: invalid byte range %llu..%llu of tensor %u, which has %llu bytes",
                program_kind_names[k], i, (unsigned long long)o->begin, (unsigned long long)o->end, o->tensor,
                (unsigned long long)v->train->tensors[o->tensor].bytes);
     else if (!checked_add(o->addr, operand_bytes(o), &end))
-        refuse(v, INVARIANT_LEASE, k, i, "%s#%u: address %llu + %llu bytes is beyond any memory",
-               program_kind_names[k], i, (unsigned long long)o->addr, (unsigned long long)operand_bytes(o));
+        refuse(v, INVARIANT_LEASE, k, i, "%s#%u: address %llu + %llu bytes overflows", program_kind_names[k],
+               i, (unsigned long long)o->addr, (unsigned long long)operand_bytes(o));
 }
 
 static void index_wait(struct verify *v, enum program_kind k, uint32_t i, uint32_t j)
@@ -84,10 +92,10 @@ static void index_wait(struct verify *v, enum program_kind k, uint32_t i, uint32
     const struct plan_program *prog = &v->plan->programs[k];
     const struct plan_wait *w = &prog->waits[j];
     if (w->instr >= prog->n_instrs)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits for instruction %u of %u", program_kind_names[k], i,
-               w->instr, prog->n_instrs);
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits for instruction %u, but there are only %u",
+               program_kind_names[k], i, w->instr, prog->n_instrs);
     else if (w->distance > PLAN_MAX_DISTANCE)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits over a distance of %u runs, more than %u",
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u waits over a distance of %u runs, more than the limit of %u",
                program_kind_names[k], i, w->distance, PLAN_MAX_DISTANCE);
 }
 
@@ -103,11 +111,11 @@ static bool index_fields(struct verify *v, enum program_kind k, uint32_t i)
     else if (in->step >= (k == PROGRAM_CYCLE ? v->plan->steps : 1))
         what = "step";
     else if (!range_within(in->operand, in->n_operands, prog->n_operands))
-        what = "operands";
+        what = "list of operands";
     else if (!range_within(in->wait, in->n_waits, prog->n_waits))
-        what = "waits";
+        what = "list of waits";
     if (what != NULL)
-        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: %s out of range", program_kind_names[k], i, what);
+        refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its %s is out of range", program_kind_names[k], i, what);
     return what == NULL;
 }
 
@@ -123,8 +131,8 @@ static void index_program(struct verify *v, enum program_kind k)
         operands += in->n_operands;
         waits += in->n_waits;
         if (operands > prog->n_operands || waits > prog->n_waits) {
-            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of %s is another's too", program_kind_names[k],
-                   i, waits > prog->n_waits ? "waits" : "operands");
+            refuse(v, INVARIANT_AGREES, k, i, "%s#%u: its list of %s overlaps another instruction's",
+                   program_kind_names[k], i, waits > prog->n_waits ? "waits" : "operands");
             return;
         }
         for (uint32_t j = 0; j < in->n_operands; j++)
@@ -143,13 +151,15 @@ static void index_boundary(struct verify *v)
         if (c->tensor >= p->n_tensors || c->device >= p->n_devices || c->begin >= c->end ||
             c->end > v->train->tensors[c->tensor].bytes)
             refuse(v, INVARIANT_AGREES, PROGRAM_CYCLE, PLAN_NONE,
-                   "boundary copy %u: no such tensor, device or range", i);
+                   "boundary copy %u names a tensor, device or byte range that does not exist", i);
         else if (!checked_add(c->addr, c->end - c->begin, &end))
-            refuse(v, INVARIANT_LEASE, PROGRAM_CYCLE, PLAN_NONE, "boundary copy %u is beyond any memory", i);
+            refuse(v, INVARIANT_LEASE, PROGRAM_CYCLE, PLAN_NONE, "the address of boundary copy %u overflows",
+                   i);
     }
 }
 
-/* Sizes are compared here and not with the other agreements because later checks round and add them. */
+/* Compares the tensors with the graph's. The sizes are compared here and not in verify_agree.c, because later
+ * checks round and add them. */
 static void index_tensors(struct verify *v, const struct graph *g, const char *name)
 {
     for (uint32_t t = 0; t < v->plan->n_tensors; t++) {
@@ -157,10 +167,10 @@ static void index_tensors(struct verify *v, const struct graph *g, const char *n
         const struct graph_tensor *should = &g->tensors[t];
         if (is->kind != should->kind || is->layer != should->layer || is->micro != should->micro ||
             is->replica != should->replica)
-            BAD_HEADER(v, "tensor %u is not the one of the %s graph, a %s", t, name,
+            BAD_HEADER(v, "tensor %u differs from the %s graph, where it is a %s", t, name,
                        tensor_kind_names[should->kind]);
         else if (is->bytes != should->bytes)
-            BAD_HEADER(v, "tensor %u (%s) has %llu bytes, in the %s graph %llu", t,
+            BAD_HEADER(v, "tensor %u (%s) has %llu bytes, but in the %s graph it has %llu", t,
                        tensor_kind_names[should->kind], (unsigned long long)is->bytes, name,
                        (unsigned long long)should->bytes);
     }

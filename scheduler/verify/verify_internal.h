@@ -1,16 +1,17 @@
-/* Shared by the files of the verifier, and by nothing else.
+/* Internal declarations of the verifier, shared by these files:
  *
  *   verify.c          plan_verify; reports and names
  *   verify_indices.c  [10]             every number that is used as an index
- *   verify_agree.c    [10] [3]         what the plan says, against graph, leases and itself
- *   verify_operands.c [10]             the operands of tasks: pieces, shares
+ *   verify_agree.c    [10] [3]         the plan against the graph, the leases and itself
+ *   verify_operands.c [10]             the operands of tasks, with pieces and shares
  *   verify_tasks.c    [6] [8]          which tasks there are, their order, where waits point
- *   verify_space.c                     an ordered map of address ranges: who is or was there
+ *   verify_space.c                     an ordered map of address ranges and their owners
  *   verify_copy.c     [2] [3] [4]      copies of tensors: bytes, versions, accesses and their order
- *   verify_run.c      [1] [5] [7] [9]  the unrolled execution
+ *   verify_run.c      [1] [5] [7] [9]  the abstract execution of the programs
  *
- * The static files run first. What they refuse (v->stop) would make an execution meaningless or unsafe, so it
- * is not tried; everything in verify_copy.c and verify_run.c may rely on what they checked.
+ * Numbers in brackets are invariants (verify.h). The first five files check the plan without executing it. If
+ * they refuse something, they set v->stop, because executing the plan would be meaningless or unsafe. The
+ * execution in verify_copy.c and verify_run.c relies on everything that they checked.
  */
 #ifndef SCHEDULER_VERIFY_VERIFY_INTERNAL_H
 #define SCHEDULER_VERIFY_VERIFY_INTERNAL_H
@@ -20,24 +21,27 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* With PLAN_MAX_DISTANCE, event numbers of the whole execution stay below 2^32. */
+/* Most instructions of a program. Together with PLAN_MAX_DISTANCE, this keeps the number of instructions in
+ * the whole execution below 2^32. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
+/* One call of plan_verify: its arguments, and what the checks found so far. */
 struct verify {
     const struct plan *plan;
     const struct graph *train, *eval; /* eval may be NULL */
     const struct machine *machine;
     struct verify_report *report; /* may be NULL */
     struct err *err;
-    uint32_t total;
-    bool stop;                         /* something was refused: do not execute */
-    uint32_t max_distance;             /* of the cycle's waits */
+    uint32_t total;                    /* violations found */
+    bool stop;                         /* the plan must not be executed */
+    uint32_t max_distance;             /* largest distance of a wait in the cycle */
     uint32_t *task_of[PROGRAM_COUNT];  /* per instruction: index of its graph task; PLAN_NONE for moves */
-    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: bit i: invariant i was reported */
-    uint64_t *reported_tensor;         /* per tensor: bit 11 * program + invariant */
+    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: bit i is set when invariant i was reported */
+    uint64_t *reported_tensor;         /* per tensor: bit 11 * program + invariant is set when reported */
 };
 
-/* The graph that a program's tasks come from; NULL for eval without an eval graph. */
+/* Returns the graph that the tasks of a program come from. Returns NULL for eval
+ * if there is no eval graph. */
 static inline const struct graph *verify_graph(const struct verify *v, enum program_kind k)
 {
     return k == PROGRAM_EVAL ? v->eval : v->train;
@@ -45,41 +49,61 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* One violation. The same invariant at the same instruction is reported once, however many runs meet it. */
+/* Reports a violation at an instruction, or at none (PLAN_NONE). An invariant is reported only once for an
+ * instruction, even if several runs of the program violate it. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* The same for what is wrong with a tensor between programs: once for each tensor, program and invariant. */
+
+/* Reports a violation about a tensor between two programs. An invariant is reported only once
+ * for a tensor and program. */
 void violate_tensor(struct verify *v, int invariant, enum program_kind k, tensor_id t, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* violate, and no execution. */
+
+/* Reports a violation like violate, and prevents the execution of the plan. */
 #define refuse(v, ...) ((v)->stop = true, violate((v), __VA_ARGS__))
 
-struct name { /* returned by value, so that a message can hold several */
+/* A name in a message. It is returned by value, so that one message can contain several names. */
+struct name {
     char s[112];
 };
+
+/* Each of these returns a name such as:
+ *
+ *     name_tensor  "dW3/r0"
+ *     name_instr   "cycle#7 FWD l1 m0 on d0.compute"
+ *     name_task    "FWD l1 m0"
+ *     name_range   "W3[0..512)", or "W3" for the whole tensor
+ *     name_place   "d0:3072" or "the host" */
 struct name name_tensor(const struct verify *v, tensor_id t);
 struct name name_instr(const struct verify *v, enum program_kind k, uint32_t instr);
 struct name name_task(const struct graph_task *t);
 struct name name_range(const struct verify *v, tensor_id t, uint64_t begin, uint64_t end);
 struct name name_place(uint32_t loc, uint64_t addr);
 
-/* ---- static checks ---- */
+/* ---- checks without execution ---- */
 
-void verify_header(struct verify *v);  /* counts and pointers: refuses before anything is indexed */
-void verify_indices(struct verify *v); /* every id, range and number that is used as an index */
-void verify_agree(struct verify *v); /* [10] tensors, host slots, leases, boundary, shapes of instructions */
-void verify_lease(struct verify *v); /* [3] */
-void verify_waits(struct verify *v); /* [8]; sets max_distance */
-void verify_tasks(struct verify *v); /* [6] */
+/* Checks counts and array pointers, so that the other checks can use the arrays. [10] */
+void verify_header(struct verify *v);
+/* Checks every id, range and number that is used as an index or added to an address. [10] */
+void verify_indices(struct verify *v);
+/* Checks tensors, host slots, leases, the boundary, and the form of every instruction. [10] */
+void verify_agree(struct verify *v);
+/* Checks that every address is inside its lease. [3] */
+void verify_lease(struct verify *v);
+/* Checks that waits point backwards, and sets max_distance. [8] */
+void verify_waits(struct verify *v);
+/* Checks that every task runs exactly once per step, and that sums are in order. [6] */
+void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* [10]: the operands of instruction i, which does the task, are the task's, all at loc. */
+/* Checks that instruction `i` has the operands of its graph task, all of them at location `loc`. [10] */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* How many of a plan's operands, from the first on, stand for the graph's: none where that is left out, one, or of K in a
- * share one for each part. No task has a tensor twice. */
+/* Returns how many of the first operands in `ops` stand for the graph operand `go`: 0 if the
+ * instruction leaves it out, 1 in general, and one per part for the K of a share. It relies on no task
+ * having the same tensor twice. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -89,115 +113,152 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* The operand of a RED or UPD whose range says which share it does: its first W or dW. NULL: there is none, or another task. */
+/* Returns the operand whose byte range tells which share of its task a RED or UPD does: its first W or dW
+ * operand. Returns NULL if it has none, and for other tasks. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
-/* An instruction of the unrolled execution. seq counts the instructions of its stream, from 1; 0 is an event
- * before everything. */
-struct event {
+/* One instruction in one run of a program, as an event of the abstract execution. */
+struct verify_event {
+    /* its number among the instructions of its stream, from 1; 0: before the execution */
     uint32_t stream, seq;
-    uint32_t instr;
+    uint32_t instr; /* index in the program */
     uint16_t program, run;
 };
 
-struct copy;
+struct verify_copy;
 
-struct extent { /* a live range of a copy, or the place where one was dropped and nobody is since */
+/* A range of device addresses [lo, hi) with one owner. It either belongs to a live copy,
+ * or it is free since a drop. */
+struct verify_extent {
     uint64_t lo, hi;
-    struct copy *owner;   /* NULL: dropped */
-    tensor_id tensor;     /* whose copy it is or was */
-    struct event dropped; /* owner == NULL: by whom */
-    uint32_t priority;
-    struct extent *left, *right;
+    struct verify_copy *owner;   /* NULL: the copy was dropped */
+    tensor_id tensor;            /* tensor of the copy that is there, or that was there last */
+    struct verify_event dropped; /* the drop, when owner is NULL */
+    uint32_t priority;           /* heap order of the treap */
+    struct verify_extent *left, *right;
 };
 
-struct space {
-    struct extent *root;
-    uint32_t random;
+/* All extents of one device, as a treap ordered by address. Addresses that no copy
+ * ever used are in no extent. */
+struct verify_space {
+    struct verify_extent *root;
+    uint32_t random; /* state of the priority generator */
 };
 
-typedef void extent_fn(struct extent *e, void *ctx);
+typedef void extent_fn(struct verify_extent *e, void *ctx);
 
-void space_finish(struct space *s);
-/* Cuts extents at lo and hi and calls fn for those in between, in ascending order. fn may change all but lo,
- * hi. */
-void space_visit(struct space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
-/* Replaces what is in lo..hi by one live extent. */
-void space_replace(struct space *s, uint64_t lo, uint64_t hi, struct copy *owner, tensor_id tensor);
+/* Frees all extents. */
+void space_finish(struct verify_space *s);
+
+/* Calls `fn` for every extent between lo and hi, in ascending order. Extents that cross lo or hi are cut in
+ * two first. `fn` may change all fields except lo and hi. */
+void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
+
+/* Replaces all extents between lo and hi by one extent that belongs to `owner`. */
+void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_copy *owner,
+                   tensor_id tensor);
 
 /* ---- copies and accesses (verify_copy.c) ---- */
 
-typedef VEC(struct event) event_vec;
+typedef VEC(struct verify_event) event_vec;
 
-struct segment { /* bytes of a copy with one version and one history */
-    uint64_t begin, end;
+/* A byte range of a copy whose bytes have the same version and the same history of accesses. */
+struct verify_segment {
+    uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
-    struct event writer;
-    event_vec readers; /* since the writer; none of them ordered before another */
+    struct verify_event writer; /* the last write */
+    event_vec readers;          /* reads since then, none of them ordered before another */
 };
 
-struct copy {
+/* A copy of a tensor, or of part of it, during the abstract execution. A device copy exists from its first
+ * write to its last drop. Host copies exist all the time, and may be empty. */
+struct verify_copy {
     tensor_id tensor;
-    uint32_t loc;  /* device, or PLAN_HOST */
-    uint64_t base; /* on a device: where byte 0 is, modulo 2^64 (a share may lie below its begin) */
-    VEC(struct segment) segments; /* ascending, disjoint; bytes in none are not valid */
-    struct copy *next;            /* of the same tensor, on another device or with another base */
-    size_t index;                 /* in state->live */
-    bool clobbered;               /* its being there was reported: no further reports about that */
+    uint32_t loc; /* device, or PLAN_HOST */
+    /* Address that byte 0 of the tensor has or would have on the device, modulo 2^64. A copy
+     * of a part may lack byte 0. */
+    uint64_t base;
+    VEC(struct verify_segment) segments; /* ascending and disjoint; bytes in no segment have no value */
+    struct verify_copy *next;            /* next device copy of the same tensor */
+    size_t index;                        /* in verify_state.live */
+    bool clobbered;                      /* it was reported as misplaced; do not report that again */
 };
 
-struct state { /* of one execution */
+/* The state of one abstract execution: what is where, and what is known to be done. The training
+ * programs and eval have one each. */
+struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams, steps;
-    uint32_t *clocks;         /* [stream][stream]: what each stream knows to be done */
-    uint32_t *clock;          /* row of the stream of `now` */
-    struct event now;         /* the instruction being executed */
-    uint64_t *newest;         /* per tensor: highest version that exists */
-    struct copy **on_devices; /* per tensor: list of its device copies */
-    VEC(struct copy *) live;  /* all device copies */
-    uint32_t *home_first; /* per tensor: index in home; a ring tensor has a copy for each step of the cycle */
-    struct copy *home;
+    /* Vector clocks: [s][t] is the number of instructions of stream t that stream s knows to be done. */
+    uint32_t *clocks;
+    uint32_t *clock;                 /* row of `clocks` for the stream of `now` */
+    struct verify_event now;         /* the instruction being executed */
+    uint64_t *newest;                /* per tensor: highest version that exists */
+    struct verify_copy **on_devices; /* per tensor: list of its device copies */
+    VEC(struct verify_copy *) live;  /* all device copies */
+    uint32_t *home_first;            /* per tensor: index of its first host copy in `home` */
+    /* Host copies: one per tensor. A ring tensor has one for each step of the cycle. */
+    struct verify_copy *home;
     uint32_t n_home;
-    struct space spaces[DEVICE_MAX];
+    struct verify_space spaces[DEVICE_MAX];
 };
 
-void state_init(struct state *st, struct verify *v, const struct graph *g, uint32_t steps);
-void state_finish(struct state *st);
+void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
+void state_finish(struct verify_state *st);
 
-static inline bool event_ordered(const struct state *st, const struct event *e)
+/* Returns whether event `e` is ordered before the instruction being executed. */
+static inline bool event_ordered(const struct verify_state *st, const struct verify_event *e)
 {
     return st->clock[e->stream] >= e->seq;
 }
 
-struct copy *copy_home(struct state *st, tensor_id t, uint32_t step);
-/* The one with this base, of the copies that the device may have; NULL when there is none. */
-struct copy *copy_find(struct state *st, tensor_id t, uint32_t device, uint64_t base);
-struct copy *copy_create(struct state *st, tensor_id t, uint32_t device, uint64_t base);
-/* Index of the first segment that ends after `at`. */
-size_t copy_seek(const struct copy *c, uint64_t at);
-/* The first range in begin..end that is not valid. */
-bool copy_gap(const struct copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin, uint64_t *ret_end);
-/* Makes segments begin and end there; returns the index of the first in the range, *ret_end that after the
- * last. */
-size_t copy_slice(struct copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
-uint64_t copy_bytes(const struct copy *c);
+/* Returns the host copy of a tensor; `step` selects the slot of a ring tensor. */
+struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Accesses by st->now. All report [4]; a write of bytes that were not valid claims their addresses, [2] [3]. */
-void copy_read(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
-void copy_write(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version);
-/* Frees the copy when nothing is left of it. */
-void copy_drop(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
+/* Returns the copy of a tensor on a device with this base, or NULL. A device may have several
+ * copies with different bases. */
+struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
-/* Repairs after a report: the same effects, as by nobody, never reported. For a copy of the host st may be NULL. */
-void copy_fill(struct state *st, struct copy *c, uint64_t begin, uint64_t end, uint64_t version);
-void copy_forget(struct state *st, struct copy *c, uint64_t begin, uint64_t end);
+/* Creates an empty copy on a device. */
+struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
+
+/* Returns the index of the first segment that ends after byte `at`. */
+size_t copy_seek(const struct verify_copy *c, uint64_t at);
+
+/* Finds the first range between begin and end that no segment covers. Returns false if there is none. */
+bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
+              uint64_t *ret_end);
+
+/* Cuts segments so that none crosses begin or end. Returns the index of the first segment of the range;
+ * *ret_end is the index after the last. */
+size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
+
+/* Returns the number of bytes that have a value. */
+uint64_t copy_bytes(const struct verify_copy *c);
+
+/* The three accesses of the current instruction, st->now. Each reports conflicts with unordered accesses [4].
+ * A write to bytes without a value also claims their addresses and reports overlaps [2] and misalignment
+ * [3]. */
+void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
+void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
+                uint64_t version);
+/* Drops a range. Frees the copy if nothing is left of it. */
+void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
+
+/* Repair the state after a report, so that one defect is not reported again in other words. copy_fill acts
+ * like copy_write and copy_forget like copy_drop, but they report nothing and count as ordered before
+ * everything. For a host copy, `st` may be NULL. */
+void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
+               uint64_t version);
+void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */
 
-void verify_run(struct verify *v); /* [1] [2] [3] [4] [5] [7] [9] */
+/* Executes all programs abstractly and reports what goes wrong. [1] [2] [3] [4] [5] [7] [9] */
+void verify_run(struct verify *v);
 
 #endif

@@ -1,14 +1,16 @@
-/* Invariant 10 for the operands of tasks: they are the graph's, in the same order, with the same ranges, less the writes
- * that may be left out.
+/* Checks invariant 10 for the operands of tasks: an instruction has the operands of its graph task, in the
+ * same order and with the same byte ranges. It may leave out writes that are optional.
  *
- * RED and UPD work element by element and may be done in shares: then all W and dW have the share's range, [b, e), and K
- * the same of each of its parts. K is parts as long as W one behind another; where a profile says another size, it is one
- * part, of which a share has what its range is of W, cut where it is aligned. A share of nothing has no operand. That the
- * shares make up the whole is invariant 6.
+ * RED and UPD may be done in shares. All W and dW operands of a share have the same range [b, e), and K has
+ * this range in each of its parts. K consists of parts that are as long as W. In graphs made from profile
+ * tables the size of K may not be a multiple of W. Then K is one part, and a share has the proportional range
+ * of it, rounded down to PLAN_ALIGN. If that range is empty, the share has no K operand. That the shares
+ * cover the whole task is invariant 6.
  */
 #include "scheduler/verify/verify_internal.h"
 
-struct at { /* an instruction under check */
+/* A task instruction that is being checked. */
+struct checked_task {
     struct verify *v;
     enum program_kind k;
     uint32_t i;
@@ -16,13 +18,13 @@ struct at { /* an instruction under check */
     const struct plan_operand *ops;
     const struct graph *g;
     const struct graph_task *task;
-    uint32_t loc;                     /* where its operands must be */
-    const struct plan_operand *share; /* the operand whose range says which; NULL: a task without shares */
+    uint32_t loc;                     /* location that its operands must have */
+    const struct plan_operand *share; /* share_operand of the instruction; NULL: the task has no shares */
 };
 
 #define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)
 
-static struct name here(const struct at *a)
+static struct name name_checked_task(const struct checked_task *a)
 {
     return name_instr(a->v, a->k, a->i);
 }
@@ -44,7 +46,7 @@ const struct plan_operand *share_operand(const struct verify *v, enum program_ki
     return NULL;
 }
 
-static uint64_t tensor_bytes(const struct at *a, tensor_id t)
+static uint64_t tensor_bytes(const struct checked_task *a, tensor_id t)
 {
     return a->v->plan->tensors[t].bytes;
 }
@@ -54,13 +56,14 @@ static uint64_t state_parts(uint64_t w, uint64_t k)
     return k % w == 0 ? k / w : 1;
 }
 
-/* Where byte `at` of W is in a part of K that is not as long as W. */
+/* Returns the offset in K that corresponds to byte `at` of W, when K is a single
+ * part of another size than W. */
 static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
 {
     return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Of part p of K, what belongs to the bytes begin..end of W. */
+/* Turns a range of W, in *begin and *end, into the corresponding range of part `p` of K. */
 static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
 {
     if (k % w == 0) {
@@ -72,7 +75,7 @@ static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, 
     }
 }
 
-static bool agree_state(const struct at *a, const struct plan_operand *ops, uint32_t n, tensor_id t)
+static bool agree_state(const struct checked_task *a, const struct plan_operand *ops, uint32_t n, tensor_id t)
 {
     uint64_t w = tensor_bytes(a, a->share->tensor), k = tensor_bytes(a, t), parts = state_parts(w, k);
     uint32_t m = 0;
@@ -82,25 +85,28 @@ static bool agree_state(const struct at *a, const struct plan_operand *ops, uint
         if (begin == end)
             continue;
         if (m == n || ops[m].begin != begin || ops[m].end != end) {
-            BAD(a, "%s: of part %llu of %s its share is %llu..%llu", here(a).s, (unsigned long long)p,
-                name_tensor(a->v, t).s, (unsigned long long)begin, (unsigned long long)end);
+            BAD(a, "%s: its share of part %llu of %s must be the bytes %llu..%llu", name_checked_task(a).s,
+                (unsigned long long)p, name_tensor(a->v, t).s, (unsigned long long)begin,
+                (unsigned long long)end);
             return false;
         }
         m++;
     }
     if (m < n)
-        BAD(a, "%s: has no share in %s", here(a).s, name_range(a->v, t, ops[m].begin, ops[m].end).s);
+        BAD(a, "%s: has the operand %s, which is not in its share", name_checked_task(a).s,
+            name_range(a->v, t, ops[m].begin, ops[m].end).s);
     return m == n;
 }
 
-static bool agree_share(const struct at *a, const struct plan_operand *o)
+static bool agree_share(const struct checked_task *a, const struct plan_operand *o)
 {
     const struct plan_operand *s = a->share;
     if (o->begin != s->begin || o->end != s->end)
-        BAD(a, "%s: a share of %s, but of %s", here(a).s, name_range(a->v, s->tensor, s->begin, s->end).s,
-            name_range(a->v, o->tensor, o->begin, o->end).s);
+        BAD(a, "%s: its shares differ: %s and %s", name_checked_task(a).s,
+            name_range(a->v, s->tensor, s->begin, s->end).s, name_range(a->v, o->tensor, o->begin, o->end).s);
     else if (o->begin % PLAN_ALIGN != 0 || (o->end % PLAN_ALIGN != 0 && o->end != tensor_bytes(a, o->tensor)))
-        BAD(a, "%s: the share %s is not aligned", here(a).s, name_range(a->v, o->tensor, o->begin, o->end).s);
+        BAD(a, "%s: the share %s is not aligned", name_checked_task(a).s,
+            name_range(a->v, o->tensor, o->begin, o->end).s);
     else
         return true;
     return false;
@@ -108,18 +114,20 @@ static bool agree_share(const struct at *a, const struct plan_operand *o)
 
 /* ---- ranges ---- */
 
-static bool agree_range(const struct at *a, const struct plan_operand *o, const struct graph_operand *go)
+static bool agree_range(const struct checked_task *a, const struct plan_operand *o,
+                        const struct graph_operand *go)
 {
     if (o->begin == go->begin && o->end == go->end)
         return true;
-    BAD(a, "%s: names %s, not %s", here(a).s, name_range(a->v, o->tensor, o->begin, o->end).s,
-        name_range(a->v, go->tensor, go->begin, go->end).s);
+    BAD(a, "%s: its operand is %s instead of %s", name_checked_task(a).s,
+        name_range(a->v, o->tensor, o->begin, o->end).s, name_range(a->v, go->tensor, go->begin, go->end).s);
     return false;
 }
 
-/* The n operands that stand for one of the graph's; none only where a share may have none. What does all of a task may name
- * K as a whole or by its parts. */
-static bool agree_ranges(const struct at *a, const struct plan_operand *ops, uint32_t n,
+/* Checks the byte ranges of the `n` operands that stand for graph operand `go`. n is 0 only for the K
+ * of a share, whose range may be empty. An instruction that does the whole task may name K either as
+ * one operand or by its parts. */
+static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
     enum tensor_kind kind = a->g->tensors[go->tensor].kind;
@@ -128,25 +136,26 @@ static bool agree_ranges(const struct at *a, const struct plan_operand *ops, uin
         !(whole && n == 1 && operand_bytes(ops) == tensor_bytes(a, go->tensor)))
         return agree_state(a, ops, n, go->tensor);
     if (n > 1) {
-        BAD(a, "%s: names %s twice", here(a).s, name_tensor(a->v, go->tensor).s);
+        BAD(a, "%s: has two operands for %s", name_checked_task(a).s, name_tensor(a->v, go->tensor).s);
         return false;
     }
     return is_divided(kind) && !whole ? agree_share(a, ops) : agree_range(a, ops, go);
 }
 
-static bool agree_places(const struct at *a, const struct plan_operand *ops, uint32_t n)
+static bool agree_places(const struct checked_task *a, const struct plan_operand *ops, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (ops[i].loc != a->loc) {
-            BAD(a, "%s: its operand %s is on %s", here(a).s, name_tensor(a->v, ops[i].tensor).s,
+            BAD(a, "%s: its operand %s is on %s", name_checked_task(a).s, name_tensor(a->v, ops[i].tensor).s,
                 name_place(ops[i].loc, ops[i].addr).s);
             return false;
         }
     return true;
 }
 
-/* A forward needs its workspace: room beside the S that it saves, or, where it saves none, more. */
-static void agree_operands(const struct at *a)
+/* Checks all operands of the task. A FWD or REC also needs its workspace: room if
+ * it saves S, otherwise work. */
+static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;
     bool saves = false, no_room = false;
@@ -155,7 +164,7 @@ static void agree_operands(const struct at *a)
         const struct graph_operand *go = &a->g->operands[a->task->operand + j];
         uint32_t count = operands_for(&a->ops[n], a->in->n_operands - n, go);
         enum tensor_kind kind = a->g->tensors[go->tensor].kind;
-        bool space = kind == TENSOR_WORK || kind == TENSOR_ROOM; /* S comes before them in every list */
+        bool space = kind == TENSOR_WORK || kind == TENSOR_ROOM; /* S precedes both in every operand list */
         if (space && (kind == TENSOR_ROOM) != saves)
             continue;
         if (count > 0 || (kind == TENSOR_K && a->share != NULL)) {
@@ -167,7 +176,8 @@ static void agree_operands(const struct at *a)
         } else if (space) {
             no_room = true;
         } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
-            BAD(a, "%s: operand %u should be %s, %s", here(a).s, n, name_tensor(a->v, go->tensor).s,
+            BAD(a, "%s: operand %u must be %s, %s", name_checked_task(a).s, n,
+                name_tensor(a->v, go->tensor).s,
                 go->access == ACCESS_READ    ? "read"
                 : go->access == ACCESS_WRITE ? "written"
                                              : "read and written");
@@ -175,11 +185,13 @@ static void agree_operands(const struct at *a)
         }
     }
     if (n < a->in->n_operands)
-        BAD(a, "%s: has no business with %s", here(a).s, name_tensor(a->v, a->ops[n].tensor).s);
+        BAD(a, "%s: has the operand %s, which is not one of its task", name_checked_task(a).s,
+            name_tensor(a->v, a->ops[n].tensor).s);
     else if (rec && writes == 0)
-        BAD(a, "%s: recomputes nothing", here(a).s);
+        BAD(a, "%s: recomputes nothing", name_checked_task(a).s);
     else if (no_room)
-        BAD(a, "%s: has no workspace%s", here(a).s, saves ? " beside S" : "");
+        BAD(a, "%s: has no workspace operand (%s)", name_checked_task(a).s,
+            saves ? "room, since it saves S" : "work");
 }
 
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
@@ -187,7 +199,7 @@ void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const st
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct plan_instr *in = &prog->instrs[i];
-    const struct at a = {
+    const struct checked_task a = {
         v, k, i, in, prog->operands + in->operand, verify_graph(v, k), task, loc, share_operand(v, k, i)};
     agree_operands(&a);
 }

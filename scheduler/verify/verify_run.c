@@ -1,15 +1,18 @@
-/* The unrolled execution: entry, max(distance) + 2 cycles, flush, one more cycle, exit; and eval on its own.
+/* The abstract execution of a plan: entry, max(distance) + 2 cycles, flush, one more cycle,
+ * exit; and separately eval.
  *
- * So many cycles suffice: a path of happens-before goes from a run to the same or a later one, so how two
- * runs are ordered is decided by the waits between them, and in the last cycle before the flush no wait
- * reaches back to before the first.
+ * That number of cycles is enough. Happens-before leads from a run only to the same run or to later ones, so
+ * the waits between two runs decide how they are ordered. In the last cycle before the flush, no wait reaches
+ * back beyond the first cycle, so its waits are those of any later cycle.
  *
- * Each instruction is executed on what verify_copy.c keeps: reads are compared with the version that the
- * graph asks for [1], writes make versions, moves carry them, drops must not lose the newest version of state
- * [5]. Between programs the state is compared with the boundary [7] [9] and with what must be at home [9].
+ * Each instruction acts on the state in verify_copy.c. A read must find the version that the graph asks
+ * for [1]. A write creates a version, and a move carries one. A drop must not lose the newest version of W
+ * or K [5]. Between programs the device copies are compared with the boundary [7] [9], and the host copies
+ * with the newest versions [9].
  *
- * Host copies of ring tensors are one for each step of the cycle, new in each run: that slots are reused only
- * when their step is done is the executor's contract with loader and trainer (swap/exec.h).
+ * A ring tensor has one host copy for each step of the cycle, empty at the start of every run. The
+ * verifier does not check when slots are reused: the executor, the loader and the trainer ensure that a
+ * slot's step is done (swap/exec.h).
  */
 #include <string.h>
 
@@ -17,19 +20,22 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* Clocks of the instructions that others wait for, of as many runs as their waits reach back. */
+/* The clocks that instructions had when they ended, for the instructions that wait for them. An
+ * instruction that others wait for over a distance of at most d has d + 1 clocks, used in rotation
+ * by the runs of the program. */
 struct trail {
-    size_t *first;   /* per instruction: its first clock */
-    uint32_t *count; /* and how many it has; 0: nobody waits for it */
-    uint32_t *clocks;
+    size_t *first;    /* per instruction: index of its first clock */
+    uint32_t *count;  /* per instruction: number of its clocks; 0: no instruction waits for it */
+    uint32_t *clocks; /* [clock][stream] */
 };
 
-struct run { /* of one program */
-    struct state *st;
+/* The current run of one program. For the cycle, the same struct serves all runs. */
+struct program_run {
+    struct verify_state *st;
     enum program_kind k;
     const struct plan_program *prog;
     struct trail trail;
-    uint32_t run;   /* which run this is, from 0 */
+    uint32_t run;   /* number of this run, from 0 */
     uint64_t steps; /* training steps before this run */
 };
 
@@ -60,12 +66,13 @@ static void trail_finish(struct trail *t)
     xfree(t->clocks);
 }
 
-static uint32_t *trail_clock(const struct run *r, uint32_t instr, uint32_t run)
+static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32_t run)
 {
     const struct trail *t = &r->trail;
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
+/* Raises every element of `into` to at least that of `from`. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -73,8 +80,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Everything issued so far is done, and every stream knows it. */
-static void drain(struct state *st)
+/* Waits for all streams: from here on, every stream knows that everything issued so far is done. */
+static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
         join(st->clocks, st->clocks + (size_t)s * st->n_streams, st->n_streams);
@@ -82,9 +89,10 @@ static void drain(struct state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-static void begin_instr(struct run *r, uint32_t i)
+/* Makes instruction `i` the current one: its stream learns from its waits and counts one more instruction. */
+static void begin_instr(struct program_run *r, uint32_t i)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     const struct plan_instr *in = &r->prog->instrs[i];
     st->clock = st->clocks + (size_t)in->stream * st->n_streams;
     for (uint32_t j = 0; j < in->n_waits; j++) {
@@ -92,10 +100,10 @@ static void begin_instr(struct run *r, uint32_t i)
         if (w->distance <= r->run)
             join(st->clock, trail_clock(r, w->instr, r->run - w->distance), st->n_streams);
     }
-    st->now = (struct event){in->stream, ++st->clock[in->stream], i, (uint16_t)r->k, (uint16_t)r->run};
+    st->now = (struct verify_event){in->stream, ++st->clock[in->stream], i, (uint16_t)r->k, (uint16_t)r->run};
 }
 
-static void end_instr(struct run *r, uint32_t i)
+static void end_instr(struct program_run *r, uint32_t i)
 {
     if (r->trail.count[i] > 0)
         memcpy(trail_clock(r, i, r->run), r->st->clock, r->st->n_streams * sizeof *r->st->clock);
@@ -103,16 +111,16 @@ static void end_instr(struct run *r, uint32_t i)
 
 /* ---- one instruction ---- */
 
-#define ANY_VERSION UINT64_MAX /* a move carries what it finds */
+#define ANY_VERSION UINT64_MAX /* a move may carry any version */
 
 #define FOUND(r, invariant, ...) violate((r)->st->v, invariant, (r)->k, (r)->st->now.instr, __VA_ARGS__)
 
-static struct name here(const struct run *r)
+static struct name name_current(const struct program_run *r)
 {
     return name_instr(r->st->v, r->k, r->st->now.instr);
 }
 
-static uint32_t step_of(const struct run *r)
+static uint32_t step_of(const struct program_run *r)
 {
     return r->prog->instrs[r->st->now.instr].step;
 }
@@ -122,52 +130,56 @@ static uint64_t base_of(const struct plan_operand *o)
     return o->loc == PLAN_HOST ? 0 : o->addr - o->begin;
 }
 
-static void raise_newest(struct state *st, tensor_id t, uint64_t version)
+static void raise_newest(struct verify_state *st, tensor_id t, uint64_t version)
 {
     if (version > st->newest[t])
         st->newest[t] = version;
 }
 
-static void check_versions(struct run *r, struct copy *c, const struct plan_operand *o, uint64_t version)
+static void check_versions(struct program_run *r, struct verify_copy *c, const struct plan_operand *o,
+                           uint64_t version)
 {
     size_t last, first = copy_slice(c, o->begin, o->end, &last);
     for (size_t i = first; i < last; i++) {
-        struct segment *s = &c->segments.at[i];
+        struct verify_segment *s = &c->segments.at[i];
         if (s->version != version)
-            FOUND(r, INVARIANT_RESIDENT, "%s needs version %llu of %s, but at %s is version %llu", here(r).s,
-                  (unsigned long long)version, name_range(r->st->v, o->tensor, s->begin, s->end).s,
-                  name_place(o->loc, o->addr).s, (unsigned long long)s->version);
-        if (s->version < version) /* one that is too new stays: lowering it would lose it */
+            FOUND(r, INVARIANT_RESIDENT, "%s needs version %llu of %s, but the copy at %s has version %llu",
+                  name_current(r).s, (unsigned long long)version,
+                  name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
+                  (unsigned long long)s->version);
+        if (s->version < version) /* repair an old version; lowering a newer one would lose it */
             s->version = version;
     }
 }
 
-/* The copy that an operand names; NULL when there is none at its address. */
-static struct copy *named(struct run *r, const struct plan_operand *o)
+/* Returns the copy that an operand names, or NULL if there is none at its address. */
+static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
     return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Where an operand's bytes are not at its address: another copy on the device that has them all, so probably is meant. */
-static struct copy *misplaced(struct state *st, const struct plan_operand *o)
+/* Returns a copy on the operand's device that has all of its bytes, at whatever address, or NULL. It is
+ * probably the copy that the operand should name. */
+static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
-    for (struct copy *c = st->on_devices[o->tensor]; c != NULL; c = c->next)
+    for (struct verify_copy *c = st->on_devices[o->tensor]; c != NULL; c = c->next)
         if (c->loc == o->loc && !copy_gap(c, o->begin, o->end, &begin, &end))
             return c;
     return NULL;
 }
 
-/* Not all of the operand's bytes are at its address. Repairs that and returns the copy; NULL when another is meant. */
-static struct copy *report_missing(struct run *r, struct copy *c, const struct plan_operand *o,
-                                   uint64_t version)
+/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the device has
+ * the bytes. Otherwise fills in the missing bytes, creating the copy if there is none, and returns it. */
+static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
+                                          const struct plan_operand *o, uint64_t version)
 {
-    struct state *st = r->st;
-    const struct copy *other = misplaced(st, o);
+    struct verify_state *st = r->st;
+    const struct verify_copy *other = misplaced(st, o);
     uint64_t begin, end;
     if (other != NULL) {
-        FOUND(r, INVARIANT_RESIDENT, "%s expects %s at %s, but it is at %s", here(r).s,
+        FOUND(r, INVARIANT_RESIDENT, "%s expects %s at %s, but it is at %s", name_current(r).s,
               name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s,
               name_place(o->loc, other->base + o->begin).s);
         return NULL;
@@ -175,19 +187,19 @@ static struct copy *report_missing(struct run *r, struct copy *c, const struct p
     if (c == NULL)
         c = copy_create(st, o->tensor, o->loc, base_of(o));
     while (copy_gap(c, o->begin, o->end, &begin, &end)) {
-        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s,
               name_range(st->v, o->tensor, begin, end).s, name_place(o->loc, o->addr + (begin - o->begin)).s);
         copy_fill(st, c, begin, end, version);
     }
     return c;
 }
 
-/* The operand's bytes are all there, at its address, in the version (or any). Returns the copy, repaired
- * where it was not as it should be; NULL when it is at another address. */
-static struct copy *resident(struct run *r, const struct plan_operand *o, uint64_t version)
+/* Checks that all bytes of an operand are at its address, in `version` (or in any, for ANY_VERSION). Returns
+ * the copy, after repairing what was wrong, or NULL if the bytes are at another address. */
+static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
-    struct state *st = r->st;
-    struct copy *c = named(r, o);
+    struct verify_state *st = r->st;
+    struct verify_copy *c = named(r, o);
     uint64_t begin, end;
     if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end)) {
         c = report_missing(r, c, o, version == ANY_VERSION ? st->newest[o->tensor] : version);
@@ -199,40 +211,41 @@ static struct copy *resident(struct run *r, const struct plan_operand *o, uint64
     return c;
 }
 
-/* The copy that a write goes to: the one that is there, or a new one. */
-static struct copy *destination(struct run *r, const struct plan_operand *o)
+/* Returns the copy that a write goes to: the existing copy that the operand names, or a new one. */
+static struct verify_copy *destination(struct program_run *r, const struct plan_operand *o)
 {
-    struct copy *c = named(r, o);
+    struct verify_copy *c = named(r, o);
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* The version an operand of step s means: graph.h. */
-static uint64_t version_of(const struct run *r, tensor_id t, uint32_t count)
+/* Returns the version that a count within the current step stands for (graph.h explains versions). */
+static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
 }
 
-static void task_read(struct run *r, const struct plan_operand *o, const struct graph_operand *go)
+static void task_read(struct program_run *r, const struct plan_operand *o, const struct graph_operand *go)
 {
-    struct copy *c = resident(r, o, version_of(r, o->tensor, go->read_version));
-    if (c != NULL && o->access == ACCESS_READ) /* for RW the write is ordered after whatever a read is */
+    struct verify_copy *c = resident(r, o, version_of(r, o->tensor, go->read_version));
+    if (c != NULL && o->access == ACCESS_READ) /* for RW, checking the order of the write is enough */
         copy_read(r->st, c, o->begin, o->end);
 }
 
-static void task_write(struct run *r, const struct plan_operand *o, const struct graph_operand *go)
+static void task_write(struct program_run *r, const struct plan_operand *o, const struct graph_operand *go)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     uint64_t version = version_of(r, o->tensor, go->write_version);
-    struct copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
+    struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    if (other != NULL) /* reported when it was read */
+    if (other != NULL) /* the wrong address was already reported by the read */
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* All reads come before all writes. Operands correspond as verify_agree found. */
-static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_ops,
+/* Executes a task: first all its reads, then all its writes. verify_agree has checked that the operands
+ * match those of the graph task. */
+static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
 {
     const struct graph_operand *gops = &r->st->graph->operands[task->operand];
@@ -248,44 +261,47 @@ static void run_task(struct run *r, const struct plan_operand *ops, uint32_t n_o
     }
 }
 
-/* The version that bytes of state have after a move: the moved one, unless a newer is destroyed by it [5]. */
-static uint64_t moved_version(struct run *r, struct copy *dst, const struct segment *piece)
+/* Returns the version that the destination has after a move of persistent bytes: the version of the source.
+ * Reports a move that overwrites a newer version [5], and then returns the newer version. */
+static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
+                              const struct verify_segment *piece)
 {
     uint64_t version = piece->version;
     for (size_t i = copy_seek(dst, piece->begin); i < dst->segments.n; i++) {
-        const struct segment *s = &dst->segments.at[i];
+        const struct verify_segment *s = &dst->segments.at[i];
         if (s->begin >= piece->end)
             break;
         if (s->version <= version)
             continue;
-        FOUND(r, INVARIANT_DIRTY, "%s overwrites version %llu of %s on %s by version %llu", here(r).s,
-              (unsigned long long)s->version, name_tensor(r->st->v, dst->tensor).s,
+        FOUND(r, INVARIANT_DIRTY, "%s overwrites version %llu of %s at %s with version %llu",
+              name_current(r).s, (unsigned long long)s->version, name_tensor(r->st->v, dst->tensor).s,
               name_place(dst->loc, dst->base + s->begin).s, (unsigned long long)piece->version);
         version = s->version;
     }
     return version;
 }
 
-static void run_move(struct run *r, const struct plan_operand *from, const struct plan_operand *to)
+static void run_move(struct program_run *r, const struct plan_operand *from, const struct plan_operand *to)
 {
-    struct state *st = r->st;
-    struct copy *src = resident(r, from, ANY_VERSION);
-    struct copy *dst = destination(r, to);
-    if (src == NULL) { /* reported; what arrives is what should have */
+    struct verify_state *st = r->st;
+    struct verify_copy *src = resident(r, from, ANY_VERSION);
+    struct verify_copy *dst = destination(r, to);
+    if (src == NULL) { /* already reported; assume that the newest version arrives */
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
     }
     copy_read(st, src, from->begin, from->end);
     size_t last, first = copy_slice(src, from->begin, from->end, &last);
     for (size_t i = first; i < last; i++) {
-        const struct segment *s = &src->segments.at[i];
+        const struct verify_segment *s = &src->segments.at[i];
         uint64_t version = st->graph->tensors[to->tensor].persistent ? moved_version(r, dst, s) : s->version;
         copy_write(st, dst, s->begin, s->end, version);
     }
 }
 
-/* The end of the bytes from `at` on that a copy has in this version or a newer one; `at` when it does not. */
-static uint64_t covers(const struct copy *c, uint64_t at, uint64_t version)
+/* Returns the end of the bytes from `at` on that a copy has in this version or a newer
+ * one, or `at` if it has none. */
+static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
     if (i == c->segments.n || c->segments.at[i].begin > at || c->segments.at[i].version < version)
@@ -293,13 +309,13 @@ static uint64_t covers(const struct copy *c, uint64_t at, uint64_t version)
     return c->segments.at[i].end;
 }
 
-/* Does no other copy have these bytes in this version? */
-static bool is_last(struct state *st, const struct copy *c, const struct segment *s)
+/* Returns whether some byte of segment `s` exists in this version only in copy `c`. */
+static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
     while (at < s->end) {
         uint64_t next = covers(copy_home(st, c->tensor, 0), at, s->version);
-        for (const struct copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
+        for (const struct verify_copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
             if (o != c)
                 next = covers(o, at, s->version);
         if (next == at)
@@ -309,28 +325,28 @@ static bool is_last(struct state *st, const struct copy *c, const struct segment
     return false;
 }
 
-static void check_not_last(struct run *r, struct copy *c, uint64_t begin, uint64_t end)
+static void check_not_last(struct program_run *r, struct verify_copy *c, uint64_t begin, uint64_t end)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++) {
-        const struct segment *s = &c->segments.at[i];
+        const struct verify_segment *s = &c->segments.at[i];
         if (!is_last(st, c, s))
             continue;
-        FOUND(r, INVARIANT_DIRTY, "%s drops the only copy of %s in version %llu, at %s", here(r).s,
+        FOUND(r, INVARIANT_DIRTY, "%s drops the only copy of %s in version %llu, at %s", name_current(r).s,
               name_range(st->v, c->tensor, s->begin, s->end).s, (unsigned long long)s->version,
               name_place(c->loc, c->base + s->begin).s);
         copy_fill(st, copy_home(st, c->tensor, 0), s->begin, s->end, s->version);
     }
 }
 
-static void run_drop(struct run *r, const struct plan_operand *o)
+static void run_drop(struct program_run *r, const struct plan_operand *o)
 {
-    struct state *st = r->st;
-    struct copy *c = named(r, o);
+    struct verify_state *st = r->st;
+    struct verify_copy *c = named(r, o);
     uint64_t begin, end;
     if (c == NULL || copy_gap(c, o->begin, o->end, &begin, &end))
-        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", here(r).s,
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s,
               name_range(st->v, o->tensor, o->begin, o->end).s, name_place(o->loc, o->addr).s);
     if (c == NULL && (c = misplaced(st, o)) == NULL)
         return;
@@ -339,7 +355,7 @@ static void run_drop(struct run *r, const struct plan_operand *o)
     copy_drop(st, c, o->begin, o->end);
 }
 
-static void run_instrs(struct run *r)
+static void run_instrs(struct program_run *r)
 {
     for (uint32_t i = 0; i < r->prog->n_instrs; i++) {
         const struct plan_instr *in = &r->prog->instrs[i];
@@ -358,7 +374,8 @@ static void run_instrs(struct run *r)
 
 /* ---- between programs ---- */
 
-static bool copy_newest(const struct state *st, const struct copy *c, uint64_t begin, uint64_t end)
+static bool copy_newest(const struct verify_state *st, const struct verify_copy *c, uint64_t begin,
+                        uint64_t end)
 {
     uint64_t b, e;
     if (copy_gap(c, begin, end, &b, &e))
@@ -369,20 +386,21 @@ static bool copy_newest(const struct state *st, const struct copy *c, uint64_t b
     return true;
 }
 
-/* The live copies are these and no others, each the newest. What is there and should not be stays, since
- * either it or the list may be wrong, but is not reported again. Ranges of the list do not overlap: their bytes add up. */
-static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t n, int invariant)
+/* Checks that the device copies are exactly those in the list, and that each has the newest version. A copy
+ * that should not be there is reported once and stays, because either the copy or the list may be wrong. The
+ * ranges in the list do not overlap, so the bytes of a copy can be compared with the sum of its ranges. */
+static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    uint64_t *wanted =
-        xcalloc(st->live.n + n + 1, sizeof *wanted); /* bytes of each live copy that should be there */
+    /* Per live copy: bytes that the list says it should have. */
+    uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
-        struct copy *c = copy_find(st, b->tensor, b->device, b->addr - b->begin);
+        struct verify_copy *c = copy_find(st, b->tensor, b->device, b->addr - b->begin);
         if (c == NULL || !copy_newest(st, c, b->begin, b->end)) {
             violate_tensor(st->v, invariant, r->k, b->tensor,
-                           "after %s the newest %s should be at %s, as in the boundary",
+                           "after %s the newest %s must be at %s, as the boundary says, but is not",
                            program_kind_names[r->k], name_range(st->v, b->tensor, b->begin, b->end).s,
                            name_place(b->device, b->addr).s);
             if (c == NULL)
@@ -392,7 +410,7 @@ static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t
         wanted[c->index] += b->end - b->begin;
     }
     for (size_t i = 0; i < st->live.n; i++) {
-        struct copy *c = st->live.at[i];
+        struct verify_copy *c = st->live.at[i];
         if (copy_bytes(c) == wanted[i] || c->clobbered)
             continue;
         violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
@@ -403,30 +421,32 @@ static void check_copies(struct run *r, const struct plan_copy *copies, uint32_t
     xfree(wanted);
 }
 
-static void check_home(struct run *r)
+/* Checks that the host copies of all persistent tensors have the newest version. */
+static void check_home(struct program_run *r)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
-        struct copy *c = copy_home(st, t, 0);
+        struct verify_copy *c = copy_home(st, t, 0);
         uint64_t bytes = st->graph->tensors[t].bytes;
         if (!st->graph->tensors[t].persistent || copy_newest(st, c, 0, bytes))
             continue;
         violate_tensor(st->v, INVARIANT_HOME, r->k, t,
-                       "after %s the host copy of %s is not the newest, version %llu",
+                       "after %s the host copy of %s does not have the newest version, %llu",
                        program_kind_names[r->k], name_tensor(st->v, t).s, (unsigned long long)st->newest[t]);
         copy_fill(st, c, 0, bytes, st->newest[t]);
     }
 }
 
-/* Ring tensors at the start of a run: inputs are there, in the slot of their step; results are not. */
-static void reset_ring(struct run *r, const bool *output, bool loaded)
+/* Sets the ring tensors to their state at the start of a run: the inputs are on the host, in the slot of
+ * their step, if the loader fills them for this program (`loaded`), and the results are not. */
+static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
         bounded_poll();
         for (uint32_t s = 0; gt->external && s < st->steps; s++) {
-            struct copy *c = copy_home(st, t, s);
+            struct verify_copy *c = copy_home(st, t, s);
             uint64_t version = (r->steps + s) * gt->writes_per_step + 1;
             copy_forget(st, c, 0, UINT64_MAX);
             if (!loaded || output[t])
@@ -437,27 +457,28 @@ static void reset_ring(struct run *r, const bool *output, bool loaded)
     }
 }
 
-/* Results of each step are at the host, where the trainer reads them. */
-static void check_results(struct run *r, const bool *output)
+/* Checks that the results of each step are on the host, where the trainer reads them. */
+static void check_results(struct program_run *r, const bool *output)
 {
-    struct state *st = r->st;
+    struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
         for (uint32_t s = 0; output[t] && s < st->steps; s++) {
-            const struct copy *c = copy_home(st, t, s);
+            const struct verify_copy *c = copy_home(st, t, s);
             uint64_t version = (r->steps + s + 1) * gt->writes_per_step, b, e;
             bool there = !copy_gap(c, 0, gt->bytes, &b, &e);
             for (size_t i = 0; there && i < c->segments.n; i++)
                 there = c->segments.at[i].version == version;
             if (!there)
                 violate_tensor(st->v, INVARIANT_HOME, r->k, t,
-                               "after %s the %s of its step %u is not at the host", program_kind_names[r->k],
+                               "after %s the %s of its step %u is not on the host", program_kind_names[r->k],
                                name_tensor(st->v, t).s, s);
         }
     }
 }
 
-/* External tensors that tasks write: results. The others are inputs. */
+/* Returns, for each tensor, whether it is a result: an external tensor that a task writes. Other
+ * external tensors are inputs. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);
@@ -472,23 +493,25 @@ static bool *find_outputs(const struct graph *g)
 
 /* ---- the programs in order ---- */
 
-static void run_init(struct run *r, struct state *st, enum program_kind k)
+static void run_init(struct program_run *r, struct verify_state *st, enum program_kind k)
 {
-    *r = (struct run){.st = st, .k = k, .prog = &st->plan->programs[k]};
+    *r = (struct program_run){.st = st, .k = k, .prog = &st->plan->programs[k]};
     trail_init(&r->trail, r->prog, st->n_streams);
 }
 
-static void fill_home(struct state *st)
+/* Gives the host copies of all persistent tensors their initial version, 0. */
+static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
         if (st->graph->tensors[t].persistent)
             copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
 }
 
-static void run_drained(struct state *st, enum program_kind k, const bool *output)
+/* Executes a program that waits for all streams before and after, and checks the state that it leaves. */
+static void run_drained(struct verify_state *st, enum program_kind k, const bool *output)
 {
     const struct plan *p = st->plan;
-    struct run r;
+    struct program_run r;
     run_init(&r, st, k);
     drain(st);
     reset_ring(&r, output, k == PROGRAM_EVAL);
@@ -503,7 +526,7 @@ static void run_drained(struct state *st, enum program_kind k, const bool *outpu
     trail_finish(&r.trail);
 }
 
-static void run_cycle(struct run *r, const bool *output)
+static void run_cycle(struct program_run *r, const bool *output)
 {
     reset_ring(r, output, true);
     run_instrs(r);
@@ -515,8 +538,8 @@ static void run_cycle(struct run *r, const bool *output)
 
 static void run_training(struct verify *v)
 {
-    struct state st;
-    struct run cycle;
+    struct verify_state st;
+    struct program_run cycle;
     bool *output = find_outputs(v->train);
     state_init(&st, v, v->train, v->plan->steps);
     run_init(&cycle, &st, PROGRAM_CYCLE);
@@ -534,7 +557,7 @@ static void run_training(struct verify *v)
 
 static void run_evaluation(struct verify *v)
 {
-    struct state st;
+    struct verify_state st;
     bool *output = find_outputs(v->eval);
     state_init(&st, v, v->eval, 1);
     fill_home(&st);

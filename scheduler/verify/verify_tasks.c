@@ -1,7 +1,8 @@
-/* Invariant 6: the program has the method's tasks, each once per step, and sums in the fixed order. Invariant
- * 8: waits point backwards. Needs no execution; relies on verify_agree for the task of each instruction.
+/* Checks two invariants without executing the plan. Invariant 6: every task of the graph runs exactly once
+ * per step, and sums are added in the fixed order. Invariant 8: waits point backwards.
  *
- * "In order" means issue order: that accesses to one tensor also happen in issue order is invariant 4.
+ * These checks use v->task_of, which verify_agree sets. The order of sums is checked in issue order;
+ * invariant 4 ensures that accesses to one tensor also happen in issue order.
  */
 #include "base/bounded.h"
 #include "base/sort.h"
@@ -14,11 +15,12 @@ static void tasks_none(struct verify *v, enum program_kind k)
     const struct plan_program *prog = &v->plan->programs[k];
     for (uint32_t i = 0; i < prog->n_instrs; i++)
         if (prog->instrs[i].kind < INSTR_FETCH)
-            refuse(v, INVARIANT_TASKS, k, i, "%s: %s has no tasks", name_instr(v, k, i).s,
-                   program_kind_names[k]);
+            refuse(v, INVARIANT_TASKS, k, i, "%s: the %s program must not contain tasks",
+                   name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* A REC may write what lives within the step only: nothing that survives it, nothing that others see. */
+/* Checks that a REC writes only tensors that exist within the step: no persistent tensors, and
+ * none that the trainer reads. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -28,21 +30,22 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
         const struct plan_operand *o = &prog->operands[in->operand + j];
         const struct graph_tensor *t = &g->tensors[o->tensor];
         if (o->access != ACCESS_READ && (t->persistent || t->external))
-            refuse(v, INVARIANT_TASKS, k, i, "%s: a recomputation writes %s", name_instr(v, k, i).s,
+            refuse(v, INVARIANT_TASKS, k, i, "%s: a recomputation must not write %s", name_instr(v, k, i).s,
                    name_tensor(v, o->tensor).s);
     }
 }
 
 /* ---- shares of RED and UPD ---- */
 
-struct share { /* an instruction that does a part of a task */
+/* An instruction that does a byte range of a task. */
+struct share {
     uint32_t step, task, instr;
     uint64_t begin, end;
 };
 
 typedef VEC(struct share) share_vec;
 
-static int compare_keys(const uint64_t *x, const uint64_t *y, int n)
+static int compare_numbers(const uint64_t *x, const uint64_t *y, int n)
 {
     for (int i = 0; i < n; i++)
         if (x[i] != y[i])
@@ -55,10 +58,10 @@ static int compare_shares(const void *a, const void *b)
     const struct share *x = a, *y = b;
     const uint64_t xs[4] = {x->step, x->task, x->begin, x->instr},
                    ys[4] = {y->step, y->task, y->begin, y->instr};
-    return compare_keys(xs, ys, 4);
+    return compare_numbers(xs, ys, 4);
 }
 
-/* True when the instruction does less than all of its task; *ret is that. */
+/* Returns true, with the share in *ret, if the instruction does only part of its task. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -81,7 +84,7 @@ static void tasks_report_bytes(struct verify *v, enum program_kind k, const stru
                name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
 }
 
-/* n shares of one task in one step, ascending: they make up the whole. */
+/* Checks that the `n` shares of one task in one step, sorted by range, cover every byte exactly once. */
 static void tasks_whole(struct verify *v, enum program_kind k, const struct share *s, size_t n)
 {
     const struct plan_operand *o = share_operand(v, k, s->instr);
@@ -98,7 +101,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* seen: tasks of each step that some instruction does all of; here those join that are done in shares. */
+/* Checks the shares of all tasks and marks these tasks in `seen`, which already has the tasks that one
+ * instruction does as a whole. `seen` is indexed by [step][task]. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
@@ -124,10 +128,11 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    if ((uint64_t)g->n_tasks * steps >
-        (uint64_t)prog->n_instrs + g->n_tasks) { /* also bounds the table below */
-        refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: %u instructions cannot be %u tasks in each of %u steps",
-               program_kind_names[k], prog->n_instrs, g->n_tasks, steps);
+    /* Too few instructions. This check also limits the size of the table below. */
+    if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
+        refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
+               "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
+               prog->n_instrs, g->n_tasks, steps);
         return;
     }
     size_t n = (size_t)g->n_tasks * steps;
@@ -145,46 +150,50 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
         }
         bool *s = &seen[(size_t)prog->instrs[i].step * g->n_tasks + task];
         if (*s)
-            refuse(v, INVARIANT_TASKS, k, i, "%s: a second time in the same step", name_instr(v, k, i).s);
+            refuse(v, INVARIANT_TASKS, k, i, "%s: the same task runs a second time in one step",
+                   name_instr(v, k, i).s);
         *s = true;
     }
     tasks_shares(v, k, &shares, seen);
     for (size_t j = 0; j < n; j++)
         if (!seen[j])
-            refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: no %s in step %u", program_kind_names[k],
+            refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: there is no %s in step %u", program_kind_names[k],
                    name_task(&g->tasks[j % g->n_tasks]).s, (uint32_t)(j / g->n_tasks));
     vec_free(&shares);
     xfree(seen);
 }
 
-/* ---- the writers of a byte in the order of the graph: ascending micro-batches and replicas in a sum ---- */
+/* ---- the order of writes: sums add micro-batches and replicas in ascending order ---- */
 
-struct write { /* of a part of a tensor, or of one that is written in parts */
+/* A write by a task to a byte range of a tensor. */
+struct tensor_write {
     uint32_t step;
     tensor_id tensor;
     uint32_t instr, version;
     uint64_t begin, end;
 };
 
-typedef VEC(struct write) write_vec;
+typedef VEC(struct tensor_write) write_vec;
 
 static int compare_writes(const void *a, const void *b)
 {
-    const struct write *x = a, *y = b;
+    const struct tensor_write *x = a, *y = b;
     const uint64_t xs[4] = {x->step, x->tensor, x->instr, x->begin},
                    ys[4] = {y->step, y->tensor, y->instr, y->begin};
-    return compare_keys(xs, ys, 4);
+    return compare_numbers(xs, ys, 4);
 }
 
-static void tasks_report_order(struct verify *v, enum program_kind k, const struct write *w, uint32_t after)
+static void tasks_report_order(struct verify *v, enum program_kind k, const struct tensor_write *w,
+                               uint32_t after)
 {
-    refuse(v, INVARIANT_TASKS, k, w->instr, "%s: write %u of %s in this step, issued after write %u",
-           name_instr(v, k, w->instr).s, w->version, name_range(v, w->tensor, w->begin, w->end).s, after);
+    refuse(v, INVARIANT_TASKS, k, w->instr,
+           "%s makes write %u of %s in this step, but is issued after write %u", name_instr(v, k, w->instr).s,
+           w->version, name_range(v, w->tensor, w->begin, w->end).s, after);
 }
 
-typedef void write_fn(struct verify *v, enum program_kind k, struct write w, void *ctx);
+typedef void write_fn(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx);
 
-/* All writes of tasks, in issue order. */
+/* Calls `fn` for every write of every task, in issue order. Skips recomputations. */
 static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn, void *ctx)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -200,27 +209,30 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
             for (uint32_t end = n + operands_for(&ops[n], in->n_operands - n, go); n < end; n++)
                 if (go->access != ACCESS_READ)
                     fn(v, k,
-                       (struct write){in->step, go->tensor, i, go->write_version, ops[n].begin, ops[n].end},
+                       (struct tensor_write){in->step, go->tensor, i, go->write_version, ops[n].begin,
+                                             ops[n].end},
                        ctx);
         }
     }
 }
 
+/* The writes of a program. Tensors that are always written as a whole are checked at once. The writes of
+ * tensors that are written in parts are collected and checked byte by byte. */
 struct writers {
     uint32_t n_tensors;
-    bool *in_parts;   /* per tensor: some write is of a part of it */
-    write_vec writes; /* of these tensors */
-    uint32_t *last;   /* [step][tensor], of the others: the last write so far */
+    bool *in_parts;   /* per tensor: whether some write covers only a part of it */
+    write_vec writes; /* all writes of tensors that are written in parts */
+    uint32_t *last;   /* [step][tensor]: version of the last write so far, for the other tensors */
 };
 
-static void note_parts(struct verify *v, enum program_kind k, struct write w, void *ctx)
+static void note_parts(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
 {
     struct writers *o = ctx;
     (void)k;
     o->in_parts[w.tensor] |= w.end - w.begin != v->plan->tensors[w.tensor].bytes;
 }
 
-static void check_write(struct verify *v, enum program_kind k, struct write w, void *ctx)
+static void check_write(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
 {
     struct writers *o = ctx;
     uint32_t *last = &o->last[(size_t)w.step * o->n_tensors + w.tensor];
@@ -233,10 +245,11 @@ static void check_write(struct verify *v, enum program_kind k, struct write w, v
     *last = w.version;
 }
 
-/* Writes of one tensor in one step, byte by byte. A copy that is nowhere remembers which bytes have which version. */
-static void check_bytes(struct verify *v, enum program_kind k, const struct write *w, size_t n)
+/* Checks the order of the `n` writes to one tensor in one step, byte by byte. A temporary copy records
+ * the version of each byte. */
+static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
-    struct copy bytes = {.loc = PLAN_HOST};
+    struct verify_copy bytes = {.loc = PLAN_HOST};
     for (size_t i = 0; i < n; i++) {
         for (size_t j = copy_seek(&bytes, w[i].begin);
              j < bytes.segments.n && bytes.segments.at[j].begin < w[i].end; j++)
@@ -259,7 +272,7 @@ static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
     if (o.writes.n > 1)
         sort_array(o.writes.at, o.writes.n, sizeof *o.writes.at, compare_writes);
     for (size_t i = 0, end; i < o.writes.n; i = end) {
-        const struct write *w = &o.writes.at[i];
+        const struct tensor_write *w = &o.writes.at[i];
         for (end = i + 1;
              end < o.writes.n && o.writes.at[end].step == w->step && o.writes.at[end].tensor == w->tensor;)
             end++;
@@ -301,11 +314,11 @@ void verify_waits(struct verify *v)
                 const struct plan_wait *w = &prog->waits[prog->instrs[i].wait + j];
                 if (w->distance == 0 && w->instr >= i)
                     refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,
-                           "%s waits for #%u, which is not before it",
+                           "%s waits for #%u, which is not issued before it",
                            name_instr(v, (enum program_kind)k, i).s, w->instr);
                 else if (w->distance > 0 && k != PROGRAM_CYCLE)
                     refuse(v, INVARIANT_DEADLOCK, (enum program_kind)k, i,
-                           "%s waits for #%u of an earlier run, but only cycles follow each other",
+                           "%s waits for #%u of an earlier run, which is allowed in the cycle only",
                            name_instr(v, (enum program_kind)k, i).s, w->instr);
                 else if (w->distance > v->max_distance)
                     v->max_distance = w->distance;

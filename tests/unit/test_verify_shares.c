@@ -469,7 +469,7 @@ static void test_list_of_another_breaks_10(void **state)
     cycle->n_operands -= last->n_operands;
     last->operand--;
     assert_int_equal(numbers(p, GRAPH_PAIR), ONLY(10));
-    expect_text("its list of operands is another's too");
+    expect_text("its list of operands overlaps another instruction's");
     plan_destroy(p);
     edit_finish(&e);
 }
