@@ -70,8 +70,8 @@ static void *address(const struct exec *e, const struct bound_operand *o, uint64
 }
 
 /* The addresses by role; NULL for those the instruction does not have. */
-static void gather(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
-                   uint64_t step, void *ret[ROLE_COUNT])
+static void gather_addresses(const struct exec *e, const struct bound_program *p,
+                             const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
 {
     for (uint32_t role = 0; role < ROLE_COUNT; role++)
         ret[role] = NULL;
@@ -96,7 +96,7 @@ static struct layer_io layer_io(const struct exec *e, const struct bound_instr *
         .dw = at[ROLE_DW],
         .dx = at[ROLE_DX],
         .dy = at[ROLE_DY],
-        .scratch = at[ROLE_SCRATCH] ? at[ROLE_SCRATCH] : at[ROLE_ROOM],
+        .scratch = at[ROLE_SCRATCH] ? at[ROLE_SCRATCH] : at[ROLE_SAVE_WORK],
         .target = at[ROLE_TARGET],
         .result = at[ROLE_RESULT],
     };
@@ -198,7 +198,7 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     void *at[ROLE_COUNT];
     struct layer_io io;
 
-    gather(e, p, in, step->step, at);
+    gather_addresses(e, p, in, step->step, at);
     switch (in->kind) {
     case INSTR_FWD:
     case INSTR_REC:
@@ -315,7 +315,7 @@ static int drain(struct exec *e)
 }
 
 /* Remembers a device's failure for good. */
-static int keep(struct exec *e, int r)
+static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
         e->failed = r;
@@ -349,7 +349,7 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     if (!args && (program == PROGRAM_EVAL || e->programs[program].needs_args))
         return -EINVAL;
 
-    r = keep(e, run_drained(e, program, args));
+    r = remember_failure(e, run_drained(e, program, args));
     if (r < 0)
         return r;
     if (program == PROGRAM_ENTRY) {
@@ -374,7 +374,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-static int cycle(struct exec *e, const struct step_args *args)
+static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t run = e->runs;
     const uint32_t steps = e->config.plan->steps;
@@ -412,7 +412,7 @@ int exec_cycle(struct exec *e, const struct step_args *args)
         return -EINVAL;
     if (e->state != STATE_IN || !args_follow(e, args))
         return -EPROTO;
-    return keep(e, cycle(e, args));
+    return remember_failure(e, enqueue_cycle(e, args));
 }
 
 int exec_wait(struct exec *e, uint64_t step)
@@ -424,7 +424,7 @@ int exec_wait(struct exec *e, uint64_t step)
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;
     if (run >= e->runs)
         return -EPROTO;
-    return keep(e, wait_run(e, run));
+    return remember_failure(e, wait_run(e, run));
 }
 
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans)

@@ -44,7 +44,7 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_DX] = "gradient of the input",
     [ROLE_S] = "saved values",
     [ROLE_SCRATCH] = "scratch",
-    [ROLE_ROOM] = "room beside the saved values",
+    [ROLE_SAVE_WORK] = "room beside the saved values",
     [ROLE_DY] = "gradient of the output",
     [ROLE_TARGET] = "targets",
     [ROLE_RESULT] = "result",
@@ -88,39 +88,43 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-enum whose { ANYONES, OWN, FIRST }; /* a tensor of: no replica in particular, the instruction's, replica 0 */
+enum replica_rule {
+    REPLICA_ANY,
+    REPLICA_OWN,
+    REPLICA_FIRST
+}; /* a tensor of: no replica in particular, the instruction's, replica 0 */
 
 /* Of which layer a tensor is: the instruction's, the one after it; where weights are tied, for the layer that uses them the
  * one that has them, and for that the one that uses them. */
-enum of { OF_SAME, OF_NEXT, OF_OWNER, OF_USER };
+enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
 static const struct rule {
     enum tensor_kind tensor;
-    enum of of;
+    enum layer_rule of;
     uint32_t tasks;
     enum role role;
-    enum whose whose;
+    enum replica_rule whose;
 } rules[] = {
-    {TENSOR_W, OF_OWNER, T(FWD) | T(REC) | T(BWD), ROLE_W, ANYONES},
-    {TENSOR_W, OF_SAME, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, ANYONES},
-    {TENSOR_DW, OF_SAME, T(BWD), ROLE_DW, OWN},
-    {TENSOR_DW, OF_SAME, T(RED) | T(NORM) | T(UPD), ROLE_DW, FIRST},
-    {TENSOR_DW, OF_SAME, T(RED), ROLE_DW_OTHER, OWN},
-    {TENSOR_DW, OF_USER, T(NORM) | T(UPD), ROLE_DW_TIED, FIRST},
-    {TENSOR_K, OF_SAME, T(UPD), ROLE_K, ANYONES},
-    {TENSOR_X, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_X, ANYONES},
-    {TENSOR_X, OF_NEXT, T(FWD) | T(REC), ROLE_Y, ANYONES},
-    {TENSOR_DX, OF_SAME, T(BWD), ROLE_DX, ANYONES},
-    {TENSOR_DX, OF_NEXT, T(BWD), ROLE_DY, ANYONES},
-    {TENSOR_S, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_S, ANYONES},
-    {TENSOR_SCRATCH, OF_SAME, T(BWD), ROLE_SCRATCH, ANYONES},
-    {TENSOR_WORK, OF_SAME, T(FWD) | T(REC), ROLE_SCRATCH, ANYONES},
-    {TENSOR_ROOM, OF_SAME, T(FWD) | T(REC), ROLE_ROOM, ANYONES},
-    {TENSOR_TARGET, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, ANYONES},
-    {TENSOR_RESULT, OF_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, ANYONES},
-    {TENSOR_SUMSQ, OF_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, ANYONES},
-    {TENSOR_DECISION, OF_SAME, T(DECIDE), ROLE_DECISION, ANYONES},
-    {TENSOR_GROUP, OF_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, ANYONES},
+    {TENSOR_W, LAYER_OWNER, T(FWD) | T(REC) | T(BWD), ROLE_W, REPLICA_ANY},
+    {TENSOR_W, LAYER_SAME, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, REPLICA_ANY},
+    {TENSOR_DW, LAYER_SAME, T(BWD), ROLE_DW, REPLICA_OWN},
+    {TENSOR_DW, LAYER_SAME, T(RED) | T(NORM) | T(UPD), ROLE_DW, REPLICA_FIRST},
+    {TENSOR_DW, LAYER_SAME, T(RED), ROLE_DW_OTHER, REPLICA_OWN},
+    {TENSOR_DW, LAYER_USER, T(NORM) | T(UPD), ROLE_DW_TIED, REPLICA_FIRST},
+    {TENSOR_K, LAYER_SAME, T(UPD), ROLE_K, REPLICA_ANY},
+    {TENSOR_X, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_X, REPLICA_ANY},
+    {TENSOR_X, LAYER_NEXT, T(FWD) | T(REC), ROLE_Y, REPLICA_ANY},
+    {TENSOR_DX, LAYER_SAME, T(BWD), ROLE_DX, REPLICA_ANY},
+    {TENSOR_DX, LAYER_NEXT, T(BWD), ROLE_DY, REPLICA_ANY},
+    {TENSOR_S, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_S, REPLICA_ANY},
+    {TENSOR_SCRATCH, LAYER_SAME, T(BWD), ROLE_SCRATCH, REPLICA_ANY},
+    {TENSOR_WORK, LAYER_SAME, T(FWD) | T(REC), ROLE_SCRATCH, REPLICA_ANY},
+    {TENSOR_ROOM, LAYER_SAME, T(FWD) | T(REC), ROLE_SAVE_WORK, REPLICA_ANY},
+    {TENSOR_TARGET, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, REPLICA_ANY},
+    {TENSOR_RESULT, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, REPLICA_ANY},
+    {TENSOR_SUMSQ, LAYER_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, REPLICA_ANY},
+    {TENSOR_DECISION, LAYER_SAME, T(DECIDE), ROLE_DECISION, REPLICA_ANY},
+    {TENSOR_GROUP, LAYER_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, REPLICA_ANY},
 };
 
 /* Whether layer `user` uses the weights of layer `owner`. */
@@ -131,11 +135,11 @@ static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 
 /* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
 static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
-                       enum of of)
+                       enum layer_rule of)
 {
-    if (of == OF_OWNER || of == OF_USER)
-        return of == OF_OWNER ? is_tied(m, in->layer, t->layer) : is_tied(m, t->layer, in->layer);
-    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + (of == OF_NEXT);
+    if (of == LAYER_OWNER || of == LAYER_USER)
+        return of == LAYER_OWNER ? is_tied(m, in->layer, t->layer) : is_tied(m, t->layer, in->layer);
+    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + (of == LAYER_NEXT);
 }
 
 static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
@@ -143,9 +147,9 @@ static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
     return t->micro == PLAN_NONE || t->micro == in->micro;
 }
 
-static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *t, enum whose whose)
+static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *t, enum replica_rule whose)
 {
-    return whose == ANYONES || t->replica == (whose == OWN ? in->replica : 0);
+    return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
 }
 
 /* ROLE_COUNT when the tensor has no business with the instruction. */
@@ -177,7 +181,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_Y] = ret[ROLE_DY] = size.y;
     ret[ROLE_S] = size.s;
     ret[ROLE_SCRATCH] = in->kind == INSTR_BWD ? size.scratch_bwd : size.scratch_fwd;
-    ret[ROLE_ROOM] = size.room;
+    ret[ROLE_SAVE_WORK] = size.room;
     ret[ROLE_TARGET] = size.target;
     ret[ROLE_RESULT] = size.result;
     ret[ROLE_SUMSQ] = sizeof(double);
@@ -215,7 +219,7 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
         if (late && b->kind != PROGRAM_EVAL)
             return R(X);
         return R(W) | R(X) | R(TARGET) | R(RESULT) | (in->kind == INSTR_FWD ? R(Y) : 0) |
-               (have & R(S) ? R(ROOM) : R(SCRATCH));
+               (have & R(S) ? R(SAVE_WORK) : R(SCRATCH));
     case INSTR_BWD:
         return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) || late ? R(W) : 0) |
                (late ? R(RESULT) : 0);
@@ -290,7 +294,7 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 }
 
 /* A task being bound. */
-struct task {
+struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
     uint64_t want[ROLE_COUNT]; /* bytes of tensors */
@@ -300,13 +304,14 @@ struct task {
 };
 
 /* Whether an operand of K is all of it: the other way to name the K of a whole W. */
-static bool is_whole_k(const struct task *t, const struct plan_operand *o)
+static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
 /* K's operands are its parts, in their order. */
-static int bind_part(const struct binder *b, struct task *t, const struct plan_operand *o, enum role *ret)
+static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
+                     enum role *ret)
 {
     const uint32_t parts = optimizer_parts(b->config->optimizer), i = t->n_k++;
 
@@ -322,7 +327,7 @@ static int bind_part(const struct binder *b, struct task *t, const struct plan_o
 }
 
 /* Of which bytes of its tensor an operand must be. */
-static void wanted_range(const struct task *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
+static void wanted_range(const struct task_binding *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
     const bool share =
@@ -333,7 +338,7 @@ static void wanted_range(const struct task *t, enum role role, uint64_t *ret_beg
     *ret_end = share ? base + t->end : t->want[role];
 }
 
-static int check_range(const struct binder *b, const struct task *t, enum role role,
+static int check_range(const struct binder *b, const struct task_binding *t, enum role role,
                        const struct plan_operand *o)
 {
     const uint64_t bytes = b->plan->tensors[o->tensor].bytes;
@@ -352,7 +357,7 @@ static int check_range(const struct binder *b, const struct task *t, enum role r
                      role_names[role], begin, end, t->want[role], o->begin, o->end, bytes);
 }
 
-static int bind_task_operand(const struct binder *b, struct task *t, const struct plan_operand *o,
+static int bind_task_operand(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
                              struct bound_operand *ret)
 {
     const struct plan_instr *in = t->in;
@@ -430,7 +435,7 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
 }
 
 /* RED and UPD work on the bytes that their first dW operand names, all others on the whole. */
-static int bind_share(const struct binder *b, struct task *t)
+static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
 
@@ -455,7 +460,7 @@ static int bind_share(const struct binder *b, struct task *t)
 }
 
 /* Where the decay of its weights changes, counted from the first of its bytes. */
-static void bind_ranges(const struct binder *b, const struct task *t)
+static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = b->config->optimizer;
     struct bound_instr *to = t->to;
@@ -471,7 +476,7 @@ static void bind_ranges(const struct binder *b, const struct task *t)
 
 static int bind_task(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
-    struct task t = {.in = in, .to = ret};
+    struct task_binding t = {.in = in, .to = ret};
     int r;
 
     if (in->stream != plan_host_stream(b->plan) && in->stream % LANE_COUNT != LANE_COMPUTE)

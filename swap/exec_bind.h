@@ -28,7 +28,7 @@ enum role {
     ROLE_DY,
     ROLE_S,
     ROLE_SCRATCH,
-    ROLE_ROOM, /* scratch of a forward that saves S */
+    ROLE_SAVE_WORK, /* scratch of a forward that saves S */
     ROLE_TARGET,
     ROLE_RESULT,
     ROLE_SUMSQ,    /* DECIDE has one per layer with weights, in ascending order */

@@ -254,7 +254,7 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;
-    const struct search_request q = {
+    const struct profile_search_request q = {
         .table = s->table,
         .machine = &s->machine,
         .batch = s->o->profile_plan.batch,
@@ -262,8 +262,8 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
         .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
         .objective = j->objective,
     };
-    struct search_result found;
-    int r = search_outlines(&q, &found, err);
+    struct profile_search_result found;
+    int r = profile_search_outlines(&q, &found, err);
     *ret_done = false;
     if (r < 0 || found.plan == NULL)
         return r;

@@ -150,14 +150,14 @@ struct gap {
     uint32_t from, to; /* positions: dropped, fetched; from > to: across the boundary of the cycle */
     uint64_t bytes;    /* of the copy */
     uint64_t gain;     /* bytes that would not move */
-    bool keep;
+    bool retain;
 };
 typedef VEC(struct gap) gap_list;
 
 /* Tasks in, tasks with moves and drops out. `o` is merged. `kept` (may be NULL, sorted by use): gaps of an earlier draft
  * of the same order and knobs; those marked are closed. ret_gaps (may be NULL) gets the gaps that are left. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
-                     const gap_list *kept, gap_list *ret_gaps);
+                     const gap_list *retained, gap_list *ret_gaps);
 /* Marks gaps to keep so that the bytes saved are as many as possible, within what the draft leaves of `capacity`
  * (per device). */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
@@ -224,14 +224,14 @@ struct candidate {
     uint32_t packs;                /* auto: of the layers before the fused segment */
     const uint32_t *starts;        /* auto: pack k is layers [starts[k], starts[k + 1]); NULL: layer k */
     uint32_t fused;                /* auto: first layer of the fused segment */
-    bool onward;     /* auto: the backward packs go on around the devices as the forward ones did */
-    uint32_t groups; /* auto: parts of the batch that go through the chain one after another */
-    uint32_t shares; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
-    bool single;     /* auto: each group is one device, even if there are more */
-    uint32_t unit;   /* auto: rows of the largest micro-batch */
-    bool snake;      /* auto: struct passes, as the next */
-    uint32_t keep;
-    bool keep_last; /* auto: in all packs */
+    bool onward;    /* auto: the backward packs go on around the devices as the forward ones did */
+    uint32_t waves; /* auto: parts of the batch that go through the chain one after another */
+    uint32_t teams; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
+    bool single;    /* auto: each group is one device, even if there are more */
+    uint32_t unit;  /* auto: rows of the largest micro-batch */
+    bool snake;     /* auto: struct passes, as the next */
+    uint32_t save_every;
+    bool save_last_packs; /* auto: in all packs */
     struct knobs knobs;
 };
 
@@ -284,8 +284,8 @@ struct passes {
     const struct plan_request *r;
     const struct profile *prof;
     uint32_t
-        keep; /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
-    uint32_t keep_end; /* but only in packs of layers before this one */
+        save_every; /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
+    uint32_t save_end; /* but only in packs of layers before this one */
     bool snake;        /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];

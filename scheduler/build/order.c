@@ -274,10 +274,11 @@ void passes_end(struct passes *p)
 }
 
 /* Whether this micro-batch's pass through a pack saves S. */
-static bool is_kept(const struct passes *p, uint32_t first, uint32_t micro)
+static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
-    return p->keep > 0 && first < p->keep_end && ((uint64_t)first * each + micro % each) % p->keep == 0;
+    return p->save_every > 0 && first < p->save_end &&
+           ((uint64_t)first * each + micro % each) % p->save_every == 0;
 }
 
 static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
@@ -304,9 +305,9 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     uint32_t rows = p->o->graph->layers[first].rows, n = (to - from) / rows;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
-        bool kept = is_kept(p, first, j);
+        bool saves = saves_s(p, first, j);
         for (uint32_t l = first; l < last; l++)
-            add_pass(p, INSTR_FWD, l, j, device, kept && l >= p->o->graph->first_trained, true);
+            add_pass(p, INSTR_FWD, l, j, device, saves && l >= p->o->graph->first_trained, true);
         p->next_item[device]++;
     }
     p->back[device] ^= p->snake;
@@ -343,7 +344,7 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     if (last <= p->o->graph->first_trained)
         return;
     for (uint32_t j = from / rows; j < to / rows; j++) {
-        if (!is_kept(p, first, j))
+        if (!saves_s(p, first, j))
             recompute(p, first, last, j, device);
         backward(p, first, last, j, device);
         p->next_item[device]++;
@@ -441,7 +442,7 @@ struct merger {
 #define NOTHING UINT32_MAX
 
 /* A share of a small tensor: nobody writes it. */
-static bool is_empty(const struct order *o, tensor_id t, uint32_t piece)
+static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
     tensor_piece(o->graph, o->n_shares, t, piece, &begin, &end);
@@ -531,7 +532,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
     bounded_poll_steps(g->n_tensors);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
-            m.written[k] = is_empty(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
+            m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
     /* Each location's todos as a linked list through `next`. */
     size_t n = o->todos.n;

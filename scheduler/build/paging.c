@@ -28,7 +28,7 @@
 #define NONE SEGMENT_NONE
 
 /* What the cache knows of a segment that is there now; same index. */
-struct block {
+struct cache_block {
     uint64_t bytes;        /* that it occupies */
     uint32_t below, above; /* neighbours in the arena */
     uint32_t older, newer; /* neighbours by last use */
@@ -43,7 +43,7 @@ struct cache {
     uint32_t lowest, oldest, newest; /* blocks */
 };
 
-struct use {
+struct cache_use {
     tensor_id tensor;
     enum access access;
     uint32_t segment; /* NONE: not there yet, or on the host */
@@ -56,12 +56,12 @@ struct paging {
     uint32_t pos;        /* of the task under way */
     uint32_t *uses_left; /* per tensor */
     uint32_t *copies;    /* per tensor: its first block */
-    VEC(struct block) blocks;
-    VEC(struct use) uses; /* of the task under way */
+    VEC(struct cache_block) blocks;
+    VEC(struct cache_use) uses; /* of the task under way */
     struct cache caches[DEVICE_MAX];
 };
 
-static struct block *block_at(struct paging *p, uint32_t id)
+static struct cache_block *block_at(struct paging *p, uint32_t id)
 {
     return &p->blocks.at[id];
 }
@@ -77,7 +77,7 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
 }
 
 /* A cache knows no pieces. */
-static struct extent whole(const struct paging *p, tensor_id t)
+static struct extent whole_tensor(const struct paging *p, tensor_id t)
 {
     return extent_whole(p->g, 1, t);
 }
@@ -91,7 +91,7 @@ static uint64_t block_bytes(const struct paging *p, tensor_id t)
 
 static void link_use(struct paging *p, struct cache *c, uint32_t id)
 {
-    struct block *b = block_at(p, id);
+    struct cache_block *b = block_at(p, id);
     b->older = c->newest;
     b->newer = NONE;
     *(c->newest == NONE ? &c->oldest : &block_at(p, c->newest)->newer) = id;
@@ -100,14 +100,14 @@ static void link_use(struct paging *p, struct cache *c, uint32_t id)
 
 static void unlink_use(struct paging *p, struct cache *c, uint32_t id)
 {
-    const struct block *b = block_at(p, id);
+    const struct cache_block *b = block_at(p, id);
     *(b->older == NONE ? &c->oldest : &block_at(p, b->older)->newer) = b->newer;
     *(b->newer == NONE ? &c->newest : &block_at(p, b->newer)->older) = b->older;
 }
 
 static void link_address(struct paging *p, struct cache *c, uint32_t id, uint32_t below)
 {
-    struct block *b = block_at(p, id);
+    struct cache_block *b = block_at(p, id);
     uint32_t *up = below == NONE ? &c->lowest : &block_at(p, below)->above;
     b->below = below;
     b->above = *up;
@@ -118,7 +118,7 @@ static void link_address(struct paging *p, struct cache *c, uint32_t id, uint32_
 
 static void unlink_address(struct paging *p, struct cache *c, uint32_t id)
 {
-    const struct block *b = block_at(p, id);
+    const struct cache_block *b = block_at(p, id);
     *(b->below == NONE ? &c->lowest : &block_at(p, b->below)->above) = b->above;
     if (b->above != NONE)
         block_at(p, b->above)->below = b->below;
@@ -148,7 +148,7 @@ static uint32_t dirty_copy(struct paging *p, tensor_id tensor)
     return id;
 }
 
-static void touch(struct paging *p, uint32_t id)
+static void touch_block(struct paging *p, uint32_t id)
 {
     struct cache *c = cache_of(p, id);
     unlink_use(p, c, id);
@@ -158,7 +158,7 @@ static void touch(struct paging *p, uint32_t id)
 
 /* ---- blocks go ---- */
 
-static void forget(struct paging *p, uint32_t id)
+static void forget_block(struct paging *p, uint32_t id)
 {
     struct cache *c = cache_of(p, id);
     unlink_use(p, c, id);
@@ -166,15 +166,15 @@ static void forget(struct paging *p, uint32_t id)
     unlink_copy(p, id);
 }
 
-static void drop(struct paging *p, uint32_t id)
+static void drop_block(struct paging *p, uint32_t id)
 {
     draft_put_drop(p->d, id, block_at(p, id)->lane);
-    forget(p, id);
+    forget_block(p, id);
 }
 
 static void write_back(struct paging *p, uint32_t id)
 {
-    struct block *b = block_at(p, id);
+    struct cache_block *b = block_at(p, id);
     if (!b->dirty)
         return;
     draft_put_spill(p->d, id, p->d->segments.at[id].of);
@@ -185,7 +185,7 @@ static void write_back(struct paging *p, uint32_t id)
 static void evict(struct paging *p, uint32_t id)
 {
     write_back(p, id);
-    drop(p, id);
+    drop_block(p, id);
 }
 
 static void drop_copies(struct paging *p, tensor_id tensor, uint32_t except)
@@ -193,7 +193,7 @@ static void drop_copies(struct paging *p, tensor_id tensor, uint32_t except)
     for (uint32_t id = p->copies[tensor], next; id != NONE; id = next) {
         next = block_at(p, id)->other;
         if (id != except)
-            drop(p, id);
+            drop_block(p, id);
     }
 }
 
@@ -218,7 +218,7 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
 }
 
 /* First fit. *ret_below is the block under the hole. What the task under way uses is not evicted. */
-static bool make_room(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
+static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
     do {
@@ -247,13 +247,13 @@ static uint32_t admit(struct paging *p, tensor_id tensor, uint32_t device, uint3
     struct cache *c = &p->caches[device];
     vec_push(&p->d->segments, (struct segment){.tensor = tensor,
                                                .device = device,
-                                               .of = whole(p, tensor),
+                                               .of = whole_tensor(p, tensor),
                                                .start = SEGMENT_UNBORN,
                                                .addr = hole_start(p, below)});
-    vec_push(&p->blocks, (struct block){.bytes = block_bytes(p, tensor),
-                                        .other = p->copies[tensor],
-                                        .used = p->pos,
-                                        .lane = LANE_COMPUTE});
+    vec_push(&p->blocks, (struct cache_block){.bytes = block_bytes(p, tensor),
+                                              .other = p->copies[tensor],
+                                              .used = p->pos,
+                                              .lane = LANE_COMPUTE});
     p->copies[tensor] = id;
     link_address(p, c, id, below);
     link_use(p, c, id);
@@ -263,11 +263,11 @@ static uint32_t admit(struct paging *p, tensor_id tensor, uint32_t device, uint3
 static bool admit_missing(struct paging *p, uint32_t device)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
-        struct use *u = &p->uses.at[i];
+        struct cache_use *u = &p->uses.at[i];
         uint32_t below;
         if (u->segment != NONE)
             continue;
-        if (!make_room(p, &p->caches[device], block_bytes(p, u->tensor), &below))
+        if (!make_hole(p, &p->caches[device], block_bytes(p, u->tensor), &below))
             return false;
         u->segment = admit(p, u->tensor, device, below);
         u->admitted = true;
@@ -280,9 +280,9 @@ static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
-        struct use *u = &p->uses.at[i];
+        struct cache_use *u = &p->uses.at[i];
         if (u->admitted) { /* nothing was written about it yet, and it is among the last in the arrays */
-            forget(p, u->segment);
+            forget_block(p, u->segment);
             n--;
         } else if (u->segment != NONE) {
             evict(p, u->segment);
@@ -294,39 +294,39 @@ static void clear_way(struct paging *p)
 }
 
 /* An admitted operand that is read gets its value. */
-static void bring(struct paging *p, const struct use *u)
+static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
     if (owner == NONE) {
-        draft_put_fetch(p->d, u->segment, whole(p, u->tensor));
+        draft_put_fetch(p->d, u->segment, whole_tensor(p, u->tensor));
         return;
     }
-    draft_put_send(p->d, owner, u->segment, whole(p, u->tensor));
+    draft_put_send(p->d, owner, u->segment, whole_tensor(p, u->tensor));
     block_at(p, u->segment)->dirty = true;
     block_at(p, owner)->lane = LANE_PEER;
-    drop(p, owner);
+    drop_block(p, owner);
 }
 
 /* ---- tasks ---- */
 
-static void collect_uses(struct paging *p, const struct todo *t)
+static void collect_task_uses(struct paging *p, const struct todo *t)
 {
     const struct graph_task *task = &p->g->tasks[t->task];
     p->uses.n = 0;
     for (uint32_t i = 0; i < task->n_operands; i++) {
         const struct graph_operand *op = &p->g->operands[task->operand + i];
         if (todo_uses(t, &p->g->tensors[op->tensor], op))
-            vec_push(&p->uses, (struct use){op->tensor, op->access, NONE, false});
+            vec_push(&p->uses, (struct cache_use){op->tensor, op->access, NONE, false});
     }
 }
 
 static void make_resident(struct paging *p, uint32_t device)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
-        struct use *u = &p->uses.at[i];
+        struct cache_use *u = &p->uses.at[i];
         u->segment = copy_on(p, u->tensor, device);
         if (u->segment != NONE)
-            touch(p, u->segment);
+            touch_block(p, u->segment);
     }
     if (!admit_missing(p, device)) {
         clear_way(p);
@@ -335,24 +335,24 @@ static void make_resident(struct paging *p, uint32_t device)
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
-        const struct use *u = &p->uses.at[i];
+        const struct cache_use *u = &p->uses.at[i];
         assert(u->admitted || u->access != ACCESS_WRITE); /* what is only written has no value before */
         if (u->admitted && (u->access & ACCESS_READ))
-            bring(p, u);
+            bring_value(p, u);
     }
 }
 
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
-        const struct use *u = &p->uses.at[i];
+        const struct cache_use *u = &p->uses.at[i];
         uint32_t owner = u->access & ACCESS_READ ? dirty_copy(p, u->tensor) : NONE;
         if (owner != NONE)
             write_back(p, owner);
     }
 }
 
-static bool stays(const struct graph_tensor *t)
+static bool outlives_step(const struct graph_tensor *t)
 {
     return t->persistent || trainer_reads(t);
 }
@@ -361,7 +361,7 @@ static void run_task(struct paging *p, const struct todo *t)
 {
     assert(t->kind != INSTR_REC);
     bounded_poll();
-    collect_uses(p, t);
+    collect_task_uses(p, t);
     if (t->loc == PLAN_HOST)
         make_home(p);
     else
@@ -369,9 +369,9 @@ static void run_task(struct paging *p, const struct todo *t)
     draft_put_task(p->d, t);
     for (size_t i = 0; i < p->uses.n; i++)
         draft_put_use(p->d, p->uses.at[i].tensor, p->uses.at[i].segment, p->uses.at[i].access,
-                      whole(p, p->uses.at[i].tensor));
+                      whole_tensor(p, p->uses.at[i].tensor));
     for (size_t i = 0; i < p->uses.n; i++) {
-        const struct use *u = &p->uses.at[i];
+        const struct cache_use *u = &p->uses.at[i];
         if (u->segment != NONE)
             block_at(p, u->segment)->lane = LANE_COMPUTE;
         if (u->access & ACCESS_WRITE) {
@@ -379,7 +379,7 @@ static void run_task(struct paging *p, const struct todo *t)
             if (u->segment != NONE)
                 block_at(p, u->segment)->dirty = true;
         }
-        if (--p->uses_left[u->tensor] == 0 && !stays(&p->g->tensors[u->tensor]))
+        if (--p->uses_left[u->tensor] == 0 && !outlives_step(&p->g->tensors[u->tensor]))
             drop_copies(p, u->tensor, NONE);
     }
 }
@@ -393,7 +393,7 @@ static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
         const struct todo *t = &o->todos.at[i];
         uint64_t bytes = 0;
         bounded_poll();
-        collect_uses(p, t);
+        collect_task_uses(p, t);
         for (size_t k = 0; k < p->uses.n; k++) {
             p->uses_left[p->uses.at[k].tensor]++;
             bytes += block_bytes(p, p->uses.at[k].tensor);
@@ -403,14 +403,14 @@ static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
     }
 }
 
-static void flush(struct paging *p)
+static void evict_all(struct paging *p)
 {
     for (uint32_t i = 0; i < p->d->n_devices; i++)
         while (p->caches[i].oldest != NONE)
             evict(p, p->caches[i].oldest);
 }
 
-static void measure(struct draft *d)
+static void set_peaks(struct draft *d)
 {
     for (size_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
@@ -437,8 +437,8 @@ void draft_paging(struct draft *d, const struct order *o, const struct machine *
     }
     for (p.pos = 0; p.pos < o->todos.n; p.pos++)
         run_task(&p, &o->todos.at[p.pos]);
-    flush(&p);
-    measure(d);
+    evict_all(&p);
+    set_peaks(d);
     vec_free(&p.blocks);
     vec_free(&p.uses);
     arena_destroy(a);

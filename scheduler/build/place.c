@@ -35,15 +35,15 @@ struct placed {
 
 typedef VEC(struct placed) placed_list; /* sorted by `from` */
 
-struct level {
+struct index_level {
     placed_list *blocks;
     uint32_t n_blocks;
     uint64_t width; /* positions */
 };
 
 /* Of one device. */
-struct index {
-    struct level levels[LEVELS];
+struct placement_index {
+    struct index_level levels[LEVELS];
 };
 
 struct merge_head {
@@ -52,7 +52,7 @@ struct merge_head {
 
 struct placer {
     struct draft *d;
-    struct index index;
+    struct placement_index index;
     VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
 };
 
@@ -69,7 +69,7 @@ static bool alive(const struct placed *p, const struct segment *s)
 
 /* ---- the index ---- */
 
-static void index_init(struct index *ix, size_t positions)
+static void index_init(struct placement_index *ix, size_t positions)
 {
     uint64_t width = FINEST;
     for (int k = 0; k < LEVELS; k++, width *= LEVEL_FACTOR) {
@@ -79,7 +79,7 @@ static void index_init(struct index *ix, size_t positions)
     }
 }
 
-static void index_finish(struct index *ix)
+static void index_finish(struct placement_index *ix)
 {
     for (int k = 0; k < LEVELS; k++) {
         for (uint32_t b = 0; b < ix->levels[k].n_blocks; b++)
@@ -103,22 +103,22 @@ static void list_insert(placed_list *list, const struct placed *p)
     list->at[low] = *p;
 }
 
-static void index_add(struct index *ix, const struct placed *p)
+static void index_add(struct placement_index *ix, const struct placed *p)
 {
     int k = 0;
     while (k < LEVELS - 1 && p->end / ix->levels[k].width - p->start / ix->levels[k].width >= LEVEL_FACTOR)
         k++;
-    const struct level *lv = &ix->levels[k];
+    const struct index_level *lv = &ix->levels[k];
     for (uint64_t b = p->start / lv->width; b <= p->end / lv->width; b++)
         list_insert(&lv->blocks[b], p);
 }
 
 /* ---- the lowest gap ---- */
 
-static void touch_range(struct placer *p, const struct index *ix, uint32_t start, uint32_t end)
+static void touch_range(struct placer *p, const struct placement_index *ix, uint32_t start, uint32_t end)
 {
     for (int k = 0; k < LEVELS; k++) {
-        const struct level *lv = &ix->levels[k];
+        const struct index_level *lv = &ix->levels[k];
         for (uint64_t b = start / lv->width; b <= end / lv->width; b++)
             if (lv->blocks[b].n > 0)
                 vec_push(&p->heads,
@@ -128,7 +128,7 @@ static void touch_range(struct placer *p, const struct index *ix, uint32_t start
 
 static void touch_lists(struct placer *p, const struct segment *s)
 {
-    const struct index *ix = &p->index;
+    const struct placement_index *ix = &p->index;
     p->heads.n = 0;
     if (!wraps(s)) {
         touch_range(p, ix, s->start, s->end);

@@ -150,14 +150,14 @@ uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t devic
     return (uint32_t)r->d->segments.n - 1;
 }
 
-static struct extent whole(const struct residency *r, tensor_id tensor)
+static struct extent whole_extent(const struct residency *r, tensor_id tensor)
 {
     return extent_whole(r->g, r->o->n_shares, tensor);
 }
 
 static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos)
 {
-    return residency_segment(r, tensor, device, pos, whole(r, tensor));
+    return residency_segment(r, tensor, device, pos, whole_extent(r, tensor));
 }
 
 static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
@@ -181,7 +181,7 @@ static void bring_home(struct residency *r, struct value *v)
     if (v->at_host)
         return;
     assert(v->producer != SEGMENT_NONE);
-    residency_spill(r, v->producer, v->produced, whole(r, v->tensor));
+    residency_spill(r, v->producer, v->produced, whole_extent(r, v->tensor));
     v->at_host = true;
 }
 
@@ -213,7 +213,7 @@ static void settle_value(struct residency *r, const struct value *v)
         r->reloads.at[v->reload].saves++;
 }
 
-static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
+static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
 {
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
     bring_home(r, v);
@@ -224,7 +224,8 @@ static void fetch(struct residency *r, struct value *v, uint32_t seg, uint32_t p
     if (previous != SEGMENT_NONE)
         slot = later(slot, slot_after(r->lives.at[previous].last));
     end_previous(r, v, device, slot);
-    vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole(r, v->tensor)});
+    vec_push(&r->entries,
+             (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole_extent(r, v->tensor)});
 }
 
 /* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a
@@ -240,9 +241,9 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return true;
     if (v->read) /* a stash: it would sit at the receiver until the backward pass */
         return false;
-    tensor_id group = v->tensor - t->micro;
-    if (group != r->direct_group) {
-        r->direct_group = group;
+    tensor_id base = v->tensor - t->micro;
+    if (base != r->direct_base) {
+        r->direct_base = base;
         r->direct.n = 0;
     }
     uint32_t pending = 0;
@@ -255,28 +256,28 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
     return true;
 }
 
-static void send(struct residency *r, struct value *v, uint32_t seg, uint32_t device)
+static void send_value(struct residency *r, struct value *v, uint32_t seg, uint32_t device)
 {
     end_previous(r, v, device, slot_before(v->produced));
     vec_push(&r->entries, (struct entry){slot_after(v->produced), ENTRY_SEND, v->tensor, v->producer, seg,
-                                         whole(r, v->tensor)});
+                                         whole_extent(r, v->tensor)});
     mark_leaving(r, v->producer, v->produced);
     r->lives.at[v->producer].sent = true;
 }
 
-static bool gap_is_kept(const struct residency *r, uint32_t use)
+static bool gap_is_retained(const struct residency *r, uint32_t use)
 {
-    if (r->kept == NULL)
+    if (r->retained == NULL)
         return false;
-    size_t low = 0, high = r->kept->n;
+    size_t low = 0, high = r->retained->n;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (r->kept->at[mid].use < use)
+        if (r->retained->at[mid].use < use)
             low = mid + 1;
         else
             high = mid;
     }
-    return low < r->kept->n && r->kept->at[low].use == use && r->kept->at[low].keep;
+    return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
 /* Whether the copy stays for the next use: by the policy's rule, because it would be fetched again before it is dropped,
@@ -338,15 +339,15 @@ void residency_use(struct residency *r, struct value *v, struct use *u)
     }
     uint32_t had = v->current[t->loc], seg = had, use = (uint32_t)(u - r->uses.at);
     bool reads = u->access & ACCESS_READ;
-    bool joins = reads && had != SEGMENT_NONE && (residency_keeps(r, had, u->pos) || gap_is_kept(r, use));
+    bool joins = reads && had != SEGMENT_NONE && (residency_keeps(r, had, u->pos) || gap_is_retained(r, use));
     if (!joins) {
         seg = new_segment(r, u->tensor, t->loc, u->pos);
         if (!reads) {
             end_previous(r, v, t->loc, slot_before(u->pos));
         } else if (can_send(r, v, t->loc, u->pos)) {
-            send(r, v, seg, t->loc);
+            send_value(r, v, seg, t->loc);
         } else {
-            fetch(r, v, seg, u->pos);
+            fetch_value(r, v, seg, u->pos);
             if (had != SEGMENT_NONE)
                 note_reload(r, v, use, had, seg);
         }
@@ -396,7 +397,7 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
 }
 
 /* Of state that only one device uses: the state of a layer. (The host uses GROUP too, in DECIDE.) */
-static bool stays(const struct residency *r, const struct graph_tensor *t)
+static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
 }
@@ -448,7 +449,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
         residency_shared(r, tensor, sorted, n);
         return;
     }
-    if (r->d->cyclic && t->persistent && all_on_one_device(r, sorted, n) && stays(r, t)) {
+    if (r->d->cyclic && t->persistent && all_on_one_device(r, sorted, n) && stays_on_device(r, t)) {
         stay_resident(r, tensor, sorted, n);
         return;
     }
@@ -457,7 +458,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     residency_new_value(&v, SEGMENT_NONE, PLAN_NONE);
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
         v.previous[i] = SEGMENT_NONE;
-    bool may_wrap = r->d->cyclic && t->persistent, across = may_wrap && gap_is_kept(r, sorted[0]);
+    bool may_wrap = r->d->cyclic && t->persistent, across = may_wrap && gap_is_retained(r, sorted[0]);
     uint32_t wrapped = across ? begin_across(r, &v, &r->uses.at[sorted[0]]) : SEGMENT_NONE;
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
@@ -626,7 +627,7 @@ static void list_gaps(const struct residency *r, gap_list *ret)
 }
 
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
-                     const gap_list *kept, gap_list *ret_gaps)
+                     const gap_list *retained, gap_list *ret_gaps)
 {
     *d = (struct draft){
         .graph = o->graph, .n_devices = o->n_devices, .n_shares = o->n_shares, .cyclic = cyclic};
@@ -636,8 +637,8 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
         .g = o->graph,
         .knobs = knobs,
         .n = (uint32_t)o->todos.n,
-        .direct_group = PLAN_NONE,
-        .kept = kept,
+        .direct_base = PLAN_NONE,
+        .retained = retained,
         .arena = arena_create(),
     };
     r.todos = arena_memdup(r.arena, o->todos.at, o->todos.n * sizeof *o->todos.at); /* units are renumbered */

@@ -67,8 +67,8 @@ struct residency {
     VEC(struct life) lives;
     VEC(struct entry) entries;
     VEC(struct direct_send) direct; /* of the layer and kind under way */
-    tensor_id direct_group;         /* first tensor of that layer and kind */
-    const gap_list *kept;           /* may be NULL */
+    tensor_id direct_base;          /* first tensor of that layer and kind */
+    const gap_list *retained;       /* may be NULL */
     VEC(struct reload) reloads;
     VEC(uint32_t) merged; /* pairs: a segment, and the one that it became */
     struct arena *arena;

@@ -12,14 +12,14 @@
 #include "base/arena.h"
 #include "scheduler/build/residency_private.h"
 
-struct shared {
+struct shared_tensor {
     struct residency *r;
     tensor_id tensor;
     uint32_t layer, n; /* shares */
     const uint32_t *owners;
 };
 
-static uint32_t share_of(const struct shared *s, uint32_t device)
+static uint32_t share_of(const struct shared_tensor *s, uint32_t device)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->owners[i] == device)
@@ -28,7 +28,7 @@ static uint32_t share_of(const struct shared *s, uint32_t device)
     return 0;
 }
 
-static struct extent piece_of(const struct shared *s, uint32_t piece)
+static struct extent piece_of(const struct shared_tensor *s, uint32_t piece)
 {
     return extent_piece(s->r->g, s->n, s->tensor, piece);
 }
@@ -38,7 +38,7 @@ static bool is_empty(struct extent e)
     return e.begin == e.end;
 }
 
-static bool is_pinned(const struct shared *s)
+static bool is_pinned(const struct shared_tensor *s)
 {
     const bool *pinned = s->r->knobs->pinned;
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
@@ -52,7 +52,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
 }
 
 /* A piece that stays on its device for good. */
-static uint32_t pin_piece(struct shared *s, uint32_t device, struct extent of, bool dirty)
+static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
     s->r->d->segments.at[seg].boundary = true;
@@ -60,7 +60,7 @@ static uint32_t pin_piece(struct shared *s, uint32_t device, struct extent of, b
     return seg;
 }
 
-static void fetch_piece(struct shared *s, uint32_t seg, uint32_t pos, struct extent of)
+static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, struct extent of)
 {
     put(s->r, residency_fetch_slot(s->r, s->tensor, pos), ENTRY_FETCH, pos, SEGMENT_NONE, seg, of);
 }
@@ -79,7 +79,7 @@ struct rounds {
     uint32_t *pinned;  /* by share: its piece; NULL: not pinned */
 };
 
-static struct round *next_round(struct shared *s, struct rounds *rs, uint32_t share)
+static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
 {
     uint32_t k = rs->count[share]++;
     if (k == rs->at.n) {
@@ -94,7 +94,7 @@ static struct round *next_round(struct shared *s, struct rounds *rs, uint32_t sh
     return &rs->at.at[k];
 }
 
-static void read_weights(struct shared *s, struct rounds *rs, struct use *u)
+static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
@@ -117,7 +117,7 @@ static void read_weights(struct shared *s, struct rounds *rs, struct use *u)
 }
 
 /* The owner's update: where the share is, or of a piece that is fetched for it. */
-static void update_weights(struct shared *s, struct rounds *rs, struct use *u)
+static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
@@ -136,7 +136,7 @@ static void update_weights(struct shared *s, struct rounds *rs, struct use *u)
 
 /* Every copy of the round is there when the first of its devices needs the others' pieces, unless the one before it is
  * still in use. */
-static void begin_together(struct shared *s, struct round *round)
+static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
     for (uint32_t i = 0; i < s->n; i++)
@@ -154,7 +154,7 @@ static void begin_together(struct shared *s, struct round *round)
 }
 
 /* Each owner's piece to all copies of the round; a device for which it comes too late, or is gone, fetches it too. */
-static void gather(struct shared *s, const struct rounds *rs, const struct round *round)
+static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
     for (uint32_t from = 0; from < s->n; from++) {
@@ -181,7 +181,7 @@ static void gather(struct shared *s, const struct rounds *rs, const struct round
 }
 
 /* Some devices alone have this round: each fetches all of it. */
-static void fetch_alone(struct shared *s, const struct round *round)
+static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (round->segment[i] != SEGMENT_NONE)
@@ -189,7 +189,7 @@ static void fetch_alone(struct shared *s, const struct round *round)
                 extent_whole(s->r->g, s->n, s->tensor));
 }
 
-static bool has_all(const struct shared *s, const struct round *round)
+static bool has_all(const struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (round->segment[i] == SEGMENT_NONE)
@@ -197,7 +197,7 @@ static bool has_all(const struct shared *s, const struct round *round)
     return true;
 }
 
-static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
+static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
     struct rounds rs = {.count = arena_alloc_array(r->arena, s->n, sizeof *rs.count),
@@ -240,14 +240,15 @@ static void plan_weights(struct shared *s, const uint32_t *sorted, uint32_t n)
 /* ---- dW ---- */
 
 /* A share of the sum, at its owner. */
-struct sum {
+struct share_sum {
     uint32_t segment;  /* SEGMENT_NONE: it is still only where it was summed */
     uint32_t produced; /* position of its last write */
     bool at_host;
 };
 
 /* The piece is at its owner: where the whole is, or sent. */
-static void settle_sum(struct shared *s, const struct value *v, struct sum *sum, const struct use *u)
+static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
+                       const struct use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc;
@@ -266,7 +267,7 @@ static void settle_sum(struct shared *s, const struct value *v, struct sum *sum,
         life->produced = v->produced;
 }
 
-static void bring_sums_home(struct shared *s, struct sum *sums)
+static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
 {
     for (uint32_t i = 0; i < s->n; i++) {
         struct extent of = piece_of(s, i);
@@ -277,11 +278,11 @@ static void bring_sums_home(struct shared *s, struct sum *sums)
     }
 }
 
-static void plan_gradient(struct shared *s, const uint32_t *sorted, uint32_t n)
+static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
     uint32_t first = (uint32_t)r->d->segments.n;
-    struct sum *sums = arena_alloc_array(r->arena, s->n, sizeof *sums);
+    struct share_sum *sums = arena_alloc_array(r->arena, s->n, sizeof *sums);
     struct value v = {.tensor = s->tensor};
     residency_new_value(&v, SEGMENT_NONE, PLAN_NONE);
     for (uint32_t i = 0; i < DEVICE_MAX; i++)
@@ -299,7 +300,7 @@ static void plan_gradient(struct shared *s, const uint32_t *sorted, uint32_t n)
             residency_use(r, &v, u);
             continue;
         }
-        struct sum *sum = &sums[t->share];
+        struct share_sum *sum = &sums[t->share];
         settle_sum(s, &v, sum, u);
         u->segment = sum->segment;
         r->lives.at[sum->segment].last = u->pos;
@@ -312,7 +313,7 @@ static void plan_gradient(struct shared *s, const uint32_t *sorted, uint32_t n)
 
 /* ---- K ---- */
 
-static void plan_moments(struct shared *s, const uint32_t *sorted, uint32_t n)
+static void plan_moments(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
     for (uint32_t i = 0; i < n; i++) {
@@ -334,7 +335,8 @@ static void plan_moments(struct shared *s, const uint32_t *sorted, uint32_t n)
 void residency_shared(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct graph_tensor *t = &r->g->tensors[tensor];
-    struct shared s = {r, tensor, t->layer, r->o->n_shares, r->o->owners + (size_t)t->layer * r->o->n_shares};
+    struct shared_tensor s = {r, tensor, t->layer, r->o->n_shares,
+                              r->o->owners + (size_t)t->layer * r->o->n_shares};
     if (t->kind == TENSOR_DW)
         plan_gradient(&s, sorted, n);
     else if (t->kind == TENSOR_K)

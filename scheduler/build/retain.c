@@ -12,7 +12,7 @@
  *   no flow any more); of these, each is tried the other way, too;
  * - otherwise gaps that were left out push others out while that saves more.
  *
- * Each device is a problem of its own. Positions between two ends of gaps are one place.
+ * Each device is a problem of its own. Positions between two ends of gaps are one stretch.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -27,19 +27,19 @@
 #define CANCEL_WORK 40000000ull /* edges looked at: then what was found so far must do */
 #define PUSH_ROUNDS 4
 
-struct item {
-    uint32_t from, to; /* places [from, to); to <= from: across the boundary */
+struct interval {
+    uint32_t from, to; /* stretches [from, to); to <= from: across the boundary */
     uint64_t bytes, gain;
     uint32_t gap; /* in the list */
-    bool keep;
+    bool retain;
 };
 
 struct packing {
-    struct item *items;
-    uint32_t n_items, n_places;
-    uint64_t *room; /* per place, of what is free there without any gap */
-    uint64_t *tree; /* least room left, over places; see least_room */
-    uint64_t *less; /* taken from a whole subtree */
+    struct interval *intervals;
+    uint32_t n_intervals, n_stretches;
+    uint64_t *free_bytes; /* per stretch, of what is free there without any gap */
+    uint64_t *tree;       /* least room left, over stretches; see least_room */
+    uint64_t *less;       /* taken from a whole subtree */
     uint32_t leaves;
 };
 
@@ -48,7 +48,7 @@ struct packing {
 static void tree_build(struct packing *p)
 {
     for (uint32_t i = 0; i < p->leaves; i++)
-        p->tree[p->leaves + i] = i < p->n_places ? p->room[i] : UINT64_MAX / 2;
+        p->tree[p->leaves + i] = i < p->n_stretches ? p->free_bytes[i] : UINT64_MAX / 2;
     for (uint32_t i = p->leaves - 1; i >= 1; i--)
         p->tree[i] = p->tree[2 * i] < p->tree[2 * i + 1] ? p->tree[2 * i] : p->tree[2 * i + 1];
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
@@ -85,53 +85,54 @@ static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t h
     p->tree[node] = (a < b ? a : b) - p->less[node];
 }
 
-static bool across(const struct item *it)
+static bool across(const struct interval *it)
 {
     return it->to <= it->from;
 }
 
-static bool has_room(const struct packing *p, const struct item *it)
+static bool has_space(const struct packing *p, const struct interval *it)
 {
     if (!across(it))
         return node_least(p, 1, 0, p->leaves, it->from, it->to) >= it->bytes;
-    return node_least(p, 1, 0, p->leaves, it->from, p->n_places) >= it->bytes &&
+    return node_least(p, 1, 0, p->leaves, it->from, p->n_stretches) >= it->bytes &&
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-static void set_keep(struct packing *p, struct item *it, bool keep)
+static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
-    uint64_t bytes = keep ? it->bytes : 0 - it->bytes;
-    assert(it->keep != keep);
-    it->keep = keep;
+    uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
+    assert(it->retain != retain);
+    it->retain = retain;
     if (!across(it)) {
         node_take(p, 1, 0, p->leaves, it->from, it->to, bytes);
         return;
     }
-    node_take(p, 1, 0, p->leaves, it->from, p->n_places, bytes);
+    node_take(p, 1, 0, p->leaves, it->from, p->n_stretches, bytes);
     if (it->to > 0)
         node_take(p, 1, 0, p->leaves, 0, it->to, bytes);
 }
 
-static bool covers(const struct item *it, uint32_t place)
+static bool covers(const struct interval *it, uint32_t stretch)
 {
-    return across(it) ? place >= it->from || place < it->to : place >= it->from && place < it->to;
+    return across(it) ? stretch >= it->from || stretch < it->to : stretch >= it->from && stretch < it->to;
 }
 
 /* ---- the sweep ---- */
 
-/* Where the interval ends, seen from a place that it covers. */
-static uint32_t end_from(const struct packing *p, const struct item *it, uint32_t place)
+/* Where the interval ends, seen from a stretch that it covers. */
+static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
-    return across(it) && place >= it->from ? p->n_places + it->to : it->to;
+    return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
 /* Whether a is given up rather than b. */
-static bool worth_less(const struct packing *p, const struct item *a, const struct item *b, uint32_t place)
+static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
+                       uint32_t stretch)
 {
     unsigned __int128 x = (unsigned __int128)a->gain * b->bytes, y = (unsigned __int128)b->gain * a->bytes;
     if (x != y)
         return x < y;
-    uint32_t ea = end_from(p, a, place), eb = end_from(p, b, place);
+    uint32_t ea = end_from(p, a, stretch), eb = end_from(p, b, stretch);
     if (ea != eb)
         return ea > eb;
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->gap > b->gap;
@@ -139,7 +140,7 @@ static bool worth_less(const struct packing *p, const struct item *a, const stru
 
 static int compare_starts(const void *pa, const void *pb)
 {
-    const struct item *a = pa, *b = pb;
+    const struct interval *a = pa, *b = pb;
     if (a->from != b->from)
         return a->from < b->from ? -1 : 1;
     return a->gap < b->gap ? -1 : a->gap > b->gap;
@@ -147,55 +148,55 @@ static int compare_starts(const void *pa, const void *pb)
 
 static void sweep(struct packing *p)
 {
-    VEC(struct item *) active = {0};
+    VEC(struct interval *) active = {0};
     uint64_t load = 0;
     uint32_t next = 0;
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        p->items[i].keep = true;
-        if (across(&p->items[i]) && p->items[i].to > 0) {
-            vec_push(&active, &p->items[i]);
-            load += p->items[i].bytes;
+    for (uint32_t i = 0; i < p->n_intervals; i++) {
+        p->intervals[i].retain = true;
+        if (across(&p->intervals[i]) && p->intervals[i].to > 0) {
+            vec_push(&active, &p->intervals[i]);
+            load += p->intervals[i].bytes;
         }
     }
-    for (uint32_t place = 0; place < p->n_places; place++) {
+    for (uint32_t stretch = 0; stretch < p->n_stretches; stretch++) {
         bounded_poll_steps(1 + active.n);
         for (size_t i = 0; i < active.n;) {
-            if (active.at[i]->keep && covers(active.at[i], place)) {
+            if (active.at[i]->retain && covers(active.at[i], stretch)) {
                 i++;
                 continue;
             }
-            load -= active.at[i]->keep ? active.at[i]->bytes : 0;
+            load -= active.at[i]->retain ? active.at[i]->bytes : 0;
             active.at[i] = active.at[--active.n];
         }
-        for (; next < p->n_items && p->items[next].from == place; next++) {
-            if (!p->items[next].keep)
+        for (; next < p->n_intervals && p->intervals[next].from == stretch; next++) {
+            if (!p->intervals[next].retain)
                 continue;
-            vec_push(&active, &p->items[next]);
-            load += p->items[next].bytes;
+            vec_push(&active, &p->intervals[next]);
+            load += p->intervals[next].bytes;
         }
-        while (load > p->room[place]) {
+        while (load > p->free_bytes[stretch]) {
             size_t least = 0;
             bounded_poll_steps(active.n);
             for (size_t i = 1; i < active.n; i++)
-                if (worth_less(p, active.at[i], active.at[least], place))
+                if (worth_less(p, active.at[i], active.at[least], stretch))
                     least = i;
-            active.at[least]->keep = false;
+            active.at[least]->retain = false;
             load -= active.at[least]->bytes;
             active.at[least] = active.at[--active.n];
         }
     }
     vec_free(&active);
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        if (!p->items[i].keep)
+    for (uint32_t i = 0; i < p->n_intervals; i++) {
+        if (!p->intervals[i].retain)
             continue;
-        p->items[i].keep = false;
-        set_keep(p, &p->items[i], true);
+        p->intervals[i].retain = false;
+        set_retain(p, &p->intervals[i], true);
     }
 }
 
 static int compare_worth(const void *pa, const void *pb)
 {
-    const struct item *a = *(struct item *const *)pa, *b = *(struct item *const *)pb;
+    const struct interval *a = *(struct interval *const *)pa, *b = *(struct interval *const *)pb;
     unsigned __int128 x = (unsigned __int128)a->gain * b->bytes, y = (unsigned __int128)b->gain * a->bytes;
     if (x != y)
         return x > y ? -1 : 1;
@@ -205,50 +206,50 @@ static int compare_worth(const void *pa, const void *pb)
 }
 
 /* The densest first: whatever still has room. */
-static void fill(struct packing *p, struct item **by_worth)
+static void fill(struct packing *p, struct interval **by_worth)
 {
-    for (uint32_t i = 0; i < p->n_items; i++) {
+    for (uint32_t i = 0; i < p->n_intervals; i++) {
         bounded_poll();
-        if (!by_worth[i]->keep && has_room(p, by_worth[i]))
-            set_keep(p, by_worth[i], true);
+        if (!by_worth[i]->retain && has_space(p, by_worth[i]))
+            set_retain(p, by_worth[i], true);
     }
 }
 
 /* ---- unequal blocks: pushing out ---- */
 
-/* Gives up kept items that overlap `it`, the least dense first, until it has room; undoes that when they save as much. */
-static bool push(struct packing *p, struct item *it, struct item **by_worth)
+/* Gives up kept intervals that overlap `it`, the least dense first, until it has room; undoes that when they save as much. */
+static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
-    VEC(struct item *) out = {0};
+    VEC(struct interval *) out = {0};
     uint64_t lost = 0;
-    bool fits = has_room(p, it);
-    for (uint32_t i = p->n_items; i-- > 0 && lost < it->gain && !fits;) {
-        struct item *o = by_worth[i];
+    bool fits = has_space(p, it);
+    for (uint32_t i = p->n_intervals; i-- > 0 && lost < it->gain && !fits;) {
+        struct interval *o = by_worth[i];
         bounded_poll();
-        if (!o->keep || !(covers(it, o->from) || covers(o, it->from)))
+        if (!o->retain || !(covers(it, o->from) || covers(o, it->from)))
             continue;
-        set_keep(p, o, false);
+        set_retain(p, o, false);
         lost += o->gain;
         vec_push(&out, o);
-        fits = has_room(p, it);
+        fits = has_space(p, it);
     }
     bool better = lost < it->gain && fits;
     if (better)
-        set_keep(p, it, true);
+        set_retain(p, it, true);
     for (size_t i = out.n; i-- > 0;) /* what need not have gone comes back */
-        if (has_room(p, out.at[i]))
-            set_keep(p, out.at[i], true);
+        if (has_space(p, out.at[i]))
+            set_retain(p, out.at[i], true);
     vec_free(&out);
     return better;
 }
 
-static void push_all(struct packing *p, struct item **by_worth)
+static void push_all(struct packing *p, struct interval **by_worth)
 {
     bool better = true;
     for (int round = 0; round < PUSH_ROUNDS && better; round++) {
         better = false;
-        for (uint32_t i = 0; i < p->n_items; i++)
-            if (!by_worth[i]->keep)
+        for (uint32_t i = 0; i < p->n_intervals; i++)
+            if (!by_worth[i]->retain)
                 better |= push(p, by_worth[i], by_worth);
         fill(p, by_worth);
     }
@@ -264,15 +265,15 @@ struct cycles {
 };
 enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
 
-/* Nodes are the ends of places: place i is between node i and node i + 1. The node that the edge to `node` is from. */
+/* Nodes are the ends of stretches: stretch i is between node i and node i + 1. The node that the edge to `node` is from. */
 static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
 {
     if (via == FREE_FORWARD)
         return node - 1;
     if (via == FREE_BACK)
         return node + 1;
-    const struct item *it = &c->p->items[via];
-    return it->keep ? it->to : it->from;
+    const struct interval *it = &c->p->intervals[via];
+    return it->retain ? it->to : it->from;
 }
 
 static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, int32_t via)
@@ -284,19 +285,19 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Along a place forwards always; backwards where one more block fits; along an item that is out, and back along one
+/* Along a stretch forwards always; backwards where one more block fits; along an item that is out, and back along one
  * that is in. Returns a node whose distance still falls, or PLAN_NONE. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
-    uint32_t n = p->n_places, fell = PLAN_NONE;
-    bounded_poll_steps(p->n_items + (size_t)n);
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        const struct item *it = &p->items[i];
+    uint32_t n = p->n_stretches, fell = PLAN_NONE;
+    bounded_poll_steps(p->n_intervals + (size_t)n);
+    for (uint32_t i = 0; i < p->n_intervals; i++) {
+        const struct interval *it = &p->intervals[i];
         if (across(it))
             continue;
-        uint32_t source = it->keep ? it->to : it->from, target = it->keep ? it->from : it->to;
-        if (relax(c, source, target, it->keep ? (int64_t)it->gain : -(int64_t)it->gain, (int32_t)i))
+        uint32_t source = it->retain ? it->to : it->from, target = it->retain ? it->from : it->to;
+        if (relax(c, source, target, it->retain ? (int64_t)it->gain : -(int64_t)it->gain, (int32_t)i))
             fell = target;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -305,17 +306,17 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
     for (uint32_t i = n; i-- > 0;)
         if (left[i] > 0 && relax(c, i + 1, i, 0, FREE_BACK))
             fell = i;
-    c->work += p->n_items + 2 * (uint64_t)n;
+    c->work += p->n_intervals + 2 * (uint64_t)n;
     return fell;
 }
 
-/* Room in blocks, per place. `more` is scratch: one more than there are places. */
+/* Room in blocks, per stretch. `more` is scratch: one more than there are stretches. */
 static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
 {
-    memset(more, 0, ((size_t)p->n_places + 1) * sizeof *more);
-    for (uint32_t k = 0; k < p->n_items; k++) {
-        const struct item *it = &p->items[k];
-        if (!it->keep)
+    memset(more, 0, ((size_t)p->n_stretches + 1) * sizeof *more);
+    for (uint32_t k = 0; k < p->n_intervals; k++) {
+        const struct interval *it = &p->intervals[k];
+        if (!it->retain)
             continue;
         more[it->from]++;
         more[it->to]--;
@@ -323,17 +324,17 @@ static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
             more[0]++;
     }
     uint64_t kept = 0;
-    for (uint32_t i = 0; i < p->n_places; i++) {
+    for (uint32_t i = 0; i < p->n_stretches; i++) {
         kept += more[i];
-        ret[i] = p->room[i] / p->items[0].bytes - kept;
+        ret[i] = p->free_bytes[i] / p->intervals[0].bytes - kept;
     }
 }
 
-/* Turns the items on the cycle that `node` hangs on: those out come in, those in go out. */
+/* Turns the intervals on the cycle that `node` hangs on: those out come in, those in go out. */
 static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
-    for (uint32_t i = 0; i <= p->n_places; i++)
+    for (uint32_t i = 0; i <= p->n_stretches; i++)
         node = edge_source(c, c->via[node], node); /* certainly on the cycle by now */
     VEC(uint32_t) in = {0};
     uint32_t at = node;
@@ -342,20 +343,20 @@ static void turn_cycle(struct cycles *c, uint32_t node)
         at = edge_source(c, via, at);
         if (via < 0)
             continue;
-        if (p->items[via].keep)
-            set_keep(p, &p->items[via], false);
+        if (p->intervals[via].retain)
+            set_retain(p, &p->intervals[via], false);
         else
             vec_push(&in, (uint32_t)via);
     } while (at != node);
     for (size_t i = 0; i < in.n; i++)
-        set_keep(p, &p->items[in.at[i]], true);
+        set_retain(p, &p->intervals[in.at[i]], true);
     vec_free(&in);
 }
 
 static void cancel_cycles(struct packing *p, uint64_t *work)
 {
     struct arena *a = arena_create();
-    uint32_t n = p->n_places, fell;
+    uint32_t n = p->n_stretches, fell;
     struct cycles c = {p, arena_alloc_array(a, n + 1, sizeof *c.distance),
                        arena_alloc_array(a, n + 1, sizeof *c.via), *work};
     uint64_t *left = arena_alloc_array(a, n, sizeof *left), *more = arena_alloc_array(a, n + 1, sizeof *more);
@@ -378,51 +379,51 @@ static void cancel_cycles(struct packing *p, uint64_t *work)
 static uint64_t total_gain(const struct packing *p)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < p->n_items; i++)
-        sum += p->items[i].keep ? p->items[i].gain : 0;
+    for (uint32_t i = 0; i < p->n_intervals; i++)
+        sum += p->intervals[i].retain ? p->intervals[i].gain : 0;
     return sum;
 }
 
 /* To `keep`, as it was remembered. */
-static void restore(struct packing *p, const bool *keep)
+static void restore(struct packing *p, const bool *saved)
 {
-    for (uint32_t i = 0; i < p->n_items; i++)
-        if (p->items[i].keep && !keep[i])
-            set_keep(p, &p->items[i], false);
-    for (uint32_t i = 0; i < p->n_items; i++)
-        if (!p->items[i].keep && keep[i])
-            set_keep(p, &p->items[i], true);
+    for (uint32_t i = 0; i < p->n_intervals; i++)
+        if (p->intervals[i].retain && !saved[i])
+            set_retain(p, &p->intervals[i], false);
+    for (uint32_t i = 0; i < p->n_intervals; i++)
+        if (!p->intervals[i].retain && saved[i])
+            set_retain(p, &p->intervals[i], true);
 }
 
-/* Exact for the items within the cycle; those across its boundary are tried one by one. */
-static void choose_equal(struct packing *p, struct item **by_worth)
+/* Exact for the intervals within the cycle; those across its boundary are tried one by one. */
+static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;
-    bool *keep = xcalloc(p->n_items, sizeof *keep);
+    bool *saved = xcalloc(p->n_intervals, sizeof *saved);
     cancel_cycles(p, &work);
     best = total_gain(p);
-    for (uint32_t i = 0; i < p->n_items && work < CANCEL_WORK; i++) {
-        if (!across(&p->items[i]))
+    for (uint32_t i = 0; i < p->n_intervals && work < CANCEL_WORK; i++) {
+        if (!across(&p->intervals[i]))
             continue;
-        for (uint32_t k = 0; k < p->n_items; k++)
-            keep[k] = p->items[k].keep;
-        bounded_poll_steps(p->n_items);
-        if (p->items[i].keep) {
-            set_keep(p, &p->items[i], false);
+        for (uint32_t k = 0; k < p->n_intervals; k++)
+            saved[k] = p->intervals[k].retain;
+        bounded_poll_steps(p->n_intervals);
+        if (p->intervals[i].retain) {
+            set_retain(p, &p->intervals[i], false);
         } else {
-            for (uint32_t k = p->n_items; k-- > 0 && !has_room(p, &p->items[i]);)
-                if (by_worth[k]->keep && !across(by_worth[k]))
-                    set_keep(p, by_worth[k], false);
-            if (has_room(p, &p->items[i]))
-                set_keep(p, &p->items[i], true);
+            for (uint32_t k = p->n_intervals; k-- > 0 && !has_space(p, &p->intervals[i]);)
+                if (by_worth[k]->retain && !across(by_worth[k]))
+                    set_retain(p, by_worth[k], false);
+            if (has_space(p, &p->intervals[i]))
+                set_retain(p, &p->intervals[i], true);
         }
         cancel_cycles(p, &work);
         if (total_gain(p) > best)
             best = total_gain(p);
         else
-            restore(p, keep);
+            restore(p, saved);
     }
-    xfree(keep);
+    xfree(saved);
 }
 
 /* ---- one device ---- */
@@ -433,7 +434,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-static uint32_t place_of(const uint32_t *starts, uint32_t n, uint32_t position)
+static uint32_t stretch_of(const uint32_t *starts, uint32_t n, uint32_t position)
 {
     uint32_t low = 0, high = n;
     while (high - low > 1) {
@@ -446,7 +447,7 @@ static uint32_t place_of(const uint32_t *starts, uint32_t n, uint32_t position)
     return low;
 }
 
-void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32_t n_positions)
+void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions)
 {
     if (n_gaps == 0)
         return;
@@ -462,47 +463,47 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32
     for (uint32_t i = 0; i < n_starts; i++)
         if (i == 0 || starts[i] != starts[n - 1])
             starts[n++] = starts[i];
-    struct packing p = {.n_items = 0, .n_places = n, .leaves = 1};
+    struct packing p = {.n_intervals = 0, .n_stretches = n, .leaves = 1};
     while (p.leaves < n)
         p.leaves *= 2;
-    p.items = arena_alloc_array(a, n_gaps, sizeof *p.items);
-    p.room = arena_alloc_array(a, n, sizeof *p.room);
+    p.intervals = arena_alloc_array(a, n_gaps, sizeof *p.intervals);
+    p.free_bytes = arena_alloc_array(a, n, sizeof *p.free_bytes);
     p.tree = arena_alloc_array(a, 2 * (size_t)p.leaves, sizeof *p.tree);
     p.less = arena_alloc_array(a, 2 * (size_t)p.leaves, sizeof *p.less);
     for (uint32_t i = 0; i < n; i++) {
-        p.room[i] = UINT64_MAX / 4;
+        p.free_bytes[i] = UINT64_MAX / 4;
         for (uint32_t at = starts[i]; at < (i + 1 < n ? starts[i + 1] : n_positions); at++)
-            if (room[at] < p.room[i])
-                p.room[i] = room[at];
+            if (free_bytes[at] < p.free_bytes[i])
+                p.free_bytes[i] = free_bytes[at];
     }
     bool equal = true;
     for (uint32_t i = 0; i < n_gaps; i++) {
-        gaps[i].keep = gaps[i].from + 1 == gaps[i].to; /* it takes nothing */
-        if (gaps[i].keep || gaps[i].gain == 0)
+        gaps[i].retain = gaps[i].from + 1 == gaps[i].to; /* it takes nothing */
+        if (gaps[i].retain || gaps[i].gain == 0)
             continue;
-        uint32_t from = gaps[i].from + 1 < n_positions ? place_of(starts, n, gaps[i].from + 1) : 0;
-        uint32_t to = place_of(starts, n, gaps[i].to);
+        uint32_t from = gaps[i].from + 1 < n_positions ? stretch_of(starts, n, gaps[i].from + 1) : 0;
+        uint32_t to = stretch_of(starts, n, gaps[i].to);
         if (gaps[i].from > gaps[i].to && gaps[i].from + 1 == n_positions && gaps[i].to == 0) {
-            gaps[i].keep = true;
+            gaps[i].retain = true;
             continue;
         }
-        p.items[p.n_items++] = (struct item){from, to, gaps[i].bytes, gaps[i].gain, i, false};
-        equal &= gaps[i].bytes == p.items[0].bytes;
+        p.intervals[p.n_intervals++] = (struct interval){from, to, gaps[i].bytes, gaps[i].gain, i, false};
+        equal &= gaps[i].bytes == p.intervals[0].bytes;
     }
-    sort_array(p.items, p.n_items, sizeof *p.items, compare_starts);
-    struct item **by_worth = arena_alloc_array(a, p.n_items + 1, sizeof *by_worth);
-    for (uint32_t i = 0; i < p.n_items; i++)
-        by_worth[i] = &p.items[i];
-    sort_array(by_worth, p.n_items, sizeof *by_worth, compare_worth);
+    sort_array(p.intervals, p.n_intervals, sizeof *p.intervals, compare_starts);
+    struct interval **by_worth = arena_alloc_array(a, p.n_intervals + 1, sizeof *by_worth);
+    for (uint32_t i = 0; i < p.n_intervals; i++)
+        by_worth[i] = &p.intervals[i];
+    sort_array(by_worth, p.n_intervals, sizeof *by_worth, compare_worth);
     tree_build(&p);
     sweep(&p);
     fill(&p, by_worth);
-    if (equal && p.n_items > 0)
+    if (equal && p.n_intervals > 0)
         choose_equal(&p, by_worth);
     else
         push_all(&p, by_worth);
-    for (uint32_t i = 0; i < p.n_items; i++)
-        gaps[p.items[i].gap].keep = p.items[i].keep;
+    for (uint32_t i = 0; i < p.n_intervals; i++)
+        gaps[p.intervals[i].gap].retain = p.intervals[i].retain;
     arena_destroy(a);
 }
 
@@ -542,7 +543,7 @@ uint64_t draft_live_peak(const struct draft *d, uint32_t device)
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps)
 {
     uint32_t n = (uint32_t)d->instrs.n;
-    uint64_t *room = xcalloc((size_t)n + 1, sizeof *room);
+    uint64_t *free_bytes = xcalloc((size_t)n + 1, sizeof *free_bytes);
     struct gap *mine = xcalloc(gaps->n + 1, sizeof *mine);
     uint32_t *at = xcalloc(gaps->n + 1, sizeof *at);
     for (uint32_t device = 0; device < d->n_devices; device++) {
@@ -555,14 +556,14 @@ void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gap
         }
         if (k == 0)
             continue;
-        live_bytes(d, device, room);
+        live_bytes(d, device, free_bytes);
         for (uint32_t i = 0; i < n; i++)
-            room[i] = capacity[device] > room[i] ? capacity[device] - room[i] : 0;
-        retain_pack(mine, k, room, n);
+            free_bytes[i] = capacity[device] > free_bytes[i] ? capacity[device] - free_bytes[i] : 0;
+        retain_pack(mine, k, free_bytes, n);
         for (uint32_t i = 0; i < k; i++)
-            gaps->at[at[i]].keep = mine[i].keep;
+            gaps->at[at[i]].retain = mine[i].retain;
     }
     xfree(at);
     xfree(mine);
-    xfree(room);
+    xfree(free_bytes);
 }

@@ -23,12 +23,12 @@
 #define NEVER UINT32_MAX
 
 /* Who touched a place last, as unrolled positions: run * n + index. */
-struct place {
+struct piece_state {
     uint32_t writer;
     uint32_t readers; /* head of a list in walker.reads */
 };
 
-struct read {
+struct piece_read {
     uint32_t at, next;
 };
 
@@ -44,9 +44,9 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    struct place *places;           /* of every piece of segments and host copies */
+    struct piece_state *pieces;     /* of every piece of segments and host copies */
     uint32_t *of_segment, *of_host; /* where those of each begin */
-    VEC(struct read) reads;
+    VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
     vacancy_list scratch;
     uint32_t *clock; /* [unrolled position][stream] */
@@ -60,11 +60,11 @@ static void depend(struct walker *w, uint32_t at)
         vec_push(&w->deps, at);
 }
 
-static void touch(struct walker *w, struct place *p, enum access access, uint32_t now)
+static void touch_piece(struct walker *w, struct piece_state *p, enum access access, uint32_t now)
 {
     depend(w, p->writer);
     if (access == ACCESS_READ) {
-        vec_push(&w->reads, (struct read){now, p->readers});
+        vec_push(&w->reads, (struct piece_read){now, p->readers});
         p->readers = (uint32_t)w->reads.n - 1;
         return;
     }
@@ -76,10 +76,10 @@ static void touch(struct walker *w, struct place *p, enum access access, uint32_
 
 /* Addresses [from, to) are taken; their vacancies are consumed. Who writes there first depends on the drops: they count
  * as readers of the piece that is to come. */
-static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct place *ret)
+static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
-    *ret = (struct place){NEVER, NEVER};
+    *ret = (struct piece_state){NEVER, NEVER};
     out->n = 0;
     bounded_poll_steps(list->n);
     for (size_t i = 0; i < list->n; i++) {
@@ -88,7 +88,7 @@ static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to
             vec_push(out, v);
             continue;
         }
-        vec_push(&w->reads, (struct read){v.dropped, ret->readers});
+        vec_push(&w->reads, (struct piece_read){v.dropped, ret->readers});
         ret->readers = (uint32_t)w->reads.n - 1;
         if (v.from < from)
             vec_push(out, (struct vacancy){v.from, from, v.dropped});
@@ -105,11 +105,11 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* The segment's places begin anew, piece by piece; the last has what is left to the alignment. */
-static void create(struct walker *w, uint32_t segment)
+/* The segment's pieces begin anew, piece by piece; the last has what is left to the alignment. */
+static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
-    struct place *p = &w->places[w->of_segment[segment]];
+    struct piece_state *p = &w->pieces[w->of_segment[segment]];
     uint64_t end = s->addr + segment_bytes(s);
     for (uint32_t i = 0; i < s->of.n_pieces; i++) {
         uint64_t from, to;
@@ -124,24 +124,24 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
 {
     uint32_t now = run * w->n + index;
     if (o->segment == SEGMENT_NONE) {
-        struct place *p = &w->places[w->of_host[o->tensor] + o->of.piece];
+        struct piece_state *p = &w->pieces[w->of_host[o->tensor] + o->of.piece];
         bool ring = w->d->graph->tensors[o->tensor].external;
         for (uint32_t i = 0; i < o->of.n_pieces; i++, p++) {
             if (ring && p->writer != NEVER && p->writer / w->n != run)
-                *p = (struct place){NEVER, NEVER};
+                *p = (struct piece_state){NEVER, NEVER};
             if (ring && p->readers != NEVER && w->reads.at[p->readers].at / w->n != run)
                 p->readers = NEVER;
-            touch(w, p, o->access, now);
+            touch_piece(w, p, o->access, now);
         }
         return;
     }
     const struct segment *s = &w->d->segments.at[o->segment];
-    struct place *p = &w->places[w->of_segment[o->segment] + (o->of.piece - s->of.piece)];
+    struct piece_state *p = &w->pieces[w->of_segment[o->segment] + (o->of.piece - s->of.piece)];
     bool created = !s->boundary || s->start > s->end; /* in the cycle, at its start; not before the first */
     if (created && s->start == index)
-        create(w, o->segment);
+        create_segment(w, o->segment);
     for (uint32_t i = 0; i < o->of.n_pieces; i++)
-        touch(w, &p[i], o->access, now);
+        touch_piece(w, &p[i], o->access, now);
     if (o->access == ACCESS_DROP)
         vacate(w, s, now);
 }
@@ -197,7 +197,7 @@ static void walk(struct walker *w, uint32_t run, bool record)
     }
 }
 
-static void number_places(struct walker *w, struct arena *a)
+static void number_pieces(struct walker *w, struct arena *a)
 {
     const struct draft *d = w->d;
     uint32_t n = 0;
@@ -211,8 +211,8 @@ static void number_places(struct walker *w, struct arena *a)
         w->of_host[t] = n;
         n += tensor_pieces(d->graph, d->n_shares, t);
     }
-    w->places = arena_alloc_array(a, n, sizeof *w->places);
-    memset(w->places, 0xff, n * sizeof *w->places);
+    w->pieces = arena_alloc_array(a, n, sizeof *w->pieces);
+    memset(w->pieces, 0xff, n * sizeof *w->pieces);
 }
 
 void draft_waits(struct draft *d)
@@ -220,7 +220,7 @@ void draft_waits(struct draft *d)
     struct arena *a = arena_create();
     uint32_t runs = d->cyclic ? 2 : 1;
     struct walker w = {.d = d, .n = (uint32_t)d->instrs.n, .n_streams = d->n_devices * LANE_COUNT + 1};
-    number_places(&w, a);
+    number_pieces(&w, a);
     w.clock = xcalloc((size_t)runs * w.n * w.n_streams + 1, sizeof *w.clock);
     w.last_of_stream = arena_alloc_array(a, w.n_streams, sizeof *w.last_of_stream);
     memset(w.last_of_stream, 0xff, w.n_streams * sizeof *w.last_of_stream);

@@ -12,11 +12,11 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-#define KEEP_WORTH                                                                                           \
+#define SAVE_WORTH                                                                                           \
     64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
 
 /* One size. Sums have n_layers + 1 entries: of the layers before. */
-struct scale {
+struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* ns, sums */
     uint64_t *s, *x;     /* bytes, sums */
@@ -25,8 +25,8 @@ struct scale {
 };
 
 struct outline_model {
-    uint32_t n_layers, n_scales;
-    struct scale *scales;
+    uint32_t n_layers, n_sizes;
+    struct size_sums *sizes;
     uint64_t *w, *b, *k;             /* bytes, sums */
     uint64_t *upd_host, *upd_device; /* ns of each layer */
     struct arena *arena;
@@ -44,26 +44,26 @@ static uint64_t *new_sums(struct arena *a, uint32_t n)
     return arena_alloc_array(a, (size_t)n + 1, sizeof(uint64_t));
 }
 
-static struct outline_model *new_model(uint32_t n_layers, uint32_t n_scales)
+static struct outline_model *new_model(uint32_t n_layers, uint32_t n_sizes)
 {
     struct arena *a = arena_create();
     struct outline_model *m = arena_alloc(a, sizeof *m);
     *m = (struct outline_model){.n_layers = n_layers,
-                                .n_scales = n_scales,
-                                .scales = arena_alloc_array(a, n_scales, sizeof *m->scales),
+                                .n_sizes = n_sizes,
+                                .sizes = arena_alloc_array(a, n_sizes, sizeof *m->sizes),
                                 .w = new_sums(a, n_layers),
                                 .b = new_sums(a, n_layers),
                                 .k = new_sums(a, n_layers),
                                 .upd_host = new_sums(a, n_layers),
                                 .upd_device = new_sums(a, n_layers),
                                 .arena = a};
-    for (uint32_t i = 0; i < n_scales; i++)
-        m->scales[i] = (struct scale){.fwd = new_sums(a, n_layers),
-                                      .bwd = new_sums(a, n_layers),
-                                      .s = new_sums(a, n_layers),
-                                      .x = new_sums(a, n_layers),
-                                      .work = new_sums(a, n_layers),
-                                      .scratch = new_sums(a, n_layers)};
+    for (uint32_t i = 0; i < n_sizes; i++)
+        m->sizes[i] = (struct size_sums){.fwd = new_sums(a, n_layers),
+                                         .bwd = new_sums(a, n_layers),
+                                         .s = new_sums(a, n_layers),
+                                         .x = new_sums(a, n_layers),
+                                         .work = new_sums(a, n_layers),
+                                         .scratch = new_sums(a, n_layers)};
     return m;
 }
 
@@ -74,7 +74,7 @@ static void put_state(struct outline_model *m, uint32_t l, uint64_t w, uint64_t 
     m->k[l + 1] = m->k[l] + k;
 }
 
-static void put_layer(struct scale *s, uint32_t l, uint64_t fwd, uint64_t bwd, uint64_t x, uint64_t saved,
+static void put_layer(struct size_sums *s, uint32_t l, uint64_t fwd, uint64_t bwd, uint64_t x, uint64_t saved,
                       uint64_t work, uint64_t scratch)
 {
     s->fwd[l + 1] = s->fwd[l] + fwd;
@@ -95,8 +95,8 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
         put_state(m, l, tl->tied ? 0 : tl->w, tl->b, tl->k);
         for (uint32_t i = 0; i < n_sizes; i++) {
             table_at(t, l, sizes[i], &at);
-            m->scales[i].rows = sizes[i];
-            put_layer(&m->scales[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work, 0);
+            m->sizes[i].rows = sizes[i];
+            put_layer(&m->sizes[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work, 0);
         }
         uint64_t traffic = 3 * tl->w + 2 * tl->k;
         m->upd_host[l] = at.upd_host_ns > 0 ? at.upd_host_ns : rate_ns(traffic, machine->host_bytes_per_s);
@@ -109,12 +109,12 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
 struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof)
 {
     struct outline_model *m = new_model(g->n_layers, 1);
-    m->scales[0].rows = g->rows;
+    m->sizes[0].rows = g->rows;
     for (uint32_t l = 0; l < g->n_layers; l++) {
         const struct graph_layer *gl = &g->layers[l];
         const struct profile_layer *p = &prof->layers[l];
         put_state(m, l, gl->tied ? 0 : gl->size.w, gl->b_bytes, gl->k_bytes);
-        put_layer(&m->scales[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s,
+        put_layer(&m->sizes[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s,
                   most(gl->size.scratch_fwd, gl->size.room), gl->size.scratch_bwd);
         m->upd_host[l] = p->upd_host_ns;
         m->upd_device[l] = p->upd_device_ns;
@@ -135,16 +135,16 @@ struct sketch {
     const struct outline_request *q;
     const struct outline_model *m;
     struct outline *o;
-    const struct scale *at, *fused, *head; /* of the three sizes */
-    uint64_t local;                        /* rows of a device */
+    const struct size_sums *at, *fused, *head; /* of the three sizes */
+    uint64_t local;                            /* rows of a device */
 };
 
-static const struct scale *scale_of(const struct outline_model *m, uint32_t rows)
+static const struct size_sums *sums_of(const struct outline_model *m, uint32_t rows)
 {
-    for (uint32_t i = 0; i < m->n_scales; i++)
-        if (m->scales[i].rows == rows)
-            return &m->scales[i];
-    return &m->scales[0];
+    for (uint32_t i = 0; i < m->n_sizes; i++)
+        if (m->sizes[i].rows == rows)
+            return &m->sizes[i];
+    return &m->sizes[0];
 }
 
 static struct sketch sketch_of(const struct outline_request *q, struct outline *o)
@@ -153,10 +153,10 @@ static struct sketch sketch_of(const struct outline_request *q, struct outline *
     return (struct sketch){q,
                            m,
                            o,
-                           scale_of(m, o->rows),
-                           scale_of(m, o->fused_rows),
-                           scale_of(m, o->head_rows),
-                           q->batch / o->shares};
+                           sums_of(m, o->rows),
+                           sums_of(m, o->fused_rows),
+                           sums_of(m, o->head_rows),
+                           q->batch / o->n_devices};
 }
 
 static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
@@ -170,7 +170,7 @@ static uint32_t pack_first(const struct outline *o, uint32_t end)
     return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;
 }
 
-static uint64_t x_at(const struct scale *s, uint32_t l)
+static uint64_t x_at(const struct size_sums *s, uint32_t l)
 {
     return s->x[l + 1] - s->x[l];
 }
@@ -180,27 +180,27 @@ static uint64_t x_at(const struct scale *s, uint32_t l)
 static uint64_t pinned_bytes(const struct sketch *k)
 {
     uint32_t pins = k->o->pins;
-    return (k->m->w[pins] + k->m->k[pins] + k->m->b[pins]) / k->o->shares;
+    return (k->m->w[pins] + k->m->k[pins] + k->m->b[pins]) / k->o->n_devices;
 }
 
 uint32_t outline_lead(const struct outline *o)
 {
-    return o->keep > 2 ? o->keep - 1 : 1;
+    return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* What gradients take while they leave: they are held for a pass, and with shares the others' come in. Where they are used
+/* What gradients take while they leave: they are held for a pass, and with devices the others' come in. Where they are used
  * on the device, what they update comes in and leaves meanwhile. */
 static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
 {
-    uint64_t w = sum(k->m->w, first, last), shares = k->o->shares, updated = 0;
+    uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
     uint32_t moved = first > k->o->pins ? first : k->o->pins;
     if (k->q->update == UPDATE_DEVICE)
-        updated = sum(k->m->k, moved, last) + (shares > 1 ? sum(k->m->w, moved, last) : 0);
-    return w + w / shares * (shares - 1) + updated / shares;
+        updated = sum(k->m->k, moved, last) + (devices > 1 ? sum(k->m->w, moved, last) : 0);
+    return w + w / devices * (devices - 1) + updated / devices;
 }
 
 /* What layers [first, last) save, while they are gone through backward: each has its scratch, and those behind it are done. */
-static uint64_t saved_bytes(const struct scale *s, uint32_t first, uint32_t last)
+static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
     for (uint32_t l = first; l < last; l++)
@@ -213,7 +213,7 @@ static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
     uint32_t n = k->m->n_layers, f = o->fused, h = o->head;
-    const struct scale *input = o->rows > o->fused_rows && f > 0 ? k->at : f < h ? k->fused : k->head;
+    const struct size_sums *input = o->rows > o->fused_rows && f > 0 ? k->at : f < h ? k->fused : k->head;
     uint64_t bytes = 2 * sum(k->m->w, f, n) + sum(k->m->b, f, n);
     bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
@@ -233,10 +233,10 @@ static uint64_t fused_bytes(const struct sketch *k)
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
-    const struct scale *s = k->at;
+    const struct size_sums *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
-    if (k->o->keep > 0) /* the next comes in */
+    if (k->o->save_every > 0) /* the next comes in */
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
     return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
@@ -245,12 +245,12 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
 
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
-    const struct scale *s = k->at;
+    const struct size_sums *s = k->at;
     uint64_t activations = 0;
     for (uint32_t l = first; l < last; l++)
         activations =
             most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
-    if (k->o->keep > 0)
+    if (k->o->save_every > 0)
         activations += 2 * sum(s->s, first, last);
     uint32_t after = last + k->o->pack < k->o->fused ? last + k->o->pack : k->o->fused;
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
@@ -273,7 +273,7 @@ static uint64_t device_bytes(const struct sketch *k)
 
 /* ---- time ---- */
 
-static uint64_t micros(const struct sketch *k, const struct scale *s)
+static uint64_t micros(const struct sketch *k, const struct size_sums *s)
 {
     return k->local / s->rows;
 }
@@ -282,8 +282,8 @@ static uint64_t micros(const struct sketch *k, const struct scale *s)
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
-    if (k->o->keep > 0)
-        again -= again / k->o->keep;
+    if (k->o->save_every > 0)
+        again -= again / k->o->save_every;
     return (again + bwd) * micros(k, k->at);
 }
 
@@ -316,7 +316,7 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
     const struct machine *m = k->q->machine;
-    uint64_t shares = o->shares, links = links_per_s(m, o->shares), host = 0, longest = 0,
+    uint64_t devices = o->n_devices, links = links_per_s(m, o->n_devices), host = 0, longest = 0,
              n = micros(k, k->at);
     bool all_on_device = k->q->update == UPDATE_DEVICE;
     uint32_t first = pack_first(o, o->fused); /* of the pack under way */
@@ -331,10 +331,10 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
         } else {
             starts = k->at->fwd[o->fused] * n;
         }
-        done += at_rate(w / shares * (shares - 1), m->peer_bytes_per_s);
-        uint64_t gather = at_rate(w / shares * (shares - 1), m->peer_bytes_per_s);
+        done += at_rate(w / devices * (devices - 1), m->peer_bytes_per_s);
+        uint64_t gather = at_rate(w / devices * (devices - 1), m->peer_bytes_per_s);
         if (l < o->pins || all_on_device) {
-            done += k->m->upd_device[l] / shares + gather;
+            done += k->m->upd_device[l] / devices + gather;
         } else {
             done += at_rate(w, links);
             host = most(host, done) + k->m->upd_host[l];
@@ -347,10 +347,10 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
 }
 
 /* What is saved on the host of what the layers before the fused ones save, by all devices. */
-static uint64_t kept_bytes(const struct sketch *k)
+static uint64_t saved_host_bytes(const struct sketch *k)
 {
-    uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->shares;
-    return k->o->keep > 0 ? all / k->o->keep : 0;
+    uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
+    return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
@@ -359,18 +359,18 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     uint32_t n = k->m->n_layers, f = o->fused, p = o->pins;
     uint64_t w = sum(k->m->w, p, n), again = sum(k->m->w, p, f), stash = 0, boundary = 0;
     for (uint32_t last = f; last > 0; last = pack_first(o, last)) {
-        uint64_t x = x_at(k->at, last) * micros(k, k->at) * o->shares;
+        uint64_t x = x_at(k->at, last) * micros(k, k->at) * o->n_devices;
         stash += last < f ? x : 0;
         boundary += x;
     }
-    uint64_t local = (stash + boundary) / o->shares / o->groups, spare = k->q->machine->capacity_bytes[0];
+    uint64_t local = (stash + boundary) / o->n_devices / o->waves, spare = k->q->machine->capacity_bytes[0];
     spare = spare > o->device_bytes ? spare - o->device_bytes : 0;
     if (local <= spare) { /* it stays where it is */
         stash = boundary = 0;
     }
-    uint64_t saved = kept_bytes(k);
-    uint64_t sums = k->m->w[n] * o->shares * (o->groups - 1); /* unfinished ones, between groups */
-    *ret_in = (w + again) * o->groups + sums + 2 * stash + 2 * boundary + saved;
+    uint64_t saved = saved_host_bytes(k);
+    uint64_t sums = k->m->w[n] * o->n_devices * (o->waves - 1); /* unfinished ones, between groups */
+    *ret_in = (w + again) * o->waves + sums + 2 * stash + 2 * boundary + saved;
     *ret_out = w + sums + stash + boundary + saved;
     k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + stash + boundary + saved;
     if (k->q->update == UPDATE_DEVICE) {
@@ -390,12 +390,13 @@ static uint64_t host_ns(const struct sketch *k)
 void outline_measure(const struct outline_request *q, struct outline *o)
 {
     struct sketch k = sketch_of(q, o);
-    uint64_t forward, turned, in, out, links = links_per_s(q->machine, o->shares), w = k.m->w[k.m->n_layers];
+    uint64_t forward, turned, in, out, links = links_per_s(q->machine, o->n_devices),
+                                       w = k.m->w[k.m->n_layers];
     o->compute_ns = compute(&k, &forward, &turned);
     o->device_bytes = device_bytes(&k);
     count_bytes(&k, &in, &out);
-    uint64_t rounds = 2 * o->groups + 1;
-    uint64_t peers = at_rate(rounds * w / o->shares * (o->shares - 1), q->machine->peer_bytes_per_s);
+    uint64_t rounds = 2 * o->waves + 1;
+    uint64_t peers = at_rate(rounds * w / o->n_devices * (o->n_devices - 1), q->machine->peer_bytes_per_s);
     o->ns = most(most(o->compute_ns, chain(&k, turned)), most(host_ns(&k), peers));
     o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
     o->host_bytes = in + out;
@@ -403,13 +404,14 @@ void outline_measure(const struct outline_request *q, struct outline *o)
 
 /* ---- the list ---- */
 
-struct list {
+struct shortlist {
     const struct outline_request *q;
     struct outline *at;
     uint32_t n, most;
 };
 
-static bool is_better(const struct outline_request *q, const struct outline *a, const struct outline *b)
+static bool outline_is_better(const struct outline_request *q, const struct outline *a,
+                              const struct outline *b)
 {
     if (q->objective == OBJECTIVE_BYTES && a->host_bytes != b->host_bytes)
         return a->host_bytes < b->host_bytes;
@@ -418,16 +420,16 @@ static bool is_better(const struct outline_request *q, const struct outline *a, 
     return a->host_bytes < b->host_bytes;
 }
 
-static void insert(struct list *list, const struct outline *o)
+static void insert(struct shortlist *list, const struct outline *o)
 {
     uint32_t i = list->n;
-    if (i == list->most && !is_better(list->q, o, &list->at[i - 1]))
+    if (i == list->most && !outline_is_better(list->q, o, &list->at[i - 1]))
         return;
     if (i < list->most)
         list->n++;
     else
         i--;
-    for (; i > 0 && is_better(list->q, o, &list->at[i - 1]); i--)
+    for (; i > 0 && outline_is_better(list->q, o, &list->at[i - 1]); i--)
         list->at[i] = list->at[i - 1];
     list->at[i] = *o;
 }
@@ -443,7 +445,7 @@ static bool fits(const struct outline_request *q, const struct outline *o)
     struct outline copy = *o;
     struct sketch k = sketch_of(q, &copy);
     bounded_poll();
-    for (uint32_t d = 0; d < o->shares; d++)
+    for (uint32_t d = 0; d < o->n_devices; d++)
         if (device_bytes(&k) > q->machine->capacity_bytes[d])
             return false;
     return true;
@@ -479,7 +481,7 @@ static void enlarge_packs(const struct outline_request *q, struct outline *o)
     }
 }
 
-static uint64_t host_room(const struct outline_request *q)
+static uint64_t free_host_bytes(const struct outline_request *q)
 {
     const struct machine *m = q->machine;
     return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
@@ -495,18 +497,18 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
 
 /* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
  * backward pass in, and the host the memory. */
-static void try_keeping(struct list *list, const struct outline *without)
+static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;
-    for (uint32_t keep = 1; keep <= 64; keep += 1 + keep / 8) {
+    for (uint32_t every = 1; every <= 64; every += 1 + every / 8) {
         struct outline o = *without;
         struct sketch k = sketch_of(q, &o);
         o.pack = 1;
-        o.keep = keep;
+        o.save_every = every;
         uint64_t forward, turned, all = compute(&k, &forward, &turned),
-                                  links = links_per_s(q->machine, o.shares);
-        uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.shares, w = sum(k.m->w, 0, o.fused);
-        uint64_t saved = kept_bytes(&k);
+                                  links = links_per_s(q->machine, o.n_devices);
+        uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.n_devices, w = sum(k.m->w, 0, o.fused);
+        uint64_t saved = saved_host_bytes(&k);
         if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
             continue;
         if (!fit_by_fused(q, &o)) {
@@ -515,9 +517,9 @@ static void try_keeping(struct list *list, const struct outline *without)
             fit_by_fused(q, &o);
         }
         outline_measure(q, &o);
-        if (o.host_memory > host_room(q) || !fits(q, &o))
+        if (o.host_memory > free_host_bytes(q) || !fits(q, &o))
             continue;
-        if (o.ns < without->ns - without->ns / KEEP_WORTH)
+        if (o.ns < without->ns - without->ns / SAVE_WORTH)
             insert(list, &o);
         return;
     }
@@ -527,7 +529,7 @@ static void try_keeping(struct list *list, const struct outline *without)
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
-    for (uint32_t pack = o->pack + 1; o->host_memory > host_room(q) && pack < q->model->n_layers;
+    for (uint32_t pack = o->pack + 1; o->host_memory > free_host_bytes(q) && pack < q->model->n_layers;
          pack += 1 + pack / 2) {
         struct outline larger = *o;
         larger.pack = pack;
@@ -538,7 +540,7 @@ static void spare_host(const struct outline_request *q, struct outline *o)
     }
 }
 
-static void try_sizes(struct list *list, const struct outline *sizes)
+static void try_sizes(struct shortlist *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
     uint32_t n = q->model->n_layers;
@@ -549,41 +551,42 @@ static void try_sizes(struct list *list, const struct outline *sizes)
                                                              : n) {
         struct outline o = *sizes;
         o.pins = pins;
-        o.pack = o.groups = 1;
+        o.pack = o.waves = 1;
         if (pins > 0 && q->update == UPDATE_HOST)
             break;
         if (!fuse(q, &o))
             break;
         enlarge_packs(q, &o);
         spare_host(q, &o);
-        uint32_t most_groups = q->objective == OBJECTIVE_BYTES ? q->batch / o.shares / o.rows : 1;
-        for (o.groups = 1; o.groups <= most_groups; o.groups *= 2) {
+        uint32_t most_waves = q->objective == OBJECTIVE_BYTES ? q->batch / o.n_devices / o.rows : 1;
+        for (o.waves = 1; o.waves <= most_waves; o.waves *= 2) {
             outline_measure(q, &o);
-            if (o.host_memory <= host_room(q) && (best.shares == 0 || is_better(q, &o, &best)))
+            if (o.host_memory <= free_host_bytes(q) &&
+                (best.n_devices == 0 || outline_is_better(q, &o, &best)))
                 best = o;
         }
     }
-    if (best.shares == 0)
+    if (best.n_devices == 0)
         return;
-    if (!q->keep)
+    if (!q->save_on_host)
         insert(list, &best);
     else if (best.fused > 0)
-        try_keeping(list, &best);
+        try_saving(list, &best);
 }
 
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t max)
 {
     const struct outline_model *m = q->model;
-    struct list list = {q, ret, 0, max};
-    uint32_t local = q->batch / q->shares, n = m->n_layers;
-    for (uint32_t a = 0; a < m->n_scales; a++)
+    struct shortlist list = {q, ret, 0, max};
+    uint32_t local = q->batch / q->n_devices, n = m->n_layers;
+    for (uint32_t a = 0; a < m->n_sizes; a++)
         for (uint32_t b = 0; b <= a; b++)
             for (uint32_t c = 0; c <= b; c++) {
-                uint32_t u = m->scales[a].rows, v = m->scales[b].rows, w = m->scales[c].rows;
+                uint32_t u = m->sizes[a].rows, v = m->sizes[b].rows, w = m->sizes[c].rows;
                 if (local % u != 0 || u % v != 0 || v % w != 0)
                     continue;
                 struct outline o = {
-                    .shares = q->shares, .rows = u, .fused_rows = v, .head_rows = w, .head = n};
+                    .n_devices = q->n_devices, .rows = u, .fused_rows = v, .head_rows = w, .head = n};
                 for (uint32_t head = c == b ? n : n - 1; head + 3 >= n && head > 0; head--) {
                     o.head = head;
                     try_sizes(&list, &o);

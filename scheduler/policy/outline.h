@@ -27,18 +27,18 @@ struct outline_model *outline_model_graph(const struct graph *g,
 void outline_model_destroy(struct outline_model *m);
 
 struct outline {
-    uint32_t shares;                      /* devices, each with its part of the batch */
+    uint32_t n_devices;                   /* devices, each with its part of the batch */
     uint32_t rows, fused_rows, head_rows; /* of micro-batches */
     uint32_t fused, head;                 /* layers; head is n_layers where all of the fused have one size */
     uint32_t pack;                        /* layers of a pack; the first is a pack of its own */
     uint32_t pins;
-    uint32_t groups;
+    uint32_t waves;
     uint32_t
-        keep; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
-    bool keep_last;      /* also in the packs next to the fused layers; the estimates do not know */
-    uint64_t ns;         /* of an iteration */
-    uint64_t compute_ns; /* of these, what a device computes */
-    uint64_t host_bytes; /* to and from the host */
+        save_every; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
+    bool save_last_packs; /* also in the packs next to the fused layers; the estimates do not know */
+    uint64_t ns;          /* of an iteration */
+    uint64_t compute_ns;  /* of these, what a device computes */
+    uint64_t host_bytes;  /* to and from the host */
     uint64_t host_memory;
     uint64_t device_bytes; /* of each device */
 };
@@ -47,10 +47,10 @@ struct outline_request {
     const struct outline_model *model;
     const struct machine *machine; /* as many devices as there are shares are used */
     uint32_t batch;                /* rows of a step */
-    uint32_t shares;
+    uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    bool keep; /* list those that save S on the host, and only those */
+    bool save_on_host; /* list those that save S on the host, and only those */
 };
 
 /* The best outlines that fit, best first: at most `most`. Returns how many. */

@@ -37,7 +37,7 @@ static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY
 /* No more after this many tasks have been placed in vain, where there is a plan. */
 #define ENOUGH 100000
 
-struct search {
+struct plan_search {
     struct trial trial;          /* first: a trial is a search */
     struct plan_request request; /* update resolved */
     const struct policy *policy;
@@ -48,7 +48,7 @@ struct search {
 };
 
 /* `ret` may be NULL: only the need is wanted. */
-static int build_candidate(struct search *s, const struct candidate *c, struct plan **ret,
+static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret,
                            struct plan_need *ret_need)
 {
     struct order order;
@@ -63,7 +63,7 @@ static int build_candidate(struct search *s, const struct candidate *c, struct p
 }
 
 /* Whether the search has taken as long as it may. */
-static bool is_over(const struct search *s)
+static bool is_over(const struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
@@ -72,7 +72,7 @@ static bool is_over(const struct search *s)
 /* For `auto`, times closer than this are equal: the simulator knows no better. */
 #define SAME_TIME 200 /* one part in */
 
-static bool is_better(const struct search *s, uint64_t ns, uint64_t bytes)
+static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t bytes)
 {
     uint64_t apart = ns > s->best_ns ? ns - s->best_ns : s->best_ns - ns;
     uint64_t equal = s->request.policy == POLICY_auto ? s->best_ns / SAME_TIME : 0;
@@ -81,7 +81,7 @@ static bool is_better(const struct search *s, uint64_t ns, uint64_t bytes)
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
-static int run_candidate(struct search *s, const struct candidate *c)
+static int run_candidate(struct plan_search *s, const struct candidate *c)
 {
     struct trial *t = &s->trial;
     struct plan *p;
@@ -102,7 +102,7 @@ static int run_candidate(struct search *s, const struct candidate *c)
         sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
     sim_destroy(sim);
     t->cost = s->request.objective == OBJECTIVE_BYTES ? bytes : ns;
-    if (s->best == NULL || is_better(s, ns, bytes)) {
+    if (s->best == NULL || plan_is_better(s, ns, bytes)) {
         plan_destroy(s->best);
         t->best = true;
         s->best = p;
@@ -117,7 +117,7 @@ static int run_candidate(struct search *s, const struct candidate *c)
 /* A candidate that is passed over counts as one that does not fit. */
 static int try_candidate(struct trial *t, const struct candidate *c)
 {
-    struct search *s = (struct search *)t;
+    struct plan_search *s = (struct plan_search *)t;
     if (!is_over(s))
         return run_candidate(s, c);
     t->cut_short = true;
@@ -127,7 +127,7 @@ static int try_candidate(struct trial *t, const struct candidate *c)
     return 0;
 }
 
-static void use_policy(struct search *s, const struct plan_request *request, enum policy_id id)
+static void use_policy(struct plan_search *s, const struct plan_request *request, enum policy_id id)
 {
     s->policy = policies[id];
     s->request = *request;
@@ -136,7 +136,7 @@ static void use_policy(struct search *s, const struct plan_request *request, enu
 }
 
 /* What the leanest candidate of a policy needs. */
-static int policy_need(struct search *s, struct plan_need *ret)
+static int policy_need(struct plan_search *s, struct plan_need *ret)
 {
     struct machine endless = *s->request.machine;
     for (uint32_t i = 0; i < endless.n_devices; i++)
@@ -162,7 +162,7 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
 }
 
 /* The least over the policies that the request allows: device bytes first. */
-static int least_need(struct search *s, const struct plan_request *request, struct plan_need *ret)
+static int least_need(struct plan_search *s, const struct plan_request *request, struct plan_need *ret)
 {
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
@@ -180,7 +180,7 @@ static int least_need(struct search *s, const struct plan_request *request, stru
 }
 
 /* The leanest candidate of each policy, until one fits: the search was cut short before it came to them. */
-static int try_leanest(struct search *s, const struct plan_request *request)
+static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
@@ -278,7 +278,7 @@ struct profile *plan_profile(const struct plan_request *r)
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)
 {
     struct profile *prof = plan_profile(request);
-    struct search s = {
+    struct plan_search s = {
         .trial = {.run = try_candidate, .profile = prof}, .err = err, .least_host_bytes = UINT64_MAX};
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
@@ -318,7 +318,7 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err)
 {
     struct profile *prof = plan_profile(request);
-    struct search s = {.trial = {.run = try_candidate, .profile = prof}, .err = err};
+    struct plan_search s = {.trial = {.run = try_candidate, .profile = prof}, .err = err};
     struct plan_need need;
     int r = least_need(&s, request, &need);
     profile_destroy(prof);

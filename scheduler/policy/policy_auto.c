@@ -29,16 +29,16 @@ static const struct knobs variants[] = {
 
 /* ---- the order of a candidate ---- */
 
-static uint32_t group_devices(const struct plan_request *r, const struct candidate *c)
+static uint32_t team_devices(const struct plan_request *r, const struct candidate *c)
 {
-    return c->single ? 1 : r->machine->n_devices / (c->shares > 1 ? c->shares : 1);
+    return c->single ? 1 : r->machine->n_devices / (c->teams > 1 ? c->teams : 1);
 }
 
 /* Pack by pack around the devices of a group. */
-static uint32_t group_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
-                             uint32_t pack)
+static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
+                            uint32_t pack)
 {
-    uint32_t each = group_devices(r, c);
+    uint32_t each = team_devices(r, c);
     return group * each + pack % each;
 }
 
@@ -50,68 +50,68 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
 /* In data parallel form, the devices of all groups that compute a layer share its state. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
-    order_own(o, c->shares);
+    order_own(o, c->teams);
     for (uint32_t l = 0, k = 0; l < o->graph->n_layers; l++) {
         while (k < c->packs && l >= pack_start(c, k + 1))
             k++;
-        for (uint32_t s = 0; s < c->shares; s++)
-            o->owners[(size_t)l * c->shares + s] = group_device(r, c, s, k);
+        for (uint32_t s = 0; s < c->teams; s++)
+            o->owners[(size_t)l * c->teams + s] = team_device(r, c, s, k);
     }
 }
 
 /* Where a part of a group's rows begins: at a micro-batch of every layer. */
-static uint32_t group_begin(const struct candidate *c, uint32_t rows, uint32_t group)
+static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t group)
 {
     uint32_t unit = c->unit > 0 ? c->unit : 1;
-    return (uint32_t)((uint64_t)group * (rows / unit) / c->groups) * unit;
+    return (uint32_t)((uint64_t)group * (rows / unit) / c->waves) * unit;
 }
 
-static void pass_group(struct passes *p, const struct plan_request *r, const struct candidate *c,
-                       uint32_t share, uint32_t from, uint32_t to)
+static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                      uint32_t share, uint32_t from, uint32_t to)
 {
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] =
             c->packs % 2 == 1; /* the last pass before the fused one descends: that begins with the newest */
     for (uint32_t k = 0; k < c->packs; k++)
-        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, group_device(r, c, share, k));
-    pass_fused(p, c->fused, r->train->n_layers, from, to, group_device(r, c, share, c->packs));
+        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, team_device(r, c, share, k));
+    pass_fused(p, c->fused, r->train->n_layers, from, to, team_device(r, c, share, c->packs));
     for (uint32_t k = c->packs; k-- > 0;)
         pass_backward(p, pack_start(c, k), pack_start(c, k + 1), from, to,
-                      group_device(r, c, share, c->onward ? 2 * c->packs - k : k));
+                      team_device(r, c, share, c->onward ? 2 * c->packs - k : k));
 }
 
 /* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile, unless
  * there is enough of it (`keep_last`). */
-static uint32_t keep_end(const struct plan_request *r, const struct candidate *c)
+static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
-    if (c->keep_last)
+    if (c->save_last_packs)
         return c->fused;
-    uint32_t items = graph_micros(r->train, 0) / (c->shares > 1 ? c->shares : 1);
+    uint32_t items = graph_micros(r->train, 0) / (c->teams > 1 ? c->teams : 1);
     uint32_t packs = c->knobs.lead_items / items + 1;
     return c->packs > packs ? pack_start(c, c->packs - packs) : 0;
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
-                  struct order *ret)
+static void auto_order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                       struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t shares = c->shares > 1 ? c->shares : 1;
+    uint32_t teams = c->teams > 1 ? c->teams : 1;
     order_init(ret, g, r->machine->n_devices);
     ret->pinned = c->knobs.pinned;
-    if (shares > 1)
+    if (teams > 1)
         own_shares(r, c, ret);
     struct passes p;
     passes_begin(&p, ret, r, prof);
     p.snake = c->snake;
-    p.keep = c->keep;
-    p.keep_end = keep_end(r, c);
+    p.save_every = c->save_every;
+    p.save_end = save_end(r, c);
     if (c->packs_bwd > 0)
         harmony_passes(&p, c, 0, g->rows * g->n_micro, 0, r->machine->n_devices);
-    for (uint32_t share = 0; share < shares && c->packs_bwd == 0; share++) {
-        uint32_t each = g->n_micro / shares * g->rows, begin = share * each;
-        for (uint32_t group = 0; group < c->groups; group++)
-            pass_group(&p, r, c, share, begin + group_begin(c, each, group),
-                       begin + group_begin(c, each, group + 1));
+    for (uint32_t share = 0; share < teams && c->packs_bwd == 0; share++) {
+        uint32_t each = g->n_micro / teams * g->rows, begin = share * each;
+        for (uint32_t group = 0; group < c->waves; group++)
+            pass_wave(&p, r, c, share, begin + wave_begin(c, each, group),
+                      begin + wave_begin(c, each, group + 1));
     }
     passes_end(&p);
 }
@@ -126,13 +126,13 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
     struct candidate c = {.starts = starts,
                           .packs = outline_packs(o, starts),
                           .fused = o->fused,
-                          .groups = o->groups,
-                          .shares = o->shares,
+                          .waves = o->waves,
+                          .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          .snake = o->keep == 0, /* what is kept comes at even distances */
-                          .keep = o->keep,
-                          .keep_last = o->keep_last,
+                          .snake = o->save_every == 0, /* what is kept comes at even distances */
+                          .save_every = o->save_every,
+                          .save_last_packs = o->save_last_packs,
                           .knobs = variants[0]};
     c.knobs.pinned = o->pins > 0 ? pinned : NULL;
     c.knobs.lead_items = outline_lead(o);
@@ -145,19 +145,19 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
     struct arena *a = arena_create();
     struct candidate c = outline_candidate(r, o, a);
     struct order made;
-    order(r, prof, &c, &made);
+    auto_order(r, prof, &c, &made);
     int e = plan_build(r, policy_auto.name, &made, &c.knobs, prof, ret, ret_need, err);
     order_finish(&made);
     arena_destroy(a);
     return e;
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 {
     uint32_t before = r->train->n_layers - 1;
     *ret = (struct candidate){.packs = before,
                               .fused = before,
-                              .groups = 1,
+                              .waves = 1,
                               .unit = r->train->rows,
                               .knobs = variants[N_VARIANTS - 1]};
     ret->knobs.retain = false;
@@ -167,7 +167,7 @@ static void leanest(const struct plan_request *r, struct candidate *ret)
 
 #define ENOUGH 100000 /* tasks placed, in all candidates: then the best so far will do */
 
-struct search {
+struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
     struct candidate best; /* with the overlap under way; the trial knows the best of all */
@@ -178,7 +178,7 @@ struct search {
 };
 
 /* Tries, and remembers it if it is better. 1: it fits; 0: it does not; negative: an error. */
-static int attempt(struct search *s, const struct candidate *c)
+static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
         return 0;
@@ -192,7 +192,7 @@ static int attempt(struct search *s, const struct candidate *c)
     return e;
 }
 
-static uint64_t pack_ns(const struct search *s, uint32_t first, uint32_t last)
+static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
     for (uint32_t l = first; l < last; l++)
@@ -200,7 +200,7 @@ static uint64_t pack_ns(const struct search *s, uint32_t first, uint32_t last)
     return sum;
 }
 
-static uint64_t fused_ns(const struct search *s, uint32_t first)
+static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
 {
     uint64_t sum = 0;
     for (uint32_t l = first; l < s->r->train->n_layers; l++)
@@ -209,13 +209,13 @@ static uint64_t fused_ns(const struct search *s, uint32_t first)
 }
 
 /* What the busiest device computes. */
-static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
+static uint64_t busiest_ns(const struct pipeline_search *s, const struct candidate *c)
 {
     uint64_t sum[DEVICE_MAX] = {0}, most = 0;
     for (uint32_t k = 0; k < c->packs; k++)
-        sum[group_device(s->r, c, 0, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
-    sum[group_device(s->r, c, 0, c->packs)] += fused_ns(s, c->fused);
-    for (uint32_t d = 0; d < group_devices(s->r, c); d++)
+        sum[team_device(s->r, c, 0, k)] += pack_ns(s, c->starts[k], c->starts[k + 1]);
+    sum[team_device(s->r, c, 0, c->packs)] += fused_ns(s, c->fused);
+    for (uint32_t d = 0; d < team_devices(s->r, c); d++)
         if (sum[d] > most)
             most = sum[d];
     return most;
@@ -223,14 +223,14 @@ static uint64_t busiest_ns(const struct search *s, const struct candidate *c)
 
 /* Packs by quota: every device the same time in all, the one with the fused segment so much less in its packs. Each pack
  * ends where the sum so far is nearest to what it should be. */
-static void cut_by_quota(const struct search *s, const struct candidate *c, uint32_t *starts)
+static void cut_by_quota(const struct pipeline_search *s, const struct candidate *c, uint32_t *starts)
 {
-    uint32_t n = group_devices(s->r, c), fused_device = group_device(s->r, c, 0, c->packs);
+    uint32_t n = team_devices(s->r, c), fused_device = team_device(s->r, c, 0, c->packs);
     double fused = (double)fused_ns(s, c->fused), each = ((double)pack_ns(s, 0, c->fused) + fused) / n;
     double want = 0, have = 0;
     uint32_t l = 0;
     for (uint32_t k = 0; k < c->packs; k++) {
-        uint32_t device = group_device(s->r, c, 0, k);
+        uint32_t device = team_device(s->r, c, 0, k);
         uint32_t packs = (c->packs - device + n - 1) / n; /* of the device */
         double quota = (device == fused_device ? each - fused : each) / packs;
         want += quota > 0 ? quota : 0;
@@ -245,7 +245,7 @@ static void cut_by_quota(const struct search *s, const struct candidate *c, uint
 
 /* Packs of the layers before c->fused: c->packs of them, or as near as can be, so that the busiest device has least to
  * do. */
-static void cut_packs(struct search *s, struct candidate *c)
+static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
         c->packs = c->fused;
@@ -258,7 +258,7 @@ static void cut_packs(struct search *s, struct candidate *c)
         return;
     partition_layers(s->t->profile, 2, 0, c->fused, c->packs, even);
     uint64_t most = busiest_ns(s, c);
-    if (group_devices(s->r, c) == 1)
+    if (team_devices(s->r, c) == 1)
         return;
     cut_by_quota(s, c, quota);
     quota[c->packs] = c->fused;
@@ -269,7 +269,7 @@ static void cut_packs(struct search *s, struct candidate *c)
 
 /* All layers in `total` runs of about the same time, of which the last is the fused segment. That is not recomputed, so
  * it may have more layers. */
-static void cut(struct search *s, uint32_t total, struct candidate *c)
+static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
 {
     const struct profile *prof = s->t->profile;
     uint32_t n = s->r->train->n_layers, best = n - 1;
@@ -293,7 +293,7 @@ static void cut(struct search *s, uint32_t total, struct candidate *c)
 }
 
 /* The fewest packs that fit. *ret_total is 0 when none do. */
-static int fewest_packs(struct search *s, struct candidate *c, uint32_t *ret_total)
+static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t *ret_total)
 {
     uint32_t low = 1, high = s->r->train->n_layers;
     cut(s, high, c);
@@ -314,9 +314,9 @@ static int fewest_packs(struct search *s, struct candidate *c, uint32_t *ret_tot
 }
 
 /* More packs than need be leave memory for other things; in a pipeline, a multiple of the devices is balanced. */
-static int try_packs(struct search *s, uint32_t fewest)
+static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
-    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
+    const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
     uint32_t tried = 0;
     for (uint32_t i = 1; i <= 8; i++) {
         uint32_t total = fewest + fewest * i / 4 + (i < 3 ? i : 0);
@@ -336,7 +336,7 @@ static int try_packs(struct search *s, uint32_t fewest)
 
 /* The fused segment as long as it fits: what is in it is not recomputed. In a pipeline one device has it, so it is no
  * use to make it much longer than the packs. */
-static int try_fused(struct search *s)
+static int try_fused(struct pipeline_search *s)
 {
     uint32_t low = 0, high = s->best.fused;
     for (int tries = 0; tries < 6 && low < high; tries++) {
@@ -356,7 +356,7 @@ static int try_fused(struct search *s)
 }
 
 /* And as short as can be: what it does not need can keep other things. */
-static int try_short_fused(struct search *s)
+static int try_short_fused(struct pipeline_search *s)
 {
     const uint32_t last = s->r->train->n_layers - 1;
     for (uint32_t f = last; f + 3 > last && f > s->best.fused; f--) {
@@ -370,24 +370,24 @@ static int try_short_fused(struct search *s)
     return 0;
 }
 
-static int try_onward(struct search *s)
+static int try_onward(struct pipeline_search *s)
 {
     struct candidate c = s->best;
-    if (s->r->machine->n_devices == 1 || c.shares > 1)
-        return 0; /* shares have their owners: both passes of a layer on one device of the group */
+    if (s->r->machine->n_devices == 1 || c.teams > 1)
+        return 0; /* teams have their owners: both passes of a layer on one device of the group */
     c.onward = true;
     c.knobs.pinned = NULL; /* its state has no one device to stay on */
     int e = attempt(s, &c);
     return e < 0 ? e : 0;
 }
 
-static int try_groups(struct search *s)
+static int try_waves(struct pipeline_search *s)
 {
-    uint32_t most = s->r->train->n_micro / (s->best.shares > 1 ? s->best.shares : 1); /* none is empty */
-    for (uint32_t groups = 2; groups <= most; groups *= 2) {
+    uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* none is empty */
+    for (uint32_t waves = 2; waves <= most; waves *= 2) {
         struct candidate c = s->best;
         uint64_t before = s->best_cost;
-        c.groups = groups;
+        c.waves = waves;
         int e = attempt(s, &c);
         if (e < 0)
             return e;
@@ -403,7 +403,7 @@ static uint64_t state_bytes(const struct graph_layer *l)
 }
 
 /* Pins layers in ascending order, each device within its budget: the first layers are updated last and needed first. */
-static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
+static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     const struct graph *g = s->r->train;
     bool *pinned = arena_alloc_array(s->arena, g->n_layers, sizeof *pinned);
@@ -412,8 +412,8 @@ static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
     for (uint32_t l = 0; l < g->n_layers; l++) {
         while (k < c->packs && l >= c->starts[k + 1])
             k++;
-        uint32_t device = group_device(s->r, c, 0, k);
-        uint64_t bytes = state_bytes(&g->layers[l]) / (c->shares > 1 ? c->shares : 1);
+        uint32_t device = team_device(s->r, c, 0, k);
+        uint64_t bytes = state_bytes(&g->layers[l]) / (c->teams > 1 ? c->teams : 1);
         if (used[device] + bytes > budget[device])
             continue;
         used[device] += bytes;
@@ -423,7 +423,7 @@ static void pin(struct search *s, struct candidate *c, const uint64_t *budget)
 }
 
 /* What a candidate needs without anything kept, as a budget for pins: the rest of the capacity. */
-static int spare(struct search *s, const struct candidate *c, uint64_t *ret)
+static int spare(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
     bare.knobs.retain = false;
@@ -436,7 +436,7 @@ static int spare(struct search *s, const struct candidate *c, uint64_t *ret)
     return e;
 }
 
-static int try_pins(struct search *s)
+static int try_pins(struct pipeline_search *s)
 {
     uint64_t room[DEVICE_MAX], budget[DEVICE_MAX];
     struct candidate c = s->best;
@@ -452,14 +452,14 @@ static int try_pins(struct search *s)
     return e < 0 ? e : 0;
 }
 
-static int attempt_pinned(struct search *s, struct candidate *c, const uint64_t *budget)
+static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     pin(s, c, budget);
     return attempt(s, c);
 }
 
 /* Every state on its device for good: nothing of it moves. Packs as few as fit then. */
-static int try_all_pinned(struct search *s)
+static int try_all_pinned(struct pipeline_search *s)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
     if (s->r->update == UPDATE_HOST)
@@ -472,7 +472,7 @@ static int try_all_pinned(struct search *s)
         return 0;
     for (uint32_t d = 0; d < DEVICE_MAX; d++)
         endless[d] = UINT64_MAX / 2;
-    const uint32_t n = group_devices(s->r, &s->best), most = s->r->train->n_layers;
+    const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
     bool fitted = false;
     for (uint32_t rounds = most / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
         struct candidate c = s->best;
@@ -496,10 +496,10 @@ static int try_all_pinned(struct search *s)
     return 0;
 }
 
-static int improve(struct search *s, uint32_t fewest)
+static int improve(struct pipeline_search *s, uint32_t fewest)
 {
-    int (*const axes[])(struct search *) = {try_all_pinned, try_fused,  try_short_fused,
-                                            try_pins,       try_groups, try_onward};
+    int (*const axes[])(struct pipeline_search *) = {try_all_pinned, try_fused, try_short_fused,
+                                                     try_pins,       try_waves, try_onward};
     int e = try_packs(s, fewest);
     for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->perfect; i++)
         e = axes[i](s);
@@ -507,13 +507,13 @@ static int improve(struct search *s, uint32_t fewest)
 }
 
 /* All devices one pipeline, or groups of them that are one each. */
-static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t shares)
+static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
-    struct search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
+    struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
     s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
     int e = 0;
     for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
-        struct candidate c = {.groups = 1, .shares = shares, .unit = r->train->rows, .knobs = variants[i]};
+        struct candidate c = {.waves = 1, .teams = teams, .unit = r->train->rows, .knobs = variants[i]};
         uint32_t fewest;
         s.best_cost = UINT64_MAX;
         e = fewest_packs(&s, &c, &fewest);
@@ -540,7 +540,7 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     int e = t->run(t, &c);
     arena_destroy(a);
     *ret_excess = 0;
-    for (uint32_t d = 0; e == 0 && d < o->shares; d++)
+    for (uint32_t d = 0; e == 0 && d < o->n_devices; d++)
         if (t->need.peak[d] > r->machine->capacity_bytes[d] + *ret_excess)
             *ret_excess = t->need.peak[d] - r->machine->capacity_bytes[d];
     return e;
@@ -560,18 +560,19 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     return e;
 }
 
-static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t shares, bool keep)
+static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
+                              bool save_on_host)
 {
     struct outline list[OUTLINES];
     struct outline_model *model = outline_model_graph(r->train, t->profile);
     const struct outline_request q = {
-        model, r->machine, r->train->rows * r->train->n_micro, shares, r->objective, r->update, keep};
+        model, r->machine, r->train->rows * r->train->n_micro, teams, r->objective, r->update, save_on_host};
     uint32_t n = outline_list(&q, list, OUTLINES);
     int e = 0;
     for (uint32_t i = 0; i < n && e >= 0; i++) {
         e = try_outline_shrunk(&q, r, t, &list[i]);
-        list[i].keep_last = true;
-        if (e >= 0 && keep)
+        list[i].save_last_packs = true;
+        if (e >= 0 && save_on_host)
             e = try_outline_shrunk(&q, r, t, &list[i]);
     }
     outline_model_destroy(model);
@@ -586,19 +587,19 @@ static bool has_tied(const struct graph *g)
     return false;
 }
 
-static int search(const struct plan_request *r, struct trial *t)
+static int auto_search(const struct plan_request *r, struct trial *t)
 {
     const uint32_t n = r->machine->n_devices, replicas = r->train->n_replicas;
     int e = 0;
-    for (uint32_t shares = order_replica_devices(r->train, n); shares >= 1 && e == 0; shares--) {
-        if (replicas % shares != 0 || (shares > 1 && n / shares > 1 && has_tied(r->train)))
+    for (uint32_t teams = order_replica_devices(r->train, n); teams >= 1 && e == 0; teams--) {
+        if (replicas % teams != 0 || (teams > 1 && n / teams > 1 && has_tied(r->train)))
             continue;
-        if (n / shares == 1)
-            e = search_outlines_of(r, t, shares, false);
-        if (e == 0 && n / shares == 1 && r->objective == OBJECTIVE_TIME)
-            e = search_outlines_of(r, t, shares, true);
-        if (e == 0 && (shares == 1 || n / shares > 1))
-            e = search_pipeline(r, t, shares);
+        if (n / teams == 1)
+            e = search_outlines_of(r, t, teams, false);
+        if (e == 0 && n / teams == 1 && r->objective == OBJECTIVE_TIME)
+            e = search_outlines_of(r, t, teams, true);
+        if (e == 0 && (teams == 1 || n / teams > 1))
+            e = search_pipeline(r, t, teams);
     }
     for (int retain = 1; retain >= 0 && e == 0 && t->spent <= ENOUGH; retain--)
         e = harmony_search(r, t, retain);
@@ -608,7 +609,7 @@ static int search(const struct plan_request *r, struct trial *t)
 const struct policy policy_auto = {
     .name = "auto",
     .default_update = UPDATE_AUTO,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = auto_search,
+    .leanest = auto_leanest,
+    .order = auto_order,
 };

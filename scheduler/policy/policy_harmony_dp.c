@@ -6,18 +6,18 @@
  */
 #include "scheduler/build/build.h"
 
-static int search(const struct plan_request *r, struct trial *t)
+static int harmony_dp_search(const struct plan_request *r, struct trial *t)
 {
     return policy_harmony_pp.search(r, t);
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void harmony_dp_leanest(const struct plan_request *r, struct candidate *ret)
 {
     policy_harmony_pp.leanest(r, ret);
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
-                  struct order *ret)
+static void harmony_dp_order(const struct plan_request *r, const struct profile *prof,
+                             const struct candidate *c, struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t devices = order_replica_devices(g, r->machine->n_devices);
@@ -40,7 +40,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 const struct policy policy_harmony_dp = {
     .name = "harmony-dp",
     .default_update = UPDATE_HOST,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = harmony_dp_search,
+    .leanest = harmony_dp_leanest,
+    .order = harmony_dp_order,
 };

@@ -61,12 +61,12 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
     return 0;
 }
 
-static int search(const struct plan_request *r, struct trial *t)
+static int harmony_pp_search(const struct plan_request *r, struct trial *t)
 {
     return harmony_search(r, t, false);
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void harmony_pp_leanest(const struct plan_request *r, struct candidate *ret)
 {
     *ret = (struct candidate){
         .packs_fwd = r->train->n_layers, .packs_bwd = r->train->n_layers, .knobs = variants[N_VARIANTS - 1]};
@@ -93,8 +93,8 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
     xfree(bwd);
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
-                  struct order *ret)
+static void harmony_pp_order(const struct plan_request *r, const struct profile *prof,
+                             const struct candidate *c, struct order *ret)
 {
     struct passes p;
     order_init(ret, r->train, r->machine->n_devices);
@@ -106,7 +106,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 const struct policy policy_harmony_pp = {
     .name = "harmony-pp",
     .default_update = UPDATE_HOST,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = harmony_pp_search,
+    .leanest = harmony_pp_leanest,
+    .order = harmony_pp_order,
 };

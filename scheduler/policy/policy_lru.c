@@ -10,28 +10,28 @@
 
 #include "scheduler/build/build.h"
 
-static int search(const struct plan_request *r, struct trial *t)
+static int lru_search(const struct plan_request *r, struct trial *t)
 {
     (void)r;
     int e = t->run(t, &(struct candidate){.knobs = {.keep = KEEP_LRU}});
     return e < 0 ? e : 0;
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void lru_leanest(const struct plan_request *r, struct candidate *ret)
 {
     (void)r;
     *ret = (struct candidate){.knobs = {.keep = KEEP_LRU, .least_cache = true}};
 }
 
 /* NORM and UPD follow the request, DECIDE is the host's, the rest runs where its layer is. */
-static uint32_t place_of(const struct plan_request *r, const struct graph_task *t, const uint32_t *device)
+static uint32_t location_of(const struct plan_request *r, const struct graph_task *t, const uint32_t *device)
 {
     bool on_host = t->place == PLACE_HOST || (t->place == PLACE_ANY && r->update == UPDATE_HOST);
     return on_host ? PLAN_HOST : device[t->layer];
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
-                  struct order *ret)
+static void lru_order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
+                      struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t n_parts = r->machine->n_devices < g->n_layers ? r->machine->n_devices : g->n_layers;
@@ -48,7 +48,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
                                      .layer = t->layer,
                                      .micro = t->micro,
                                      .replica = t->replica,
-                                     .loc = place_of(r, t, device),
+                                     .loc = location_of(r, t, device),
                                      .save = t->layer >= g->first_trained,
                                      .output = true});
     }
@@ -58,7 +58,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 const struct policy policy_lru = {
     .name = "lru",
     .default_update = UPDATE_DEVICE,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = lru_search,
+    .leanest = lru_leanest,
+    .order = lru_order,
 };

@@ -9,7 +9,7 @@
 
 #include "scheduler/build/build.h"
 
-static int search(const struct plan_request *r, struct trial *t)
+static int resident_search(const struct plan_request *r, struct trial *t)
 {
     struct candidate c;
     policy_resident.leanest(r, &c);
@@ -17,7 +17,7 @@ static int search(const struct plan_request *r, struct trial *t)
     return e < 0 ? e : 0;
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void resident_leanest(const struct plan_request *r, struct candidate *ret)
 {
     (void)r;
     *ret = (struct candidate){.knobs = {.keep = KEEP_ALL, .lead_state = 1, .lead_items = 1}};
@@ -50,8 +50,8 @@ static void backward(struct order *o, const struct plan_request *r, struct stage
     s->item++;
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
-                  struct order *ret)
+static void resident_order(const struct plan_request *r, const struct profile *prof,
+                           const struct candidate *c, struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t n_layers = g->n_layers, m = g->n_micro;
@@ -83,7 +83,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 const struct policy policy_resident = {
     .name = "resident",
     .default_update = UPDATE_DEVICE,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = resident_search,
+    .leanest = resident_leanest,
+    .order = resident_order,
 };

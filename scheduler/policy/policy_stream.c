@@ -14,7 +14,7 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-static int search(const struct plan_request *r, struct trial *t)
+static int stream_search(const struct plan_request *r, struct trial *t)
 {
     (void)r;
     for (size_t i = 0; i < N_VARIANTS; i++) {
@@ -26,18 +26,18 @@ static int search(const struct plan_request *r, struct trial *t)
     return 0;
 }
 
-static void leanest(const struct plan_request *r, struct candidate *ret)
+static void stream_leanest(const struct plan_request *r, struct candidate *ret)
 {
     (void)r;
     *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
 }
 
-struct cursor {
+struct unit_cursor {
     struct order *o;
     uint32_t next[DEVICE_MAX]; /* spans and items count alike: a layer's pass is both */
 };
 
-static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro)
+static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro)
 {
     uint32_t d = layer % c->o->n_devices, unit = c->next[d];
     order_add(c->o, (struct todo){.kind = kind,
@@ -50,13 +50,13 @@ static void add(struct cursor *c, enum instr_kind kind, uint32_t layer, uint32_t
                                   .output = kind == INSTR_FWD});
 }
 
-static void end_unit(struct cursor *c, uint32_t layer)
+static void end_unit(struct unit_cursor *c, uint32_t layer)
 {
     c->next[layer % c->o->n_devices]++;
 }
 
-static void order(const struct plan_request *r, const struct profile *prof, const struct candidate *cand,
-                  struct order *ret)
+static void stream_order(const struct plan_request *r, const struct profile *prof,
+                         const struct candidate *cand, struct order *ret)
 {
     const struct graph *g = r->train;
     uint32_t n_devices = r->machine->n_devices, loss = g->n_layers - 1;
@@ -64,20 +64,20 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
     (void)cand;
     order_init(ret, g, n_devices);
     order_begin(ret);
-    struct cursor c = {.o = ret};
+    struct unit_cursor c = {.o = ret};
     uint32_t *bwd_device = xcalloc(g->n_layers, sizeof *bwd_device);
     for (uint32_t l = 0; l < g->n_layers; l++)
         bwd_device[l] = l % n_devices;
     for (uint32_t j = 0; j < g->n_micro; j++) {
         for (uint32_t l = 0; l <= loss; l++) {
-            add(&c, INSTR_FWD, l, j);
+            add_task(&c, INSTR_FWD, l, j);
             if (l < loss)
                 end_unit(&c, l); /* the loss goes straight on to its backward */
         }
         for (uint32_t l = g->n_layers; l-- > g->first_trained;) {
             if (l != loss && g->layers[l].size.s > 0)
-                add(&c, INSTR_REC, l, j);
-            add(&c, INSTR_BWD, l, j);
+                add_task(&c, INSTR_REC, l, j);
+            add_task(&c, INSTR_BWD, l, j);
             uint32_t d = l % n_devices;
             order_gradients_done(ret, r, l, l + 1, j, d, c.next[d], &c.next[d]);
             end_unit(&c, l);
@@ -90,7 +90,7 @@ static void order(const struct plan_request *r, const struct profile *prof, cons
 const struct policy policy_stream = {
     .name = "stream",
     .default_update = UPDATE_HOST,
-    .search = search,
-    .leanest = leanest,
-    .order = order,
+    .search = stream_search,
+    .leanest = stream_leanest,
+    .order = stream_order,
 };

@@ -13,7 +13,7 @@
 
 #define LISTED       24 /* outlines that are kept of all */
 #define BUILDS       3  /* plans that are built, and fit */
-#define KEEP_BUILDS  2  /* the same of those that save S on the host */
+#define SAVE_BUILDS  2  /* the same of those that save S on the host */
 #define SHRINKS      4  /* times that an outline is made smaller until it fits */
 #define MAX_SIZES    256
 #define ENOUGH       100000 /* instructions that are built: then the best so far will do */
@@ -21,37 +21,37 @@
 #define VARIATIONS   5      /* of a plan that waits */
 #define REFINES      8      /* of them in all */
 
-struct search {
-    const struct search_request *q;
+struct profile_search {
+    const struct profile_search_request *q;
     struct outline_request outlines;
-    struct search_result best;
+    struct profile_search_result best;
     struct outline best_outline;
     uint64_t spent; /* instructions of what was built */
     struct err *err;
 };
 
-void search_result_finish(struct search_result *r)
+void profile_search_result_finish(struct profile_search_result *r)
 {
     plan_destroy(r->plan);
     graph_destroy(r->graph);
-    *r = (struct search_result){0};
+    *r = (struct profile_search_result){0};
 }
 
 /* ---- one outline ---- */
 
-static int outline_graph(const struct search *s, const struct outline *o, struct graph **ret)
+static int outline_graph(const struct profile_search *s, const struct outline *o, struct graph **ret)
 {
     uint32_t n = s->q->table->n_layers, *rows = xcalloc(n, sizeof *rows);
-    const struct graph_sizes sizes = {s->q->batch, o->shares, rows};
+    const struct graph_sizes sizes = {s->q->batch, o->n_devices, rows};
     outline_rows(o, n, rows);
     int r = graph_build_sizes(s->q->table, &sizes, true, ret, s->err);
     xfree(rows);
     return r;
 }
 
-static bool is_better(const struct search *s, const struct search_result *a)
+static bool result_is_better(const struct profile_search *s, const struct profile_search_result *a)
 {
-    const struct search_result *b = &s->best;
+    const struct profile_search_result *b = &s->best;
     if (b->plan == NULL)
         return true;
     if (s->q->objective == OBJECTIVE_BYTES && a->bytes != b->bytes)
@@ -59,8 +59,8 @@ static bool is_better(const struct search *s, const struct search_result *a)
     return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
 }
 
-static void keep(struct search *s, const struct plan_request *r, const struct profile *prof,
-                 const struct outline *o, struct search_result *made)
+static void consider_plan(struct profile_search *s, const struct plan_request *r, const struct profile *prof,
+                          const struct outline *o, struct profile_search_result *made)
 {
     s->spent += made->plan->programs[PROGRAM_CYCLE].n_instrs;
     struct sim_result *sim = plan_simulate(made->plan, PROGRAM_CYCLE, SIM_RUNS, prof, r->machine);
@@ -68,21 +68,21 @@ static void keep(struct search *s, const struct plan_request *r, const struct pr
     made->bytes = sim->bytes.in + sim->bytes.out;
     made->moves_data_only = made->bytes == sim->bytes.data_in + sim->bytes.data_out;
     made->waits =
-        o->shares < r->machine->n_devices || made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
+        o->n_devices < r->machine->n_devices || made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
     sim_destroy(sim);
-    if (is_better(s, made)) {
-        search_result_finish(&s->best);
+    if (result_is_better(s, made)) {
+        profile_search_result_finish(&s->best);
         s->best = *made;
         s->best_outline = *o;
     } else {
-        search_result_finish(made);
+        profile_search_result_finish(made);
     }
 }
 
 /* 1: it fits; 0: it does not, by *ret_excess bytes of a device (0: of host memory). */
-static int build(struct search *s, const struct outline *o, uint64_t *ret_excess)
+static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
-    struct search_result made = {0};
+    struct profile_search_result made = {0};
     int e = outline_graph(s, o, &made.graph);
     if (e < 0)
         return e;
@@ -101,15 +101,15 @@ static int build(struct search *s, const struct outline *o, uint64_t *ret_excess
             *ret_excess = need.peak[d] - r.machine->capacity_bytes[d];
     bool fits = e == 0 && made.plan != NULL;
     if (fits)
-        keep(s, &r, prof, o, &made);
+        consider_plan(s, &r, prof, o, &made);
     else
-        search_result_finish(&made);
+        profile_search_result_finish(&made);
     profile_destroy(prof);
     return e < 0 ? e : fits;
 }
 
 /* Smaller and smaller, until it fits. */
-static int build_fitting(struct search *s, struct outline *o)
+static int build_fitting(struct profile_search *s, struct outline *o)
 {
     uint64_t excess = 0;
     int e = build(s, o, &excess);
@@ -121,10 +121,10 @@ static int build_fitting(struct search *s, struct outline *o)
 /* ---- all ---- */
 
 /* The part of the batch of a device is divided by them, and both directions were measured; or the one that was asked for. */
-static uint32_t find_sizes(const struct search_request *q, uint32_t shares, uint32_t *ret)
+static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
-    uint32_t local = q->batch / shares, n = 0;
+    uint32_t local = q->batch / devices, n = 0;
     uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0];
     if (q->micro_batch > 0) {
         ret[0] = q->micro_batch;
@@ -137,7 +137,7 @@ static uint32_t find_sizes(const struct search_request *q, uint32_t shares, uint
 }
 
 /* As many devices as can have an equal part each. */
-static uint32_t find_shares(const struct search_request *q)
+static uint32_t find_devices(const struct profile_search_request *q)
 {
     uint32_t n = q->machine->n_devices, unit = q->micro_batch > 0 ? q->micro_batch : 1;
     while (n > 1 && (q->batch % n != 0 || q->batch / n % unit != 0))
@@ -155,7 +155,7 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
 }
 
 /* Lists the outlines, and builds the best. */
-static int build_best(struct search *s, int builds)
+static int build_best(struct profile_search *s, int builds)
 {
     struct outline list[LISTED], built[BUILDS];
     uint32_t n = outline_list(&s->outlines, list, LISTED);
@@ -181,7 +181,7 @@ static int build_best(struct search *s, int builds)
 /* ---- details ---- */
 
 /* What estimates do not tell well: how state and packs should be where devices wait for one another. */
-static bool vary(const struct search *s, int way, struct outline *ret)
+static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
     *ret = s->best_outline;
@@ -208,7 +208,7 @@ static bool vary(const struct search *s, int way, struct outline *ret)
 }
 
 /* For a plan that waits: small changes to it, as long as one is better. */
-static int refine(struct search *s)
+static int refine(struct profile_search *s)
 {
     int failed = 0;
     for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL && s->best.waits; i++) {
@@ -224,25 +224,26 @@ static int refine(struct search *s)
     return 0;
 }
 
-int search_outlines(const struct search_request *q, struct search_result *ret, struct err *err)
+int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
+                            struct err *err)
 {
-    uint32_t sizes[MAX_SIZES], shares = find_shares(q), n_sizes = find_sizes(q, shares, sizes);
-    struct search s = {.q = q, .err = err};
-    *ret = (struct search_result){0};
+    uint32_t sizes[MAX_SIZES], devices = find_devices(q), n_sizes = find_sizes(q, devices, sizes);
+    struct profile_search s = {.q = q, .err = err};
+    *ret = (struct profile_search_result){0};
     if (n_sizes == 0)
         return 0;
     struct outline_model *model = outline_model_table(q->table, q->machine, sizes, n_sizes);
     s.outlines =
-        (struct outline_request){model, q->machine, q->batch, shares, q->objective, q->update, false};
+        (struct outline_request){model, q->machine, q->batch, devices, q->objective, q->update, false};
     int e = build_best(&s, BUILDS);
-    s.outlines.keep = true;
+    s.outlines.save_on_host = true;
     if (e == 0 && q->objective == OBJECTIVE_TIME)
-        e = build_best(&s, KEEP_BUILDS);
+        e = build_best(&s, SAVE_BUILDS);
     if (e == 0 && q->objective == OBJECTIVE_TIME)
         e = refine(&s);
     outline_model_destroy(model);
     if (e < 0)
-        search_result_finish(&s.best);
+        profile_search_result_finish(&s.best);
     *ret = s.best;
     return e;
 }

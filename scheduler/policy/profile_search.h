@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "scheduler/policy/policy.h"
 
-struct search_request {
+struct profile_search_request {
     const struct table *table;
     const struct machine *machine;
     uint32_t batch;
@@ -20,7 +20,7 @@ struct search_request {
 };
 
 /* A plan with the graph that it is of. */
-struct search_result {
+struct profile_search_result {
     struct graph *graph;
     struct plan *plan;
     uint64_t ns, bytes;   /* of an iteration; to and from the host */
@@ -29,7 +29,8 @@ struct search_result {
 };
 
 /* 0 with *ret all zero when no outline fits: then plan_make may find a way, and says what lacks. */
-int search_outlines(const struct search_request *q, struct search_result *ret, struct err *err);
-void search_result_finish(struct search_result *r);
+int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
+                            struct err *err);
+void profile_search_result_finish(struct profile_search_result *r);
 
 #endif

@@ -46,17 +46,17 @@ static void random_candidate(const struct graph *g, const struct engine_machine 
     struct candidate *c = &d->c;
     *d = (struct drawn){.c = {.unit = g->rows}};
     random_cut(g, d, r);
-    c->shares = random_shares(g, m->n_devices, r);
+    c->teams = random_shares(g, m->n_devices, r);
     c->single = rng_below(r, 3) == 0;
-    const uint32_t micros = g->n_micro / c->shares;
-    c->groups = rng_below(r, 3) == 0 ? 1 + rng_below(r, micros) : 1;
-    c->onward = c->shares == 1 && rng_below(r, 4) == 0;
-    c->keep = !c->onward && rng_below(r, 3) == 0 ? 1 + rng_below(r, 4) : 0;
-    c->snake = c->keep == 0 && rng_below(r, 2);
+    const uint32_t micros = g->n_micro / c->teams;
+    c->waves = rng_below(r, 3) == 0 ? 1 + rng_below(r, micros) : 1;
+    c->onward = c->teams == 1 && rng_below(r, 4) == 0;
+    c->save_every = !c->onward && rng_below(r, 3) == 0 ? 1 + rng_below(r, 4) : 0;
+    c->snake = c->save_every == 0 && rng_below(r, 2);
     c->knobs = (struct knobs){.keep = KEEP_UNIT,
                               .retain = rng_below(r, 3) > 0,
                               .lead_state = rng_below(r, 2),
-                              .lead_items = c->keep > 2 ? c->keep - 1 : rng_below(r, 2)};
+                              .lead_items = c->save_every > 2 ? c->save_every - 1 : rng_below(r, 2)};
     if (m->update == UPDATE_HOST || c->onward || rng_below(r, 3) == 0)
         return;
     const uint32_t of_ten = rng_below(r, 11);

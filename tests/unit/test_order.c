@@ -67,7 +67,7 @@ static void even_setup(struct setup *s, uint32_t layers, uint64_t w, uint32_t de
 {
     uint32_t rows[MAX_LAYERS];
     *s = (struct setup){.table = even_table(layers, w, 2 * w, 1024, 4096),
-                        .candidate = {.groups = 1, .shares = devices, .unit = 1}};
+                        .candidate = {.waves = 1, .teams = devices, .unit = 1}};
     for (uint32_t l = 0; l < layers; l++)
         rows[l] = 1;
     const struct graph_sizes sizes = {devices * each, devices, rows};
@@ -79,7 +79,7 @@ static void random_setup(struct setup *s, uint32_t seed)
 {
     struct rng rng = {.seed = seed};
     struct random_chain c;
-    *s = (struct setup){.candidate = {.groups = 1}};
+    *s = (struct setup){.candidate = {.waves = 1}};
     random_chain(&c, &rng, rng_below(&rng, 3) == 0 ? 8 : 100);
     uint32_t shares = 1 + rng_below(&rng, 4), each = 1 + rng_below(&rng, 4), stages = 1 + rng_below(&rng, 2);
     c.n_replicas = shares * (each % 2 == 0 ? 1 + rng_below(&rng, 2) : 1);
@@ -87,11 +87,11 @@ static void random_setup(struct setup *s, uint32_t seed)
     assert_int_equal(random_graph(&c, true, &s->graph), 0);
     machine_init_cpu(&s->machine, shares * stages, 1ull << 40, 1ull << 40);
     s->request.update = rng_below(&rng, UPDATE_PLACE_COUNT);
-    s->candidate.shares = shares;
+    s->candidate.teams = shares;
     s->candidate.unit = s->graph->rows;
-    s->candidate.groups = 1 + rng_below(&rng, each);
+    s->candidate.waves = 1 + rng_below(&rng, each);
     s->candidate.snake = rng_below(&rng, 2);
-    s->candidate.keep = rng_below(&rng, 4);
+    s->candidate.save_every = rng_below(&rng, 4);
     for (uint32_t l = 0; l < s->graph->n_layers; l++)
         s->pinned[l] = rng_below(&rng, 2);
     if (s->request.update != UPDATE_HOST && rng_below(&rng, 2))
@@ -308,8 +308,8 @@ static void test_order_keeps_each_nth(void **state)
                 struct setup s;
                 even_setup(&s, LAYERS, 4096, devices, EACH);
                 cut(&s, FUSED, 1);
-                s.candidate.keep = keep;
-                s.candidate.groups = groups;
+                s.candidate.save_every = keep;
+                s.candidate.waves = groups;
                 begin_order(&s);
                 for (uint32_t l = 0; l < LAYERS; l++) {
                     uint32_t saved = 0;
@@ -355,7 +355,7 @@ static void test_order_snakes(void **state)
                 even_setup(&s, LAYERS, 4096, 2, EACH);
                 cut(&s, fused, 1);
                 s.candidate.snake = snake;
-                s.candidate.groups = groups;
+                s.candidate.waves = groups;
                 begin_order(&s);
                 const struct todo *last[LAYERS][INSTR_KIND_COUNT] = {0};
                 for (size_t i = 0; i < s.order.todos.n; i++) {
@@ -403,7 +403,7 @@ static void test_order_forward_only_saves_nothing(void **state)
     struct order eval;
     even_setup(&s, 6, 4096, 3, 2);
     cut(&s, 3, 1);
-    s.candidate.keep = 1;
+    s.candidate.save_every = 1;
     begin_order(&s);
     order_forward_only(&s.order, s.graph, &eval);
     assert_int_equal(eval.todos.n, 6 * 6);

@@ -77,7 +77,7 @@ static void setup(struct setup *s, struct rng *rng)
     s->request = (struct outline_request){.model = s->model,
                                           .machine = &s->machine,
                                           .batch = shares * s->local,
-                                          .shares = shares,
+                                          .n_devices = shares,
                                           .objective = rng_below(rng, OBJECTIVE_COUNT),
                                           .update = rng_below(rng, UPDATE_PLACE_COUNT)};
 }
@@ -102,7 +102,7 @@ static void build(struct setup *s, const struct outline *o, struct built *ret)
     uint32_t rows[MAX_LAYERS];
     struct plan_need need;
     outline_rows(o, s->table->n_layers, rows);
-    const struct graph_sizes sizes = {s->request.batch, o->shares, rows};
+    const struct graph_sizes sizes = {s->request.batch, o->n_devices, rows};
     assert_int_equal(graph_build_sizes(s->table, &sizes, true, &ret->graph, NULL), 0);
     struct machine m = s->machine;
     struct plan_request r = {
@@ -159,16 +159,16 @@ static void compare(struct setup *s, const struct outline *o, struct tally *t)
     struct built b;
     struct plan_bytes moved;
     build(s, o, &b);
-    for (uint32_t d = 0; d < o->shares; d++) {
+    for (uint32_t d = 0; d < o->n_devices; d++) {
         uint64_t ns = passes_ns(&b, d);
-        if (o->keep == 0)
+        if (o->save_every == 0)
             assert_int_equal(ns, o->compute_ns);
         else /* not the last pack, and whole micro-batches */
             assert_true(ns + ns / 16 > o->compute_ns && ns < o->compute_ns + o->compute_ns / 3);
     }
     plan_count_bytes(b.plan, PROGRAM_CYCLE, &moved);
     uint64_t all = moved.state_in + moved.state_out + moved.stash_in + moved.stash_out;
-    note(t, (double)o->device_bytes / (double)b.bare, o->shares > 1 ? 0.2 : 0.1,
+    note(t, (double)o->device_bytes / (double)b.bare, o->n_devices > 1 ? 0.2 : 0.1,
          (double)o->host_bytes / (double)all, (double)o->host_memory / (double)b.plan->host_bytes);
     unbuild(&b);
 }
@@ -190,10 +190,10 @@ static void test_outline_estimates_what_is_built(void **state)
         struct setup s;
         struct outline list[LISTED];
         setup(&s, &rng);
-        s.request.keep = seed % 4 == 0;
+        s.request.save_on_host = seed % 4 == 0;
         uint32_t n = outline_list(&s.request, list, LISTED);
         for (uint32_t i = 0; i < n; i += 5)
-            compare(&s, &list[i], &tallies[list[i].shares > 1]);
+            compare(&s, &list[i], &tallies[list[i].n_devices > 1]);
         finish(&s);
     }
     print_tally("one device", &tallies[0]);
@@ -223,15 +223,15 @@ static void check_listed(const struct setup *s, const struct outline *o)
     struct outline again = *o;
     outline_measure(q, &again);
     assert_memory_equal(&again, o, sizeof again); /* the estimates are its own */
-    for (uint32_t d = 0; d < o->shares; d++)
+    for (uint32_t d = 0; d < o->n_devices; d++)
         assert_true(o->device_bytes <= s->machine.capacity_bytes[d]);
     assert_true(o->host_memory <= s->machine.host_bytes - s->machine.host_taken_bytes);
-    assert_int_equal(o->shares, q->shares);
-    assert_int_equal(o->keep > 0, q->keep);
+    assert_int_equal(o->n_devices, q->n_devices);
+    assert_int_equal(o->save_every > 0, q->save_on_host);
     assert_true(o->fused < n && o->fused <= o->head && o->head <= n); /* the loss is fused */
     assert_true(o->pins <= n && (o->pins == 0 || q->update != UPDATE_HOST));
-    assert_true(o->groups >= 1 && (o->groups == 1 || q->objective == OBJECTIVE_BYTES));
-    assert_true(o->groups <= s->local / o->rows);
+    assert_true(o->waves >= 1 && (o->waves == 1 || q->objective == OBJECTIVE_BYTES));
+    assert_true(o->waves <= s->local / o->rows);
     assert_true(o->pack >= 1 && o->ns >= o->compute_ns && o->compute_ns > 0);
     assert_true(s->local % o->rows == 0 && o->rows % o->fused_rows == 0 && o->fused_rows % o->head_rows == 0);
 }
@@ -245,7 +245,7 @@ static void test_outline_list_is_sorted_and_fits(void **state)
         struct setup s;
         struct outline list[LISTED], few[3];
         setup(&s, &rng);
-        s.request.keep = seed % 3 == 0;
+        s.request.save_on_host = seed % 3 == 0;
         if (seed % 5 == 0)
             s.machine.host_bytes = 30000000;
         uint32_t n = outline_list(&s.request, list, LISTED), less = outline_list(&s.request, few, 3);
@@ -255,7 +255,7 @@ static void test_outline_list_is_sorted_and_fits(void **state)
         for (uint32_t i = 0; i < n; i++) {
             check_listed(&s, &list[i]);
             assert_true(i == 0 || in_order(&s.request, &list[i - 1], &list[i]));
-            kept += list[i].keep > 0;
+            kept += list[i].save_every > 0;
         }
         listed += n;
         for (uint32_t d = 0; d < s.machine.n_devices; d++)

@@ -368,7 +368,7 @@ static uint32_t random_divisor(uint32_t of, struct rng *rng)
 static struct outline random_outline(uint32_t n, uint32_t shares, uint32_t local, bool may_pin,
                                      struct rng *rng)
 {
-    struct outline o = {.shares = shares, .rows = random_divisor(local, rng)};
+    struct outline o = {.n_devices = shares, .rows = random_divisor(local, rng)};
     o.fused_rows = random_divisor(o.rows, rng);
     o.head_rows = random_divisor(o.fused_rows, rng);
     o.head = rng_below(rng, 2) ? n : 1 + rng_below(rng, n - 1);
@@ -377,8 +377,8 @@ static struct outline random_outline(uint32_t n, uint32_t shares, uint32_t local
     o.fused = rng_below(rng, o.head < n ? o.head + 1 : n);
     o.pack = 1 + rng_below(rng, 4);
     o.pins = may_pin && rng_below(rng, 2) ? rng_below(rng, n + 1) : 0;
-    o.groups = 1 + rng_below(rng, local / o.rows);
-    o.keep = rng_below(rng, 2) ? rng_below(rng, 5) : 0;
+    o.waves = 1 + rng_below(rng, local / o.rows);
+    o.save_every = rng_below(rng, 2) ? rng_below(rng, 5) : 0;
     return o;
 }
 
@@ -438,7 +438,7 @@ static void outline_of_chain(struct machine *m, struct rng *rng, uint32_t seed, 
     assert_int_equal(random_graph(&c, false, &eval), 0);
     enum update_place update = rng_below(rng, UPDATE_PLACE_COUNT);
     struct outline o = random_outline(train->n_layers, shares, local, update != UPDATE_HOST, rng);
-    o.groups = 1 + o.groups % local;
+    o.waves = 1 + o.waves % local;
     o.rows = o.fused_rows = o.head_rows = c.rows;
     struct plan_request r = {.train = train, .eval = eval, .machine = m, .update = update};
     check_outline(&r, m, &o, rng, seed, tally);
@@ -490,14 +490,14 @@ static int check_candidate(struct trial *t, const struct candidate *c)
     int e = plan_build(k->r, k->policy->name, &order, &c->knobs, t->profile, &p, &t->need, &err);
     order_finish(&order);
     if (e < 0)
-        fail_msg("seed %u, policy %s, %u shares, %u groups: %s", k->seed, k->policy->name, c->shares,
-                 c->groups, err.msg);
+        fail_msg("seed %u, policy %s, %u shares, %u groups: %s", k->seed, k->policy->name, c->teams, c->waves,
+                 err.msg);
     t->cost = UINT64_MAX;
     t->best = t->moves_data_only = false;
     if (p == NULL)
         return t->need.devices_fit;
     check_made(k->r, p, k->seed, k->tally);
-    k->tally->by_replicas[c->shares > 1 && c->shares < k->r->machine->n_devices]++;
+    k->tally->by_replicas[c->teams > 1 && c->teams < k->r->machine->n_devices]++;
     plan_count_bytes(p, PROGRAM_CYCLE, &b);
     t->cost = b.in + b.out;
     t->best = t->cost < k->best;

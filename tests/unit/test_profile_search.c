@@ -38,7 +38,8 @@ static void machine(struct machine *m, const struct table *t, uint32_t devices, 
 }
 
 /* A result is what it says, and holds. */
-static void check(const struct search_request *q, const struct search_result *r, const char *what)
+static void check(const struct profile_search_request *q, const struct profile_search_result *r,
+                  const char *what)
 {
     const struct machine *m = q->machine;
     struct err err = {0};
@@ -62,10 +63,12 @@ static void check(const struct search_request *q, const struct search_result *r,
     profile_destroy(prof);
 }
 
-static void search(const struct search_request *q, struct search_result *ret, const char *what)
+static void search(const struct profile_search_request *q, struct profile_search_result *ret,
+                   const char *what)
 {
     struct err err = {0};
-    if (search_outlines(q, ret, &err) < 0 && strstr(err.msg, "has no input") == NULL) /* an odd table */
+    if (profile_search_outlines(q, ret, &err) < 0 &&
+        strstr(err.msg, "has no input") == NULL) /* an odd table */
         fail_msg("%s: %s", what, err.msg);
     if (ret->plan != NULL)
         check(q, ret, what);
@@ -94,7 +97,7 @@ static void test_search_of_random_tables_holds(void **state)
         struct strbuf b = {0};
         struct table *t;
         struct machine m;
-        struct search_result r;
+        struct profile_search_result r;
         char what[32];
         snprintf(what, sizeof what, "seed %u", seed);
         random_table_json(&b, &rng);
@@ -102,12 +105,12 @@ static void test_search_of_random_tables_holds(void **state)
         widen(&t->fwd);
         widen(&t->bwd);
         machine(&m, t, 1 + rng_below(&rng, 5), 400000 + rng_below(&rng, 1u << (8 + rng_below(&rng, 14))));
-        struct search_request q = {.table = t,
-                                   .machine = &m,
-                                   .batch =
-                                       1 + rng_below(&rng, 24), /* fewer than there are devices, or 12 each */
-                                   .update = rng_below(&rng, UPDATE_PLACE_COUNT),
-                                   .objective = rng_below(&rng, OBJECTIVE_COUNT)};
+        struct profile_search_request q = {
+            .table = t,
+            .machine = &m,
+            .batch = 1 + rng_below(&rng, 24), /* fewer than there are devices, or 12 each */
+            .update = rng_below(&rng, UPDATE_PLACE_COUNT),
+            .objective = rng_below(&rng, OBJECTIVE_COUNT)};
         if (rng_below(&rng, 2))
             q.batch = m.n_devices * 12;
         if (rng_below(&rng, 3) == 0)
@@ -122,7 +125,7 @@ static void test_search_of_random_tables_holds(void **state)
                 break;
             }
         several += r.plan != NULL && r.graph->n_replicas > 1;
-        search_result_finish(&r);
+        profile_search_result_finish(&r);
         table_destroy(t);
         strbuf_finish(&b);
     }
@@ -138,14 +141,15 @@ static void test_search_is_deterministic(void **state)
         for (int objective = 0; objective < OBJECTIVE_COUNT; objective++) {
             struct table *t = even_table(25, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
             struct machine m;
-            struct search_result a, b;
+            struct profile_search_result a, b;
             machine(&m, t, devices, 40 * MIB);
-            const struct search_request q = {.table = t, .machine = &m, .batch = 16, .objective = objective};
+            const struct profile_search_request q = {
+                .table = t, .machine = &m, .batch = 16, .objective = objective};
             search(&q, &a, "first");
             search(&q, &b, "again");
             assert_true(a.ns == b.ns && a.bytes == b.bytes && plan_equal(a.plan, b.plan));
-            search_result_finish(&a);
-            search_result_finish(&b);
+            profile_search_result_finish(&a);
+            profile_search_result_finish(&b);
             table_destroy(t);
         }
 }
@@ -159,9 +163,9 @@ static void test_search_moves_less_when_asked_to(void **state)
     for (uint32_t devices = 1; devices <= 4; devices++)
         for (uint64_t capacity = 36; capacity <= 288; capacity *= 2) {
             struct machine m;
-            struct search_result fast, few;
+            struct profile_search_result fast, few;
             machine(&m, t, devices, capacity * MIB);
-            struct search_request q = {.table = t, .machine = &m, .batch = 24};
+            struct profile_search_request q = {.table = t, .machine = &m, .batch = 24};
             search(&q, &fast, "time");
             q.objective = OBJECTIVE_BYTES;
             search(&q, &few, "bytes");
@@ -171,8 +175,8 @@ static void test_search_moves_less_when_asked_to(void **state)
                          (unsigned long long)capacity, (unsigned long long)few.bytes,
                          (unsigned long long)few.ns, (unsigned long long)fast.bytes,
                          (unsigned long long)fast.ns);
-            search_result_finish(&fast);
-            search_result_finish(&few);
+            profile_search_result_finish(&fast);
+            profile_search_result_finish(&few);
         }
     table_destroy(t);
 }
@@ -185,16 +189,16 @@ static void test_search_is_not_slower_on_more_devices(void **state)
         uint64_t before = UINT64_MAX;
         for (uint32_t devices = 1; devices <= 4; devices++) {
             struct machine m;
-            struct search_result r;
+            struct profile_search_result r;
             machine(&m, t, devices, capacity * MIB);
-            const struct search_request q = {.table = t, .machine = &m, .batch = 24};
+            const struct profile_search_request q = {.table = t, .machine = &m, .batch = 24};
             search(&q, &r, "even");
             assert_non_null(r.plan);
             if (r.ns > before + before / 100)
                 fail_msg("%u devices of %llu MiB: %llu ns, with one less %llu", devices,
                          (unsigned long long)capacity, (unsigned long long)r.ns, (unsigned long long)before);
             before = r.ns;
-            search_result_finish(&r);
+            profile_search_result_finish(&r);
         }
     }
     table_destroy(t);
@@ -209,18 +213,18 @@ static void test_search_stays_within_host_memory(void **state)
     uint32_t found = 0;
     for (uint32_t devices = 1; devices <= 4; devices += 3) {
         struct machine m;
-        struct search_result r;
+        struct profile_search_result r;
         machine(&m, t, devices, 64 * MIB);
-        const struct search_request q = {.table = t, .machine = &m, .batch = 32};
+        const struct profile_search_request q = {.table = t, .machine = &m, .batch = 32};
         search(&q, &r, "plenty"); /* W, K and dW alone are 384 MiB */
         uint64_t takes = r.plan->host_bytes;
-        search_result_finish(&r);
+        profile_search_result_finish(&r);
         for (uint32_t part = 100; part > 30; part -= 10) {
             m.host_bytes = takes / 100 * part + 12345;
             m.host_taken_bytes = 12345;
             search(&q, &r, "little"); /* and checks it */
             found += r.plan != NULL;
-            search_result_finish(&r);
+            profile_search_result_finish(&r);
         }
     }
     assert_in_range(found, 4, 13);
@@ -232,9 +236,9 @@ static void test_search_finds_nothing_where_nothing_fits(void **state)
     (void)state;
     struct table *t = even_table(25, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
     struct machine m;
-    struct search_result r = {.ns = 1};
+    struct profile_search_result r = {.ns = 1};
     machine(&m, t, 2, 8 * MIB); /* less than W and dW of two layers */
-    struct search_request q = {.table = t, .machine = &m, .batch = 8};
+    struct profile_search_request q = {.table = t, .machine = &m, .batch = 8};
     search(&q, &r, "small");
     assert_null(r.plan);
     machine(&m, t, 2, 64 * MIB);
@@ -254,12 +258,12 @@ static void test_search_takes_the_size_that_is_given(void **state)
     struct table *t = even_table(9, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
     for (uint32_t size = 1; size <= 4; size++) {
         struct machine m;
-        struct search_result r;
+        struct profile_search_result r;
         machine(&m, t, 2, 64 * MIB);
-        const struct search_request q = {.table = t, .machine = &m, .batch = 24, .micro_batch = size};
+        const struct profile_search_request q = {.table = t, .machine = &m, .batch = 24, .micro_batch = size};
         search(&q, &r, "given"); /* and checks it */
         assert_non_null(r.plan);
-        search_result_finish(&r);
+        profile_search_result_finish(&r);
     }
     table_destroy(t);
 }
@@ -277,14 +281,14 @@ static void test_search_of_odd_batches_and_tied_weights(void **state)
         for (uint32_t batch = 1; batch <= 7; batch++)
             for (int objective = 0; objective < OBJECTIVE_COUNT; objective++) {
                 struct machine m;
-                struct search_result r;
+                struct profile_search_result r;
                 char what[64];
                 snprintf(what, sizeof what, "%u devices, batch of %u", devices, batch);
                 machine(&m, t, devices, 12 * MIB);
-                const struct search_request q = {
+                const struct profile_search_request q = {
                     .table = t, .machine = &m, .batch = batch, .objective = objective};
                 search(&q, &r, what);
-                search_result_finish(&r);
+                profile_search_result_finish(&r);
             }
     table_destroy(t);
 }
@@ -295,12 +299,12 @@ static void test_search_of_a_long_chain(void **state)
     struct table *t = even_table(400, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
     for (uint32_t devices = 1; devices <= 4; devices += 3) {
         struct machine m;
-        struct search_result r;
+        struct profile_search_result r;
         machine(&m, t, devices, 128 * MIB);
-        const struct search_request q = {.table = t, .machine = &m, .batch = 16};
+        const struct profile_search_request q = {.table = t, .machine = &m, .batch = 16};
         search(&q, &r, "long");
         assert_non_null(r.plan);
-        search_result_finish(&r);
+        profile_search_result_finish(&r);
     }
     table_destroy(t);
 }
@@ -341,12 +345,12 @@ static void test_search_saves_on_the_host_where_the_link_is_fast(void **state)
         static const uint64_t rates[] = {500000000, 10000000000, 1000000000000};
         for (int i = 0; i < 3; i++) {
             struct machine m;
-            struct search_result r;
+            struct profile_search_result r;
             uint32_t saved, again;
             machine(&m, t, devices, 28 * MIB);
             m.link_bytes_per_s = rates[i];
             m.all_links_bytes_per_s = 0;
-            const struct search_request q = {.table = t, .machine = &m, .batch = 32};
+            const struct profile_search_request q = {.table = t, .machine = &m, .batch = 32};
             search(&q, &r, "keep");
             count_kept(r.plan, &saved, &again);
             if (i == 0)
@@ -354,7 +358,7 @@ static void test_search_saves_on_the_host_where_the_link_is_fast(void **state)
             if (i == 2)
                 assert_true(saved > 4 * again && saved > 16 * 20); /* nearly all that is not fused */
             ns[i] = r.ns;
-            search_result_finish(&r);
+            profile_search_result_finish(&r);
         }
         assert_true(ns[2] < ns[1] && ns[1] < ns[0]);
         assert_true(ns[2] * 5 < ns[0] * 4); /* a quarter of the compute is not done again */
@@ -405,16 +409,16 @@ static void test_search_beats_harmony(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct table *t = published_table(cases[i].model);
         struct machine m;
-        struct search_result r;
+        struct profile_search_result r;
         assert_non_null(t);
         machine(&m, t, 4, 9000000000);
-        const struct search_request q = {.table = t, .machine = &m, .batch = 64};
+        const struct profile_search_request q = {.table = t, .machine = &m, .batch = 64};
         search(&q, &r, cases[i].model);
         assert_non_null(r.plan);
         double ratio = (double)r.ns / 1e9 / cases[i].harmony_s;
         print_message("# %s: %.3f s, %.4f of Harmony's\n", cases[i].model, (double)r.ns / 1e9, ratio);
         assert_true(ratio <= cases[i].within);
-        search_result_finish(&r);
+        profile_search_result_finish(&r);
         table_destroy(t);
     }
 }

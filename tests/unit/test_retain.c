@@ -91,7 +91,7 @@ static uint32_t chosen(struct instance *in)
     uint32_t set = 0;
     retain_pack(in->gaps, in->n, in->room, POSITIONS);
     for (uint32_t i = 0; i < in->n; i++)
-        set |= (uint32_t)in->gaps[i].keep << i;
+        set |= (uint32_t)in->gaps[i].retain << i;
     return set;
 }
 

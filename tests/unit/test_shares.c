@@ -69,7 +69,7 @@ static void make_outline(struct made *m, const struct outline *o, enum update_pl
 
 static struct outline outline(uint32_t devices, uint32_t fused, uint32_t pins)
 {
-    return (struct outline){.shares = devices,
+    return (struct outline){.n_devices = devices,
                             .rows = 1,
                             .fused_rows = 1,
                             .head_rows = 1,
@@ -77,7 +77,7 @@ static struct outline outline(uint32_t devices, uint32_t fused, uint32_t pins)
                             .head = LAYERS,
                             .pack = 1,
                             .pins = pins,
-                            .groups = 1};
+                            .waves = 1};
 }
 
 static void check_even(const struct made *m, uint64_t in, uint64_t out)
@@ -163,7 +163,7 @@ static void test_shares_in_groups(void **state)
     struct made m;
     begin(&m, N, 4, N);
     struct outline o = outline(N, FUSED, 0);
-    o.groups = 2;
+    o.waves = 2;
     make_outline(&m, &o, UPDATE_HOST);
     uint64_t once = (uint64_t)W * (LAYERS - 1 + FUSED), sums = (uint64_t)W * (LAYERS - 1);
     assert_int_equal(m.bytes.state_in, 2 * once - W);
@@ -210,7 +210,7 @@ static void make_leanest(struct made *m, const struct policy *policy, uint32_t l
     struct candidate c;
     struct order o;
     policy->leanest(&r, &c);
-    c.shares = r.machine->n_devices;
+    c.teams = r.machine->n_devices;
     c.knobs.lead_state = c.knobs.lead_items = lead;
     policy->order(&r, prof, &c, &o);
     assert_int_equal(plan_build(&r, policy->name, &o, &c.knobs, prof, &m->plan, &need, NULL), 0);
@@ -256,7 +256,7 @@ static void test_shares_of_pipelines(void **state)
         struct candidate c;
         struct order o;
         policy_auto.leanest(&r, &c);
-        c.shares = 2;
+        c.teams = 2;
         c.knobs.lead_state = c.knobs.lead_items = lead;
         policy_auto.order(&r, prof, &c, &o);
         assert_int_equal(plan_build(&r, "auto", &o, &c.knobs, prof, &m.plan, &need, NULL), 0);
@@ -311,8 +311,8 @@ static void test_shares_of_devices_out_of_step(void **state)
         struct order o;
         policy_auto.leanest(&r, &c);
         c.packs = c.fused = rng_below(&rng, LAYERS);
-        c.shares = n;
-        c.groups = 1 + rng_below(&rng, m.graph->n_micro / n);
+        c.teams = n;
+        c.waves = 1 + rng_below(&rng, m.graph->n_micro / n);
         c.knobs.lead_state = rng_below(&rng, 2);
         policy_auto.order(&r, prof, &c, &o);
         delay(&o, &rng);
@@ -320,7 +320,7 @@ static void test_shares_of_devices_out_of_step(void **state)
         order_finish(&o);
         profile_destroy(prof);
         check(&m);
-        more += m.bytes.state_in > (uint64_t)W * (LAYERS - 1 + c.fused) * c.groups;
+        more += m.bytes.state_in > (uint64_t)W * (LAYERS - 1 + c.fused) * c.waves;
         finish(&m);
     }
     assert_true(more > 20);
@@ -337,15 +337,16 @@ static void test_shares_found_by_search(void **state)
         for (uint64_t capacity = 24; capacity <= 72; capacity += 16) {
             struct table *t = even_table(17, 3 * MIB, 6 * MIB, 64 * KIB, 1 * MIB);
             struct machine m;
-            struct search_result found;
+            struct profile_search_result found;
             bool again[17] = {0}, pinned[17] = {0};
             machine_init_cuda(&m);
             m.n_devices = n;
             for (uint32_t d = 0; d < n; d++)
                 m.capacity_bytes[d] = capacity * MIB;
             m.host_bytes = 1ull << 40;
-            const struct search_request q = {.table = t, .machine = &m, .batch = 8 * n, .micro_batch = 1};
-            assert_int_equal(search_outlines(&q, &found, NULL), 0);
+            const struct profile_search_request q = {
+                .table = t, .machine = &m, .batch = 8 * n, .micro_batch = 1};
+            assert_int_equal(profile_search_outlines(&q, &found, NULL), 0);
             assert_non_null(found.plan);
             const struct plan_program *cycle = &found.plan->programs[PROGRAM_CYCLE];
             for (uint32_t i = 0; i < cycle->n_instrs; i++) {
@@ -365,7 +366,7 @@ static void test_shares_found_by_search(void **state)
             plan_count_bytes(found.plan, PROGRAM_CYCLE, &b);
             assert_int_equal(b.state_in, in);
             assert_int_equal(b.state_out, out);
-            search_result_finish(&found);
+            profile_search_result_finish(&found);
             table_destroy(t);
         }
 }
