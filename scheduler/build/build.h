@@ -1,18 +1,20 @@
-/* How a plan is built, inside scheduler/: the stages and what they hand to each other.
+/* How a plan is built: the stages inside scheduler/, and the structs that one stage hands to the next.
  *
- *   policy    -> struct order      which location computes which task, in which order, in which units
- *   merge     -> the same, in one issue order over all locations
- *   residency -> struct draft      segments (lifetimes of device copies), moves and drops between the tasks
- *   place     -> segment.addr      offline placement of the lifetimes
- *   paging    -> both at once      in place of residency and place (`lru`): a cache, replayed
- *   waits     -> draft waits       from data dependence and address reuse, transitively reduced
- *   build     -> struct plan       cycle and eval drafts, entry, flush, exit from the boundary, host offsets
+ *   policy     makes a struct order: which location computes which task, in which sequence
+ *   merge      interleaves the locations of an order into one issue order
+ *   residency  makes a struct draft: device copies (segments), with moves and drops between the tasks
+ *   place      gives every segment of a draft an address
+ *   paging     replaces residency and place for the policy `lru`: it replays a cache
+ *   waits      adds waits to a draft, from data dependences and from the reuse of addresses
+ *   build      makes a struct plan from the drafts of cycle and eval; the programs entry, flush and exit
+ *              follow from the copies that live across cycles
  *
- * The idea that keeps the stages simple: everything is a position in ONE issue order. A copy lives from the
- * position that creates it to the position that drops it; two copies may share an address iff these ranges
- * are disjoint; and an instruction waits only for earlier positions (or for the cycle before). Overlap of
- * copies with compute is a matter of where a fetch or drop stands in that order: `lead` units before its
- * first use, `lead` after its last.
+ * One idea keeps the stages simple: every event is a position in ONE issue order. A copy lives from the
+ * position that creates it to the position that drops it. Two copies may share an address if and only if
+ * these ranges are disjoint. An instruction waits only for earlier positions, or for the previous cycle.
+ *
+ * Moves overlap with compute only because of where they stand in the issue order: a fetch stands `lead` units
+ * before its first use, and a drop `lead` units after its last.
  */
 #ifndef SCHEDULER_BUILD_BUILD_H
 #define SCHEDULER_BUILD_BUILD_H
@@ -23,239 +25,300 @@
 #include "scheduler/policy/policy.h"
 #include "scheduler/profile.h"
 
-/* ---- what a policy decides ---- */
+/* ---- the order of tasks, which a policy decides ---- */
 
-/* What stays of the layers' state on the devices, and where updates are: on the device for layers that are pinned, on
- * the host for the others, unless the request says. */
+/* Returns whether the update of `layer` runs on a device. UPDATE_DEVICE and UPDATE_HOST decide this for all
+ * layers. Under UPDATE_AUTO, pinned layers are updated on their device and all other layers on the host.
+ * `pinned` has one entry per layer; NULL means that no layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-#define SHARE_ALL UINT32_MAX
+#define SHARE_ALL UINT32_MAX /* as todo.share: the task is not divided into shares */
 
-/* One task, or a share of it, to be done by one location. Units are numbered per location, ascending in its order: a span is a
- * pack's task (its W and dW stay while it lasts), an item one micro-batch's pass through it (its activations
- * stay). */
+/* One entry of an order: a task, or one share of a task, that one location executes.
+ *
+ * Todos of a device are grouped into units, which decide how long copies stay. A span is a pack's task: W and
+ * dW of the pack stay on the device until the span ends. An item is one micro-batch's pass through the pack:
+ * its activations stay until the item ends. Both are numbered per location, in ascending order of execution.
+ * Example: a forward pass of layers 4..5 over three micro-batches is one span with three items, of two FWD
+ * todos each. */
 struct todo {
     enum instr_kind kind;
     uint32_t layer, micro;
     uint32_t loc; /* device or PLAN_HOST */
     uint32_t span, item;
-    bool save;        /* FWD, REC: S is wanted */
-    bool output;      /* FWD, REC: the output is wanted */
-    uint32_t replica; /* RED */
-    uint32_t share; /* RED, UPD: which; SHARE_ALL: all of it. order_share adds those, order_add whole tasks */
-    uint32_t task;  /* in the graph; filled by order_add */
+    bool save;        /* FWD, REC: the task writes S */
+    bool output;      /* FWD, REC: the task writes its output */
+    uint32_t replica; /* RED: the replica whose gradient is added to replica 0's */
+    uint32_t share;   /* RED, UPD: number of the share, or SHARE_ALL */
+    uint32_t task;    /* index in the graph; order_add and order_share fill it in */
 };
 
-/* Data parallel: n_shares devices (of different groups) compute the same layer, each for its own replicas. Each owns a
- * share of the layer's state, a run of bytes: it fetches that from the host and sends it to the others, adds up its
- * share of the gradients, and updates it or brings it home. */
+/* The sequence of tasks for every location: the result of a policy, and the input of all later stages.
+ *
+ * In a data-parallel order, n_shares devices compute the same layer, each for its own replicas, and each
+ * owns one share of the layer's state: a contiguous range of bytes. The owner fetches its share from the
+ * host and sends it to the other devices. It also adds up its share of the gradients, and then updates the
+ * share or spills it to the host. Example: with two devices, a W of 1 MB has two shares of 512 KB, and each
+ * device fetches 512 KB from the host and the other 512 KB from its peer. */
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    uint32_t n_shares;      /* 1: every layer is computed by one device only */
-    uint32_t *owners;       /* [layer][share]: device; NULL for one share */
-    bool alone;             /* each device fetches all of W by itself, as Harmony does; the rest is shared */
-    const bool *pinned;     /* per layer, or NULL: none */
-    VEC(struct todo) todos; /* each location's in its own order; after order_merge in one issue order */
+    uint32_t n_shares; /* 1: every layer is computed by one device only */
+    uint32_t *owners;  /* [layer][share]: the device that owns the share; NULL when n_shares is 1 */
+    bool alone;        /* each device fetches the whole W from the host, as in Harmony; dW and K are shared */
+    const bool *pinned;     /* per layer: its state never leaves its device; NULL: no layer is pinned */
+    VEC(struct todo) todos; /* before order_merge sorted within each location only; then in issue order */
 };
 
+/* Initialises an empty order for n_devices devices, with n_shares 1. order_finish frees it. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* How many devices can have the same number of replicas each. */
+/* Returns the largest number of devices, at most n_devices, that divides the graph's replicas evenly. */
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
-void order_own(struct order *o, uint32_t n_shares); /* shares, whose owners are to be filled in */
+/* Divides the state of every layer into n_shares shares. The caller fills in o->owners afterwards. */
+void order_own(struct order *o, uint32_t n_shares);
+/* Appends a whole task: sets share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-void order_share(struct order *o, struct todo t); /* nothing where the share is empty */
-/* The forward tasks alone, for the eval program: nothing is saved. */
+/* Appends share t.share of a task. Does nothing when that share has no bytes. */
+void order_share(struct order *o, struct todo t);
+/* Makes *ret the order of the eval program: only the forward tasks of `o`, none of which saves S. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Interleaves the locations by list scheduling against the profile. -EINVAL if their orders contradict each
- * other. */
+/* Interleaves the todos of all locations into one issue order, by list scheduling with the profile's
+ * durations. Returns -EINVAL when the orders of the locations contradict each other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
+/* How long a device copy stays after a use. */
 enum keep_rule {
-    KEEP_UNIT, /* state within a span, activations within an item and into the next item of the device */
-    KEEP_ALL,  /* everything until its last use; persistent state across cycles */
-    KEEP_LRU,  /* what a cache with LRU eviction keeps; nothing across cycles */
+    KEEP_UNIT, /* state stays within its span, activations within their item and the device's next item */
+    KEEP_ALL,  /* every copy stays until its last use, and W, K and B across cycles */
+    KEEP_LRU,  /* the copies stay that an LRU cache would hold; the cache is empty between cycles */
 };
 
+/* The parameters of a candidate that are about memory rather than about the task order. Residency and paging
+ * read them. More lead hides more moves behind compute, and needs more memory. */
 struct knobs {
     enum keep_rule keep;
-    const bool *pinned; /* KEEP_UNIT, per layer: W, K and B stay on their device for good; NULL: none does */
-    bool retain;        /* KEEP_UNIT: what is left of the capacity keeps copies that would be fetched again */
-    uint32_t lead_state; /* spans that W is fetched ahead and dW held behind */
-    uint32_t lead_items; /* items that activations and K are fetched ahead and spilled outputs held behind */
-    bool least_cache;    /* KEEP_LRU: the smallest cache that will do, not one of the device's size */
+    const bool *pinned;  /* KEEP_UNIT: layers whose W, K and B never leave their device; NULL: none */
+    bool retain;         /* KEEP_UNIT: use memory that is left over to avoid fetching copies again */
+    uint32_t lead_state; /* spans by which W is fetched early and dW is dropped late */
+    uint32_t lead_items; /* items by which activations and K are fetched early and outputs dropped late */
+    bool least_cache;    /* KEEP_LRU: use the smallest cache that suffices instead of the whole device */
 };
 
 /* ---- pieces ---- */
 
-/* Tensors are used, moved and placed as a whole or by pieces, which are runs of their bytes: of W, dW and B one for each
- * share (aligned; those of small tensors may be empty), of K one for each part and share (plan.h; part by part), of X and
- * dX those of the graph. */
+/* Returns the number of pieces that tensor `t` is cut into. Tensors are used, moved and placed whole or
+ * piece by piece. W, dW and B have one piece per share; the pieces of a small tensor may be empty. K has
+ * one piece per part and share, the shares of the first part first. X and dX have the pieces that the
+ * graph gives them. */
 uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
+/* Sets *ret_begin and *ret_end to the byte range of a piece of tensor `t`. */
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
                   uint64_t *ret_end);
 
-/* The n-th piece, or all of them. */
+/* A byte range of a tensor together with the pieces it consists of: either one piece or the whole tensor. */
 struct extent {
-    uint32_t piece, n_pieces;
-    uint64_t begin, end;
+    uint32_t piece, n_pieces; /* number of the first piece, count */
+    uint64_t begin, end;      /* bytes of the tensor */
 };
 struct extent extent_whole(const struct graph *g, uint32_t n_shares, tensor_id t);
 struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece);
 
-/* ---- drafts: a program before it has a plan around it ---- */
+/* ---- drafts ---- */
 
-#define SEGMENT_NONE   UINT32_MAX
-#define SEGMENT_UNBORN UINT32_MAX /* start of one that no instruction has created yet */
+#define SEGMENT_NONE   UINT32_MAX /* as a segment number: the copy in host memory */
+#define SEGMENT_UNBORN UINT32_MAX /* as segment.start: no instruction has created the segment yet */
 
-/* The life of one copy of a tensor, or of a piece of it, on one device. */
+/* The life of one copy of a tensor, or of one piece of it, on one device. Residency or paging makes the
+ * segments of a draft, and placement gives them addresses. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
     struct extent of;
-    uint32_t start,
-        end;       /* positions in the program: created, dropped. One that never ends: 0, n-1; one that lives
-                          * across cycles and not all the time: start > end */
-    bool boundary; /* lives across cycles */
-    bool dirty;    /* boundary only: the cycle writes it */
-    uint64_t addr;
+    /* Positions of the instructions that create and drop the copy. A copy that is never dropped has 0 and
+     * n - 1. A copy that lives across the end of the cycle, but not all the time, has start > end. */
+    uint32_t start, end;
+    bool boundary; /* the copy is alive at the boundary between two cycles */
+    bool dirty;    /* boundary only: the cycle writes the copy, so flush must spill it */
+    uint64_t addr; /* offset in the device's memory */
 };
 
+/* An operand of an instruction of a draft. */
 struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
     enum access access;
-    struct extent of; /* of the tensor, within the segment's */
+    struct extent of; /* a part of the tensor; it lies within the segment's extent */
 };
 
+/* A program under construction: its instructions use segments where those of a plan use addresses. Residency
+ * or paging fills it, placement and waits complete it, plan_build copies it into the plan and frees it. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
-    bool cyclic;
-    VEC(struct plan_instr) instrs; /* operand ranges index `operands`, wait ranges `waits` */
+    bool cyclic;                   /* the program repeats: copies may live across its end */
+    VEC(struct plan_instr) instrs; /* their operand ranges index `operands`, their wait ranges `waits` */
     VEC(struct draft_operand) operands;
     VEC(struct plan_wait) waits;
     VEC(struct segment) segments;
-    uint64_t peak[DEVICE_MAX];
+    uint64_t peak[DEVICE_MAX]; /* highest address used on each device */
 };
 
 void draft_finish(struct draft *d);
 uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
 
-/* A place where a copy was given up and fetched again, with the same value: what the memory between would save. */
+/* A stretch of the program between the drop of a copy and the fetch of the same value again. Residency lists
+ * the gaps of a draft; draft_retain chooses the gaps to close. Closing a gap means that the copy stays: this
+ * takes `bytes` of memory from position `from` to position `to`, and saves `gain` bytes of moves.
+ *
+ * Example: W of layer 3 (4 MB) is dropped at position 40 and fetched again at position 90. The gap is
+ * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
+ * would be 8 MB. */
 struct gap {
-    uint32_t use; /* of the task operands in issue order, the one that fetched: the name of the gap */
+    uint32_t use; /* identifies the gap: index of the operand use that caused the fetch, in issue order */
     uint32_t device;
-    uint32_t from, to; /* positions: dropped, fetched; from > to: across the boundary of the cycle */
-    uint64_t bytes;    /* of the copy */
-    uint64_t gain;     /* bytes that would not move */
-    bool retain;
+    uint32_t from, to; /* positions of drop and fetch; from > to: across the boundary of the cycle */
+    uint64_t bytes;    /* size of the copy */
+    uint64_t gain;     /* bytes that would not move if the copy stayed */
+    bool retain;       /* chosen: the copy stays */
 };
 typedef VEC(struct gap) gap_list;
 
-/* Tasks in, tasks with moves and drops out. `o` is merged. `kept` (may be NULL, sorted by use): gaps of an earlier draft
- * of the same order and knobs; those marked are closed. ret_gaps (may be NULL) gets the gaps that are left. */
+/* Makes a draft from a merged order: adds moves and drops between its tasks. `retained` (may be NULL, sorted
+ * by use) holds gaps of an earlier draft of the same order and knobs; the gaps marked `retain` are closed.
+ * ret_gaps (may be NULL) gets the gaps that remain. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Marks gaps to keep so that the bytes saved are as many as possible, within what the draft leaves of `capacity`
- * (per device). */
+/* Marks the gaps to retain, so that as many bytes as possible are saved. The gaps of a device have to fit
+ * into the part of capacity[device] that the draft leaves free. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* The same for one device: room per position. Gaps that fit anywhere are marked. */
-void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *room, uint32_t n_positions);
-/* Most bytes that are alive at once on a device. */
+/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p. A
+ * gap that takes no memory at any position is always retained. */
+void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
+/* Returns the largest number of bytes that are alive at the same position on a device. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Gives every segment an address; peak[] becomes the highest used. Never fails: whether it fits is the
- * caller's. Large drafts take less time with limits (per device; NULL: none): what lies within is good enough, and a peak
- * above its limit says only that less should be alive. */
+/* Gives every segment an address and sets d->peak. It never fails: the caller compares the peaks with the
+ * capacities. `limits` (per device, may be NULL) makes large drafts quicker to place. Any placement within
+ * the limit is then accepted, and a peak above the limit only tells the caller to keep fewer bytes alive. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Residency and addresses together, by replaying a cache. `o` is merged and has no REC. Where the capacity is
- * below what the largest task needs, the cache is as large as that: this never fails either. */
+/* Makes a draft with addresses from a merged order that has no REC, by replaying an LRU cache per device. It
+ * never fails: a cache is at least as large as the largest task of its device, even beyond the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
+/* Adds the waits to a draft whose segments have addresses. No wait is implied by the others. */
 void draft_waits(struct draft *d);
 
-/* Writing a draft (draft.c), at its end. A task is followed by its uses; segments get their start from what
- * creates them and their end from their drop. */
+/* Appending to a draft (draft.c). draft_put_task is followed by one draft_put_use for each operand. A segment
+ * gets its start from the first instruction that writes it, and its end from its drop. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
-/* Of what both ends have. A send within a device is a COPY. */
+/* Moves take the extent `of`, which must lie within both ends. draft_put_send emits a COPY when both segments
+ * are on the same device. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Whether a task has this operand of its graph task: optional outputs may be left out. */
+/* Returns whether a todo uses operand `op` of its graph task: FWD and REC may leave out optional outputs. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* How many operands of the todo come of one of its graph task: that of K becomes one for each part of a share. */
+/* Returns the number of operands that a todo has for operand `op` of its graph task. It is 1, except that a
+ * share of an update has one operand for each part of K. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
+/* Returns the extent of the i-th of these operands. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
-/* Results: they have to be on the host at the end of the step. */
+/* Returns whether the trainer reads the tensor (RESULT, DECISION): it must be on the host after the step. */
 bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 
-/* What a plan takes of the machine, and of whoever plans. */
+/* The resources that a candidate needs. plan_build reports them whether or not the candidate fits. */
 struct plan_need {
-    uint64_t device_bytes;     /* highest address over devices and programs */
-    uint64_t peak[DEVICE_MAX]; /* the same by device */
+    uint64_t device_bytes;     /* highest address on any device, in the cycle or in eval */
+    uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    bool devices_fit; /* if there is no plan, then for lack of host memory */
-    uint64_t
-        work; /* time that building took, in instructions of one device; one of many devices counts for more */
+    bool devices_fit; /* true: when there is no plan, only host memory is too small */
+    uint64_t work;    /* time spent building: instructions, weighted up when there are many devices */
 };
-/* Everything after the policy: merges, drafts both programs, places, and makes the plan when it fits the machine. When it
- * does not fit, *ret is NULL and ret_need has what it would take. `ret` may be NULL: only the need is wanted. */
+/* Runs every stage after the policy: merges `cycle`, drafts and places both programs, and makes a plan if
+ * they fit the machine. If they do not fit, *ret is NULL, ret_need says what they need, and 0 is returned.
+ * `ret` may be NULL when only the need is wanted. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* The plan of an outline (outline.h), whose graph is the request's. */
+/* Builds the plan that an outline (outline.h) describes. r->train must have the outline's micro-batch sizes.
+ * The result is that of plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
 
 /* ---- policies ---- */
 
-/* One way a policy can try. */
+/* A candidate is one choice of all parameters of a policy: how the chain is cut into packs, how the packs are
+ * dealt out to devices, how the batch is divided, and what stays in memory. The search of a policy fills it
+ * in and hands it to trial.run. That function turns it into an order (policy.order), builds the plan,
+ * simulates it, and remembers the plan if it fits and is the best so far. A candidate lives as long as the
+ * search tries it; `starts` and knobs.pinned are arrays of the search.
+ *
+ * Every policy reads `knobs`. Only `auto` and the Harmony policies read other fields. A candidate of `auto`
+ * has either Harmony's packs (packs_bwd > 0; the fields from `packs` to `unit` are then unused) or its own.
+ *
+ * Example: a chain of 10 layers on 2 devices, with packs = 4, starts = {0, 2, 4, 6, 8}, fused = 8, waves = 1,
+ * teams = 1. Pack k runs on device k mod 2. All micro-batches pass forward through layers 0..1 on device 0,
+ * through 2..3 on device 1, and so on. Layers 8..9 are the fused segment, on device 0: each micro-batch
+ * passes forward and at once backward through them. Then the packs run backward: 6..7 on device 1, 4..5 on
+ * device 0, and so on. Before the backward pass of a pack, its inside is computed again from its stored
+ * input, unless save_every says that this micro-batch saved S. With waves = 2, the first half of the
+ * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
+ * layers for its half of the batch, and the two devices share the state of every layer. */
 struct candidate {
-    uint32_t packs_fwd, packs_bwd; /* Harmony's; 0: not its packs */
-    uint32_t packs;                /* auto: of the layers before the fused segment */
-    const uint32_t *starts;        /* auto: pack k is layers [starts[k], starts[k + 1]); NULL: layer k */
-    uint32_t fused;                /* auto: first layer of the fused segment */
-    bool onward;    /* auto: the backward packs go on around the devices as the forward ones did */
-    uint32_t waves; /* auto: parts of the batch that go through the chain one after another */
-    uint32_t teams; /* auto: groups of devices, data parallel; 0 or 1: all are one pipeline */
-    bool single;    /* auto: each group is one device, even if there are more */
-    uint32_t unit;  /* auto: rows of the largest micro-batch */
-    bool snake;     /* auto: struct passes, as the next */
-    uint32_t save_every;
-    bool save_last_packs; /* auto: in all packs */
+    uint32_t packs_fwd, packs_bwd; /* Harmony's forward and backward packs; 0: not Harmony's packs */
+    uint32_t packs;                /* number of packs before the fused segment */
+    const uint32_t *starts;        /* pack k is layers [starts[k], starts[k + 1]); NULL: pack k is layer k */
+    uint32_t fused;                /* first layer of the fused segment */
+    /* The backward packs continue around the devices, as the forward packs did, instead of returning to the
+     * device that ran the pack forward. */
+    bool onward;
+    uint32_t waves; /* number of waves that the batch is divided into */
+    uint32_t teams; /* number of teams that work data parallel; 0 or 1: all devices form one pipeline */
+    bool single;    /* each team is one device, even if the machine has more devices than teams */
+    uint32_t unit;  /* rows of the largest micro-batch: waves are cut at multiples of it */
+    bool snake;     /* every other forward pass of a device takes the micro-batches in descending order */
+    uint32_t save_every;  /* every save_every-th micro-batch saves S in its forward pass; 0: none does */
+    bool save_last_packs; /* save_every also applies to the packs just before the fused segment */
     struct knobs knobs;
 };
 
-/* Tries a candidate and remembers it if it fits and is the best so far. 1: it fits the devices (whether it
- * fits the host says nothing about candidates with fewer packs), 0: it does not, negative: error. */
+/* The interface by which the search of a policy tries candidates. plan_make provides it; tests replace `run`
+ * to see every candidate. The fields up to moves_data_only describe the last candidate that was tried. */
 struct trial {
+    /* Builds and simulates a candidate, and remembers it if it fits and is the best so far. Returns 1 if it
+     * fits the devices, even when host memory is too small: that says nothing about candidates with fewer
+     * packs. Returns 0 if it does not fit, and a negative errno on failure. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
-    struct plan_need need; /* of the last candidate */
-    uint64_t cost;         /* of the last candidate that fitted: less is better; UINT64_MAX when it did not */
-    bool best;             /* the last candidate is the best so far */
-    bool moves_data_only;  /* the last candidate: neither state nor stash */
-    uint64_t spent;        /* tasks of all candidates so far: what the search has taken */
-    uint64_t work;         /* the same as plan_need.work: what the search has taken in time */
-    bool cut_short;        /* candidates were passed over because of that */
+    struct plan_need need;
+    uint64_t cost;        /* by the request's objective, lower is better; UINT64_MAX: there was no plan */
+    bool best;            /* it is the best candidate so far */
+    bool moves_data_only; /* it moves neither state nor stash */
+    uint64_t spent;       /* tasks in the orders of all candidates so far */
+    uint64_t work;        /* sum of plan_need.work of all candidates so far */
+    bool cut_short;       /* candidates were skipped because `work` reached its limit */
 };
 
+/* A policy: a rule that turns a graph and a machine into candidates and their orders. There is one constant
+ * object per row of policies.def, in the policy's own file. */
 struct policy {
     const char *name;
-    enum update_place default_update; /* what UPDATE_AUTO means */
-    /* Tries what is worth trying; the leanest candidate is among it. Returns 0 or the trial's error. */
+    enum update_place default_update; /* the meaning of UPDATE_AUTO under this policy */
+    /* Tries every candidate that is worth trying, the leanest one included. Returns 0, or the error that
+     * t->run returned. */
     int (*search)(const struct plan_request *r, struct trial *t);
+    /* Fills in the candidate that needs the least device memory. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* The task order of a candidate. r->update is resolved. */
+    /* Makes the task order of a candidate; the caller frees it with order_finish. In r->update, UPDATE_AUTO
+     * has been replaced by default_update. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -264,64 +327,87 @@ struct policy {
 #include "scheduler/policy/policies.def"
 #undef POLICY
 
-/* Exact min-max partition of layers [first, last) into `count` runs by time: starts[0..count], starts[count] = last.
- * count is at most last - first. The time of a layer is one backward and `forwards` forwards: with recomputation two.
- * Returns the longest run's. */
+/* Divides layers [first, last) into `count` consecutive runs so that the longest run is as short as possible,
+ * and returns the duration of that run. Run k is layers [starts[k], starts[k + 1]), so `starts` has room for
+ * count + 1 entries. The time of a layer is one backward pass and `forwards` forward passes: 2 when the
+ * forward pass is computed again. `count` must be between 1 and last - first. */
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* Layers whose gradients a device has done, and that are not settled yet; in the order in which they were done. */
+/* The layers of one device whose gradients are complete but have not been reduced yet. They wait until the
+ * exchange between the devices has had enough time. Layers stand in the order in which they were
+ * completed. */
 struct pass_open {
-    uint32_t *layers, first, n;
-    uint64_t ns; /* that their exchange has had so far */
+    uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
+    uint64_t ns;                /* time that the exchange of the first waiting layer has had so far */
 };
 
-/* Passes through packs: what policies make their orders of. Each is a span of its device; every micro-batch is an item.
- * With shares, the gradients that a pass has finished are exchanged while the next ones run, and settled when that has had
- * the time that it takes. */
+/* Builds an order out of passes: a pass sends micro-batches through one pack on one device. It is one span,
+ * and every micro-batch is one item. The policies `auto` and Harmony use it: passes_begin, then the pass_*
+ * functions in the sequence in which the passes run, then passes_end.
+ *
+ * In data-parallel orders the gradients that a pass completes are exchanged while the next passes run. The
+ * reduction of a layer is added to the order when the passes since then have lasted as long as the
+ * exchange. */
 struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    uint32_t
-        save_every; /* of the micro-batches of forward passes, each keep-th saves S, and is not forwarded again; 0: none */
-    uint32_t save_end; /* but only in packs of layers before this one */
-    bool snake;        /* every other forward pass of a device takes the micro-batches in descending order */
+    uint32_t save_every; /* every save_every-th micro-batch of a forward pass saves S; 0: none does */
+    uint32_t save_end;   /* save_every applies only to packs that begin before this layer */
+    bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    bool back[DEVICE_MAX]; /* the next forward pass descends */
+    bool back[DEVICE_MAX]; /* the device's next forward pass is a descending one */
     struct pass_open open[DEVICE_MAX];
-    uint32_t *bwd_device; /* per layer */
+    uint32_t *bwd_device; /* per layer: the device of its backward pass */
 };
 
+/* Initialises *p. The caller may then set save_every, save_end and snake. */
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
                   const struct profile *prof);
-/* Layers [first, last) of rows [from, to) of the batch; with shares, of those of one group of devices. Forward: nothing is
- * saved, but for `keep`. Backward: forward again inside the pack, then backward. Both: layers of one micro-batch size. Fused: forward,
- * and at once backward, of one micro-batch after another; the sizes do not grow from layer to layer. */
+/* Adds a pass of rows [from, to) of the batch through layers [first, last) on `device`. In a data-parallel
+ * order, the rows must all belong to one team.
+ *
+ * pass_forward saves S only for every save_every-th micro-batch. pass_backward recomputes the inside of the
+ * pack for all others. For these two functions, all layers of the pack must have one micro-batch size.
+ *
+ * pass_fused runs one micro-batch forward and at once backward before it takes the next. Micro-batch sizes
+ * must not grow from layer to layer. */
 void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                   uint32_t device);
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-void passes_end(struct passes *p); /* the updates that wait for a decision */
+/* Adds the remaining reductions, and the updates that wait for a decision. Frees what passes_begin
+ * allocated. */
+void passes_end(struct passes *p);
 
-/* Tries Harmony's packs, the fewest that fit; with retention in what memory they leave, or without. */
+/* Tries the fewest Harmony packs that fit, with the `retain` knob as given. Returns 0 or the trial's
+ * error. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
-/* Harmony's packs, packs_fwd and packs_bwd of a candidate, of rows [from, to) on n devices from this one on, in turn. */
+/* Adds Harmony's passes of rows [from, to): the packs c->packs_fwd and c->packs_bwd go round robin over the n
+ * devices from `device` on. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
-/* The update part of an order, the same in every policy: without a decision updates follow their gradients at
- * once; with one, norms do, and all updates come last, in ascending layer order so that the next cycle can
- * start early. A policy calls order_begin first: it adds the DECIDE that waits for no gradient, which every update of the
- * step reads. It calls order_gradients_done after every backward pass of layers [first, last), with the
- * micro-batch and the item of that pass, which is advanced (each update on a device is an item of its own, so that K
- * comes just in time), and order_updates once at the end. What a replica has summed is added to replica 0's when it is
- * complete. */
+/* The update part of an order, common to all policies. Without a decision, each update follows its gradient
+ * at once. With a decision, each norm follows its gradient, and all updates come last, in ascending order of
+ * layers so that the next cycle can start early.
+ *
+ * Order of calls: order_begin first, order_gradients_done after every backward pass, order_updates at the
+ * end.
+ *
+ * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
+/* Adds the tasks that can run now that layers [first, last) have finished the backward pass of micro-batch
+ * `micro`: the reduction, if this completes a replica, and the norms or updates, if this completes the step.
+ * *item is the item of that pass. It advances with every update on the device, so that K arrives just in
+ * time. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
+/* With a decision, adds DECIDE and all updates. Without one, does nothing. bwd_device has one entry per
+ * layer, next_span and next_item one per device; both counters advance. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 
