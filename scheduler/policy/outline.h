@@ -1,13 +1,26 @@
-/* Outlines: what a data parallel plan (of one device or of several) would take and need, by arithmetic on sums of layers,
- * without building it. The search lists thousands of them, and builds the first few (search.h).
+/* Outlines: estimates of the time and memory of data-parallel plans, made without building them.
  *
- * An outline runs layers before `fused` pack by pack over all rows of a device, with micro-batches of `rows`, forward and,
- * after forwarding again, backward; layers from `fused` on are fused, with micro-batches of `fused_rows`, those from `head`
- * on of `head_rows`. Each size divides the one before. Layers below `pins` keep their state on the devices that share it.
- * The rows of a device may go through all that in `groups`, one after another.
+ * An outline describes a plan for one device, or for several devices that each process their part of the
+ * batch. Its estimates are arithmetic on sums over layers and take microseconds, where building a plan takes
+ * milliseconds. So a search can list thousands of outlines and build only the best few (profile_search.h,
+ * policy_auto.c).
  *
- * Estimates are a little pessimistic about memory and optimistic about time; whether a plan fits is known when it is
- * built. Pure.
+ * An outline divides the chain into three parts, each with its own micro-batch size:
+ *
+ *     layers [0, fused)      in packs, with micro-batches of `rows`; backward passes recompute S
+ *     layers [fused, head)   fused, with micro-batches of `fused_rows`: forward and at once backward
+ *     layers [head, n)       fused as well, with micro-batches of `head_rows`
+ *
+ * Each size divides the previous one. The state of the layers below `pins` never leaves the devices that
+ * share it. The rows of a device may go through the whole chain in several waves.
+ *
+ * Accuracy: compute time is exact, except where S is saved on the host. The time of a step is optimistic, as
+ * it is the longest of several activities that are assumed to overlap. Device memory is within a few percent
+ * for one device. For several devices it is on average a tenth too low, and a quarter at worst, because a
+ * device holds gradients longer than assumed. So an outline that seems to fit may not fit once it is built;
+ * outline_shrink then makes it smaller. tests/unit/test_outline.c compares the estimates with built plans.
+ *
+ * All functions are pure.
  */
 #ifndef SCHEDULER_POLICY_OUTLINE_H
 #define SCHEDULER_POLICY_OUTLINE_H
@@ -18,56 +31,62 @@
 #include "scheduler/profile.h"
 #include "scheduler/table.h"
 
-/* A model at several micro-batch sizes. */
+/* Times and sizes of all layers of a model at several micro-batch sizes, as sums that outlines are computed
+ * from. The caller destroys it with outline_model_destroy. */
 struct outline_model;
+/* Makes a model from a profile table, at the n_sizes given micro-batch sizes. */
 struct outline_model *outline_model_table(const struct table *t, const struct machine *m,
                                           const uint32_t *sizes, uint32_t n_sizes);
-struct outline_model *outline_model_graph(const struct graph *g,
-                                          const struct profile *prof); /* its one size */
+/* Makes a model with one micro-batch size, the graph's. */
+struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof);
 void outline_model_destroy(struct outline_model *m);
 
+/* One outline. The fields up to save_last_packs describe the plan. outline_measure computes the other fields
+ * from them. */
 struct outline {
-    uint32_t n_devices;                   /* devices, each with its part of the batch */
-    uint32_t rows, fused_rows, head_rows; /* of micro-batches */
-    uint32_t fused, head;                 /* layers; head is n_layers where all of the fused have one size */
-    uint32_t pack;                        /* layers of a pack; the first is a pack of its own */
-    uint32_t pins;
+    uint32_t n_devices;                   /* data-parallel devices that divide the batch among them */
+    uint32_t rows, fused_rows, head_rows; /* micro-batch sizes of the three parts of the chain */
+    uint32_t fused, head; /* first layers of the second and third part; head = n_layers: no third part */
+    uint32_t pack;        /* layers in a pack; but layer 0 is a pack by itself */
+    uint32_t pins;        /* layers [0, pins) are pinned */
     uint32_t waves;
-    uint32_t
-        save_every; /* of the micro-batches before the fused layers, each keep-th saves S on the host; 0: none */
-    bool save_last_packs; /* also in the packs next to the fused layers; the estimates do not know */
-    uint64_t ns;          /* of an iteration */
-    uint64_t compute_ns;  /* of these, what a device computes */
-    uint64_t host_bytes;  /* to and from the host */
-    uint64_t host_memory;
-    uint64_t device_bytes; /* of each device */
+    uint32_t save_every;   /* before `fused`, every save_every-th micro-batch saves S on the host; 0: none */
+    bool save_last_packs;  /* save_every includes the packs next to `fused`; the estimates ignore this */
+    uint64_t ns;           /* estimated time of a step */
+    uint64_t compute_ns;   /* time in which a device computes during a step */
+    uint64_t host_bytes;   /* moved to and from the host in a step, by all devices together */
+    uint64_t host_memory;  /* bytes of host memory */
+    uint64_t device_bytes; /* memory that each device needs, when nothing is retained */
 };
 
+/* What outlines to list, and for which model and machine. */
 struct outline_request {
     const struct outline_model *model;
-    const struct machine *machine; /* as many devices as there are shares are used */
-    uint32_t batch;                /* rows of a step */
-    uint32_t n_devices;
+    const struct machine *machine;
+    uint32_t batch;     /* rows of a step */
+    uint32_t n_devices; /* uses the first n_devices devices of the machine */
     enum plan_objective objective;
     enum update_place update;
-    bool save_on_host; /* list those that save S on the host, and only those */
+    bool save_on_host; /* true: list only outlines that save S on the host; false: only others */
 };
 
-/* The best outlines that fit, best first: at most `most`. Returns how many. */
+/* Fills `ret` with the best outlines that fit by their estimates, best first. Returns their number, at most
+ * `most`. */
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t most);
 
-/* Of one outline, again: time, bytes and need. */
+/* Computes the estimates of one outline again, after its other fields have changed. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* For a plan that turned out `excess` bytes too large: the same with smaller packs, fewer pins or fewer layers fused. False
- * when nothing is left to give. */
+/* Makes an outline smaller whose plan needs `excess` bytes more than a device has: by smaller packs, fewer
+ * pins or fewer fused layers. Returns false when nothing is left to reduce. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Micro-batches that activations are fetched ahead, and held behind while they are spilled. */
+/* Returns the lead of activations: the number of micro-batches by which they are fetched early, and by which
+ * they are dropped late while they are spilled. */
 uint32_t outline_lead(const struct outline *o);
-/* Micro-batch size of every layer. */
+/* Sets ret[l] to the micro-batch size of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Pack k is layers [starts[k], starts[k + 1]); returns how many there are. */
+/* Returns the number of packs. Pack k is layers [starts[k], starts[k + 1]). */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

@@ -1,6 +1,11 @@
-/* Planning: a graph and a machine become a plan under a policy. A policy decides the task order and what is
- * kept; everything after that (residency, addresses, waits, the other programs) is common. A new policy is
- * one file and one row in policies.def.
+/* Planning: turns a graph and a machine into a plan, under a policy.
+ *
+ * A policy decides the order of the tasks and what stays in device memory. All later stages are common to
+ * every policy: residency, addresses, waits, and the programs other than the cycle (scheduler/build/build.h).
+ * A new policy is one new file and one row in policies.def.
+ *
+ * Everything here is pure: it reads its arguments and allocates memory, but asks no system and keeps no
+ * state.
  */
 #ifndef SCHEDULER_POLICY_POLICY_H
 #define SCHEDULER_POLICY_POLICY_H
@@ -22,41 +27,47 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
-/* What the best plan is: the fastest, or the one that moves fewest bytes to and from the host; ties by the other. */
+/* What makes a plan the best one: the shortest step, or the fewest bytes to and from the host. If two plans
+ * are equal in that, the other criterion decides. */
 enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
 extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
+/* The input of plan_make. The caller owns everything that it points to. */
 struct plan_request {
-    const struct graph *train, *eval; /* eval may be NULL: no eval program */
+    const struct graph *train, *eval; /* eval may be NULL: the plan then has an empty eval program */
     const struct machine *machine;
-    enum policy_id policy; /* POLICY_auto: its own search, and the others where they are better */
+    enum policy_id policy; /* POLICY_auto also tries other policies and takes the best plan */
     enum update_place update;
-    const struct table *table; /* measured times, for graphs of its micro-batch size; NULL: analytic ones */
-    enum plan_objective objective; /* the least time, of equals the fewest bytes; or the other way round */
-    uint64_t most_work;            /* instructions of candidates that are built, about; 0: PLAN_WORK */
-    uint64_t *used_work;           /* plan_make adds what it has built; may be NULL */
+    const struct table *table; /* measured times for the graph's micro-batch size; NULL: use formulas */
+    enum plan_objective objective;
+    uint64_t most_work;  /* limit on the instructions that the search builds; 0: PLAN_WORK */
+    uint64_t *used_work; /* plan_make adds the instructions that it built; may be NULL */
 };
 
-/* How long a search may take, in instructions that are built (some microseconds each) and never by a clock, so that the plan
- * does not depend on the computer that plans. A search that has a plan stops after PLAN_WORK instructions.
- * A search that has none yet may build PLAN_WORK_IN_VAIN times as many; after that, only the leanest candidates are tried. */
+/* Limits on the length of a search, in instructions built. Building one takes a few microseconds. A limit in
+ * seconds would make the plan depend on the computer that plans.
+ *
+ * A search that has found a plan stops after PLAN_WORK instructions. A search without a plan may build
+ * PLAN_WORK_IN_VAIN times as many; after that, only the leanest candidate of each policy is tried. */
 #define PLAN_WORK         4000000
 #define PLAN_WORK_IN_VAIN 2
 
-/* The best plan of the policy that fits, not yet verified. -ENOSPC when none fits: err says the least
- * capacity per device that would do, and the layer that needs most; *ret_least, where given, gets it. When only host memory lacks, err says
- * how much, and *ret_least stays as it was. */
+/* Makes the best plan that fits the machine. The plan is not verified yet, and the caller destroys it.
+ * Returns -ENOSPC when no plan fits. If device memory is too small, `err` names the least capacity per device
+ * that would suffice and the layer that needs most memory, and *ret_least (may be NULL) gets that capacity.
+ * If only host memory is too small, `err` names the bytes needed and *ret_least is left unchanged. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
-/* The times that plan_make goes by; the caller destroys them. */
+/* Returns the task durations that plan_make uses for this request. The caller destroys the profile. */
 struct profile *plan_profile(const struct plan_request *request);
 
-/* The least capacity (the same for each device) that plan_make accepts for this request;
- * machine->capacity_bytes is ignored. */
+/* Sets *ret_bytes to the least capacity, equal for all devices, with which plan_make would find a plan. The
+ * machine's own capacity_bytes are ignored. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* The task for devices that needs most bytes at once, each operand rounded up to PLAN_ALIGN: no plan does with less. Of
- * equals that of the first layer; *ret is NULL when there is none. */
+/* Returns the bytes of the device task whose operands together are largest, each operand rounded up to
+ * PLAN_ALIGN. No plan can use less device memory than this. *ret becomes that task, or NULL when the graph
+ * has no device task. Of several equally large tasks, the task of the first layer is taken. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

@@ -1,8 +1,13 @@
-/* Search: the best plan for a model of which a profile is known, over micro-batch sizes, also such that differ from layer
- * to layer, and over forms. (A job's sizes are frozen: plan_make, policy.h, searches within one graph.)
+/* Search for the best plan of a model that is known only by its profile table.
  *
- * Outlines (outline.h) say which data parallel plans are worth building; of these a few are built and simulated. A pipeline
- * computes no less than they do, so it is looked at only where they are kept waiting by something else.
+ * Unlike plan_make (policy.h), which plans one graph with one micro-batch size, this search also chooses the
+ * micro-batch sizes, and these may differ from layer to layer. Jobs cannot use it, because their sizes are
+ * frozen when they are submitted.
+ *
+ * The search lists outlines of data-parallel plans (outline.h), then builds and simulates the best few. It
+ * does not look at pipelines, because a pipeline computes no less than data-parallel devices do. The caller
+ * tries pipelines with plan_make only if the result leaves something to gain: if the devices wait or, for the
+ * fewest bytes, if state or stash still moves.
  */
 #ifndef SCHEDULER_POLICY_PROFILE_SEARCH_H
 #define SCHEDULER_POLICY_PROFILE_SEARCH_H
@@ -10,25 +15,27 @@
 #include "base/err.h"
 #include "scheduler/policy/policy.h"
 
+/* The input of profile_search_outlines. The caller owns everything that it points to. */
 struct profile_search_request {
     const struct table *table;
     const struct machine *machine;
-    uint32_t batch;
-    uint32_t micro_batch; /* the one size of all layers; 0: whichever are best */
+    uint32_t batch;       /* rows of a step */
+    uint32_t micro_batch; /* one size for all layers; 0: the search chooses the sizes */
     enum update_place update;
     enum plan_objective objective;
 };
 
-/* A plan with the graph that it is of. */
+/* A plan and the graph that it belongs to. profile_search_result_finish frees both. */
 struct profile_search_result {
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;   /* of an iteration; to and from the host */
-    bool moves_data_only; /* neither state nor stash */
-    bool waits;           /* it takes notably longer than its devices compute, or not all of them work */
+    uint64_t ns, bytes;   /* simulated time of a step; bytes that it moves to and from the host */
+    bool moves_data_only; /* the plan moves neither state nor stash */
+    bool waits;           /* a step takes notably longer than a device computes, or some device is idle */
 };
 
-/* 0 with *ret all zero when no outline fits: then plan_make may find a way, and says what lacks. */
+/* Finds the best data-parallel plan. Returns 0 and an all-zero *ret when no outline fits; plan_make may still
+ * find a plan then, and otherwise says which memory is too small. */
 int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
                             struct err *err);
 void profile_search_result_finish(struct profile_search_result *r);
