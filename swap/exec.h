@@ -15,9 +15,9 @@
  * -EPROTO.
  *
  * Ring slots: exec_cycle first waits, for each step s of its run, until the run of step s - PLAN_RING is
- * complete. So the loader may fill the slot of step s (X of layer 0, TARGET) only after exec_wait(s - PLAN_RING)
- * returned, and must have filled it before exec_cycle(s) is called; the trainer reads RESULT and DECISION of step
- * s between exec_wait(s) and exec_cycle(s + PLAN_RING).
+ * complete. So the loader may fill the slot of step s (X of layer 0, TARGET) only after exec_wait(s -
+ * PLAN_RING) returned, and must have filled it before exec_cycle(s) is called; the trainer reads RESULT and
+ * DECISION of step s between exec_wait(s) and exec_cycle(s + PLAN_RING).
  *
  * No heap allocation after exec_create.
  */

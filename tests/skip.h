@@ -3,6 +3,8 @@
 #ifndef TESTS_SKIP_H
 #define TESTS_SKIP_H
 
+#include <stdio.h>
+
 #define SKIP_TEST(reason)                                                                                    \
     do {                                                                                                     \
         printf("# skipped: %s\n", reason);                                                                   \
