@@ -1,25 +1,26 @@
-/* The plan interpreter: enqueues instructions of a verified plan on the streams of a devset, and nothing
- * more. It takes no decision: addresses, moves and waits are the plan's.
+/* The executor: interprets a verified plan. It enqueues the plan's instructions on the streams of a devset
+ * and takes no decision itself: addresses, moves and waits all come from the plan.
  *
  * Order of calls, all from one thread:
  *     exec_create
  *     exec_run(ENTRY)
- *     exec_cycle ... exec_wait ...       any number, runs overlap
- *     exec_run(FLUSH)                    checkpoint: host copies of W and K are the newest afterwards
+ *     exec_cycle ... exec_wait ...       any number of times; consecutive runs overlap
+ *     exec_run(FLUSH)                    before a checkpoint: brings W and K on the host up to date
  *     exec_run(EXIT), exec_run(EVAL)*, exec_run(ENTRY)     evaluation
  *     exec_run(EXIT)
  *     exec_destroy
- * and, where times are wanted, exec_trace before the runs and exec_traced after them.
+ * To measure times, call exec_trace before the runs and exec_traced after them.
  *
- * exec_run drains all streams before and after; exec_cycle only enqueues. Calls out of this order fail with
- * -EPROTO.
+ * exec_run drains all streams before and after the program. exec_cycle only enqueues. A call out of this
+ * order returns -EPROTO.
  *
- * Ring slots: exec_cycle first waits, for each step s of its run, until the run of step s - PLAN_RING is
- * complete. So the loader may fill the slot of step s (X of layer 0, TARGET) only after exec_wait(s -
- * PLAN_RING) returned, and must have filled it before exec_cycle(s) is called; the trainer reads RESULT and
- * DECISION of step s between exec_wait(s) and exec_cycle(s + PLAN_RING).
+ * Ring slots: the host copies of inputs, targets and results have PLAN_RING slots, which the steps use in
+ * rotation. The loader may fill the slot of step s (X of layer 0, TARGET) once exec_wait(s - PLAN_RING) has
+ * returned, and must have filled it before exec_cycle(s). The trainer may read RESULT and DECISION of step s
+ * between exec_wait(s) and exec_cycle(s + PLAN_RING). To keep this safe, exec_cycle first waits, for each
+ * step s of its run, until the run of step s - PLAN_RING is complete.
  *
- * No heap allocation after exec_create.
+ * The executor allocates no heap memory after exec_create.
  */
 #ifndef SWAP_EXEC_H
 #define SWAP_EXEC_H
@@ -31,38 +32,45 @@
 
 struct exec;
 
+/* What an executor works with. Everything that the config points to must outlive the executor. */
 struct exec_config {
-    const struct plan *plan; /* verified; must outlive the executor, as all of these */
+    const struct plan *plan; /* verified */
     const struct model *model;
     const struct optimizer *optimizer;
     struct devset *devices;
     struct store *store;
 };
 
+/* Binds the plan's programs to addresses and creates all events. Returns -EINVAL when the plan does not
+ * belong to this model and optimizer, and the device's error when an event cannot be created. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-void exec_destroy(struct exec *e); /* drains; takes NULL */
+/* Drains all streams, then frees the executor. Takes NULL. */
+void exec_destroy(struct exec *e);
 
-/* Entry, flush, exit or eval. `args` may be NULL except for eval (training = 0, valid_rows set); it is
- * copied. */
+/* Runs the program entry, flush, exit or eval, and returns when it is complete. `args` is copied. It may be
+ * NULL for all programs but eval, which needs training = 0 and valid_rows. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle. plan->steps entries of args (copied); args[0].step is the first step of the
- * run and must follow the last run's. */
+/* Enqueues one run of the cycle. `args` has plan->steps entries, which are copied. args[0].step is the first
+ * step of the run; it must be the step after the previous run's last one. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Blocks until the run that contains training step `step` is complete. Steps before the last entry return at
- * once. */
+/* Blocks until the run that contains training step `step` is complete. Returns at once for a step before the
+ * last entry, because entry drained all streams. */
 int exec_wait(struct exec *e, uint64_t step);
 
-/* Opens a window on the clock: of the next `runs` runs of the cycle, from the one that begins at step
- * `first_step` or later, the beginning (its waits are done) and the end of every instruction are written to
- * `spans`, which has room for runs * n_instrs of the cycle, run after run. Other programs may run in between
- * and are not measured; a run outside of the window has not one command more. spans belongs to the executor
- * until all runs are complete, or else until exec_destroy. -EBUSY while there is such a window. */
+/* Measures the next `runs` runs of the cycle, starting with the first run that begins at step `first_step` or
+ * later. For every instruction, the executor writes to `spans` when its waits were done and when it ended.
+ * `spans` must have space for runs * n_instrs entries, n_instrs being that of the cycle; it is filled run by
+ * run.
+ *
+ * Other programs may run in between; they are not measured. Runs outside of this window enqueue no extra
+ * commands. `spans` belongs to the executor until all runs are complete, or until exec_destroy. Returns
+ * -EBUSY while an earlier window is incomplete. */
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
 
-/* How many runs of the window are known to be complete, by exec_wait, exec_cycle or exec_run: the spans of
- * these may be read. */
+/* Returns the number of measured runs that are known to be complete; their spans may be read. The number
+ * grows in exec_wait, exec_cycle and exec_run. */
 uint32_t exec_traced(const struct exec *e);
 
 #endif

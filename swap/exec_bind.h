@@ -1,9 +1,10 @@
-/* Inside the interpreter: plan instructions with everything resolved that does not change from run to run.
+/* Bound programs: plan instructions in which everything that stays the same from run to run is resolved. This
+ * header is private to the executor.
  *
  * bind_program runs once per program when an executor is created. Afterwards exec.c needs neither the plan's
- * operands nor the tensor table: an instruction says which layer, which addresses, which events. What still
- * depends on the step is the slot of a ring tensor's host copy (a place with `ring` set) and struct
- * step_args.
+ * operands nor its tensor table: a bound instruction names its layer, its addresses and its events. Two
+ * things still depend on the step: the slot of a ring tensor's host copy (operands with `ring` set), and
+ * struct step_args.
  */
 #ifndef SWAP_EXEC_BIND_H
 #define SWAP_EXEC_BIND_H
@@ -14,13 +15,13 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* What an operand is to its instruction. */
+/* The part that an operand plays in its instruction. */
 enum role {
     ROLE_W,
-    ROLE_DW,       /* of the replica; of replica 0, where the sum of all is */
-    ROLE_DW_OTHER, /* of another replica: what a RED adds to it */
-    ROLE_DW_TIED,  /* of the weights' second use, in another layer: what NORM and UPD add to it */
-    ROLE_K,        /* the whole; or, where the parts stand apart, the first of them */
+    ROLE_DW,       /* BWD: gradient of its replica; other tasks: of replica 0, which holds the sum */
+    ROLE_DW_OTHER, /* RED: gradient of the other replica, which is added to ROLE_DW */
+    ROLE_DW_TIED,  /* NORM, UPD: gradient of the layer that uses the same weights, added to ROLE_DW */
+    ROLE_K,        /* the whole K or, if each part is an operand of its own, the first part */
     ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
     ROLE_X,
     ROLE_Y,
@@ -28,60 +29,65 @@ enum role {
     ROLE_DY,
     ROLE_S,
     ROLE_SCRATCH,
-    ROLE_SAVE_WORK, /* scratch of a forward that saves S */
+    ROLE_SAVE_WORK, /* FWD, REC: workspace of a forward pass that saves S */
     ROLE_TARGET,
     ROLE_RESULT,
-    ROLE_SUMSQ,    /* DECIDE has one per layer with weights, in ascending order */
-    ROLE_DECISION, /* what DECIDE tells the trainer */
-    ROLE_GROUP,    /* what DECIDE makes of the last step's, and UPD reads */
-    ROLE_SRC,      /* of moves */
-    ROLE_DST,      /* of moves; and what a DROP ends */
+    ROLE_SUMSQ,    /* DECIDE has one for each layer with weights, in ascending order of layers */
+    ROLE_DECISION, /* written by DECIDE, read by the trainer */
+    ROLE_GROUP,    /* group state: updated by DECIDE, read by UPD */
+    ROLE_SRC,      /* source of a move */
+    ROLE_DST,      /* destination of a move; the copy that a DROP ends */
     ROLE_COUNT
 };
 
+/* An operand with its address. Operands with `ring` set get their address anew in every step. */
 struct bound_operand {
     enum role role;
-    bool ring;        /* a host copy with several slots: the address is store_ptr(tensor, step) + begin */
-    tensor_id tensor; /* of tasks and rings */
-    uint64_t begin;   /* ring only */
-    char *at;         /* the address, when it is not a ring's */
+    bool ring;        /* host copy with several slots: its address is store_ptr(tensor, step) + begin */
+    tensor_id tensor; /* set for operands of tasks and for rings */
+    uint64_t begin;   /* ring only: first byte of the tensor */
+    char *at;         /* address; NULL for a ring */
 };
 
+/* A wait that stream order does not imply. */
 struct bound_wait {
-    uint32_t instr; /* in the same program; it has events */
-    uint32_t distance;
+    uint32_t instr;    /* index in the same program; that instruction has events */
+    uint32_t distance; /* runs back: 0 is the same run */
 };
 
+/* One instruction, ready to be enqueued. */
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t step;                  /* which of the run's step_args */
+    uint32_t step;                  /* index into the run's step_args */
     const struct layer *layer;      /* NULL for DECIDE, moves and DROP */
-    uint32_t first_row;             /* FWD, REC, BWD */
-    bool accumulate;                /* BWD */
-    bool split;                     /* UPD: K is in parts, one role each */
-    struct optimizer_range *ranges; /* UPD: of its bytes, counted from the first; where decay changes */
+    uint32_t first_row;             /* FWD, REC, BWD: first row of the micro-batch within the batch */
+    bool accumulate;                /* BWD: adds to dW instead of overwriting it */
+    bool split;                     /* UPD: every part of K is an operand with a role of its own */
+    struct optimizer_range *ranges; /* UPD: ranges of equal weight decay, relative to its first byte */
     uint32_t n_ranges;
-    uint64_t bytes; /* moves and DROP: of the operand; RED, NORM, UPD: of dW, all of it or the share */
+    uint64_t bytes; /* moves and DROP: size of the operand; RED, NORM, UPD: bytes of dW or of the share */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    uint32_t event, n_events; /* range in the program's events: run r records event + r % n_events. None when
-                               * no instruction of another stream waits for this one */
+    /* Range in the program's events: run r records event + r % n_events. The range is empty if no instruction
+     * of another stream waits for this one. */
+    uint32_t event, n_events;
 };
 
+/* A bound program. The executor holds one for each program of the plan. */
 struct bound_program {
     struct bound_instr *instrs;
     struct bound_operand *operands;
     struct bound_wait *waits;
-    uint32_t *streams; /* that have instructions */
+    uint32_t *streams; /* the streams that have instructions, ascending */
     uint32_t n_instrs, n_operands, n_waits, n_streams;
-    uint32_t n_events; /* to be created */
-    bool needs_args;   /* it has tasks or ring operands: a run makes no sense without step_args */
+    uint32_t n_events; /* number of events that the executor has to create */
+    bool needs_args;   /* the program has tasks or ring operands, so a run needs step_args */
 };
 
-/* Arrays go to `arena`. -EINVAL, with the place in the plan, for an instruction that cannot be executed.
- * Plans are verified before they come here; this catches a plan that belongs to another model or optimizer.
- */
+/* Binds one program of config->plan. The arrays of *ret are allocated from `arena`. Returns -EINVAL for an
+ * instruction that cannot be executed; `err` names it. Plans are verified before they come here, so this
+ * catches plans that belong to another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

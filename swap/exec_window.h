@@ -1,7 +1,9 @@
-/* Inside the interpreter: the window of cycle runs whose times are wanted (exec_trace), and how far it is.
+/* The window of cycle runs that exec_trace measures, and its progress. This header is private to the
+ * executor.
  *
- * Runs of a window follow each other; an entry between two of them starts their numbers anew, but it also
- * drains, so what is under way is always at the end and belongs to one entry. One thread, as exec.h.
+ * The runs of a window follow each other. An entry between two of them resets the run numbers, but it also
+ * drains all streams. So the runs that are still incomplete are always the last ones of the window, and they
+ * are all numbered from the same entry. Used from one thread, as exec.h says.
  */
 #ifndef SWAP_EXEC_WINDOW_H
 #define SWAP_EXEC_WINDOW_H
@@ -10,15 +12,16 @@
 
 #include "scheduler/plan.h"
 
-/* Zero: there never was one. */
+/* A measuring window. All fields are zero until the first exec_trace. */
 struct window {
-    struct plan_span *spans;
-    uint64_t first_step;
-    uint32_t runs, enqueued; /* asked for; of these enqueued */
-    uint64_t end;            /* the number of the run after the last of them; 0 after an entry */
+    struct plan_span *spans; /* the caller's array */
+    uint64_t first_step;     /* the window opens at this step */
+    uint32_t runs;           /* number of runs to measure */
+    uint32_t enqueued;       /* number of measured runs enqueued so far */
+    uint64_t end;            /* number of the last measured run, plus 1; reset to 0 by an entry */
 };
 
-/* Where the times of a run that begins at `step` go; NULL outside of the window. */
+/* Returns the spans for a run that begins at `step`, or NULL if the run is outside of the window. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))
@@ -26,17 +29,17 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* A run with spans was enqueued. */
+/* Notes that run number `run` was enqueued with spans. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;
     w->end = run + 1;
 }
 
-/* Runs of the window that are complete when all runs before `done` are. */
+/* Returns the number of complete runs of the window. All runs with numbers below `done` are complete. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
-    const uint64_t under_way = w->end > done ? w->end - done : 0; /* some may be from before the window */
+    const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */
 
     return under_way < w->enqueued ? w->enqueued - (uint32_t)under_way : 0;
 }

@@ -24,8 +24,7 @@ struct use {
 struct life {
     uint32_t last;     /* position of the last use */
     uint32_t produced; /* position of the newest write that is spilled or sent; PLAN_NONE: nothing is */
-    uint32_t
-        limit; /* slot at which the segment must end: the device's next copy of the tensor starts there */
+    uint32_t limit;    /* slot at which it must end: the device's next copy of the tensor starts there */
     bool spilled, sent;
 };
 
