@@ -1,6 +1,8 @@
-/* Assembles a plan from a policy's task order: the cycle and the eval program by the stages of build.h, the
- * other three from the boundary state alone (entry fetches it, flush spills what is dirty, exit spills and
- * drops).
+/* Assembles a plan from the task order of a policy.
+ *
+ * The cycle and the eval program go through the stages that build.h lists. The other three programs follow
+ * from the copies that live across cycles: entry fetches all of them, flush spills the dirty ones, and exit
+ * spills the dirty ones and drops all.
  */
 #include <assert.h>
 #include <errno.h>
@@ -23,8 +25,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Every tensor that is ever on the host has a place of its own there. State comes first in the graph, so it
- * has the same offsets in every plan of a model. */
+/* Gives every tensor that is ever on the host an offset of its own in the host pool, and returns the size of
+ * the pool. State comes first in the graph, so it has the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -107,11 +109,12 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Entry, flush and exit run between drains, and each touches a copy on one stream only: no waits. */
+/* Makes the programs entry, flush and exit. They need no waits: all streams are drained before and after
+ * them, and each of them touches a copy on one stream only. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
-                 leave = entry; /* segments are borrowed */
+                 leave = entry; /* all three borrow the cycle's segments */
     VEC(const struct segment *) kept = {0};
     for (size_t i = 0; i < cycle->segments.n; i++)
         if (cycle->segments.at[i].boundary)
@@ -143,15 +146,17 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Addresses cost a little more than live bytes: when the placement passes the capacity, the budget for retention is
- * lowered by as much, and the draft made again. */
+/* Placement wastes some memory between segments, so its peak is a little above the bytes alive. If the peak
+ * exceeds the capacity, the budget for retention is lowered by the excess and the draft is made again, at
+ * most this many times. */
 #define RETAIN_TRIES 4
-/* Instructions. Addresses of larger drafts are found quickly only where there is room; and beyond the second figure keeping
- * copies takes longer than it is worth. */
+/* Limits in instructions. Above the first, placement is fast only if some memory is left unused, so the
+ * budget is lowered a little from the start. Above the second, retention takes longer than it is worth. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* True when some device has too little memory for the addresses. */
+/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns whether there was
+ * one. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -165,6 +170,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
+/* Drafts and places a program, with copies retained in the memory that is left over. If no attempt fits, the
+ * result is the draft without retained copies. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -217,7 +224,7 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
-    struct knobs plain = *knobs; /* an evaluation reads every weight once: there is nothing to keep */
+    struct knobs plain = *knobs; /* eval reads every weight once, so there is nothing to retain */
     plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
     int e = order_merge(&eval, prof, err);
@@ -274,9 +281,11 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* Clocks of waits have an entry for each stream: with 16 devices they take as long as all the rest. */
+/* draft_waits keeps one clock entry per stream and instruction. With 64 streams, which are 16 devices, this
+ * takes as long as all other stages together. */
 #define CLOCK_STREAMS 64
 
+/* Returns the time that building both drafts took, in instructions of a one-device plan. */
 static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
 {
     uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;

@@ -1,5 +1,7 @@
-/* Drafts: how an instruction is written into one, whichever stage decides that it is needed. What creates a
- * copy sets the start of its segment, what drops it the end: positions are never kept twice.
+/* Appends instructions to a draft. Residency and paging both write their drafts through these functions.
+ *
+ * A segment takes its positions from the instructions themselves: the first instruction that writes it sets
+ * its start, and its drop sets its end. So the positions are stored only once.
  */
 #include "scheduler/build/build.h"
 
@@ -58,8 +60,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->replica = d->graph->tasks[t->task].replica;
 }
 
-/* The instruction under way writes the segment: the first to do so creates it. One that was there before the program
- * began is not created in it. */
+/* Notes that the last instruction of the draft writes a segment. The first such instruction creates the
+ * segment, unless the segment was alive before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

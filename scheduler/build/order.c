@@ -1,9 +1,10 @@
-/* Task orders: what policies share when they say who computes what when, and how the locations' own orders
- * become one issue order.
+/* Task orders: the functions with which policies write an order, and the merge of all locations into one
+ * issue order.
  *
- * The merge is list scheduling: at each step, of the next tasks of all locations that are ready, the one that
- * could start earliest goes first. The issue order decides only what the planner assumes to be concurrent
- * (lifetimes, addresses), never correctness: that comes from the waits.
+ * The merge is list scheduling. Each step looks at the next task of every location and, of the tasks whose
+ * inputs exist, takes the task that could start earliest. The issue order only decides what the planner
+ * assumes to happen at the same time, and so the lifetimes and addresses of copies. Correctness never depends
+ * on it: that comes from the waits.
  */
 #include <assert.h>
 #include <errno.h>
@@ -107,7 +108,7 @@ void order_begin(struct order *o)
         add_decide(o);
 }
 
-/* Sums of the replica that is complete with this micro-batch, if one is. */
+/* If this micro-batch is the last of its replica, adds that replica's gradients to those of replica 0. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -142,7 +143,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Each owner updates its share of the layer. */
+/* Adds the update of a layer in shares, each on the device that owns it. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -174,8 +175,10 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* What is to be done with the gradient of a layer on one device, when those of all are there: the owner's share is added
- * up, and updated or brought home. The host is told once, by the owner of the first share. */
+/* Adds the tasks that handle a layer's gradient on one device, once the other devices' gradients have
+ * arrived. The device reduces the share that it owns, and updates it if updates run on devices. The tasks
+ * that the host has for the layer (NORM or UPD) are added only by the owner of share 0, so that they appear
+ * once. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -200,7 +203,7 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
     }
 }
 
-/* How long a device sends and receives for the gradient of a layer. */
+/* Returns the time that a device needs to exchange the gradient of a layer with the other devices. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
     uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
@@ -208,7 +211,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Another pass is over: settles the layers whose exchange has had its time, or all. */
+/* Credits pass_ns to the exchange of a device's waiting layers, then settles those whose exchange has had
+ * enough time. With `all`, settles every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -224,7 +228,7 @@ static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all
     open->ns = 0;
 }
 
-/* The gradients of layers [first, last) are done on this device. */
+/* Puts layers [first, last) into the device's waiting list: their gradients are complete there. */
 static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -236,12 +240,13 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* After a backward pass, fused or not, of a device that shares. */
+/* Called after every backward or fused pass. In a data-parallel order, if the device's last rows have passed,
+ * settles waiting layers and adds the layers of this pass to the waiting ones. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
     const struct graph *g = p->o->graph;
-    uint32_t rows = g->rows * g->n_micro / p->o->n_shares; /* of a device */
+    uint32_t rows = g->rows * g->n_micro / p->o->n_shares; /* rows per device */
     uint64_t ns = 0;
     if (p->o->n_shares == 1 || to % rows != 0)
         return;
@@ -273,7 +278,7 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Whether this micro-batch's pass through a pack saves S. */
+/* Returns whether the forward pass of this micro-batch through the pack that begins at `first` saves S. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -314,7 +319,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* What the pack's backward needs again: inputs of all but its first layer, S of all that are trained. */
+/* Adds the RECs that the backward pass of a pack needs: they recompute the inputs of all layers but the
+ * first, and S of all trained layers. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -353,8 +359,9 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Forward and backward of one micro-batch through layers [first, last): through as many as have its size, and between the
- * two, one micro-batch after another, through the rest, whose micro-batches are smaller. All that is one item. */
+/* Adds the forward and backward pass of one micro-batch through the fused layers [first, last), as one item.
+ * The layers with this micro-batch size come first. Between their forward and backward pass, the function
+ * calls itself for each smaller micro-batch of the remaining layers. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -384,11 +391,12 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1; /* never 0: a run is never empty */
+    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns +
+           1; /* never 0, so that a run has at least one layer */
 }
 
-/* Greedy filling up to `limit`, leaving at least one layer for each run still to come. True if `count` runs
- * do. */
+/* Fills runs greedily, each up to `limit`, and leaves at least one layer for every run still to come. Returns
+ * whether `count` runs suffice. */
 static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
@@ -429,19 +437,20 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
+/* The state of a merge: how far the step has been scheduled. */
 struct merger {
     const struct order *o;
     const struct graph *g;
-    uint32_t *first;    /* per tensor: of its pieces in the next two */
-    uint32_t *written;  /* per piece: writes of the step so far; NOTHING: it has no bytes */
-    uint64_t *ready_ns; /* per piece: when its newest value is there */
-    uint64_t *free_ns;  /* per location, the host last */
+    uint32_t *first;    /* per tensor: index of its first piece in `written` and `ready_ns` */
+    uint32_t *written;  /* per piece: its version, the writes of the step so far; NOTHING: it is empty */
+    uint64_t *ready_ns; /* per piece: time at which its newest value is complete */
+    uint64_t *free_ns;  /* per location, the host last: end of its last scheduled task */
     uint32_t n_locations;
 };
 
 #define NOTHING UINT32_MAX
 
-/* A share of a small tensor: nobody writes it. */
+/* Returns whether a piece has no bytes, as some shares of small tensors. No task ever writes such a piece. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -449,7 +458,7 @@ static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
     return begin == end;
 }
 
-/* The loader has written the external inputs before the step starts. */
+/* Returns whether the loader writes the tensor before the step starts. */
 static bool loader_writes(const struct graph_tensor *t)
 {
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
@@ -460,7 +469,7 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* When the task could start, or false when something it reads does not exist yet. */
+/* Sets *ret_ns to the earliest start of a task. Returns false if some input does not exist yet. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -469,7 +478,7 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_READ))
             continue;
-        struct extent e = todo_extent(m->o, t, op, 0); /* the parts of a K go together */
+        struct extent e = todo_extent(m->o, t, op, 0); /* the first part stands for all parts of K */
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
             if (m->written[k] == NOTHING)
@@ -484,13 +493,15 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* A share takes its part of the time. */
+/* Returns the task's duration from the profile. A share takes its proportional part of it. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
+/* Schedules a task at start_ns: its location is busy until it ends, and its outputs have their new
+ * versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {
@@ -534,7 +545,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* Each location's todos as a linked list through `next`. */
+    /* The todos of each location form a linked list through `next`. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

@@ -1,20 +1,22 @@
-/* Demand paging: which copies exist when, and at which addresses, decided together by replaying a cache.
+/* Demand paging: replays an LRU cache to decide which copies exist when, and at which addresses.
  *
- * Each device is a cache of whole tensors: an arena that is filled first fit, with the blocks in order of
- * last use. The tasks are gone through in issue order. What a task needs and does not find is admitted: into
- * the lowest hole that is large enough, or else blocks are evicted, least recently used first, until there is
- * one. A dirty block (newer than the host's copy) is spilled when it is evicted, a clean one only dropped.
- * Then the missing tensor is brought: from the device that has it dirty and then gives it up, or from the
- * host. Nothing is brought ahead, nothing is chosen by looking ahead, with one exception that any
- * allocator makes: what has had its last use of the step is freed, so dead activations are never written
- * back. At the end all that is dirty is spilled, and the caches are empty again.
+ * Each device is a cache of whole tensors (blocks). The tasks are replayed in issue order. If an operand of a
+ * task is not on the device, it is admitted into the lowest hole that is large enough. If there is no such
+ * hole, blocks are evicted, the least recently used first, until there is one. An evicted block that is dirty
+ * is spilled, a clean one is only dropped. Then the operand's value is brought in: sent from the device whose
+ * copy is dirty, which gives its copy up, or else fetched from the host.
  *
- * A dirty tensor has one copy on one device; a clean one may have a copy on several. A write makes all others
- * stale, and they are dropped.
+ * The cache neither prefetches nor looks ahead, with one exception that every allocator makes: a tensor is
+ * freed after its last use in the step, so dead activations are never written back. At the end all dirty
+ * blocks are spilled, and the caches are empty again.
  *
- * Blocks are not pages: with all others evicted the operands of a task that are there already may lie so that
- * no hole is left for those that are not. Then they leave as well, and all come back in a row. So a cache of
- * the size of the largest task's operands is always enough.
+ * A dirty tensor has exactly one copy, on one device. A clean tensor may have copies on several devices. A
+ * write makes all other copies stale, and they are dropped.
+ *
+ * Blocks differ in size, unlike pages. So even with all other blocks evicted, the operands that are already
+ * there may leave no hole that is large enough for the missing ones. Then all operands of the task are
+ * evicted and admitted again, side by side. This is why a cache of the size of the largest task's operands
+ * always suffices.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -27,37 +29,41 @@
 
 #define NONE SEGMENT_NONE
 
-/* What the cache knows of a segment that is there now; same index. */
+/* What the cache knows about a segment while it is on its device. It has the same index as the segment. */
 struct cache_block {
-    uint64_t bytes;        /* that it occupies */
-    uint32_t below, above; /* neighbours in the arena */
+    uint64_t bytes;        /* space it occupies, a multiple of PLAN_ALIGN */
+    uint32_t below, above; /* neighbours by address */
     uint32_t older, newer; /* neighbours by last use */
-    uint32_t other;        /* copy of the same tensor on another device */
+    uint32_t other;        /* next copy of the same tensor, on another device */
     uint32_t used;         /* position of the last task that used it */
-    enum lane lane; /* of what touched it last: its drop stands there, and no stream waits just to drop */
+    enum lane
+        lane; /* lane of the last instruction that touched it. Its drop goes there too, so no stream waits to drop */
     bool dirty;
 };
 
+/* The cache of one device. */
 struct cache {
     uint64_t bytes;
-    uint32_t lowest, oldest, newest; /* blocks */
+    uint32_t lowest, oldest, newest; /* blocks by address and by last use */
 };
 
+/* An operand of the current task. */
 struct cache_use {
     tensor_id tensor;
     enum access access;
-    uint32_t segment; /* NONE: not there yet, or on the host */
-    bool admitted;    /* for this task, and not yet brought */
+    uint32_t segment; /* NONE: not on the device yet, or the task runs on the host */
+    bool admitted;    /* the block was admitted for this task; its value is still missing */
 };
 
+/* The state of the replay. */
 struct paging {
     struct draft *d;
     const struct graph *g;
-    uint32_t pos;        /* of the task under way */
-    uint32_t *uses_left; /* per tensor */
-    uint32_t *copies;    /* per tensor: its first block */
+    uint32_t pos;        /* position of the current task */
+    uint32_t *uses_left; /* per tensor: uses in the rest of the step */
+    uint32_t *copies;    /* per tensor: head of the list of its blocks, linked by `other` */
     VEC(struct cache_block) blocks;
-    VEC(struct cache_use) uses; /* of the task under way */
+    VEC(struct cache_use) uses; /* operands of the current task */
     struct cache caches[DEVICE_MAX];
 };
 
@@ -76,7 +82,7 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
     return &p->caches[segment_at(p, id)->device];
 }
 
-/* A cache knows no pieces. */
+/* Returns the whole tensor as an extent: the cache does not divide tensors into shares. */
 static struct extent whole_tensor(const struct paging *p, tensor_id t)
 {
     return extent_whole(p->g, 1, t);
@@ -87,7 +93,7 @@ static uint64_t block_bytes(const struct paging *p, tensor_id t)
     return round_up(p->g->tensors[t].bytes, PLAN_ALIGN);
 }
 
-/* ---- the three lists that a block is in ---- */
+/* ---- the three lists of a block: by use, by address, by tensor ---- */
 
 static void link_use(struct paging *p, struct cache *c, uint32_t id)
 {
@@ -156,7 +162,7 @@ static void touch_block(struct paging *p, uint32_t id)
     block_at(p, id)->used = p->pos;
 }
 
-/* ---- blocks go ---- */
+/* ---- eviction ---- */
 
 static void forget_block(struct paging *p, uint32_t id)
 {
@@ -197,7 +203,7 @@ static void drop_copies(struct paging *p, tensor_id tensor, uint32_t except)
     }
 }
 
-/* ---- blocks come ---- */
+/* ---- admission ---- */
 
 static uint64_t hole_start(struct paging *p, uint32_t below)
 {
@@ -209,7 +215,8 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Whether there is room for so many bytes right above a block, or at the bottom for NONE. */
+/* Returns whether the hole just above block `below` has at least `bytes` bytes. NONE means the hole at the
+ * bottom. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
     uint32_t above = next_above(p, c, below);
@@ -217,7 +224,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* First fit. *ret_below is the block under the hole. What the task under way uses is not evicted. */
+/* Finds the lowest hole of at least `bytes` bytes, and evicts blocks if there is none. *ret_below becomes
+ * the block below the hole. Operands of the current task are not evicted; if that leaves no hole, returns
+ * false. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -235,7 +244,7 @@ static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_
             continue;
         *ret_below = block_at(p, id)->below;
         evict(p, id);
-        if (fits_above(p, c, *ret_below, bytes)) /* no other hole has grown */
+        if (fits_above(p, c, *ret_below, bytes)) /* only this hole has grown */
             return true;
     }
     return false;
@@ -275,13 +284,14 @@ static bool admit_missing(struct paging *p, uint32_t device)
     return true;
 }
 
-/* The operands that are there, or just admitted, stand in the way of the others: all leave. */
+/* Removes all operands of the current task, because those already on the device leave no hole for the
+ * others. */
 static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        if (u->admitted) { /* nothing was written about it yet, and it is among the last in the arrays */
+        if (u->admitted) { /* no instruction refers to it yet, so it can be cut off the end of the arrays */
             forget_block(p, u->segment);
             n--;
         } else if (u->segment != NONE) {
@@ -293,7 +303,7 @@ static void clear_way(struct paging *p)
     p->blocks.n = p->d->segments.n = n;
 }
 
-/* An admitted operand that is read gets its value. */
+/* Brings the value of an operand that the task reads: by a send from the dirty copy, or by a fetch. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -320,6 +330,7 @@ static void collect_task_uses(struct paging *p, const struct todo *t)
     }
 }
 
+/* Makes all operands of the current task present on `device`. */
 static void make_resident(struct paging *p, uint32_t device)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -331,17 +342,19 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        assert(ok); /* the cache is empty and has room for all operands of any task */
+        assert(ok); /* the cache is empty and holds the operands of any task */
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
-        assert(u->admitted || u->access != ACCESS_WRITE); /* what is only written has no value before */
+        assert(u->admitted ||
+               u->access != ACCESS_WRITE); /* the step never writes an existing value without reading it */
         if (u->admitted && (u->access & ACCESS_READ))
             bring_value(p, u);
     }
 }
 
+/* For a task on the host: writes the dirty copies of all operands that it reads back to the host. */
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -384,9 +397,9 @@ static void run_task(struct paging *p, const struct todo *t)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole replay ---- */
 
-/* Counts uses, and what the largest task of each device needs. */
+/* Counts the uses of every tensor, and sets ret_needs to the bytes of each device's largest task. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

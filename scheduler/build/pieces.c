@@ -1,7 +1,9 @@
-/* Pieces: how tensors are cut, for data parallel shares and for micro-batch sizes that differ from layer to layer.
+/* Pieces: the byte ranges that tensors are cut into, for data-parallel shares and for micro-batch sizes that
+ * differ from layer to layer.
  *
- * Shares are cut where the addresses stay aligned, so the share of a small tensor may be empty; a task on an empty share
- * does not exist. Pure arithmetic, used by every stage that builds a plan; plan_verify has its own.
+ * Shares begin at aligned addresses, so some shares of a small tensor may be empty. An order has no tasks for
+ * an empty share. Every stage that builds a plan uses this arithmetic; the verifier has its own, so that it
+ * can find mistakes in this one.
  */
 #include "base/checked.h"
 #include "scheduler/build/build.h"
@@ -11,20 +13,22 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Where share i begins; that of n is the end. */
+/* Returns the offset at which share i of n begins. Share n begins at the end of the tensor. */
 static uint64_t share_cut(uint64_t bytes, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)bytes * i / n;
     return i >= n ? bytes : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
 }
 
-/* K is parts as long as W; or, where it is not, one that is cut in proportion. */
+/* Returns the number of parts of K. A part is as long as W. A K that is not a multiple of W counts as one
+ * part, whose shares are proportional to those of W. */
 static uint32_t k_parts(const struct graph *g, tensor_id t)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;
     return w > 0 && k % w == 0 ? (uint32_t)(k / w) : 1;
 }
 
+/* Returns the offset in K at which share i of n of the given part begins. */
 static uint64_t k_cut(const struct graph *g, tensor_id t, uint32_t n, uint32_t part, uint32_t i)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;

@@ -1,15 +1,18 @@
-/* Waits: from data dependence and address reuse, transitively reduced.
+/* Computes the waits of a draft, from data dependences and from the reuse of addresses.
  *
- * The program is walked in issue order (a cyclic one twice, the second walk in the state that the first
- * left), with per place the last writer and the readers since. What an instruction must come after are its
- * dependences; those that its stream and its other waits imply already are left out, by vector clocks:
- * clock[i][s] is the position, in the unrolled order, behind which stream s is known to be done when
- * instruction i is done. Dependences are taken newest first, and none can imply a newer one, so the result
- * has no redundant wait: removing any breaks an order that something relies on.
+ * The program is walked in issue order. For every piece of a segment or host copy, the walk remembers the
+ * last writer and the readers since then. An instruction depends on the last writer of each piece that it
+ * touches, and a write also on the readers. A cyclic program is walked twice: the second walk starts in the
+ * state that the first one left, so it also finds the dependences on the previous run.
  *
- * Places are the pieces of segments and host copies. A segment is created, used and dropped; its bytes are free for the
- * next one at the same addresses when the drop is done, so the first to write a piece depends on the drops of whatever
- * was there. Ring copies on the host differ from step to step and cause no dependence between cycles.
+ * Many dependences need no wait, because the stream order or another wait implies them. Vector clocks find
+ * these: clock[i][s] says how far stream s is known to be done when instruction i is done. Dependences are
+ * taken newest first. An older one can never imply a newer one, so the result has no redundant wait.
+ *
+ * Address reuse: when a segment is dropped, its bytes become free for later segments. The first write to a
+ * piece at the same addresses depends on the drops of all segments that were there before.
+ *
+ * Ring copies on the host use another slot in every step, so they cause no dependences between cycles.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +25,19 @@
 
 #define NEVER UINT32_MAX
 
-/* Who touched a place last, as unrolled positions: run * n + index. */
+/* The instructions that touched a piece last, as unrolled positions: run * n + index. */
 struct piece_state {
     uint32_t writer;
-    uint32_t readers; /* head of a list in walker.reads */
+    uint32_t readers; /* head of a list in walker.reads: the readers since the last write */
 };
 
+/* One reader of a piece, as a list element: its unrolled position, and the next element. */
 struct piece_read {
     uint32_t at, next;
 };
 
-/* A piece of an arena whose last occupant was dropped by `dropped`. Pieces of a device are disjoint,
- * in no order. */
+/* An address range of a device whose last segment was dropped by instruction `dropped`. The vacancies of a
+ * device are disjoint and not sorted. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;
@@ -44,14 +48,14 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    struct piece_state *pieces;     /* of every piece of segments and host copies */
-    uint32_t *of_segment, *of_host; /* where those of each begin */
+    struct piece_state *pieces;     /* one entry for every piece of every segment and host copy */
+    uint32_t *of_segment, *of_host; /* index of the first piece of each segment and tensor */
     VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
     vacancy_list scratch;
     uint32_t *clock; /* [unrolled position][stream] */
     uint32_t *last_of_stream;
-    VEC(uint32_t) deps; /* of the instruction under way */
+    VEC(uint32_t) deps; /* dependences of the current instruction */
 };
 
 static void depend(struct walker *w, uint32_t at)
@@ -74,8 +78,8 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Addresses [from, to) are taken; their vacancies are consumed. Who writes there first depends on the drops: they count
- * as readers of the piece that is to come. */
+/* Occupies addresses [from, to) with a new piece and removes the vacancies there. The first write to the
+ * piece must wait for the drops, so *ret lists the drops as readers of the new piece. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -105,7 +109,8 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* The segment's pieces begin anew, piece by piece; the last has what is left to the alignment. */
+/* Resets the pieces of a segment when the segment is created. The last piece includes the alignment
+ * padding. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -137,7 +142,7 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
     }
     const struct segment *s = &w->d->segments.at[o->segment];
     struct piece_state *p = &w->pieces[w->of_segment[o->segment] + (o->of.piece - s->of.piece)];
-    bool created = !s->boundary || s->start > s->end; /* in the cycle, at its start; not before the first */
+    bool created = !s->boundary || s->start > s->end; /* the program itself creates the segment */
     if (created && s->start == index)
         create_segment(w, o->segment);
     for (uint32_t i = 0; i < o->of.n_pieces; i++)
@@ -159,7 +164,7 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Turns w->deps into waits; they are recorded in the walk that counts. */
+/* Turns w->deps into waits and advances the clocks. Only the last walk records the waits in the draft. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];
