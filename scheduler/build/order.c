@@ -391,8 +391,8 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns +
-           1; /* never 0, so that a run has at least one layer */
+    /* The result is never 0, so that every run has at least one layer. */
+    return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
 /* Fills runs greedily, each up to `limit`, and leaves at least one layer for every run still to come. Returns

@@ -36,8 +36,9 @@ struct cache_block {
     uint32_t older, newer; /* neighbours by last use */
     uint32_t other;        /* next copy of the same tensor, on another device */
     uint32_t used;         /* position of the last task that used it */
-    enum lane
-        lane; /* lane of the last instruction that touched it. Its drop goes there too, so no stream waits to drop */
+    /* Lane of the last instruction that touched the block. Its drop goes there too, so no stream waits just
+     * to drop it. */
+    enum lane lane;
     bool dirty;
 };
 
@@ -347,8 +348,8 @@ static void make_resident(struct paging *p, uint32_t device)
     }
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
-        assert(u->admitted ||
-               u->access != ACCESS_WRITE); /* the step never writes an existing value without reading it */
+        /* A task never overwrites an existing value without reading it. */
+        assert(u->admitted || u->access != ACCESS_WRITE);
         if (u->admitted && (u->access & ACCESS_READ))
             bring_value(p, u);
     }

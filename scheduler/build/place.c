@@ -1,15 +1,19 @@
-/* Offline placement: every segment gets an address such that segments that live at the same time do not
- * overlap. Placement does not depend on the capacity: whether the peak fits is decided by the caller.
+/* Placement: gives every segment an address, so that segments that are alive at the same time do not overlap.
+ * All lifetimes are known in advance, so this is an offline problem.
  *
- * First a quick way: through the issue order once, what lives long from below and the rest from above, into as many
- * bytes as are ever alive (in large programs a little more where that fails). With few sizes, as chains have, that often
- * succeeds.
+ * Placement tries a quick method first. It walks the issue order once and puts long-lived segments at the low
+ * end of the memory and short-lived ones at the high end. The memory it may use is exactly the most bytes
+ * that are ever alive; in large programs it retries with a little more. Chains have few different sizes, so
+ * this often succeeds.
  *
- * Otherwise: largest first, each at the lowest gap that is free over its whole life.
- * Most of that work is to find who lives at the same time. The issue order is cut into blocks, at several
- * levels of coarseness; a placed segment is listed in the few blocks that it touches at the level that suits
- * its length, each list sorted by address. The lowest gap is then found by merging the lists of the blocks
- * that the new segment touches, up to the first gap that is large enough.
+ * Otherwise segments are placed one by one, the largest first, each at the lowest address that is free during
+ * its whole life. Most of the work is to find the segments that are alive at the same time. For this, the
+ * issue order is cut into blocks, at several levels of coarseness. A placed segment is listed in the few
+ * blocks that it touches at the level that suits its length, and each list is sorted by address. Merging the
+ * lists of all blocks that a new segment touches yields its neighbours by ascending address, up to the first
+ * gap that is large enough.
+ *
+ * The result does not depend on the capacity: the caller decides whether the peak fits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +27,12 @@
 #define FINEST       64 /* positions per block at level 0 */
 #define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
 #define LEVELS       8
-#define LARGE        8192  /* instructions, from which on the quick way may waste a little */
-#define MOST_WASTE   5     /* half percents of what is alive, then */
-#define SWEEPS       8     /* tried, where there is a limit that leaves room for them */
-#define HUGE         20000 /* instructions: a draft with a limit is then placed by sweeps alone */
+#define LARGE        8192  /* instructions; above this the quick method may waste a little memory */
+#define MOST_WASTE   5     /* most waste in large drafts without a limit: half percents of the live bytes */
+#define SWEEPS       8     /* most waste in large drafts with a limit, in the same unit */
+#define HUGE         20000 /* instructions; above this a draft with a limit gets only the quick method */
 
+/* A segment that has an address, or one of the two halves of a segment that wraps around. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -35,25 +40,28 @@ struct placed {
 
 typedef VEC(struct placed) placed_list; /* sorted by `from` */
 
+/* One level of the index: the issue order cut into blocks of `width` positions. */
 struct index_level {
     placed_list *blocks;
     uint32_t n_blocks;
-    uint64_t width; /* positions */
+    uint64_t width;
 };
 
-/* Of one device. */
+/* All segments of one device that have been placed so far. */
 struct placement_index {
     struct index_level levels[LEVELS];
 };
 
+/* The rest of a list that is being merged. */
 struct merge_head {
     const struct placed *at, *end;
 };
 
+/* The state of placing one device, largest segments first. */
 struct placer {
     struct draft *d;
     struct placement_index index;
-    VEC(struct merge_head) heads; /* scratch: lists of the blocks that a segment touches */
+    VEC(struct merge_head) heads; /* scratch: the lists of all blocks that a segment touches, as a heap */
 };
 
 static bool wraps(const struct segment *s)
@@ -61,7 +69,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* A segment that wraps is placed in two pieces, at one address: pieces themselves never wrap. */
+/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can wrap around the end of the cycle:
+ * a placed segment that wraps is stored in two halves. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -115,6 +124,7 @@ static void index_add(struct placement_index *ix, const struct placed *p)
 
 /* ---- the lowest gap ---- */
 
+/* Adds the lists of all blocks that overlap positions [start, end] to p->heads. */
 static void touch_range(struct placer *p, const struct placement_index *ix, uint32_t start, uint32_t end)
 {
     for (int k = 0; k < LEVELS; k++) {
@@ -138,7 +148,7 @@ static void touch_lists(struct placer *p, const struct segment *s)
     touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
-/* True when what is at `q` leaves room below it; otherwise *at moves behind it. */
+/* Returns whether there are `bytes` free bytes between *at and `q`. If not, moves *at to the end of `q`. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -148,7 +158,7 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-/* Puts the head at i where it belongs among those below it: the list whose next piece is lowest is at 0. */
+/* Restores the heap order below index i. The list whose next segment has the lowest address is at index 0. */
 static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
     struct merge_head moved = h[i];
@@ -162,6 +172,7 @@ static void sift_down(struct merge_head *h, size_t n, size_t i)
     h[i] = moved;
 }
 
+/* Returns the lowest address at which `bytes` bytes are free during the whole life of `s`. */
 static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t bytes)
 {
     struct merge_head *h = p->heads.at;
@@ -203,6 +214,7 @@ static void place_segment(struct placer *p, uint32_t id)
 
 /* ---- largest first ---- */
 
+/* The key by which segments are sorted for placement. */
 struct rank {
     uint64_t bytes;
     uint32_t life, start, id;
@@ -245,17 +257,19 @@ static void place_largest_first(struct draft *d, uint32_t device)
     vec_free(&p.heads);
 }
 
-/* ---- from both ends ---- */
+/* ---- the quick method: from both ends ---- */
 
+/* A free address range. */
 struct vacant {
     uint64_t from, to;
 };
 
+/* The state of one sweep through the issue order. */
 struct sweep {
     struct draft *d;
-    VEC(struct vacant) free; /* pieces of the arena, sorted by address */
-    uint32_t *ends_at;       /* per position: first segment that ends there, or SEGMENT_NONE */
-    uint32_t *next;          /* per segment: the next that ends with it */
+    VEC(struct vacant) free; /* sorted by address */
+    uint32_t *ends_at;       /* per position: head of the list of segments that end there, or SEGMENT_NONE */
+    uint32_t *next;          /* per segment: the next segment that ends at the same position */
 };
 
 static void remove_free(struct sweep *w, size_t i)
@@ -270,6 +284,7 @@ static void insert_free(struct sweep *w, size_t i, struct vacant v)
     w->free.at[i] = v;
 }
 
+/* Takes `bytes` from the lowest free range that has them. Returns false if there is none. */
 static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = 0; i < w->free.n; i++) {
@@ -285,6 +300,7 @@ static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
+/* Takes `bytes` from the top of the highest free range that has them. Returns false if there is none. */
 static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = w->free.n; i-- > 0;) {
@@ -300,6 +316,7 @@ static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
+/* Frees an address range and joins it with its free neighbours. */
 static void give_back(struct sweep *w, uint64_t from, uint64_t to)
 {
     size_t low = 0, high = w->free.n;
@@ -324,8 +341,9 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* In issue order: what lives long from below, the rest from above; what lives across the boundary lies at the bottom all
- * the time. False when it does not fit into `top` bytes so. */
+/* Places all segments in issue order: segments that live longer than `long_life` positions from below, the
+ * others from above. Segments that live across the boundary of the cycle lie at the bottom all the time.
+ * Returns false if the segments do not fit into `top` bytes in this way. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {
@@ -343,7 +361,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     w->free.n = 0;
     if (bottom < top)
         vec_push(&w->free, (struct vacant){bottom, top});
-    uint32_t given = 0; /* positions up to here have given back what ended there */
+    uint32_t given = 0; /* segments that ended before this position have been freed */
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];
         bounded_poll_steps(1 + w->free.n / 8);
@@ -360,7 +378,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* How much more than what is alive the sweep may take, in steps of half a percent. */
+/* Returns the memory that a sweep may use beyond the live bytes, in steps of half a percent. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)
@@ -371,6 +389,7 @@ static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
     return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
 }
 
+/* Places the segments of a device by sweeps. Returns false if every sweep failed. */
 static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
 {
     uint32_t positions = (uint32_t)d->instrs.n, n = 0;
@@ -417,7 +436,7 @@ void draft_place(struct draft *d, const uint64_t *limits)
         if (place_both_ends(d, device, limit))
             continue;
         if (limit > 0 && d->instrs.n > HUGE)
-            d->peak[device] = limit + limit / 100; /* whoever asks lowers what is alive by that */
+            d->peak[device] = limit + limit / 100; /* tells the caller to keep fewer bytes alive */
         else
             place_largest_first(d, device);
     }

@@ -1,11 +1,12 @@
-/* Residency: which device copies exist when, and the moves between them.
+/* Residency: decides which device copies exist when, and which moves create them.
  *
- * Each tensor is looked at alone, over its uses in issue order. A use on a device continues the copy that is
- * there (the policy's keep rule), or begins a new one: created by the task itself, sent by the device that
- * has it, or fetched from the host, to which its producer then spills it once. Copies end with a drop.
+ * Each tensor is planned separately, over its uses in issue order. If the device still has a copy under the
+ * policy's keep rule, a use continues that copy. Otherwise a new copy begins: the task itself writes it, or
+ * the device that produced the value sends it, or it is fetched from the host. Before the first fetch of a
+ * value, its producer spills it, once. Every copy ends with a drop.
  *
- * Values: a write makes a new value and every other copy stale; a REC writes the value that exists already,
- * so it only adds a copy.
+ * A write creates a new value and makes all other copies stale. A REC is different: it writes a value that
+ * already exists, so it only adds a copy.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -17,16 +18,18 @@
 #include "base/sort.h"
 #include "scheduler/build/residency_private.h"
 
-#define DIRECT_BUFFERS 2 /* a receiver holds at most this many micro-batches that it has not begun to use */
+#define DIRECT_BUFFERS 2 /* most micro-batches that may wait at a receiver before it uses them */
 
 /* ---- units ---- */
 
+/* Returns whether copies of this kind stay for a span. The others stay for an item. */
 static bool by_span(enum tensor_kind k)
 {
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Renumbers densely, so that "the unit before" exists also when only forward tasks of an order are left. */
+/* Lists the spans or the items of a device, and renumbers them without gaps. In an eval order only the
+ * forward tasks are left, so the original numbers have gaps. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t most = 0, n = 0, current = PLAN_NONE;
@@ -76,8 +79,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* A copy whose value leaves by a move is held `lead` units longer, so that the next task need not wait for
- * the move. */
+/* Returns the slot at which a segment would best be dropped: after its last use. A copy that is spilled or
+ * sent is held `lead` units longer, so that the next task need not wait for that move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -114,7 +117,7 @@ static void collect_uses(struct residency *r)
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
             for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++) {
                 struct extent of = todo_extent(r->o, t, op, part);
-                if (of.begin < of.end) /* a share of a K that is smaller than W may have nothing of it */
+                if (of.begin < of.end) /* a share of a K smaller than W may be empty */
                     vec_push(&r->uses, (struct use){op->tensor, op->access, p, of, SEGMENT_NONE});
             }
         }
@@ -122,7 +125,8 @@ static void collect_uses(struct residency *r)
     r->use_first[r->n] = (uint32_t)r->uses.n;
 }
 
-/* Indices of the uses sorted by (tensor, issue order); first[t] .. first[t+1] are tensor t's. */
+/* Returns the indices of all uses, sorted by tensor and then by issue order. The uses of tensor t are
+ * sorted[first[t]] .. sorted[first[t + 1] - 1]. */
 static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 {
     uint32_t n_tensors = r->g->n_tensors;
@@ -160,6 +164,7 @@ static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t devi
     return residency_segment(r, tensor, device, pos, whole_extent(r, tensor));
 }
 
+/* Notes that a segment's value, written at position `produced`, leaves by a move. */
 static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
 {
     struct life *life = &r->lives.at[seg];
@@ -175,7 +180,7 @@ void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struc
     r->lives.at[seg].spilled = true;
 }
 
-/* Makes the newest value present on the host; once per value. */
+/* Spills the newest value to the host, unless the host already has it. */
 static void bring_home(struct residency *r, struct value *v)
 {
     if (v->at_host)
@@ -185,7 +190,8 @@ static void bring_home(struct residency *r, struct value *v)
     v->at_host = true;
 }
 
-/* A device has at most one copy of what is not shared: the one before it, if any, ends at `slot` at the latest. */
+/* Ends the device's previous copy of the tensor at `slot` at the latest: a device has at most one copy of a
+ * tensor that is not shared. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
@@ -197,7 +203,7 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* The device has had the value: memory could have saved this fetch. */
+/* Records a fetch of a value that the device held earlier. With more memory, the fetch could be avoided. */
 static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
 {
     v->reload = (uint32_t)r->reloads.n;
@@ -205,14 +211,16 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* The value is about to be another, or nobody reads it any more. If it was spilled only to be fetched again, keeping it
- * all along would save the spill as well. That is put down to the last gap: the others are short, and mostly kept. */
+/* Called when a value ends, because it is overwritten or not read any more. If the value was spilled only so
+ * that it could be fetched again, retaining it all the time would save the spill too. The last gap gets the
+ * credit for this saving, because the earlier gaps are short and mostly retained anyway. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
         r->reloads.at[v->reload].saves++;
 }
 
+/* Adds the fetch that creates segment `seg` for the task at `pos`. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
 {
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
@@ -228,7 +236,8 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint
              (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole_extent(r, v->tensor)});
 }
 
-/* Whether the receiver has a free buffer when the value is produced. If not, it goes through the host: a
+/* Returns whether the producer may send an activation directly to `device`. The receiver must have one of its
+ * DIRECT_BUFFERS free when the value is produced. Otherwise the value goes through the host, so that a
  * producer that runs ahead never fills the receiver's memory. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
@@ -239,7 +248,7 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    if (v->read) /* a stash: it would sit at the receiver until the backward pass */
+    if (v->read) /* a stash: it would occupy the receiver until the backward pass */
         return false;
     tensor_id base = v->tensor - t->micro;
     if (base != r->direct_base) {
@@ -265,6 +274,7 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
+/* Returns whether the gap before this use is to be closed. */
 static bool gap_is_retained(const struct residency *r, uint32_t use)
 {
     if (r->retained == NULL)
@@ -280,8 +290,8 @@ static bool gap_is_retained(const struct residency *r, uint32_t use)
     return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
-/* Whether the copy stays for the next use: by the policy's rule, because it would be fetched again before it is dropped,
- * or because it is the group state: every update of the step reads that, and keeping it takes PLAN_ALIGN bytes. */
+/* A copy stays for its next use by the keep rule, or if it would be fetched again before it is dropped. The
+ * group state always stays: every update reads it, and it takes only PLAN_ALIGN bytes. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -320,7 +330,8 @@ static void use_on_host(struct residency *r, struct value *v, const struct use *
     }
 }
 
-/* One more piece of a value that is under way: it goes where the others are. */
+/* Returns whether a use writes a further piece of a value whose first pieces have been written. Such a piece
+ * goes into the same segment. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct use *u)
 {
     uint32_t pieces = r->d->segments.at[v->producer].of.n_pieces;
@@ -382,7 +393,7 @@ static bool all_on_one_device(const struct residency *r, const uint32_t *sorted,
     return loc != PLAN_HOST;
 }
 
-/* All uses of a persistent tensor are one copy that never leaves. */
+/* Gives all uses of a persistent tensor one segment that is never dropped. */
 static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct use *first = &r->uses.at[sorted[0]];
@@ -396,13 +407,14 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
-/* Of state that only one device uses: the state of a layer. (The host uses GROUP too, in DECIDE.) */
+/* Returns whether a tensor of state that only one device uses never leaves that device. The caller has
+ * excluded GROUP, which the host uses as well and which belongs to no layer. */
 static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
 }
 
-/* The first use in the cycle goes on with the copy that the last cycle left, if that has the newest value. */
+/* Starts the cycle with a copy that the previous cycle left on the device. Returns its segment. */
 static uint32_t begin_across(struct residency *r, struct value *v, const struct use *first)
 {
     uint32_t device = r->todos[first->pos].loc;
@@ -412,7 +424,8 @@ static uint32_t begin_across(struct residency *r, struct value *v, const struct 
     return seg;
 }
 
-/* The last copy becomes the one that begins the next cycle. True if that is one and the same all the time. */
+/* Joins the last copy of the cycle with `seg`, the copy that begins the next cycle. Returns true if both are
+ * the same segment, which then lives all the time. */
 static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
 {
     uint32_t last = v->current[r->d->segments.at[seg].device];
@@ -426,7 +439,8 @@ static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
     return false;
 }
 
-/* Whether the first fetch of the cycle is of what the cycle before had on the device. */
+/* If the first use of the cycle fetches a value that the device held at the end of the previous cycle,
+ * records that fetch as a reload. */
 static void note_across(struct residency *r, const struct value *v, uint32_t use, uint32_t first_segment)
 {
     uint32_t device = r->todos[r->uses.at[use].pos].loc;
@@ -438,6 +452,7 @@ static void note_across(struct residency *r, const struct value *v, uint32_t use
              (struct reload){use, last, first_segment, all_the_time && v->produced != PLAN_NONE ? 2 : 1});
 }
 
+/* Plans all uses of one tensor. */
 static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct graph_tensor *t = &r->g->tensors[tensor];
@@ -472,7 +487,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     if (may_wrap && !across)
         note_across(r, &v, sorted[0], (uint32_t)first_segment);
     bool for_good = across && end_across(r, &v, wrapped);
-    bool others_read = for_good && !all_on_one_device(r, sorted, n); /* they fetch it from the host */
+    bool others_read = for_good && !all_on_one_device(r, sorted, n); /* by fetches from the host */
     if ((t->persistent && (!for_good || others_read)) || trainer_reads(t))
         bring_home(r, &v);
     if (others_read)
@@ -507,8 +522,9 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* On the stream that leaves the copy last, so that compute never waits for a move just to drop, and a drop not for moves of
- * others: a copy that is used again some items after it has been spilled or sent is compute's. */
+/* Returns the lane of a drop: the lane of the last instruction that uses the copy. So compute never waits for
+ * a move just to drop a copy. A copy that a task still uses several items after its spill or send is dropped
+ * by compute, so that its drop does not wait for unrelated moves. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];
@@ -562,8 +578,8 @@ static void write_program(struct residency *r)
     }
 }
 
-/* Segments that go on as another one across the boundary of the cycle take its number; the numbers of those behind them
- * move up. */
+/* Merges the pairs of segments in r->merged: the last copy of one cycle and the first copy of the next are
+ * one segment. The remaining segments are renumbered without gaps. */
 static void merge_segments(struct residency *r)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -608,6 +624,7 @@ static int compare_gaps(const void *pa, const void *pb)
     return a->use < b->use ? -1 : a->use > b->use;
 }
 
+/* Turns the reloads into gaps. Positions are known now that the program is written. */
 static void list_gaps(const struct residency *r, gap_list *ret)
 {
     ret->n = 0;
@@ -641,7 +658,7 @@ void draft_residency(struct draft *d, const struct order *o, const struct knobs 
         .retained = retained,
         .arena = arena_create(),
     };
-    r.todos = arena_memdup(r.arena, o->todos.at, o->todos.n * sizeof *o->todos.at); /* units are renumbered */
+    r.todos = arena_memdup(r.arena, o->todos.at, o->todos.n * sizeof *o->todos.at); /* to be renumbered */
     r.spans = arena_alloc_array(r.arena, o->n_devices, sizeof *r.spans);
     r.items = arena_alloc_array(r.arena, o->n_devices, sizeof *r.items);
     for (uint32_t dev = 0; dev < o->n_devices; dev++) {

@@ -1,24 +1,33 @@
-/* Residency of state that devices share, in data parallel orders: n devices compute a layer, each owns a share of its
- * state (struct order).
+/* Residency of state that several devices share, in data-parallel orders: n devices compute a layer, and each
+ * owns one share of its state (struct order).
  *
- * W and B come in rounds: a round is the copies that all devices have for one pass. Each owner fetches its share into its
- * copy and sends it to the others, so that the host is read once. Where the layer is pinned the owner has its share for
- * good, beside the copy for the pass, and nothing is fetched. dW of a replica is whole on the device that summed it; the
- * others' shares are sent to their owners when it is done, and the sum of all replicas grows where the owner is, in the
- * place of replica 0's. Then the owner's share of it goes home, or the owner updates with it, with its shares of W and K.
+ * W and B come in rounds. A round is the set of copies that all devices have for one pass. Each owner fetches
+ * its share into its own copy and sends it to the other copies, so the host is read only once. If the layer
+ * is pinned, nothing is fetched: each owner holds its share all the time, in a segment besides the copy for
+ * the pass.
+ *
+ * dW of a replica is written as a whole on the device that computes the replica. When it is complete, the
+ * device sends each share to the share's owner. The owner adds up all replicas, in the memory of replica 0's
+ * share. Then it spills the sum, or updates its shares of W and K with it.
+ *
+ * K is only used by updates. The owner fetches its share for the update and spills it afterwards, unless the
+ * layer is pinned.
  */
 #include <assert.h>
 
 #include "base/arena.h"
 #include "scheduler/build/residency_private.h"
 
+/* The tensor being planned. */
 struct shared_tensor {
     struct residency *r;
     tensor_id tensor;
-    uint32_t layer, n; /* shares */
-    const uint32_t *owners;
+    uint32_t layer;
+    uint32_t n;             /* number of shares */
+    const uint32_t *owners; /* by share: the device that owns it */
 };
 
+/* Returns the share that `device` owns. */
 static uint32_t share_of(const struct shared_tensor *s, uint32_t device)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -44,6 +53,7 @@ static bool is_pinned(const struct shared_tensor *s)
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
 }
 
+/* Adds an entry, unless its extent is empty. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
 {
@@ -51,7 +61,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
         vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
 }
 
-/* A piece that stays on its device for good. */
+/* Adds a segment for a piece that never leaves its device. */
 static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
@@ -67,18 +77,23 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 
 /* ---- W and B ---- */
 
+/* The copies of one pass. All arrays are indexed by share, which here stands for the device that owns it. */
 struct round {
-    uint32_t *segment, *pos, *slot; /* by share: the copy, its first use, and when it comes to be */
-    uint32_t *before;               /* the copy of the round before, or SEGMENT_NONE */
+    uint32_t *segment; /* the copy; SEGMENT_NONE: the device has none in this round */
+    uint32_t *pos;     /* position of its first use */
+    uint32_t *slot;    /* slot at which it is created */
+    uint32_t *before;  /* the device's copy in the previous round, or SEGMENT_NONE */
 };
 
+/* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    uint32_t *count;   /* by share: rounds begun */
+    uint32_t *count;   /* by share: number of rounds begun */
     uint32_t *current; /* by share: the copy of the last round */
-    uint32_t *pinned;  /* by share: its piece; NULL: not pinned */
+    uint32_t *pinned;  /* by share: segment of the pinned piece; NULL: the layer is not pinned */
 };
 
+/* Returns the next round of a device. Each device counts its rounds separately. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
 {
     uint32_t k = rs->count[share]++;
@@ -94,6 +109,7 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[k];
 }
 
+/* Plans a read of W or B: continues the device's copy or starts the device's next round. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -116,7 +132,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use 
     r->lives.at[seg].last = u->pos;
 }
 
-/* The owner's update: where the share is, or of a piece that is fetched for it. */
+/* Plans the update of the owner's share of W. It works on the pinned piece, on the device's copy if that is
+ * still there, or on a piece that is fetched for the update. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -134,8 +151,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Every copy of the round is there when the first of its devices needs the others' pieces, unless the one before it is
- * still in use. */
+/* Creates every copy of a round early enough for the first device that needs the other devices' pieces. A
+ * copy is created later if the device still uses its copy of the previous round then. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -153,7 +170,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Each owner's piece to all copies of the round; a device for which it comes too late, or is gone, fetches it too. */
+/* Adds the moves of a round: each owner's piece goes to the copies of all devices. A device fetches the piece
+ * from the host instead if the owner's copy comes too late for it, or is dropped too early. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -162,7 +180,7 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
         uint32_t source = rs->pinned != NULL ? rs->pinned[from] : round->segment[from];
         if (rs->pinned == NULL)
             put(r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, source, of);
-        for (uint32_t i = 1; i <= s->n; i++) { /* not all to the same one at the same time */
+        for (uint32_t i = 1; i <= s->n; i++) { /* rotate, so that not all owners send to one device at once */
             uint32_t to = (from + i) % s->n, slot = round->slot[to];
             if (rs->pinned == NULL && slot < round->slot[from])
                 slot = round->slot[from];
@@ -175,12 +193,13 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
             }
             put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
             if (rs->pinned == NULL && (slot + 2) / 3 > r->lives.at[source].last)
-                r->lives.at[source].last = (slot + 2) / 3; /* it is still there then */
+                r->lives.at[source].last = (slot + 2) / 3; /* it must live until then */
         }
     }
 }
 
-/* Some devices alone have this round: each fetches all of it. */
+/* Adds the moves of a round in which every device fetches the whole tensor from the host: in Harmony's order,
+ * or because some device has no copy in this round. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -197,6 +216,7 @@ static bool has_all(const struct shared_tensor *s, const struct round *round)
     return true;
 }
 
+/* Plans all uses of W or B. */
 static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
@@ -215,7 +235,7 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
         if (r->todos[u->pos].loc == PLAN_HOST)
-            continue; /* an update there: the host has the newest value before and after */
+            continue; /* a host update: the host has the newest value before and after */
         if (u->access & ACCESS_WRITE)
             update_weights(s, &rs, u);
         else
@@ -239,14 +259,15 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
 
 /* ---- dW ---- */
 
-/* A share of the sum, at its owner. */
+/* One share of the sum of all replicas' gradients, as its owner has it. */
 struct share_sum {
-    uint32_t segment;  /* SEGMENT_NONE: it is still only where it was summed */
+    uint32_t segment;  /* SEGMENT_NONE: the owner does not have it yet */
     uint32_t produced; /* position of its last write */
     bool at_host;
 };
 
-/* The piece is at its owner: where the whole is, or sent. */
+/* Brings a share of the gradient to its owner, unless it is there already: as part of the whole gradient, if
+ * the owner computed it, or else by a send. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct use *u)
 {
@@ -262,7 +283,7 @@ static void settle_sum(struct shared_tensor *s, const struct value *v, struct sh
     }
     sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
     put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
-    struct life *life = &r->lives.at[v->producer]; /* held until it has left */
+    struct life *life = &r->lives.at[v->producer]; /* the copy stays until the send is done */
     if (life->produced == PLAN_NONE || life->produced < v->produced)
         life->produced = v->produced;
 }
@@ -278,6 +299,7 @@ static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
     }
 }
 
+/* Plans all uses of the dW of one replica. */
 static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
@@ -313,6 +335,7 @@ static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint3
 
 /* ---- K ---- */
 
+/* Plans all uses of K: each is the update of one share. */
 static void plan_moments(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;

@@ -1,18 +1,23 @@
-/* Retention: which copies stay in the memory that a draft leaves free.
+/* Retention: chooses which copies stay in the memory that a draft leaves free.
  *
- * For a fixed order of tasks it is known when each copy is given up and fetched again. Such a gap is an interval of
- * positions (across the boundary of the cycle it wraps); keeping the copy takes its bytes all along it and saves a
- * fetch, and often a spill. To choose gaps so that they save most and no position has more than there is room for is
- * interval packing:
+ * For a fixed order of tasks it is known when each copy is dropped and fetched again. Such a gap is an
+ * interval of positions; across the boundary of the cycle it wraps around. Retaining the copy takes its bytes
+ * at every position of the interval, and saves a fetch and often a spill. The problem is to choose the gaps
+ * that save most bytes, while no position uses more memory than is free there. This is interval packing.
  *
- * - a sweep over the positions, which gives up what saves least per byte, and of equals what is needed last (Belady's
- *   rule: exact when all blocks and all gains are equal), then fills what is left over;
- * - where all blocks are equal, chosen gaps are a flow along the line of positions with integer capacities: cancelling
- *   negative cycles makes it exact, for the gaps across the boundary that the sweep chose (on a circle the problem is
- *   no flow any more); of these, each is tried the other way, too;
- * - otherwise gaps that were left out push others out while that saves more.
+ * First, a sweep over the positions starts with all gaps retained. Where they do not fit, it gives up the gap
+ * that saves least per byte and, of equals, the gap that ends last. This is Belady's rule, which is exact if
+ * all copies have the same size and gain. Then every gap that still fits is added.
  *
- * Each device is a problem of its own. Positions between two ends of gaps are one stretch.
+ * If all copies have the same size, the retained gaps are a flow along the line of positions, with integer
+ * capacities. Cancelling negative cycles then makes the choice optimal for the gaps within the cycle. Gaps
+ * across the boundary turn the line into a circle, where this theory no longer holds; each of them is tried
+ * both ways.
+ *
+ * If the sizes differ, gaps that were left out push others out as long as this saves more.
+ *
+ * Each device is a problem of its own. Positions between two neighbouring ends of gaps behave alike, so they
+ * are treated as one stretch.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -24,26 +29,29 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-#define CANCEL_WORK 40000000ull /* edges looked at: then what was found so far must do */
-#define PUSH_ROUNDS 4
+#define CANCEL_WORK 40000000ull /* edges that cycle cancelling may look at; then it takes the best so far */
+#define PUSH_ROUNDS 4           /* passes over all gaps that were left out */
 
+/* A gap as an interval of stretches. */
 struct interval {
-    uint32_t from, to; /* stretches [from, to); to <= from: across the boundary */
+    uint32_t from, to; /* stretches [from, to); to <= from: across the boundary of the cycle */
     uint64_t bytes, gain;
-    uint32_t gap; /* in the list */
+    uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
+/* The packing problem of one device. `tree` and `less` are a segment tree over the stretches: `tree` has the
+ * least free bytes below each node, with the retained intervals subtracted. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    uint64_t *free_bytes; /* per stretch, of what is free there without any gap */
-    uint64_t *tree;       /* least room left, over stretches; see least_room */
-    uint64_t *less;       /* taken from a whole subtree */
+    uint64_t *free_bytes; /* per stretch: free memory when no gap is retained */
+    uint64_t *tree;       /* per node: least free bytes of its subtree */
+    uint64_t *less;       /* per node: bytes subtracted from its whole subtree, not yet from the children */
     uint32_t leaves;
 };
 
-/* ---- room left: a tree of minima with lazy subtraction ---- */
+/* ---- free bytes: a tree of minima with lazy subtraction ---- */
 
 static void tree_build(struct packing *p)
 {
@@ -54,6 +62,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
+/* Returns the least free bytes in stretches [from, to), for the subtree of `node`, which covers [low,
+ * high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -67,7 +77,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* bytes: two's complement, to give room back. The minima never pass below 0. */
+/* Subtracts `bytes` from the free bytes of stretches [from, to). A negative number in two's complement gives
+ * bytes back. The free bytes never fall below 0. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -90,6 +101,7 @@ static bool across(const struct interval *it)
     return it->to <= it->from;
 }
 
+/* Returns whether an interval still fits. */
 static bool has_space(const struct packing *p, const struct interval *it)
 {
     if (!across(it))
@@ -98,6 +110,7 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
+/* Retains an interval or gives it up, and updates the free bytes. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -119,13 +132,14 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Where the interval ends, seen from a stretch that it covers. */
+/* Returns the end of an interval as seen from a stretch that it covers: n_stretches is added if the end lies
+ * in the next cycle. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Whether a is given up rather than b. */
+/* Returns whether the sweep gives up `a` rather than `b`. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -205,7 +219,7 @@ static int compare_worth(const void *pa, const void *pb)
     return a->gap < b->gap ? -1 : a->gap > b->gap;
 }
 
-/* The densest first: whatever still has room. */
+/* Retains every interval that still fits, in descending order of gain per byte. */
 static void fill(struct packing *p, struct interval **by_worth)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++) {
@@ -215,9 +229,10 @@ static void fill(struct packing *p, struct interval **by_worth)
     }
 }
 
-/* ---- unequal blocks: pushing out ---- */
+/* ---- copies of different sizes: pushing out ---- */
 
-/* Gives up kept intervals that overlap `it`, the least dense first, until it has room; undoes that when they save as much. */
+/* Gives up retained intervals that overlap `it`, those with the least gain per byte first, until `it` fits.
+ * Undoes this if they save as much as `it` does. Returns whether `it` is retained now. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -236,7 +251,7 @@ static bool push(struct packing *p, struct interval *it, struct interval **by_wo
     bool better = lost < it->gain && fits;
     if (better)
         set_retain(p, it, true);
-    for (size_t i = out.n; i-- > 0;) /* what need not have gone comes back */
+    for (size_t i = out.n; i-- > 0;) /* retain again those that still fit */
         if (has_space(p, out.at[i]))
             set_retain(p, out.at[i], true);
     vec_free(&out);
@@ -255,17 +270,19 @@ static void push_all(struct packing *p, struct interval **by_worth)
     }
 }
 
-/* ---- equal blocks: negative cycles ---- */
+/* ---- copies of equal size: negative cycles ---- */
 
+/* The search for a negative cycle, by Bellman and Ford's method. Nodes are the ends of stretches: stretch i
+ * lies between node i and node i + 1. */
 struct cycles {
     struct packing *p;
     int64_t *distance;
-    int32_t *via; /* the edge by which a node was reached: an item, or FREE_FORWARD, FREE_BACK */
-    uint64_t work;
+    int32_t *via;  /* per node: the edge that reached it: an interval, FREE_FORWARD, FREE_BACK or NO_EDGE */
+    uint64_t work; /* edges looked at so far */
 };
 enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
 
-/* Nodes are the ends of stretches: stretch i is between node i and node i + 1. The node that the edge to `node` is from. */
+/* Returns the node at which the edge `via`, which leads to `node`, begins. */
 static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
 {
     if (via == FREE_FORWARD)
@@ -285,8 +302,9 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Along a stretch forwards always; backwards where one more block fits; along an item that is out, and back along one
- * that is in. Returns a node whose distance still falls, or PLAN_NONE. */
+/* Relaxes all edges once. There is an edge forward along every stretch, and backward where one more copy
+ * fits. There is an edge forward along every interval that is not retained, and backward along every retained
+ * one. Returns a node whose distance fell, or PLAN_NONE. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
@@ -310,7 +328,8 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
     return fell;
 }
 
-/* Room in blocks, per stretch. `more` is scratch: one more than there are stretches. */
+/* Sets ret[i] to the number of further copies that fit into stretch i. `more` is scratch of n_stretches + 1
+ * entries. */
 static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
 {
     memset(more, 0, ((size_t)p->n_stretches + 1) * sizeof *more);
@@ -330,12 +349,13 @@ static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
     }
 }
 
-/* Turns the intervals on the cycle that `node` hangs on: those out come in, those in go out. */
+/* Flips all intervals on the negative cycle that leads to `node`: retained ones are given up, the others
+ * retained. */
 static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
     for (uint32_t i = 0; i <= p->n_stretches; i++)
-        node = edge_source(c, c->via[node], node); /* certainly on the cycle by now */
+        node = edge_source(c, c->via[node], node); /* after so many edges, `node` is on the cycle */
     VEC(uint32_t) in = {0};
     uint32_t at = node;
     do {
@@ -384,7 +404,7 @@ static uint64_t total_gain(const struct packing *p)
     return sum;
 }
 
-/* To `keep`, as it was remembered. */
+/* Sets every interval back to its state in `saved`. */
 static void restore(struct packing *p, const bool *saved)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++)
@@ -395,7 +415,8 @@ static void restore(struct packing *p, const bool *saved)
             set_retain(p, &p->intervals[i], true);
 }
 
-/* Exact for the intervals within the cycle; those across its boundary are tried one by one. */
+/* Improves the choice for copies of equal size. It is optimal for the intervals within the cycle. Each
+ * interval across the boundary is flipped once, and the flip is undone if it saves nothing. */
 static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;
@@ -434,6 +455,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
+/* Returns the stretch that contains a position. */
 static uint32_t stretch_of(const uint32_t *starts, uint32_t n, uint32_t position)
 {
     uint32_t low = 0, high = n;
@@ -452,7 +474,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     if (n_gaps == 0)
         return;
     struct arena *a = arena_create();
-    /* Places: positions [starts[i], starts[i + 1]). A gap covers (from, to): behind its drop, before its fetch. */
+    /* Stretch i is positions [starts[i], starts[i + 1]). A gap covers the positions after its drop and before
+     * its fetch. */
     uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
     for (uint32_t i = 0; i < n_gaps; i++) {
         if (gaps[i].from + 1 < n_positions)
@@ -478,7 +501,7 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     }
     bool equal = true;
     for (uint32_t i = 0; i < n_gaps; i++) {
-        gaps[i].retain = gaps[i].from + 1 == gaps[i].to; /* it takes nothing */
+        gaps[i].retain = gaps[i].from + 1 == gaps[i].to; /* it takes no memory */
         if (gaps[i].retain || gaps[i].gain == 0)
             continue;
         uint32_t from = gaps[i].from + 1 < n_positions ? stretch_of(starts, n, gaps[i].from + 1) : 0;
@@ -509,7 +532,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 
 /* ---- drafts ---- */
 
-/* Bytes alive at each position. */
+/* Sets ret[p] to the bytes that are alive at position p. `ret` has one entry more than there are
+ * positions. */
 static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;
@@ -520,7 +544,7 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        ret[s->start] += bytes; /* modulo 2^64: the sums below are right */
+        ret[s->start] += bytes; /* differences modulo 2^64; their sums below are exact */
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)
             ret[0] += bytes;
