@@ -878,7 +878,7 @@ static void check_several_sizes(uint32_t seed)
     const struct graph_sizes sizes = {.batch = 128, .replicas = 2, .rows = rows};
     assert_int_equal(graph_build_sizes(t, &sizes, true, &g, NULL), 0);
     struct plan_request request = {.train = g, .machine = &m, .policy = POLICY_auto, .table = t};
-    const struct outline o = {.shares = 2,
+    const struct outline o = {.teams = 2,
                               .rows = 32,
                               .fused_rows = 16,
                               .head_rows = 8,
@@ -887,7 +887,7 @@ static void check_several_sizes(uint32_t seed)
                               .head = t->n_layers - 1,
                               .pack = 1,
                               .pins = seed % 3,
-                              .groups = 1};
+                              .waves = 1};
     struct profile *prof = plan_profile(&request);
     struct plan_need need;
     assert_int_equal(plan_outline(&request, &o, prof, &p, &need, NULL), 0);
