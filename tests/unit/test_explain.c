@@ -878,7 +878,7 @@ static void check_several_sizes(uint32_t seed)
     const struct graph_sizes sizes = {.batch = 128, .replicas = 2, .rows = rows};
     assert_int_equal(graph_build_sizes(t, &sizes, true, &g, NULL), 0);
     struct plan_request request = {.train = g, .machine = &m, .policy = POLICY_auto, .table = t};
-    const struct outline o = {.teams = 2,
+    const struct outline o = {.n_devices = 2,
                               .rows = 32,
                               .fused_rows = 16,
                               .head_rows = 8,
