@@ -1,8 +1,8 @@
-/* Output and failures of the commands.
+/* Implements client.h: output, failures, and simple calls to the daemon.
  *
- * Everything for standard output goes through client_print. It scrubs the text (base/print.h), and it notices
- * when the text cannot be written (a closed pipe, a full disk): the program then ends with a message and not
- * silently with half a result. Main thread only. */
+ * All text for standard output goes through client_print. It scrubs the text (base/print.h) and remembers
+ * when a write fails, for example because a pipe was closed or a disk is full. The program then ends with a
+ * message instead of silently leaving half a result. Only the main thread runs this code. */
 #include "client/client.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "base/get.h"
 #include "base/print.h"
 
-static int output_error; /* -errno of the first write to standard output that failed */
+static int output_error; /* negative errno of the first failed write to standard output; 0: none */
 
 int client_exit_of(int code)
 {
@@ -33,7 +33,8 @@ int client_fail_as(const struct client *c, int exit, const struct err *err)
 {
     if (!c->json) {
         char text[sizeof(struct err)];
-        bool own_path = strcmp(err->path, "id") == 0; /* a parameter of the call: nobody wrote that */
+        /* The path "id" is a parameter of the protocol. The user did not write it, so it is not shown. */
+        bool own_path = strcmp(err->path, "id") == 0;
         print_error("tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
         return exit;
     }
@@ -136,7 +137,8 @@ int client_find_output(const struct client *c, const char *id_or_dir, char **ret
         return exit;
     const char *output = get_text(m.result, "output");
     if (output[0] == '\0') {
-        err_set(&err, -ENODATA, "job %s has no output directory yet", id_or_dir);
+        err_set(&err, -ENODATA, "job %s has no output directory yet; try again when it has started",
+                id_or_dir);
         exit = client_fail_as(c, CLIENT_FAILED, &err);
     } else {
         *ret = copy_text(output);

@@ -1,7 +1,7 @@
-/* tutti backup: a copy of the daemon's state in a file, while the daemon runs.
+/* tutti backup: copies the daemon's state to a file while the daemon runs.
  *
- * The daemon makes the copy, and this program writes it, with its own rights. The file is complete or not there: it is written
- * under another name, synced, and renamed.
+ * The daemon makes the copy and sends it in pieces. This program writes the file with the rights of its own
+ * user. The file is either complete or absent: it is written under another name, synced, and renamed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +18,14 @@
 #include "base/get.h"
 #include "client/client.h"
 
+/* A backup in progress. */
 struct backup_file {
-    const char *path;
-    char fresh[PATH_MAX];
+    const char *path;     /* the file that the user named */
+    char fresh[PATH_MAX]; /* its name until it is complete */
     int fd;
-    uint64_t number, bytes, offset;
+    uint64_t number; /* the daemon's number for this copy of the state */
+    uint64_t bytes;  /* bytes of the copy */
+    uint64_t offset; /* bytes received so far */
 };
 
 static int write_all(struct backup_file *c, const char *data, size_t bytes, struct err *err)
@@ -38,6 +41,7 @@ static int write_all(struct backup_file *c, const char *data, size_t bytes, stru
     return 0;
 }
 
+/* Asks the daemon to make a copy of its state. */
 static int begin(struct backup_file *c, struct tutti *t, struct err *err)
 {
     struct wire_msg m = {0};
@@ -64,7 +68,8 @@ static int fetch_piece(struct backup_file *c, struct tutti *t, struct err *err)
     char *data = xmalloc(chars + 1);
     long n = base64_decode(text, chars, data);
     if (n <= 0 || c->offset + (uint64_t)n > c->bytes)
-        r = err_set(err, -EPROTO, "the daemon sent a piece that is no part of a copy of %" PRIu64 " bytes",
+        r = err_set(err, -EPROTO,
+                    "the daemon sent data that does not belong to a copy of %" PRIu64 " bytes; try again",
                     c->bytes);
     else
         r = write_all(c, data, (size_t)n, err);
@@ -82,16 +87,19 @@ static int sync_parent(const char *path, struct err *err)
     int r = fd < 0 || fsync(fd) < 0 ? -errno : 0;
     if (fd >= 0)
         close(fd);
-    return r < 0 ? err_set_at(err, r, path, "cannot sync its directory: %s", strerror(-r)) : 0;
+    return r < 0
+               ? err_set_at(err, r, path, "is complete, but its directory cannot be synced: %s", strerror(-r))
+               : 0;
 }
 
-/* Owner only: the state has the specs and the paths of all jobs. */
+/* Creates the temporary file. Only its owner may read it, because the state contains the specs and
+ * paths of all jobs. */
 static int open_fresh(struct backup_file *c, struct err *err)
 {
     if (snprintf(c->fresh, sizeof c->fresh, "%s.%ld.new", c->path, (long)getpid()) >= (int)sizeof c->fresh)
-        return err_set_at(err, -ENAMETOOLONG, c->path, "the name is too long");
+        return err_set_at(err, -ENAMETOOLONG, c->path, "the name is too long; choose a shorter one");
     c->fd = open(c->fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    return c->fd < 0 ? err_set_at(err, -errno, c->fresh, "cannot make the file: %s", strerror(errno)) : 0;
+    return c->fd < 0 ? err_set_at(err, -errno, c->fresh, "cannot create the file: %s", strerror(errno)) : 0;
 }
 
 static int fetch_all(struct backup_file *c, struct tutti *t, struct err *err)
@@ -143,11 +151,11 @@ const struct client_command cmd_backup = {
     .name = "backup",
     .args = "FILE",
     .summary = "copy the daemon's state (jobs, events) to a file while the daemon runs",
-    .details = "FILE is a database of SQLite. It is written whole or not at all; an older file of that name "
-               "is replaced.\n"
-               "To restore it, stop tuttid, put it in the place of state.db, remove state.db-wal, and start "
-               "tuttid once with\n"
-               "--accept-older-state. Logs and outputs of jobs are not in it.\n",
+    .details = "FILE is an SQLite database. It is written completely or not at all, and it replaces an older "
+               "file of that name.\n"
+               "To restore it, stop tuttid, copy FILE over state.db, remove state.db-wal, and start tuttid "
+               "once with\n"
+               "--accept-older-state. Logs and outputs of jobs are not included.\n",
     .least = 1,
     .most = 1,
     .run = run_backup,

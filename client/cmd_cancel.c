@@ -1,4 +1,4 @@
-/* tutti cancel: asks jobs to write a checkpoint and stop. */
+/* tutti cancel: asks jobs to write a checkpoint and stop, or with --now to stop at once. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "client/term.h"
 
 static const struct opt opts[] = {
-    {"now", 0, NULL, "end it at once; what it did since its last checkpoint is lost"},
+    {"now", 0, NULL, "stop at once; work since the last checkpoint is lost"},
     {0},
 };
 
@@ -25,7 +25,7 @@ static void describe(struct strbuf *b, const struct json *job)
     if (strcmp(state, "stopping") == 0) {
         strbuf_add(b, "stops after a checkpoint\n");
     } else {
-        strbuf_add(b, follow_ended(job) && strcmp(state, "cancelled") != 0 ? "has ended before: " : "");
+        strbuf_add(b, follow_ended(job) && strcmp(state, "cancelled") != 0 ? "had already ended: " : "");
         show_text(b, &s, state);
         strbuf_add(b, "\n");
     }
@@ -69,7 +69,7 @@ static int run_cancel(struct client *c, const struct args *a)
     tutti_close(t);
     if (!c->json)
         strbuf_add(&b, out.at != NULL ? out.at : "");
-    else if (exit == CLIENT_DONE) /* else the failure is the one object */
+    else if (exit == CLIENT_DONE) /* after a failure, the error object is the only output */
         strbuf_addf(&b, "[%s]\n", out.at != NULL ? out.at : "");
     strbuf_finish(&out);
     int printed = client_print_end(&b);

@@ -1,4 +1,5 @@
-/* tutti check: is the job valid, are its files there, does it fit? Needs no daemon. */
+/* tutti check: checks that a job is valid, that its files exist, and that it fits the
+ * machine. Needs no daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {

@@ -1,4 +1,4 @@
-/* tutti devices: what the machine has, and who uses it. */
+/* tutti devices: lists the daemon's devices and the jobs that use them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const struct column virtual_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-/* FREE: when the daemon last looked. */
+/* The columns of real devices. FREE is what the daemon found when it last looked at the device. */
 static const struct column real_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "NAME", .least = 8},
@@ -82,7 +82,8 @@ static void add_rows(struct strbuf *b, const struct style *s, const struct json 
     show_table_destroy(t);
 }
 
-/* "device 1 is suspect since ...: 1 error in job 3: an illegal memory access was encountered" */
+/* Appends a line about a device that had errors: "device 1 is suspect since ...: 1 error in job 3: an illegal
+ * memory access was encountered". */
 static void add_mark(struct strbuf *b, const struct style *s, const struct json *d)
 {
     uint64_t errors = get_count_or(d, "errors", 0), since, job;
@@ -108,7 +109,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* "cannot start workers: /usr/bin/tutti-worker: ... (since 12:01, failed tries: 4)" */
+/* Appends why the daemon cannot start workers: "cannot start workers: /usr/bin/tutti-worker: ... (since
+ * 12:01, failed tries: 4)". Appends nothing when `pause` is NULL. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;
@@ -143,7 +145,7 @@ static void add_machine(struct strbuf *b, const struct json *machine)
         strbuf_add(b, "\n");
     }
     if (get_flag(machine, "auto"))
-        strbuf_add(b, "no fixed devices: each job gets as many as it asks for\n");
+        strbuf_add(b, "no fixed devices: each job gets as many as it requests\n");
     if (!get_flag(machine, "auto") && devices != NULL) {
         add_rows(b, &s, devices);
         add_marks(b, &s, devices);

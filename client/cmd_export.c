@@ -1,15 +1,16 @@
-/* tutti export: the weights of a job, in one file or as a Hugging Face folder. The worker writes it, as this user. */
+/* tutti export: writes the weights of a job to one file, or as a Hugging Face folder. This process becomes
+ * tutti-worker, so the files belong to the user of this command. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {
-    {"force", 'f', NULL, "write over what was exported there before"},
+    {"force", 'f', NULL, "overwrite an earlier export"},
     {"hf", 0, "FOLDER", "write a gpt2 or llama model as a Hugging Face folder"},
     {"out", 'o', "FILE", "the file to write, e.g. model.safetensors"},
-    {"shard", 0, "SIZE", "with --hf: tensors of at most SIZE in a file (5GB)"},
-    {"step", 0, "N|best|last", "of that checkpoint (default: the newest weights)"},
+    {"shard", 0, "SIZE", "with --hf: at most SIZE of tensors in each file (default: 5GB)"},
+    {"step", 0, "N|best|last", "the checkpoint to export (default: the newest weights)"},
     {0},
 };
 
@@ -18,7 +19,7 @@ static int check_target(const struct args *a, struct err *err)
     if (opts_has(a, "out") && opts_has(a, "hf"))
         return err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
     if (!opts_has(a, "out") && !opts_has(a, "hf"))
-        return err_set_at(err, -EINVAL, "--out", "is missing: name the file to write, or a folder with --hf");
+        return err_set_at(err, -EINVAL, "--out", "is missing; name a file with --out, or a folder with --hf");
     return 0;
 }
 
@@ -47,9 +48,9 @@ const struct client_command cmd_export = {
     .name = "export",
     .args = "ID|DIR --out FILE | --hf FOLDER [options]",
     .summary = "write the weights of a job to a file, or as a Hugging Face folder",
-    .details = "A number is a job of the daemon; anything else is an output directory, and needs no daemon "
-               "(./3 for one of\n"
-               "digits).\n",
+    .details = "A number is the id of a job of the daemon. Anything else is an output directory and needs no "
+               "daemon; write ./3\n"
+               "for a directory with the name 3.\n",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -1,4 +1,4 @@
-/* tutti help: the overview, and the page of each command, from the table of commands. */
+/* tutti help: prints the overview or the help page of one command, from the table of commands. */
 #include <string.h>
 
 #include "client/client.h"
@@ -15,7 +15,7 @@ int help_overview(void)
         &b,
         "\nexit codes: 0 done, 1 the job failed, 2 usage or invalid job, 3 daemon unreachable, 4 denied,\n"
         "            5 cannot fit, 6 not found\n"
-        "`tutti help COMMAND` tells more.\n");
+        "`tutti help COMMAND` shows the help of a command.\n");
     return client_print_end(&b);
 }
 

@@ -1,4 +1,4 @@
-/* tutti logs: what the workers of a job wrote, chunk by chunk. */
+/* tutti logs: prints the log of a job, which the daemon sends in chunks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,17 +13,20 @@
 #define FOLLOW_NS   300000000ull
 
 static const struct opt opts[] = {
-    {"follow", 'f', NULL, "go on until the job ends"},
+    {"follow", 'f', NULL, "continue until the job ends"},
     {0},
 };
 
+/* The state of reading one log. */
 struct log_reader {
     const struct client *c;
-    uint64_t id, offset;
-    bool follow, end;
+    uint64_t id;     /* the job */
+    uint64_t offset; /* bytes of the log read so far */
+    bool follow;     /* --follow: wait for more until the job ends */
+    bool end;        /* the job has ended, and its log was read completely */
 };
 
-/* *ret_bytes: how far this got. */
+/* Reads and prints the next chunk. Stores in *ret_bytes how many bytes of the log it contained. */
 static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
 {
     struct strbuf params = {0}, b = {0};
@@ -51,7 +54,8 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Without --follow it ends where the log ended when it was asked: a chunk that is not full is the last. */
+/* Reads and prints chunks. Without --follow it stops at the first empty chunk, which means that there is no
+ * more for now. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

@@ -1,4 +1,4 @@
-/* tutti ls: the jobs as a table. */
+/* tutti ls: lists the jobs in a table. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 #define DAY_MS 86400000ull
 
 static const struct opt opts[] = {
-    {"all", 'a', NULL, "also jobs that ended more than a day ago"},
+    {"all", 'a', NULL, "include jobs that ended more than a day ago"},
     {0},
 };
 
@@ -33,14 +33,16 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
+/* The list while it is built, page by page. */
 struct job_listing {
     const struct client *c;
-    bool all;
-    bool older_daemon; /* does not know ended_after_ms */
-    uint64_t now_ms, n;
+    bool all;          /* --all */
+    bool older_daemon; /* the daemon is too old to know the parameter ended_after_ms */
+    uint64_t now_ms;
+    uint64_t n; /* jobs listed so far */
     struct show_table *table;
     struct style style;
-    struct strbuf text; /* ids or JSON */
+    struct strbuf text; /* with --quiet the ids, with --json the jobs */
 };
 
 static void add_progress_cell(struct job_listing *l, const struct json *job)
@@ -80,7 +82,7 @@ static void add_elapsed(struct job_listing *l, const struct json *job)
     strbuf_finish(&b);
 }
 
-/* How long it will take, why it waits, or why it failed. */
+/* Adds the cell of the last column: why the job failed, why it waits, or how long it will still take. */
 static void add_note(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
@@ -114,7 +116,7 @@ static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        return; /* an older daemon tells of all */
+        return; /* a daemon that does not know ended_after_ms lists all jobs */
     if (l->c->json) {
         char *text = json_print(job);
         strbuf_addf(&l->text, "%s%s", l->n > 0 ? ",\n " : "", text);
@@ -127,7 +129,8 @@ static void add_job(struct job_listing *l, const struct json *job)
     l->n++;
 }
 
-/* One page. Sets *after for the next one; *more says whether there is one. */
+/* Asks the daemon for the jobs after id *after and adds them. Sets *after to the last id, and *more to
+ * whether there are further jobs. */
 static int fetch_page(struct job_listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
 {
     struct strbuf params = {0};

@@ -1,4 +1,5 @@
-/* tutti plan: the plan that a job would run by, or that a model would of which there is a profile. Needs no daemon. */
+/* tutti plan: prints the plan that a job would run with, or a plan made from a profile
+ * alone. Needs no daemon. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -6,37 +7,38 @@
 
 static const struct opt opts[] = {
     WORKER_OPTS,
-    {"batch", 0, "N", "from a profile: samples of a step"},
-    {"dump", 0, NULL, "every instruction"},
-    {"micro-batch", 0, "N|auto", "from a profile: samples at once"},
-    {"no-what-if", 0, NULL, "not what one more GB or device would bring, which takes time"},
-    {"objective", 0, "WHAT", "what the plan is chosen by: time, bytes"},
+    {"batch", 0, "N", "without a job: samples per step"},
+    {"dump", 0, NULL, "print every instruction"},
+    {"micro-batch", 0, "N|auto", "without a job: samples per micro-batch"},
+    {"no-what-if", 0, NULL, "do not compute what one more GB or device would gain"},
+    {"objective", 0, "WHAT", "what the plan minimizes: time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
-    {"profile", 0, "FILE", "plan from a profile; of a job: its times (none: computed ones)"},
-    {"svg", 0, "FILE", "draw the timeline of an iteration, as the plan is simulated"},
+    {"profile", 0, "FILE", "take times from a profile (none: use computed times)"},
+    {"svg", 0, "FILE", "draw the simulated timeline of one iteration"},
     {"trace", 0, "FILE", "write a Chrome trace of the simulated plan"},
     {"update", 0, "WHERE", "the same as --optimizer-on"},
-    {"rules", 0, "NAME", "time a schedule by the rules of another system: harmony"},
+    {"rules", 0, "NAME", "simulate a schedule by the rules of another system: harmony"},
     {"form", 0, "pp|dp", "with --rules: pipeline or data parallel"},
     {"micro-batch-bwd", 0, "N", "with --rules: samples of a backward micro-batch"},
     {"micro-batch-fwd", 0, "N", "with --rules: samples of a forward micro-batch"},
     {"packs-bwd", 0, "LIST", "with --rules: last layer of each backward pack, e.g. 4,9,14"},
     {"packs-fwd", 0, "LIST", "with --rules: last layer of each forward pack"},
-    {"task-overhead", 0, "TIME", "with --rules: at the end of every task (40ms)"},
+    {"task-overhead", 0, "TIME", "with --rules: time added after every task (default: 40ms)"},
     {0},
 };
 
-/* A schedule that the command line gives, timed by --rules. */
+/* Runs `tutti plan --rules`: simulates a schedule that the options describe. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* svg and trace to be refused there: such a schedule is timed, and has no instructions to show */
+    /* The worker refuses svg and trace, because such a schedule has no instructions to show. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};
     struct err err = {0};
     struct spawn_args more = {0};
     if (a->n_rest > 0) {
-        err_set(&err, -EINVAL, "--rules times a schedule from --profile FILE; it takes no JOB.json");
+        err_set(&err, -EINVAL, "--rules simulates a schedule from --profile FILE and takes no job; remove %s",
+                a->rest[0]);
         return client_fail(c, &err);
     }
     for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {

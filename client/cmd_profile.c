@@ -1,10 +1,11 @@
-/* tutti profile: times the layers of a job on this machine, for the plans of later runs. Needs no daemon. */
+/* tutti profile: measures the layers of a job on this machine, for the plans of later runs. Needs no
+ * daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {
     WORKER_OPTS,
-    {"force", 'f', NULL, "measure again what was measured before"},
-    {"micro-batches", 0, "LIST", "sizes, e.g. 1,2,4,8 (default: powers of two that fit)"},
+    {"force", 'f', NULL, "measure again even where earlier measurements exist"},
+    {"micro-batches", 0, "LIST", "micro-batch sizes, e.g. 1,2,4,8 (default: powers of two that fit)"},
     {"out", 0, "FILE", "write a profile, for tutti plan --profile"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* tutti run: one job in the foreground, with a daemon of its own that lives as long as this command. */
+/* tutti run: trains one job in the foreground, with a private daemon that ends with this command. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@ static const struct opt opts[] = {
     {0},
 };
 
+/* Connects to the private daemon, as soon as it listens. */
 static int connect_private(const struct client *c, struct private_daemon *d, struct tutti **ret,
                            struct err *err)
 {
@@ -37,7 +38,7 @@ static int connect_private(const struct client *c, struct private_daemon *d, str
     return r;
 }
 
-/* What a job that Ctrl-C stopped leaves behind, and how to go on. */
+/* Says that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the signal. */
 static int say_stopped(const struct client *c, const struct json *job, const char *path)
 {
     bool from_file = strcmp(path, "-") != 0;
@@ -116,10 +117,10 @@ const struct client_command cmd_run = {
     .name = "run",
     .args = "JOB.json [options]",
     .summary = "train a job in the foreground; needs no running daemon",
-    .details = "Ctrl-C stops it after a checkpoint; the same command goes on from there. A second Ctrl-C "
-               "stops it at once.\n"
-               "On a terminal the progress is drawn live; into a pipe it is plain lines. The exit code is "
-               "the job's.\n",
+    .details = "Ctrl-C stops the job after a checkpoint, and the same command continues from there. A second "
+               "Ctrl-C stops it\n"
+               "at once. On a terminal the progress is drawn live; in a pipe it is printed as lines. The "
+               "exit code is the job's.\n",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -1,20 +1,21 @@
-/* tutti sample: goes on with a text, by a trained gpt2 or llama model. The worker does it, as this user. */
+/* tutti sample: continues a text with a trained gpt2 or llama model. This process becomes
+ * tutti-worker, which does it. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {
-    {"logits", 0, NULL, "print the logits of the next token, and sample nothing"},
-    {"prompt", 'p', "TEXT", "the text to go on with"},
-    {"prompt-ids", 0, "1,2,3", "the same as token ids"},
-    {"seed", 0, "S", "the same seed, the same text (0)"},
-    {"step", 0, "N|best|last", "of that checkpoint (default: the newest weights)"},
-    {"temperature", 't', "T", "0: always the likeliest token; 1: as the model says (0.8)"},
-    {"threads", 0, "N", "threads that share one operation (one per core)"},
-    {"tokenizer", 0, "DIR", "where vocab.json and merges.txt are"},
-    {"tokens", 'n', "N", "at most so many (200)"},
-    {"top-k", 'k', "K", "of the K likeliest tokens alone; 0: of all (0)"},
+    {"logits", 0, NULL, "print the logits of the next token instead of text"},
+    {"prompt", 'p', "TEXT", "the text to continue"},
+    {"prompt-ids", 0, "1,2,3", "the text to continue, as token ids"},
+    {"seed", 0, "S", "random seed; the same seed gives the same text (default: 0)"},
+    {"step", 0, "N|best|last", "the checkpoint to use (default: the newest weights)"},
+    {"temperature", 't', "T", "0: always the likeliest token; 1: the model's probabilities (default: 0.8)"},
+    {"threads", 0, "N", "threads that share one operation (default: one per core)"},
+    {"tokenizer", 0, "DIR", "the folder with vocab.json and merges.txt"},
+    {"tokens", 'n', "N", "the most tokens to generate (default: 200)"},
+    {"top-k", 'k', "K", "choose only among the K likeliest tokens; 0: among all (default: 0)"},
     {0},
 };
 
@@ -49,12 +50,11 @@ const struct client_command cmd_sample = {
     .args = "ID|DIR [options]",
     .summary = "generate text with a trained gpt2 or llama model",
     .details =
-        "A number is a job of the daemon; anything else is a job's output directory or a Hugging Face "
-        "folder, "
-        "and needs no\n"
-        "daemon. Only what follows the prompt is printed, as it comes: text, where each byte is a token "
-        "(vocab 256) or the\n"
-        "folder has GPT-2's vocab.json and merges.txt; else token ids.\n",
+        "A number is the id of a job of the daemon. Anything else is a job's output directory or a Hugging "
+        "Face folder,\n"
+        "and needs no daemon. Tokens are printed as they are generated, without the prompt: as text when "
+        "each byte is a\n"
+        "token (vocab 256) or the folder has GPT-2's vocab.json and merges.txt, otherwise as token ids.\n",
     .opts = opts,
     .least = 1,
     .most = 1,

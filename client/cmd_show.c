@@ -1,4 +1,5 @@
-/* tutti show: everything that is known of a job, its spec, or the trace that it wrote. */
+/* tutti show: prints everything that is known about a job, or only its spec, or copies its trace to a
+ * file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,18 +15,19 @@
 #include "client/term.h"
 
 static const struct opt opts[] = {
-    {"spec", 0, NULL, "only the spec, as it was submitted"},
+    {"spec", 0, NULL, "print only the spec, as it was submitted"},
     {"trace", 0, "FILE", "copy the trace of plan and run to FILE (\"-\": standard output)"},
     {0},
 };
 
 /* ---- the trace ---- */
 
-/* Exact bytes for a file or a pipe; a terminal gets them scrubbed. */
+/* Copies everything from one descriptor to another. A file or a pipe gets the exact bytes; a terminal gets
+ * scrubbed text. `name` names the target in messages. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    size_t have = 0; /* bytes of a character whose rest is yet to be read */
+    size_t have = 0; /* bytes of a character at the end of the last chunk that was cut off */
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);
         if (n < 0 && errno == EINTR)
@@ -52,7 +54,7 @@ static int copy_trace(const struct json *job, const char *name, struct err *err)
     int from = output[0] != '\0' ? open(path.at, O_RDONLY | O_CLOEXEC) : -1, to, r;
     if (from < 0) {
         r = err_set_at(err, -ENODATA, path.at,
-                       "there is no trace yet: the worker writes it when the job has run");
+                       "there is no trace yet; the worker writes it when the job has run");
     } else {
         to = standard ? STDOUT_FILENO : open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         r = to < 0 ? err_set_at(err, -EIO, name, "cannot be written: %s", strerror(errno))

@@ -1,4 +1,4 @@
-/* tutti submit: checks a job as this user and hands it to the daemon. */
+/* tutti submit: checks a job with the rights of this user and puts it into the daemon's queue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,23 +17,25 @@ static const struct opt opts[] = {
     JOB_FILE_OPTS,
     {"key", 0, "K", "submit at most once with this key (default: a random one)"},
     {"no-check", 0, NULL, "do not check files and memory first"},
-    {"watch", 'w', NULL, "then watch it to its end; the exit code is the job's"},
+    {"watch", 'w', NULL, "then watch the job until it ends; the exit code is the job's"},
     {0},
 };
 
-/* --backend: the daemon has one, and a job is not to end up on another. */
+/* Refuses --backend when the daemon has devices of another backend, so that the job does not run
+ * on the wrong ones. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");
     if (want == NULL || strcmp(want, "auto") == 0 || strcmp(want, has) == 0)
         return 0;
     if (strcmp(want, "cpu") != 0 && strcmp(want, "cuda") != 0)
-        return err_set_at(err, -EINVAL, "--backend", "is \"%s\": must be auto, cpu or cuda", want);
-    return err_set_at(err, -EINVAL, "--backend", "is %s, but the daemon hands out %s devices: %s", want, has,
-                      get_text(machine, "backend_reason"));
+        return err_set_at(err, -EINVAL, "--backend", "found \"%s\"; must be auto, cpu or cuda", want);
+    return err_set_at(err, -EINVAL, "--backend",
+                      "found %s, but the daemon hands out %s devices (%s); remove it, or use `tutti run`",
+                      want, has, get_text(machine, "backend_reason"));
 }
 
-/* Against the machine that the server has. */
+/* Checks the spec against the daemon's machine. */
 static int check(const struct client *c, struct tutti *t, const char *spec, const struct args *a)
 {
     struct err err = {0};
@@ -63,8 +65,7 @@ static int print_job(const struct client *c, const struct json *job)
         show_text(&b, &s, get_text(job, "name"));
         strbuf_add(&b, ") ");
         show_text(&b, &s, get_text(job, "state"));
-        strbuf_addf(&b, "%s\n",
-                    get_flag(job, "duplicate") ? "; it had been submitted with this key before" : "");
+        strbuf_addf(&b, "%s\n", get_flag(job, "duplicate") ? "; it was already submitted with this key" : "");
         if (term_is_terminal(STDOUT_FILENO))
             strbuf_addf(
                 &b, "  tutti watch %" PRIu64 "   to see it train\n  tutti cancel %" PRIu64 "  to stop it\n",
@@ -86,7 +87,7 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    if (!(watch && c->json)) /* the events say it */
+    if (!(watch && c->json)) /* with both options, the events contain the same */
         exit = print_job(c, job.result);
     wire_msg_finish(&job);
     if (!watch || exit != CLIENT_DONE)
@@ -117,8 +118,8 @@ const struct client_command cmd_submit = {
     .name = "submit",
     .args = "JOB.json [options]",
     .summary = "check a job and put it into the daemon's queue",
-    .details = "JOB.json may have // comments; \"-\" is standard input. Relative paths in it mean the "
-               "current directory.\n",
+    .details = "JOB.json may contain // comments; \"-\" is standard input. Relative paths in it start at "
+               "the current directory.\n",
     .opts = opts,
     .least = 1,
     .most = 1,

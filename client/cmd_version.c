@@ -1,4 +1,4 @@
-/* tutti version. */
+/* tutti version: prints the version of this program. */
 #include "client/client.h"
 
 static int run_version(struct client *c, const struct args *a)

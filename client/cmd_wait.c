@@ -1,4 +1,4 @@
-/* tutti wait: waits until jobs have ended, and tells how. */
+/* tutti wait: waits until jobs have ended and prints the outcome of each. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +13,17 @@
 #include "client/show.h"
 #include "client/term.h"
 
+/* The jobs that are waited for. */
 struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    struct wire_msg *jobs; /* the answer of `show` once the job has ended; else zero */
-    int n, left;
+    struct wire_msg *jobs; /* for each job that has ended, the answer to `show`; zero for the others */
+    int n;                 /* jobs */
+    int left;              /* jobs that have not ended */
 };
 
-/* Asks about one job that is not known to have ended. */
+/* Asks the daemon whether job `i` has ended, unless that is already known. */
 static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
@@ -39,8 +41,8 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* Watches first, looks second: nothing ends unseen. Of one job only its events come, of several those of
- * all. */
+/* Subscribes to events and then looks at every job. In this order no end of a job can be missed. For one job
+ * only its own events are requested; for several, the events of all jobs. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -51,6 +53,7 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
+/* Looks at the job that an event says has ended, or at all jobs when events were missed ("gap"). */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");
@@ -72,7 +75,7 @@ static int wait_for_all(struct job_waiter *w, struct err *err)
         if (r < 0 && (w->t == NULL || !tutti_lost(w->t)))
             return r;
         if (r < 0) {
-            print_error("tutti: the connection to the daemon is lost; trying again for a minute\n");
+            print_error("tutti: the connection to the daemon is lost; trying to reconnect for a minute\n");
             r = follow_reconnect(w->c, NULL, &w->t, err);
             if (r == 0)
                 r = watch_jobs(w, err);
@@ -140,7 +143,7 @@ static int run_wait(struct client *c, const struct args *a)
 const struct client_command cmd_wait = {
     .name = "wait",
     .args = "ID...",
-    .summary = "wait until jobs have ended; the exit code is the first that is not 0",
+    .summary = "wait until jobs have ended; the exit code is the first nonzero one",
     .least = 1,
     .most = -1,
     .run = run_wait,

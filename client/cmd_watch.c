@@ -2,7 +2,7 @@
 #include "client/follow.h"
 
 static const struct opt opts[] = {
-    {"since", 0, "SEQ", "also show the events after this number"},
+    {"since", 0, "SEQ", "also show past events after this number"},
     {0},
 };
 
@@ -31,8 +31,8 @@ const struct client_command cmd_watch = {
     .name = "watch",
     .args = "ID [--since SEQ]",
     .summary = "show a job live until it ends; the exit code is the job's",
-    .details = "Ctrl-C ends the watching; the job goes on. With --json: the events as lines, and last the "
-               "outcome.\n",
+    .details = "Ctrl-C stops watching, and the job continues. With --json the events are printed as lines, "
+               "and the outcome last.\n",
     .opts = opts,
     .least = 1,
     .most = 1,

@@ -1,9 +1,10 @@
-/* The connection: finding the socket, the greeting, calls and events. See tutti.h.
+/* Implements the connection of tutti.h: finding the socket, the greeting, calls and events.
  *
- * Reading and writing never block on their own: poll waits, with a deadline, and while a request is being
- * written what arrives is read, so that a server that waits for its reader cannot wait for us. A failure of
- * the transport, and a line that is not the protocol, make the connection lost: there is no way to find the
- * next message. Whoever wants to go on connects again.
+ * recv and send never block. Only poll waits, with a deadline. While a request is written, arriving data is
+ * read too; otherwise client and daemon could both wait for the other to read.
+ *
+ * After a transport error, or a line that is not valid protocol, the connection is lost, because there is no
+ * way to find the beginning of the next message. A caller that wants to continue connects again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,24 +24,24 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-#define EVENTS_MAX  16384 /* kept while a call waits; the server itself remembers fewer */
+#define EVENTS_MAX  16384 /* most queued events while a call waits; the daemon itself remembers fewer */
 #define NS_PER_MS   1000000ull
 
 #define DAEMON_LEFT                                                                                          \
-    "the daemon closed the connection; if it is not there any more, start it with `tuttid --user` and try "  \
-    "again"
+    "the daemon closed the connection; if it is not running, start it with `tuttid --user` and try again"
 
 struct tutti {
     int fd;
     bool lost;
-    uint64_t last_id;
+    uint64_t last_id; /* id of the last request */
     struct wire_in in;
-    VEC(struct wire_msg) events; /* not yet given out: those from `first` on */
+    VEC(struct wire_msg) events; /* queued events; those before `first` were already returned */
     size_t first;
 };
 
 /* ---- bytes ---- */
 
+/* Marks the connection as lost, records the reason, and returns `code`. */
 static int lose(struct tutti *t, struct err *err, int code, const char *why)
 {
     t->lost = true;
@@ -60,7 +61,8 @@ static uint64_t deadline_after(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
-/* The events poll reports; 0 at the deadline; -EINTR when a signal came. */
+/* Waits for POLLIN or POLLOUT. Returns the events that poll reports, 0 at the deadline, or -EINTR
+ * when a signal arrived. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};
@@ -68,7 +70,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* What has arrived, into the line buffer. 0: nothing, or no room for more before a line is taken. */
+/* Reads what has arrived into the line buffer. Returns 0 also when nothing has arrived, or when the buffer is
+ * full until a line is taken out. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
@@ -93,7 +96,7 @@ static int send_all(struct tutti *t, const struct strbuf *b, uint64_t deadline_n
     while (sent < b->n) {
         int got = wait_for(t, POLLIN | POLLOUT, deadline_ns);
         if (got == 0)
-            return lose(t, err, -ETIMEDOUT, "the daemon does not read what it is sent");
+            return lose(t, err, -ETIMEDOUT, "the daemon did not read the request within 60 s");
         if (got < 0)
             continue;
         int r = got & POLLIN ? read_some(t, err) : 0;
@@ -112,6 +115,7 @@ static int send_all(struct tutti *t, const struct strbuf *b, uint64_t deadline_n
 
 /* ---- messages ---- */
 
+/* Parses the next complete line. Returns 1 for a message, 0 when no line is complete, or a negative errno. */
 static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
 {
     char *line;
@@ -133,7 +137,8 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
     return err_set(err, -EPROTO, "the daemon sent a line that does not follow the protocol: %s", why.msg);
 }
 
-/* 1: a message, of whatever kind; 0: the deadline; -EINTR: a signal; else lost. */
+/* Waits for the next message of any kind. Returns 1 for a message, 0 at the deadline, -EINTR when a signal
+ * arrived, or another negative errno when the connection is lost. */
 static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, struct err *err)
 {
     for (;;) {
@@ -151,7 +156,8 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
     }
 }
 
-/* An error that answers no request is about the connection: not allowed, too many, a line too long. */
+/* Handles an error that answers no request. It is about the connection itself, for example that there are too
+ * many connections, and the daemon closes the connection after it. */
 static int connection_error(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     int r = wire_msg_error(m, err);
@@ -165,15 +171,16 @@ static bool is_event(const struct wire_msg *m)
     return m->kind == WIRE_NOTIFICATION && strcmp(m->method, "event") == 0 && m->params != NULL;
 }
 
+/* Queues an event for tutti_next. Drops other notifications. */
 static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
-    if (!is_event(m)) { /* a notification of a later version: ignored, as the protocol says */
+    if (!is_event(m)) { /* a later version of the daemon may send it; the protocol says to ignore it */
         wire_msg_finish(m);
         return 0;
     }
     if (t->events.n - t->first >= EVENTS_MAX) {
         wire_msg_finish(m);
-        return lose(t, err, -EPROTO, "the daemon sends events without end instead of an answer");
+        return lose(t, err, -EPROTO, "the daemon sent too many events and no answer");
     }
     vec_push(&t->events, *m);
     return 0;
@@ -192,7 +199,7 @@ static int read_greeting(struct tutti *t, struct err *err)
     if (r < 0)
         return r;
     if (r == 0)
-        return lose(t, err, -EPROTO, "the socket is there, but the daemon does not greet");
+        return lose(t, err, -EPROTO, "the daemon sent no greeting within 10 s; check whether it hangs");
     if (m.kind == WIRE_ERROR)
         return connection_error(t, &m, err);
     const struct json *number = m.params != NULL ? json_get(m.params, "protocol") : NULL;
@@ -200,11 +207,11 @@ static int read_greeting(struct tutti *t, struct err *err)
                  json_u64(number, "protocol", &protocol, NULL) == 0;
     wire_msg_finish(&m);
     if (!hello)
-        return lose(t, err, -EPROTO, "whoever listens there is not tuttid");
+        return lose(t, err, -EPROTO, "the program that listens there is not tuttid; check --socket");
     if (protocol > WIRE_PROTOCOL) {
         t->lost = true;
         return err_set(err, -EPROTO,
-                       "the daemon speaks protocol %" PRIu64 ", this client only %d: use a newer tutti",
+                       "the daemon speaks protocol %" PRIu64 ", but this client only %d; use a newer tutti",
                        protocol, WIRE_PROTOCOL);
     }
     return 0;
@@ -224,7 +231,8 @@ int tutti_open(int fd, struct tutti **ret, struct err *err)
     return 0;
 }
 
-/* A path too long for a socket address is reached through its directory. */
+/* Connects to the socket at `path`, and returns a descriptor or a negative errno. A path that is too long for
+ * a socket address is reached through a descriptor of its directory. */
 static int dial(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -260,13 +268,14 @@ static int connect_to(const char *path, struct tutti **ret, struct err *err)
     if (fd >= 0)
         return tutti_open(fd, ret, err);
     if (fd == -EACCES || fd == -EPERM)
-        return err_set_at(err, -EACCES, path, "this user is not allowed to use the daemon");
+        return err_set_at(err, -EACCES, path,
+                          "this user may not use the daemon; ask its owner, or use `tutti run`");
     return err_set_at(err, -ECONNREFUSED, path,
-                      "no daemon is there (%s); start it with `tuttid --user`, or use `tutti run`",
+                      "no daemon listens there (%s); start one with `tuttid --user`, or use `tutti run`",
                       strerror(-fd));
 }
 
-/* docs/protocol.md, "Where the socket is". */
+/* Appends the default path of the socket, as docs/protocol.md, "Where the socket is", describes it. */
 static void usual_path(struct strbuf *b)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *state = getenv("XDG_STATE_HOME"),
@@ -328,17 +337,17 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     return r;
 }
 
-/* 1: the answer to the last request (then *ret_status is the outcome of the call); 0: something else,
- * dealt with. */
+/* Handles a message that arrives during a call. Returns 1 when it is the answer to the last
+ * request; *ret_status is then the outcome of the call. Returns 0 when it was something else, which
+ * has been queued or dropped. */
 static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, struct err *err)
 {
     uint64_t id;
-    if (m->kind == WIRE_NOTIFICATION ||
-        m->kind == WIRE_REQUEST) /* a server sends no requests: dropped there */
-        return queue_event(t, m, err);
+    if (m->kind == WIRE_NOTIFICATION || m->kind == WIRE_REQUEST)
+        return queue_event(t, m, err); /* drops a request, because a daemon sends none */
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
-    if (!wire_msg_id(m, &id) || id != t->last_id) { /* of a call that was given up */
+    if (!wire_msg_id(m, &id) || id != t->last_id) { /* the answer to an earlier call that was given up */
         wire_msg_finish(m);
         return 0;
     }
@@ -350,7 +359,8 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     return 1;
 }
 
-/* The server hung up while it was written to: it may have said why. */
+/* Looks for an error message that the daemon sent before it closed the connection.
+ * Without one, returns `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {
     struct wire_msg m = {0};
@@ -377,7 +387,7 @@ int tutti_call(struct tutti *t, const char *method, const char *params, struct w
         if (r == -EINTR)
             continue;
         if (r == 0)
-            return lose(t, err, -ETIMEDOUT, "the daemon does not answer");
+            return lose(t, err, -ETIMEDOUT, "the daemon did not answer within 60 s");
         if (r > 0)
             r = sort_message(t, &m, &status, err);
         if (r < 0)

@@ -1,5 +1,8 @@
-/* The loop that follows a job. `watch` comes first and `show` second, so that nothing is missed between
- * them; an event that says that the job ended, or that events are gone, makes it ask `show` again. */
+/* Implements the loop of follow.h that shows a job until it ends.
+ *
+ * The loop first calls `watch` and then `show`, so that no event is missed between the two. It calls `show`
+ * again when an event says that the job has ended or that events were missed, and every two seconds for the
+ * live display. Only the main thread runs this code. */
 #include "client/follow.h"
 
 #include <errno.h>
@@ -17,31 +20,31 @@
 #include "client/term.h"
 #include "client/view.h"
 
-#define FRAME_NS 120000000ull
-#define LINE_NS  2000000000ull
-#define FRESH_NS                                                                                             \
-    2000000000ull /* how old the curve of the live display may be: events carry only some of the steps */
-#define IDLE_MS      250
-#define RETRY_NS     60000000000ull
-#define RETRY_GAP_NS 250000000ull
+#define FRAME_NS     120000000ull   /* least time between two frames of the live display */
+#define LINE_NS      2000000000ull  /* least time between two lines about progress */
+#define FRESH_NS     2000000000ull  /* time between two `show` for the curve; events carry only some steps */
+#define IDLE_MS      250            /* longest wait for an event */
+#define RETRY_NS     60000000000ull /* how long to try to reconnect */
+#define RETRY_GAP_NS 250000000ull   /* time between two tries */
 
 enum display { DISPLAY_NONE, DISPLAY_JSON, DISPLAY_LINES, DISPLAY_LIVE };
 
+/* The state of following one job. */
 struct follower {
     const struct client *c;
     const struct follow_options *o;
-    struct tutti **t;
+    struct tutti **t; /* the caller's connection */
     enum display display;
-    int fd; /* of the live display */
+    int fd; /* where the live display is drawn */
     struct view view;
-    struct wire_msg job;
-    uint64_t seq;        /* of the newest event seen */
-    struct strbuf above; /* lines that are to scroll above the live region */
-    uint64_t drawn_ns;   /* the last frame, or the last line about progress */
-    uint64_t fresh_ns;   /* the last `show` */
-    bool dirty;
-    bool ended;  /* the event came */
-    int signals; /* dealt with */
+    struct wire_msg job; /* the last answer to `show` */
+    uint64_t seq;        /* number of the newest event seen */
+    struct strbuf above; /* lines to add above the live display with the next frame */
+    uint64_t drawn_ns;   /* time of the last frame, or of the last line about progress */
+    uint64_t fresh_ns;   /* time of the last `show` */
+    bool dirty;          /* the live display must be redrawn */
+    bool ended;          /* the job has ended, and its events were shown */
+    int signals;         /* signals that were handled */
 };
 
 bool follow_ended(const struct json *job)
@@ -72,7 +75,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* A line for good. Without a live region, what the program says of itself (`own`) goes to stderr. */
+/* Shows a line permanently: above the live display, or as a line of output. Without a live display, a message
+ * of this program itself (`own`) goes to standard error. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -87,6 +91,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
+/* Draws the live display. With `last`, removes it and leaves only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -102,6 +107,7 @@ static int draw_frame(struct follower *f, bool last)
     return r;
 }
 
+/* Redraws the live display if it changed and the last frame is old enough. */
 static int update_display(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -110,6 +116,7 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
+/* Prints a line about progress if the last one is old enough. The last step always gets a line. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -126,6 +133,7 @@ static void show_progress_line(struct follower *f)
 
 /* ---- the job ---- */
 
+/* Asks the daemon for the present state of the job. */
 static int refresh(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
@@ -140,6 +148,8 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
+/* Subscribes to the events of the job, with `since` also to past events after f->seq, and asks for its
+ * state. */
 static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
@@ -158,8 +168,9 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Whether the event is of this job. Events of others come from an earlier, wider watch of this connection. An event of
- * job 0 is about launching in general and concerns jobs that wait to be started. */
+/* Returns true when the event is about this job. Events of other jobs arrive when this connection has
+ * watched all jobs before. Events of job 0 are about starting workers in general, and concern a job that is
+ * queued. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -175,7 +186,7 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        if (seq <= f->seq && strcmp(name, "gap") != 0) /* that watch had brought it already */
+        if (seq <= f->seq && strcmp(name, "gap") != 0) /* an earlier watch has already brought this event */
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
     }
@@ -184,8 +195,8 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
         strbuf_addf(&line, "%s\n", text);
         free(text);
         client_print(&line);
-    } else if (!(f->signals > 0 && strcmp(name, "stopping") == 0) &&
-               show_event(&line, &s, e)) { /* it was said then */
+    } else if (!(f->signals > 0 && strcmp(name, "stopping") == 0) && /* on_signals has said it */
+               show_event(&line, &s, e)) {
         say(f, line.at, false);
     }
     strbuf_finish(&line);
@@ -221,11 +232,12 @@ int follow_reconnect(const struct client *c, struct private_daemon *daemon, stru
     return r;
 }
 
+/* Connects and subscribes again after the connection was lost. */
 static int reattach(struct follower *f, struct err *err)
 {
     uint64_t until = clock_now_ns() + RETRY_NS;
     int r;
-    say(f, "the connection to the daemon is lost; trying again for a minute", true);
+    say(f, "the connection to the daemon is lost; trying to reconnect for a minute", true);
     if (f->display == DISPLAY_LIVE)
         draw_frame(f, false);
     do {
@@ -234,14 +246,15 @@ static int reattach(struct follower *f, struct err *err)
             return r;
         r = watch_job(f, true, err);
         if (r == 0)
-            say(f, "connected again", true);
+            say(f, "connected to the daemon again", true);
         else
             clock_sleep_ns(RETRY_GAP_NS);
     } while (r < 0 && tutti_lost(*f->t) && clock_now_ns() < until);
     return r;
 }
 
-/* Of `watch`: leave the job alone. Of `run`: first ask it to stop, then insist. 1: leave the loop. */
+/* Reacts to Ctrl-C. For `tutti run`, the first signal asks the job to stop after a checkpoint and the second
+ * to stop at once. Otherwise the job is left alone, and 1 is returned to leave the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -266,13 +279,13 @@ static int on_signals(struct follower *f, struct err *err)
 
 /* ---- the loop ---- */
 
-/* Waits for an event, or a little, and shows what came of it. */
+/* Waits for an event, at most a quarter of a second, and updates the display. */
 static int turn(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    f->ended = r == 0 && follow_ended(f->job.result); /* and all of its events have been seen */
+    f->ended = r == 0 && follow_ended(f->job.result); /* r == 0: there are no more events to show */
     f->dirty = true;
     if (r > 0) {
         r = on_event(f, m.params, err);
@@ -281,11 +294,11 @@ static int turn(struct follower *f, struct err *err)
     if (r == 0 && f->display == DISPLAY_LIVE && !f->ended && clock_now_ns() - f->fresh_ns >= FRESH_NS)
         r = refresh(f, err);
     if (update_display(f) < 0 || client_print_failed())
-        return err_set(err, -EPIPE, "the terminal is gone");
+        return err_set(err, -EPIPE, "the terminal was closed");
     return r;
 }
 
-/* 0: the job has ended; 1: a signal; negative: a failure. */
+/* Follows the job. Returns 0 when it has ended, 1 when a signal arrived, or a negative errno. */
 static int loop(struct follower *f, struct err *err)
 {
     int r = watch_job(f, f->o->has_since, err);
@@ -326,7 +339,7 @@ int follow(const struct client *c, struct tutti **t, const struct follow_options
             print_error("tutti: job %" PRIu64 " keeps running; `tutti cancel %" PRIu64 "` stops it\n", o->id,
                         o->id);
     } else {
-        exit = client_print_failed() ? CLIENT_FAILED : client_fail(c, &err); /* main tells of the former */
+        exit = client_print_failed() ? CLIENT_FAILED : client_fail(c, &err); /* main reports lost output */
     }
     wire_msg_finish(&f->job);
     free(f);

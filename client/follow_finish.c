@@ -1,5 +1,5 @@
-/* The end of a job that was followed: curve and report on standard output, and for one that failed the end
- * of its log. */
+/* Implements follow_finish: prints the curve and the report of a job that has ended and, if it failed, the
+ * end of its log. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void add_curve(struct strbuf *b, const struct style *s, const struct json
     free(curve);
 }
 
-/* From a whole line on. */
+/* Appends the last lines of the job's log. Begins with a complete line. */
 static void add_log_tail(struct strbuf *b, const struct style *s, struct tutti *t, const struct json *job)
 {
     uint64_t bytes = get_count_or(job, "log_bytes", 0), from = bytes > TAIL_BYTES ? bytes - TAIL_BYTES : 0;
@@ -60,7 +60,7 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        if (follow_exit(job) == CLIENT_FAILED) /* a wrong spec needs no log */
+        if (follow_exit(job) == CLIENT_FAILED) /* other codes, such as for a wrong spec, need no log */
             add_log_tail(&b, &s, t, job);
     }
     client_print(&b);

@@ -1,5 +1,5 @@
-/* The job file. The spec is edited as text: the tree of base/json is read-only, and what is not edited
- * keeps its order. */
+/* Implements job_file.h. Options are applied by printing the spec again with some members replaced, because
+ * the trees of base/json cannot be changed. The other members keep their order. */
 #include "client/job_file.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
         if (n < 0 && errno != EINTR)
             r = err_set_at(err, -EINVAL, path, "cannot be read: %s", strerror(errno));
         else if (b->n > JOB_FILE_MAX)
-            r = err_set_at(err, -EINVAL, path, "is too large for a job file");
+            r = err_set_at(err, -EINVAL, path, "has more than 64 MiB; a job file must be smaller");
         else if (n > 0)
             strbuf_addn(b, chunk, (size_t)n);
     }
@@ -41,12 +41,14 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
 
 /* ---- editing ---- */
 
+/* A change to one member of an object. */
 struct edit {
     const char *key;
-    char *value; /* JSON; NULL: leave it as it is */
+    char *value; /* the new value as JSON; NULL: no change */
 };
 
-/* The object as text with some members replaced or added. `object` may be NULL: an empty one. */
+/* Returns the object as JSON with the edits applied, which the caller frees. NULL stands for an empty
+ * object. */
 static char *print_edited(const struct json *object, const struct edit *edits, int n)
 {
     struct strbuf b = {0};
@@ -76,6 +78,7 @@ static char *print_edited(const struct json *object, const struct edit *edits, i
     return b.at;
 }
 
+/* Returns `text` as a JSON string, which the caller frees, or NULL when `text` is NULL. */
 static char *quoted(const char *text)
 {
     struct strbuf b = {0};
@@ -84,6 +87,8 @@ static char *quoted(const char *text)
     return b.at;
 }
 
+/* Stores the value of a size option in *ret as a number of bytes in decimal, which the caller frees. Leaves
+ * *ret alone when the option was not given. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
@@ -103,8 +108,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
     return 0;
 }
 
-/* A section of the spec with its edits; NULL when there are none. A section that is no object is left for
- * the check. */
+/* Returns a section of the spec as JSON with the edits applied, or NULL when there is nothing to change. A
+ * section that is not an object stays as it is; the check will report it. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -114,6 +119,7 @@ static char *edit_section(const struct json *spec, const char *section, struct e
     return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
 }
 
+/* Stores the spec with the options of the command line applied in *ret, as JSON. */
 static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
 {
     struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
@@ -152,7 +158,7 @@ int job_file_read(const char *path, const struct args *a, char **ret, struct err
     if (r == 0)
         r = json_parse(b.at, b.n, name, true, &spec, err);
     if (r == 0 && json_type(spec) != JSON_OBJECT)
-        r = err_set_at(err, -EINVAL, name, "a job must be a JSON object");
+        r = err_set_at(err, -EINVAL, name, "a job file must contain one JSON object");
     if (r == 0)
         r = apply_flags(spec, a, ret, err);
     json_free(spec);
@@ -173,6 +179,7 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
+/* Returns the largest number of devices that the spec asks for. */
 static uint64_t wanted_devices(const struct json *spec)
 {
     const struct json *resources = get_object(spec, "resources"), *range = get_object(resources, "devices");
@@ -188,7 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* What the server has, unless the spec asks for less. 0: unknown. */
+/* Returns the size that the spec requests in resources.`key` if it is smaller than `server`, the daemon's
+ * size, and `server` otherwise. 0 stands for an unknown size. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);
@@ -199,7 +207,7 @@ static uint64_t least_of(const struct json *spec, const char *key, uint64_t serv
     return server;
 }
 
-/* Devices that the server describes one by one: which of them suits is the worker's business. */
+/* Passes the daemon's description of its devices to the worker, which chooses among them. */
 static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
@@ -235,13 +243,13 @@ void job_file_machine_args(const struct json *spec, const struct json *machine, 
         add_number(to, "--host-memory", host);
 }
 
-/* The worker has printed its verdict as one JSON object. */
+/* Reports why the check failed, from the JSON object that the worker printed. Returns the exit code. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
 {
     struct json *verdict = NULL;
     struct err err = {0};
     if (json_parse(text, bytes, "the check", false, &verdict, &err) < 0) {
-        err_set(&err, -EIO, "tutti-worker --check ended with code %d and without a result", exit);
+        err_set(&err, -EIO, "tutti-worker --check ended with exit code %d and printed no result", exit);
     } else {
         int code = wire_errno(get_text(verdict, "errno"));
         err_set_at(&err, code < 0 ? code : -EINVAL, get_text(verdict, "path"), "%s",

@@ -15,14 +15,14 @@
         name, 0, value, help                                                                                 \
     }
 #define JOB_FILE_OPTS                                                                                        \
-    JOB_FILE_OPT("backend", "NAME", "auto, cpu, cuda"),                                                      \
-        JOB_FILE_OPT("machine", "FILE", "a topology file in place of the machine that is here"),             \
+    JOB_FILE_OPT("backend", "NAME", "the kind of devices: auto, cpu, cuda"),                                 \
+        JOB_FILE_OPT("machine", "FILE", "use the machine that a topology file describes"),                   \
         JOB_FILE_OPT("devices", "N", "number of devices"),                                                   \
-        JOB_FILE_OPT("device-memory", "SIZE", "bytes of each device, e.g. 64MiB"),                           \
-        JOB_FILE_OPT("host-memory", "SIZE", "host memory the job may use"),                                  \
+        JOB_FILE_OPT("device-memory", "SIZE", "memory of each device, e.g. 64MiB"),                          \
+        JOB_FILE_OPT("host-memory", "SIZE", "host memory that the job may use"),                             \
         JOB_FILE_OPT("optimizer-on", "WHERE", "where updates are computed: auto, host, device"),             \
-        JOB_FILE_OPT("output", "DIR", "instead of the spec's output"),                                       \
-        JOB_FILE_OPT("policy", "NAME", "auto, resident, stream, harmony-pp, ...")
+        JOB_FILE_OPT("output", "DIR", "output directory, in place of the job file's"),                       \
+        JOB_FILE_OPT("policy", "NAME", "planning policy: auto, resident, stream, harmony-pp, ...")
 
 /* Reads the job file at `path` ("-" is standard input), which may have // comments, and applies the options
  * in `a` to it. Stores the result in *ret as strict JSON, which the caller frees. */

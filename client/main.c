@@ -1,4 +1,4 @@
-/* tutti: the command line. Finds the command in the table, takes its options apart, and calls it. */
+/* The main program of tutti: finds the command in the table, parses its options, and runs it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -16,24 +16,25 @@ const struct client_command *const commands[] = {
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
-/* Names that are taken for what is to come. */
+/* Names of commands that are planned but do not exist yet. */
 static const char *const later[] = {"doctor",  "drain",  "hold", "metrics", "pause",
                                     "release", "resume", "top",  "users",   NULL};
 
 const struct opt common_opts[] = {
-    {"help", 'h', NULL, "this text"},
-    {"json", 0, NULL, "the result, and errors, as JSON on standard output"},
-    {"quiet", 'q', NULL, "only the id, or nothing where there is none"},
-    {"socket", 0, "PATH", "where the daemon listens"},
+    {"help", 'h', NULL, "show this help"},
+    {"json", 0, NULL, "print the result and errors as JSON on standard output"},
+    {"quiet", 'q', NULL, "print only the id, or nothing if there is none"},
+    {"socket", 0, "PATH", "the socket of the daemon"},
     {0},
 };
 
 static const struct opt global_opts[] = {
-    {"version", 'V', NULL, "the version"},
+    {"version", 'V', NULL, "show the version"},
     {0},
 };
 
-/* A file that gets the number 0, 1 or 2 would be written to by whoever prints. */
+/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise a file that is opened
+ * later could get such a number, and messages would be written into it. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -44,7 +45,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* How mistakes are reported must be known before the first one is met. */
+/* Returns true when --json is among the arguments. It must be known before the options are parsed, because it
+ * decides how an error in them is reported. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -76,11 +78,12 @@ int command_unknown(const struct client *c, const char *name)
     for (; commands[n] != NULL; n++)
         names[n] = commands[n]->name;
     near = json_did_you_mean(name, names, n);
-    err_set(&err, -EINVAL, "unknown command \"%s\"%s%s%s; see `tutti help`", name,
+    err_set(&err, -EINVAL, "unknown command \"%s\"%s%s%s (see `tutti help`)", name,
             near != NULL ? "; did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "");
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
+/* Checks the number of words that are not options. */
 static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)
@@ -139,7 +142,7 @@ int main(int argc, char **argv)
 {
     struct client c = {.json = asks_for_json(argc, argv)};
     open_standard_descriptors();
-    setlocale(LC_CTYPE, ""); /* not LC_NUMERIC: JSON's decimal point is a point */
+    setlocale(LC_CTYPE, ""); /* LC_NUMERIC stays "C", because JSON needs a decimal point */
     signal(SIGPIPE, SIG_IGN);
     return client_end(run_line(&c, argc > 0 ? argc - 1 : 0, argv + 1));
 }

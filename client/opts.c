@@ -1,5 +1,7 @@
-/* Options by table. Not getopt: its table does not carry the help, its order of words depends on the
- * environment, and it accepts abbreviations that stop working when an option is added. */
+/* Implements the option tables of opts.h.
+ *
+ * getopt is not used for three reasons. Its table has no help texts. Its order of words depends on the
+ * environment. And it accepts abbreviations, which stop working when an option is added. */
 #include "client/opts.h"
 
 #include <assert.h>
@@ -25,6 +27,7 @@ static int find_letter(const struct opt *opts, char letter)
     return -1;
 }
 
+/* Reports an unknown option, and suggests the nearest name. */
 static int refuse(const struct args *a, const char *word, size_t name_bytes, struct err *err)
 {
     const char *names[2 * OPTS_MAX];
@@ -41,7 +44,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Finds the row, in either table, and where its value goes. */
+/* Finds an option by its name, or by its letter when `letter` is not 0, in both tables. Returns its row, and
+ * stores in *ret_slot where its value goes. Returns NULL when there is no such option. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {
@@ -57,7 +61,7 @@ static const struct opt *find_row(struct args *a, const char *name, size_t bytes
     return NULL;
 }
 
-/* One word that begins with "--". *i moves on when the next word is its value. */
+/* Parses a word that begins with "--". Advances *i when the next word is the option's value. */
 static int take_long(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i], **slot;
@@ -77,7 +81,8 @@ static int take_long(struct args *a, int argc, char **argv, int *i, struct err *
     return 0;
 }
 
-/* One word of letters: "-aq", "-oVALUE" or "-o VALUE". */
+/* Parses a word of short options: "-aq", "-oVALUE" or "-o VALUE". Advances *i when the next word is a
+ * value. */
 static int take_letters(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i];
@@ -110,7 +115,7 @@ int opts_parse(const struct opt *opts, const struct opt *common, int argc, char 
         }
         if (strncmp(word, "--", 2) == 0)
             r = take_long(ret, argc, argv, &i, err);
-        else if (word[0] == '-' && word[1] != '\0') /* "-" alone is a word: standard input */
+        else if (word[0] == '-' && word[1] != '\0') /* "-" alone is a word that means standard input */
             r = take_letters(ret, argc, argv, &i, err);
         else if (first_only)
             break;

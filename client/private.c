@@ -1,6 +1,11 @@
-/* The private daemon of `tutti run`: a directory of its own, and a pipe whose write end only this process
- * holds. However this process ends, the daemon then reads the end of the pipe, asks its job to write a
- * checkpoint, and exits. It is in a session of its own: Ctrl-C is ours to deal with. */
+/* Implements the private daemon of `tutti run`, declared in spawn.h.
+ *
+ * The daemon has a directory of its own, and reads from a pipe whose write end only this process
+ * holds. However this process ends, the daemon then sees the end of the pipe, asks its job to write
+ * a checkpoint, and exits.
+ *
+ * The daemon runs in a session of its own, so that Ctrl-C reaches only this process, which
+ * decides what to do. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,23 +23,25 @@
 #include "client/spawn.h"
 
 #define DIR_NAME     "tutti-run-XXXXXX"
-#define LOG_SHOWN    600
-#define REMOVE_DEPTH 8
-#define END_NS       90000000000ull /* the daemon itself waits 60 s for the job */
+#define LOG_SHOWN    600            /* bytes of the daemon's log that a message quotes */
+#define REMOVE_DEPTH 8              /* how deep directories are removed */
+#define END_NS       90000000000ull /* how long the daemon may take to exit; it waits 60 s for the job */
 #define POLL_NS      20000000ull
 
 /* ---- the directory ---- */
 
+/* Creates the daemon's directory where the path of its socket is short enough. Returns its path, which the
+ * caller frees, or NULL. */
 static char *make_dir(struct err *err)
 {
-    const char *const places[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+    const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
     struct sockaddr_un address;
     int code = ENOENT;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
         struct strbuf b = {0};
-        if (places[i] == NULL || places[i][0] != '/')
+        if (parents[i] == NULL || parents[i][0] != '/')
             continue;
-        strbuf_addf(&b, "%s/" DIR_NAME, places[i]);
+        strbuf_addf(&b, "%s/" DIR_NAME, parents[i]);
         if (b.n + sizeof "/worker.sock" <= sizeof address.sun_path && mkdtemp(b.at) != NULL)
             return b.at;
         code = errno;
@@ -72,8 +79,8 @@ static char *below(const char *dir, const char *name)
 
 /* ---- the process ---- */
 
-/* In the child. The log is its standard output and error; the read end of the pipe stays open under its
- * number. */
+/* Runs in the child process and executes the daemon. The log becomes its standard output and standard error.
+ * The read end of the pipe stays open, and the daemon gets its number as an argument. */
 static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -134,7 +141,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     return r;
 }
 
-/* The end of the log, its lines separated by blanks: it goes into a message, which is one line. */
+/* Copies the end of the log to `ret`. Line breaks become blanks, because a message is a single line. */
 static void log_tail(const char *log, char *ret, size_t size)
 {
     int fd = open(log, O_RDONLY | O_CLOEXEC);
@@ -159,10 +166,10 @@ bool private_alive(struct private_daemon *d, struct err *err)
         return true;
     if (d->pid > 0) {
         log_tail(d->log, tail, sizeof tail);
-        err_set(err, -ECONNREFUSED, "the daemon ended%s%s", tail[0] != '\0' ? ": " : " without a message",
-                tail);
+        err_set(err, -ECONNREFUSED, "the private daemon has exited%s%s",
+                tail[0] != '\0' ? ": " : " without a message", tail);
     } else {
-        err_set(err, -ECONNREFUSED, "the daemon has ended");
+        err_set(err, -ECONNREFUSED, "the private daemon has exited");
     }
     d->pid = -1;
     return false;

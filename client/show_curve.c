@@ -1,10 +1,12 @@
-/* A curve in characters: drawn as dots first, then each character shows a block of them: 2 x 4 in braille, 1
- * x 2 in ASCII (' for the upper, . for the lower, : for both).
+/* Draws a curve with characters. The curve is first drawn as dots. Each character then shows a small block of
+ * dots: 2 x 4 in braille, or 1 x 2 in ASCII (' for the upper dot, . for the lower dot, : for both).
  *
- * Each column of dots gets the mean of the points that fall on it; where there is none, the line between its
- * neighbours; neighbouring columns are connected, so that a steep fall is a line and not a cloud. The scale
- * is logarithmic when the greatest value is many times the least: else the first steps would press the rest
- * flat.
+ * The value of a column of dots is the mean of the points that fall on it. A column without points is
+ * interpolated between its neighbours. The dots of neighbouring columns are connected, so that a steep fall
+ * looks like a line.
+ *
+ * The scale is logarithmic when the highest value is at least 20 times the lowest. Otherwise the high losses
+ * of the first steps would flatten the rest of the curve.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,12 +23,14 @@ struct canvas {
     unsigned char *dots;
 };
 
+/* The ranges that the drawing covers. */
 struct curve_scale {
-    uint64_t first, last; /* steps */
-    double low, high;
-    bool log;
+    uint64_t first, last; /* steps, from left to right */
+    double low, high;     /* values, from bottom to top */
+    bool log;             /* the scale of the values is logarithmic */
 };
 
+/* The points of a curve, with the mean of its pending values as the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;
@@ -58,16 +62,16 @@ static double at_scale(const struct curve_scale *s, double v)
     return s->log ? log(v) : v;
 }
 
-/* The row of a value: 0 is the top. */
+/* Returns the row of dots for a value. Row 0 is at the top. */
 static int dot_row(const struct curve_scale *s, double v, int height)
 {
-    double low = at_scale(s, s->low) / 2,
-           high = at_scale(s, s->high) / 2; /* halves: their difference is finite */
+    /* Values are halved, because the difference of two huge values could overflow. */
+    double low = at_scale(s, s->low) / 2, high = at_scale(s, s->high) / 2;
     double share = high > low ? (at_scale(s, v) / 2 - low) / (high - low) : 0.5;
     return (int)lround((1 - fmax(0, fmin(1, share))) * (height - 1));
 }
 
-/* The mean of what falls on each column of dots; NAN where nothing does. */
+/* Stores in ret[x] the mean of the points that fall on column x of dots, or NAN when there are none. */
 static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
@@ -82,7 +86,8 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* The first and the last column always have a value: the first and the last step. */
+/* Interpolates the columns without points. The first and the last column always have a value, because the
+ * first and the last step fall on them. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -94,6 +99,7 @@ static void fill_gaps(double *v, int width)
     }
 }
 
+/* Sets the dots of the curve, and connects each column with the column before it. */
 static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {
@@ -125,7 +131,7 @@ static void add_braille_cell(struct strbuf *b, const struct canvas *c, int x, in
         strbuf_add(b, " ");
         return;
     }
-    /* U+2800 + pattern */
+    /* The character U+2800 + pattern in UTF-8. */
     const char text[3] = {(char)0xE2, (char)(0xA0 | pattern >> 6), (char)(0x80 | (pattern & 0x3F))};
     strbuf_addn(b, text, 3);
 }
@@ -136,7 +142,7 @@ static void add_ascii_cell(struct strbuf *b, const struct canvas *c, int x, int 
     strbuf_add(b, upper && lower ? ":" : upper ? "'" : lower ? "." : " ");
 }
 
-/* Lines end where the last dot is: no blanks at their ends. */
+/* Appends one line of the curve. The line ends at its last dot, without trailing blanks. */
 static void add_dot_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
 {
     size_t end = b->n;

@@ -1,4 +1,5 @@
-/* Events as lines for people: what scrolls above the live display, and what a pipe gets. */
+/* Renders events as lines for people. They appear above the live display, or as lines in a pipe. Each
+ * function below appends the line of one kind of event. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,12 +30,12 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-#define MANY_TASKS 16384 /* planning fewer takes no time that anybody would notice */
+#define MANY_TASKS 16384 /* planning fewer tasks is so quick that no line is shown */
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)
 {
     (void)s;
-    strbuf_addf(b, "planning a step of %" PRIu64 " tasks, in up to ", get_count_or(e, "tasks", 0));
+    strbuf_addf(b, "planning a step of %" PRIu64 " tasks with up to ", get_count_or(e, "tasks", 0));
     strbuf_add_bytes(b, get_count_or(e, "planning_bytes", 0));
     strbuf_add(b, " of memory");
 }
@@ -130,7 +131,7 @@ static void restarting(struct strbuf *b, const struct style *s, const struct jso
     double in_s = get_number_or(e, "in_s", 0);
     strbuf_addf(b, "%sthe worker failed (", show_ink(s, INK_YELLOW));
     show_text(b, s, get_text(e, "why"));
-    strbuf_addf(b, "), failure %" PRIu64 "; it starts again in ", get_count_or(e, "failures", 1));
+    strbuf_addf(b, "), failure %" PRIu64 "; it will restart in ", get_count_or(e, "failures", 1));
     show_duration(b, in_s);
     strbuf_add(b, show_plain(s));
 }
@@ -148,7 +149,7 @@ static void launch_paused(struct strbuf *b, const struct style *s, const struct 
 {
     strbuf_addf(b, "%sthe daemon ", show_ink(s, INK_YELLOW));
     show_text(b, s, get_text(e, "why"));
-    strbuf_addf(b, "; it tries again by itself%s", show_plain(s));
+    strbuf_addf(b, "; it will try again by itself%s", show_plain(s));
 }
 
 static void launch_resumed(struct strbuf *b, const struct style *s, const struct json *e)

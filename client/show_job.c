@@ -1,4 +1,4 @@
-/* Everything that is known of a job, for `tutti show`. */
+/* Renders everything that is known about a job, for `tutti show`. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,8 @@ static void add_job_devices(struct strbuf *b, const struct style *s, const struc
     strbuf_add(b, "\n");
 }
 
-/* "micro_batch 64, replicas 1, precision fp32": whatever scalars are in it. */
+/* Appends a row with all scalar members of `object`, for example "micro_batch 64,
+ * replicas 1, precision fp32". */
 static void add_scalars(struct strbuf *b, const struct style *s, const char *label, const struct json *object)
 {
     const char *between = "";
@@ -111,7 +112,7 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         strbuf_add(b, " per iteration");
     }
     strbuf_add(b, "\n");
-    if (get_object(job, "report") != NULL) /* which has the same, measured */
+    if (get_object(job, "report") != NULL) /* the report has measured values for the rows below */
         return;
     if (show_plan_traffic(plan, &t))
         show_traffic(b, s, &t, plan);
@@ -170,6 +171,7 @@ static void add_progress_rows(struct strbuf *b, const struct style *s, const str
     }
 }
 
+/* Appends a row for each of the last `most` evaluations. */
 static void add_eval_rows(struct strbuf *b, const struct style *s, const struct json *job, int most)
 {
     const struct json *evals = get_array(job, "evals");

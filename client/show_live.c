@@ -1,5 +1,5 @@
-/* The live display of a job: a bar, the figures in one line or two, the curve, and the last evaluations. A
- * low terminal loses rows of the curve and then the curve. */
+/* Draws the live display of a job: a progress bar, one or two lines of figures, the curve, and the last
+ * evaluations. On a low terminal the curve gets fewer rows or is left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,17 +8,19 @@
 #include "client/view.h"
 
 #define CURVE_ROWS   10
-#define LEAST_ROWS   4 /* of a curve worth drawing */
-#define OTHER_LINES  8 /* bar, figures (2), axis (2), evaluations, and a little of what is above */
+#define LEAST_ROWS   4 /* fewest rows of a curve that is worth drawing */
+#define OTHER_LINES  8 /* bar, figures (2), axis (2), evaluations, and two lines of earlier output */
 #define WIDTH_MAX    120
 #define NAME_COLUMNS 20
 
 #define GAP "   "
 
-/* Parts that flow into lines, as words do. A part that is wider than a line is left out. */
+/* A line that is built from parts, such as "loss 0.25". A part that does not fit begins a new line; a part
+ * that is wider than a whole line is left out. */
 struct line {
     struct strbuf *b;
-    int width, used;
+    int width; /* columns of a line */
+    int used;  /* columns used on the current line */
 };
 
 static void add_part(struct line *l, const char *text)
@@ -31,6 +33,7 @@ static void add_part(struct line *l, const char *text)
     l->used = (l->used > 0 && fits ? l->used + (int)strlen(GAP) : 0) + columns;
 }
 
+/* Adds a part and frees it. */
 static void end_part(struct line *l, struct strbuf *part)
 {
     add_part(l, part->at);
@@ -101,7 +104,8 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* "141/300  17 s left", or what the job waits for. */
+/* Appends the text after the bar: the percentage, the steps as in "141/300", and the time left
+ * or the job's state. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;
@@ -131,7 +135,7 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
     bar = width - columns - show_columns(position.at) - 3;
-    if (bar < 8) { /* the name is the first to go */
+    if (bar < 8) { /* too narrow: the name is left out first */
         bar += columns + 1;
         columns = 0;
     }
@@ -143,7 +147,8 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (bar >= 8)
         show_bar(b, s, share_of(v), bar);
     strbuf_add(b, bar >= 8 ? " " : "");
-    show_cell(b, s, position.at, show_columns(position.at) < width ? show_columns(position.at) : width - 1, false);
+    show_cell(b, s, position.at, show_columns(position.at) < width ? show_columns(position.at) : width - 1,
+              false);
     strbuf_addf(b, "%s\n", show_plain(s));
     strbuf_finish(&name);
     strbuf_finish(&position);
@@ -172,8 +177,8 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
 
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
-    int width =
-        s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX; /* the last column may wrap */
+    /* The last column stays empty, because a character there may wrap the line. */
+    int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
     int curve_rows = rows - OTHER_LINES < CURVE_ROWS ? rows - OTHER_LINES : CURVE_ROWS;
     struct line l = {.b = b, .width = width};
     strbuf_add(b, "");

@@ -1,6 +1,6 @@
-/* The final report of a job: what came out, how fast, how many bytes crossed the link beside the least
- * possible and beside what demand paging would have moved, and how full the devices were. Whatever the
- * report does not say is left out. */
+/* Renders the final report of a job: the loss, the speed, the bytes that each iteration moved, and the peak
+ * memory of the devices. The bytes are compared with the lower bound and with demand paging. Figures that the
+ * report does not contain are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +37,7 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
+/* Reads the traffic from three members of `o`. Returns false when `in` or `out` is missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -47,7 +48,8 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* What the bound speaks of: state and stash, without the samples. */
+/* Returns the bytes of state and stash, which the lower bound covers; it does not cover the samples. Returns
+ * `otherwise` when `from` does not list them. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
@@ -93,7 +95,7 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* The worker's summary has the one, `tutti plan --json` the other. */
+    /* The worker's summary has the first form, and `tutti plan --json` has the second. */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);
 }

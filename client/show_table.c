@@ -1,5 +1,6 @@
-/* Tables that fit the terminal: columns as wide as their cells; where that is too wide, those that may
- * shrink do, and then the least important are left out. Text that goes to a pipe is as wide as it gets. */
+/* Renders tables that fit the terminal. A column is as wide as its widest cell. When the table is too wide,
+ * the least important columns are left out and others shrink. In a pipe a table is as wide as it needs to
+ * be. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #define COLUMNS_MAX 16
 
 struct cell {
-    char *text;
+    char *text; /* scrubbed */
     enum ink ink;
 };
 
@@ -47,6 +48,7 @@ void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, 
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
+/* Stores the width of the widest cell of each column. */
 static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
@@ -58,7 +60,7 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* A column of width 0 is not shown, nor is the gap before the next. */
+/* Returns the width of the table. A column of width 0 is left out, together with its gap. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -67,6 +69,7 @@ static int total(const struct show_table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
+/* Shrinks the widest column that may shrink by up to `excess`. Returns false when there is none. */
 static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
@@ -81,6 +84,7 @@ static bool shrink_one(const struct show_table *t, int *widths, int excess)
     return true;
 }
 
+/* Leaves out the column with the highest `drop`. Returns false when there is none. */
 static bool drop_one(const struct show_table *t, int *widths)
 {
     int first = -1;
@@ -94,8 +98,8 @@ static bool drop_one(const struct show_table *t, int *widths)
     return true;
 }
 
-/* First drop what is dropped before a column would have to shrink below its least width, then shrink what
- * is left. */
+/* Makes the table fit `width` columns. First leaves out columns until the rest fits at its least width, then
+ * shrinks the remaining columns as far as needed. */
 static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {
@@ -111,6 +115,7 @@ static void fit(const struct show_table *t, int *widths, int width)
             break;
 }
 
+/* Appends a row of cells. SIZE_MAX stands for the row of titles. */
 static void print_row(const struct show_table *t, const struct style *s, struct strbuf *b, const int *widths,
                       size_t row)
 {
@@ -125,8 +130,8 @@ static void print_row(const struct show_table *t, const struct style *s, struct 
             continue;
         strbuf_add(b, show_ink(s, title ? INK_DIM : cell->ink));
         int columns = show_columns(text);
-        bool bare =
-            c == last && !t->columns[c].right && columns < widths[c]; /* no blanks at the end of a line */
+        /* The last column is not padded, so that lines do not end in blanks. */
+        bool bare = c == last && !t->columns[c].right && columns < widths[c];
         show_cell(b, s, text, bare ? columns : widths[c], t->columns[c].right);
         if (title || cell->ink != INK_NONE)
             strbuf_add(b, show_plain(s));

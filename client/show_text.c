@@ -1,8 +1,8 @@
-/* Text and numbers for people.
+/* Renders text and numbers for people.
  *
- * Foreign text is scrubbed by base/utf8.h before its width is measured, so escapes count with the columns
- * they take. Widths are counted by wcwidth of the locale's UTF-8; where the locale is another one, everything
- * shown is ASCII and a byte is a column. */
+ * Text from outside is scrubbed before its width is measured, so an escape counts with the columns that it
+ * takes. In a UTF-8 locale wcwidth gives the width of a character. In other locales all text is ASCII, and a
+ * byte takes one column. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ enum ink show_state_ink(const char *state)
 
 /* ---- foreign text ---- */
 
-/* Every character beyond ASCII as its escape. */
+/* Appends text with every character beyond ASCII as an escape. */
 static void add_ascii(struct strbuf *b, const char *text)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -75,7 +75,8 @@ void show_log_text(struct strbuf *b, const char *text)
     }
 }
 
-/* The next character: its bytes, and columns in *ret. Sequences of colour take none. */
+/* Returns the bytes of the character at `p`, and stores its columns in *ret. A colour sequence counts as one
+ * character that takes no columns. */
 static size_t next_char(const char *p, int *ret)
 {
     mbstate_t state = {0};

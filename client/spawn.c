@@ -1,5 +1,5 @@
-/* Finding and running tutti-worker. What this program changed for itself (SIGPIPE) is undone for the
- * others. */
+/* Implements spawn.h: finds and runs the other programs. This program ignores SIGPIPE; the programs that it
+ * starts get the default action back. */
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -32,6 +32,7 @@ static char *join(const char *dir, const char *name)
     return b.at;
 }
 
+/* Returns the path dir/name if it is a program that can be run, else NULL. */
 static char *try_file(const char *dir, const char *name)
 {
     char *path = join(dir, name);
@@ -41,7 +42,7 @@ static char *try_file(const char *dir, const char *name)
     return NULL;
 }
 
-/* The directory of this program, or NULL. */
+/* Returns the directory of this program, which the caller frees, or NULL. */
 static char *own_dir(void)
 {
     char path[PATH_MAX];
@@ -133,7 +134,7 @@ void spawn_finish(struct spawn_args *a)
     vec_free(&a->words);
 }
 
-/* argv: the path, the words, NULL. */
+/* Returns an argv for execv: the path, the words, and NULL. The caller frees the array. */
 static char **argv_of(const char *path, const struct spawn_args *a)
 {
     char **argv = xcalloc(a->words.n + 2, sizeof *argv);
@@ -156,7 +157,8 @@ int spawn_exec(const char *path, struct spawn_args *a, struct err *err)
     return r;
 }
 
-/* A file in memory, so that a program that reads its standard input late or not at all holds nobody up. */
+/* Returns a descriptor of a file in memory that contains `text`, or -1. A pipe would block this process until
+ * the other program reads its standard input. */
 static int memory_file(const char *text)
 {
     int fd = memfd_create("spec", MFD_CLOEXEC);
@@ -180,7 +182,9 @@ static pid_t start(const char *path, const struct spawn_args *a, int in, int out
     char **argv = argv_of(path, a);
     pid_t self = getpid(), pid = fork();
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would read what it finds out: a check may take long */
+        /* The child is killed when this process ends: a check may take long, and its result
+         * is no longer wanted. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != self)
             _exit(127);
         signal(SIGPIPE, SIG_DFL);
@@ -228,7 +232,7 @@ int spawn_collect(const char *path, struct spawn_args *a, const char *input, str
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (WIFSIGNALED(status))
-        return err_set_at(err, -EIO, path, "was ended by signal %d", WTERMSIG(status));
+        return err_set_at(err, -EIO, path, "was killed by signal %d", WTERMSIG(status));
     *ret_exit = WEXITSTATUS(status);
     return 0;
 }

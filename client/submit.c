@@ -1,4 +1,5 @@
-/* Handing a job to the daemon, exactly once: the key makes the daemon recognize a second attempt. */
+/* Implements submit_job: a job is submitted exactly once, because the daemon recognizes a repeated submission
+ * by its key. */
 #include "client/submit.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #define RETRY_NS     10000000000ull
 #define RETRY_GAP_NS 250000000ull
 
+/* Makes a random key of 32 hexadecimal digits. */
 static int make_key(char ret[33], struct err *err)
 {
     unsigned char bytes[16];
@@ -29,7 +31,7 @@ static int make_params(const char *spec, const char *key, struct strbuf *ret, st
 {
     char random_key[33], *dir = getcwd(NULL, 0);
     if (dir == NULL)
-        return err_set(err, -EINVAL, "the current directory is gone: %s", strerror(errno));
+        return err_set(err, -EINVAL, "the current directory cannot be found: %s", strerror(errno));
     if (key == NULL && make_key(random_key, err) < 0) {
         free(dir);
         return err->code;
@@ -43,6 +45,7 @@ static int make_params(const char *spec, const char *key, struct strbuf *ret, st
     return 0;
 }
 
+/* Stores the number of the daemon's newest event in *ret. */
 static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
 {
     struct wire_msg m = {0};
@@ -53,6 +56,7 @@ static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
     return r;
 }
 
+/* Closes *t and tries to connect again until `until_ns`. */
 static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns, struct err *err)
 {
     int r;

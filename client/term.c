@@ -1,10 +1,12 @@
-/* The region is redrawn from its first line: the cursor goes up as many rows as the last frame took, every
- * line is written over the old one and the rest of it erased, and all of that is one write, so nothing
- * flickers. When the terminal became narrower its lines were wrapped: the rows are counted again with the new
- * width.
+/* Implements the terminal functions of term.h.
  *
- * The cursor is hidden while the region is there. Whoever ends the program in whichever way shows it again:
- * term_end, exit (atexit), or the handlers of signals, which only write and set flags.
+ * A frame is drawn over the last one. The cursor goes up by the rows of the last frame, and every line is
+ * overwritten and the rest of its row erased. All of this is one write, so nothing flickers. When the
+ * terminal has become narrower, it has wrapped the lines of the last frame, so their rows are counted again
+ * with the new width.
+ *
+ * The cursor is hidden while the region exists. It is shown again in every way that the program can end: by
+ * term_end, by exit (atexit), or by the signal handlers, which only write and set flags.
  */
 #include "client/term.h"
 
@@ -22,11 +24,12 @@
 #define SHOW_CURSOR "\033[?25h"
 #define HIDE_CURSOR "\033[?25l"
 
-static volatile sig_atomic_t region_fd = -1; /* -1: no region */
-static volatile sig_atomic_t continued;      /* the shell has written over the region */
-static volatile sig_atomic_t signals, last_signal;
+static volatile sig_atomic_t region_fd = -1; /* the terminal of the region; -1: there is no region */
+static volatile sig_atomic_t continued;      /* resumed after Ctrl-Z: the shell has written over the region */
+static volatile sig_atomic_t signals;        /* SIGINT and SIGTERM so far */
+static volatile sig_atomic_t last_signal;
 static VEC(int) drawn;  /* columns of each line of the last frame */
-static int drawn_width; /* of the terminal then */
+static int drawn_width; /* width of the terminal at the last frame */
 
 bool term_is_terminal(int fd)
 {
@@ -79,6 +82,7 @@ void term_begin(int fd)
     region_fd = fd;
 }
 
+/* Returns how many rows the last frame takes on a terminal of this width. */
 static int rows_drawn(int width)
 {
     int rows = 0;
@@ -87,7 +91,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Adds each line, scrubbed, with the rest of its row erased. Notes their columns when `note`. */
+/* Appends each line, scrubbed, with a sequence that erases the rest of its row. With `note`, records the
+ * lines' columns in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -110,7 +115,9 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r"); /* else a terminal joins what it had wrapped */
+    /* After a change of width the old frame is erased first, because terminals join lines
+     * that they had wrapped. */
+    strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
     drawn.n = 0;
     add_lines(&b, above, false);
@@ -130,6 +137,7 @@ void term_end(void)
 
 /* ---- signals ---- */
 
+/* Handles SIGINT and SIGTERM: counts them, and ends the program at the third. */
 static void count(int number)
 {
     last_signal = number;
@@ -140,6 +148,7 @@ static void count(int number)
     _exit(128 + number);
 }
 
+/* Handles SIGHUP and SIGQUIT: shows the cursor and ends the program by the same signal. */
 static void end(int number)
 {
     show_cursor();
@@ -147,6 +156,7 @@ static void end(int number)
     raise(number);
 }
 
+/* Handles Ctrl-Z: shows the cursor and stops the process until it is continued. */
 static void suspend(int number)
 {
     int saved = errno;
@@ -157,7 +167,9 @@ static void suspend(int number)
     errno = saved;
 }
 
-static void wake(int number) /* only so that poll returns: the width is read with every frame */
+/* Handles a change of the window's size by doing nothing. The signal makes poll return, and the next frame
+ * reads the new size. */
+static void wake(int number)
 {
     (void)number;
 }
@@ -168,7 +180,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        return; /* nohup */
+        return; /* the signal is ignored on purpose, for example by nohup */
     sigaction(number, &a, NULL);
 }
 

@@ -1,5 +1,6 @@
-/* The model of the live display. `show` gives the present state with the number of the newest event in it;
- * events up to that number are not applied again, or the curve would lose the steps after them. */
+/* Implements the model of the live display. The daemon's answer to `show` contains the number of the newest
+ * event that it reflects. Events up to that number are not applied again, because an old progress event would
+ * cut later steps off the curve. */
 #include "client/view.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 #include "base/get.h"
 #include "base/utf8.h"
 
+/* Adds an evaluation. The oldest one is dropped when there are VIEW_EVALS. */
 static void add_eval(struct view *v, uint64_t step, double accuracy)
 {
     if (v->n_evals == VIEW_EVALS)
@@ -53,7 +55,8 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    if (known_step > v->eval_step && known_step <= v->step) { /* `show` may lag a second behind the events */
+    /* `show` may lag a second behind the events: evaluations that are already known are not forgotten. */
+    if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;
         v->eval_step = known_step;

@@ -1,4 +1,5 @@
-/* Becoming tutti-worker. Its messages and its exit codes are then the command's own. */
+/* Implements worker_opts.h. tutti-worker replaces this process, so its messages and its exit code are those
+ * of the command. */
 #include "client/worker_opts.h"
 
 #include <stdlib.h>

@@ -6,9 +6,9 @@
 #include "client/job_file.h"
 
 #define WORKER_OPTS                                                                                          \
-    JOB_FILE_OPTS, JOB_FILE_OPT("delay-seed", "N", "delay every stream at random"),                          \
-        JOB_FILE_OPT("link", "SIZE", "pace host copies to SIZE bytes per second"),                           \
-        JOB_FILE_OPT("peer", "SIZE", "pace copies between devices"),                                         \
+    JOB_FILE_OPTS, JOB_FILE_OPT("delay-seed", "N", "delay every stream by random times, for tests"),         \
+        JOB_FILE_OPT("link", "SIZE", "limit host copies to SIZE bytes per second"),                          \
+        JOB_FILE_OPT("peer", "SIZE", "limit copies between devices to SIZE bytes per second"),               \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
 /* Replaces this process by tutti-worker with the arguments `args`, and with --json if the client has it.

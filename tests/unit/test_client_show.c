@@ -455,7 +455,7 @@ static void test_events_are_told(void **state)
          "step 100  val loss 0.2500  accuracy 93.12 %"},
         {"{\"event\":\"checkpoint\",\"step\":100}", "step 100  checkpoint written"},
         {"{\"event\":\"restarting\",\"why\":\"signal\\u0007 9\",\"failures\":1,\"in_s\":2}",
-         "the worker failed (signal\\u0007 9), failure 1; it starts again in 2.0 s"},
+         "the worker failed (signal\\u0007 9), failure 1; it will restart in 2.0 s"},
         {"{\"event\":\"gap\"}", "(some events were missed)"},
     };
     (void)state;
