@@ -52,13 +52,14 @@ struct arena_chunk {
 };
 
 struct arena {
-    struct arena_chunk *chunks; /* the first chunk is the one being filled */
+    struct arena_chunk *chunks; /* the first chunk is being filled */
     size_t next_size;           /* bytes of the next chunk */
 };
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    bounded_no_memory(); /* does not return when a scope is open */
+    /* Inside a scope of bounded work, this call ends the scope and does not return. */
+    bounded_no_memory();
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
@@ -116,7 +117,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        bounded_remember(p, before); /* `p` is still allocated: the end of the scope must free it */
+        /* The old block is still allocated, so the end of the scope must free it. */
+        bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);
     bounded_remember(q, bytes);

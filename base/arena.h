@@ -36,7 +36,7 @@ char *arena_strdup(struct arena *a, const char *s);
  * instead of aborting. Memory that was allocated in a scope must be freed with xfree while the scope is open.
  * Outside a scope xfree is the same as free. */
 void *xmalloc(size_t bytes);
-void *xcalloc(size_t count, size_t size); /* zeroed; an overflow of count * size counts as out of memory */
+void *xcalloc(size_t count, size_t size); /* zeroed; an overflow counts as out-of-memory */
 void *xrealloc(void *p, size_t bytes);
 void xfree(void *p); /* p may be NULL */
 

@@ -16,8 +16,9 @@
 #include <stdlib.h>
 
 #define FIRST_SLOTS    256
-#define BLOCK_OVERHEAD 16        /* bytes that malloc itself needs per block */
-#define TRIM_ABOVE     (1 << 20) /* a scope with a higher peak returns its freed memory to the system */
+#define BLOCK_OVERHEAD 16 /* bytes that malloc itself needs per block */
+/* A scope that used more bytes than this returns its freed memory to the system. */
+#define TRIM_ABOVE (1 << 20)
 
 /* A slot of the hash table: one block that was allocated in the scope. */
 struct bounded_block {
@@ -36,7 +37,7 @@ struct scope {
     uint64_t bytes; /* bytes charged now */
 };
 
-static _Thread_local struct scope *open_scope; /* NULL: no scope is open on this thread */
+static _Thread_local struct scope *open_scope; /* NULL: no scope is open */
 _Thread_local uint32_t bounded_polls_left = UINT32_MAX;
 
 static _Noreturn void end_early(struct scope *s, int failure)
@@ -93,7 +94,7 @@ static void clear_slot(struct scope *s, size_t i)
     for (size_t next = (i + 1) & mask; s->slots[next].at != NULL; next = (next + 1) & mask) {
         size_t home = slot_of(s, s->slots[next].at);
         if (((next - home) & mask) < ((next - i) & mask))
-            continue; /* find_slot starts after the gap, so this block must stay */
+            continue; /* its home is after the gap */
         s->slots[i] = s->slots[next];
         i = next;
     }

@@ -35,17 +35,21 @@
 /* The limits and the results of one scope. The caller of bounded_run fills in the first four fields;
  * bounded_run fills in the others. */
 struct bounded {
-    uint64_t limit_bytes; /* the most bytes that may be in use at the same time; 0: no limit */
+    /* The most bytes that the function may have in use at the same time; 0: no limit. */
+    uint64_t limit_bytes;
     /* Returns true to end the scope. It is called on the thread that works. NULL: the scope is never
      * stopped. */
     bool (*stop)(void *ctx);
-    void *ctx;           /* passed to `stop` */
-    uint32_t poll_every; /* calls of bounded_poll per call of `stop`; 0: BOUNDED_POLL_EVERY */
+    void *ctx; /* passed to `stop` */
+    /* How many calls of bounded_poll lead to one call of `stop`; 0: BOUNDED_POLL_EVERY. */
+    uint32_t poll_every;
 
-    uint64_t peak_bytes; /* the most bytes that were in use at the same time */
-    uint64_t held_bytes; /* bytes in use when the function returned; its caller owns them now */
-    uint64_t asked;      /* calls of `stop` */
-    bool ended_early;    /* the limit or `stop` ended the scope, and all its memory was freed */
+    uint64_t peak_bytes; /* most bytes in use at one time */
+    /* Bytes that the function still had in use when it returned. Its caller owns them now. */
+    uint64_t held_bytes;
+    uint64_t asked; /* calls of `stop` */
+    /* True when the limit or `stop` ended the scope. All memory of the scope was then freed. */
+    bool ended_early;
 };
 
 #define BOUNDED_POLL_EVERY 1024

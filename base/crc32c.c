@@ -15,7 +15,8 @@
 
 #define POLYNOMIAL 0x82F63B78u /* Castagnoli, bits reversed */
 
-static uint32_t table[8][256]; /* table[k][b]: the checksum of byte b followed by k zero bytes */
+/* table[k][b] is the checksum of byte b followed by k zero bytes. */
+static uint32_t table[8][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 static void build_table(void)

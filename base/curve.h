@@ -12,21 +12,23 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-#define CURVE_MOST   1e290 /* largest magnitude of a value: even a sum over all steps of a job stays finite */
+/* The largest magnitude of a value. Even a sum of such values over all steps of a job stays finite. */
+#define CURVE_MOST 1e290
 
 struct curve_point {
-    uint64_t step; /* the step of the last value in this point */
+    uint64_t step; /* step of the last value */
     double value;  /* the mean of the point's values */
 };
 
 /* A curve that grows by curve_add. A zeroed struct is an empty curve. */
 struct curve {
     struct curve_point points[CURVE_POINTS];
-    uint32_t n;       /* points in use */
-    uint32_t stride;  /* values per point; 0 means 1 */
-    uint32_t pending; /* values in `sum` that are not part of a point yet; fewer than `stride` */
-    uint64_t step;    /* the step of the last value added */
-    double sum;       /* the sum of the pending values */
+    uint32_t n;      /* points in use */
+    uint32_t stride; /* values per point; 0 means 1 */
+    /* How many values are in `sum` and not yet part of a point; always fewer than `stride`. */
+    uint32_t pending;
+    uint64_t step; /* the step of the last value added */
+    double sum;    /* the sum of the pending values */
 };
 
 /* Adds the value of a step to the curve. Ignores a value that is not finite or exceeds CURVE_MOST in

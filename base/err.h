@@ -15,7 +15,8 @@ struct err {
     /* A JSON path such as "train.micro_batch", or a file name; empty when neither applies. The path may
      * contain control characters: err_text makes it safe to show. */
     char path[1024];
-    char msg[768]; /* what happened and what to do about it, on one line and safe to show */
+    /* What happened and what to do about it, on one line and safe to show. */
+    char msg[768];
 };
 
 /* These functions record a failure in `err` and return `code`, so that a caller can write

@@ -48,7 +48,7 @@ static const struct json *out(const cJSON *item)
  * turns it into text such as "model.layers[2]" when a check fails. */
 struct tree_path {
     const struct tree_path *up; /* the parent's path; NULL at the root */
-    const char *key;            /* key in the parent object; NULL when the parent is an array */
+    const char *key;            /* NULL when the parent is an array */
     size_t index;               /* index in the parent array */
 };
 
@@ -294,7 +294,8 @@ void json_format_number(double v, char *buf, size_t size)
         snprintf(buf, size, "%.0f", v);
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back as the same double */
+    /* 17 digits are always enough to read back the same double. */
+    for (int digits = 15; digits <= 17; digits++) {
         snprintf(buf, size, "%.*g", digits, v);
         if (strtod(buf, NULL) == v)
             return;

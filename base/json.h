@@ -32,7 +32,7 @@
 /* The largest integer that is read. Above it, two different integers can have the same double. */
 #define JSON_MAX_INTEGER ((UINT64_C(1) << 53) - 1)
 
-struct json; /* a document, or one value (a node) inside a document */
+struct json; /* a document, or one value in it */
 
 /* Parses `text` and stores the document in *ret. Free the document with json_free; its nodes belong to it.
  *
@@ -103,12 +103,14 @@ enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
 struct json_obj {
     const struct json *node;
     struct err *err;
-    struct err scratch_err;           /* receives messages when the caller passed NULL as `err` */
-    int status;                       /* 0, or the code of the first failure */
-    char path[256];                   /* JSON path of the object */
-    const char *taken[JSON_MAX_KEYS]; /* keys that json_take functions named, present or not */
+    struct err scratch_err; /* used when the caller's `err` is NULL */
+    int status;             /* code of the first failure, or 0 */
+    char path[256];         /* JSON path of the object */
+    /* The keys that json_take calls have named so far, whether the object has them or not. */
+    const char *taken[JSON_MAX_KEYS];
     int n_taken;
-    const char *missing; /* the required key whose absence was the first failure, or NULL */
+    /* The required key whose absence was the first failure, or NULL. */
+    const char *missing;
 };
 
 /* Begins to read `node`, whose JSON path is `path`. It is a failure of the object if `node` is not an

@@ -16,7 +16,8 @@
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
 #define MAX_BYTES JSON_MAX_INTEGER
 
-enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 }; /* 19 digits fit 64 bits; times 2^40 they fit 128 bits */
+/* A number of 19 digits fits 64 bits. Multiplied by the largest unit, 2^40, it fits 128 bits. */
+enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 };
 
 static const struct {
     const char *name;

@@ -102,7 +102,8 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    if (v > (double)JSON_MAX_INTEGER) /* `v` may be a rounded form of the digits in the document */
+    /* A number this large may have been rounded, so the message shows only four digits. */
+    if (v > (double)JSON_MAX_INTEGER)
         snprintf(text, sizeof text, "about %.4g", v);
     else
         json_format_number(v, text, sizeof text);
@@ -169,7 +170,8 @@ static bool same_letter(char a, char b)
  * `b`. The case of letters is ignored. Words have at most MAX_WORD characters. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    int rows[3][MAX_WORD + 1]; /* row i is rows[i % 3]; three are enough because a swap looks two rows back */
+    /* Row i is rows[i % 3]. Three rows are enough, because a swap looks two rows back. */
+    int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
         rows[0][j] = j;
@@ -430,7 +432,8 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        o->status = 0; /* replaces "missing" by a message about the misspelt key */
+        /* A message about the misspelt key replaces the message about the missing key. */
+        o->status = 0;
         return fail_unknown(o, key, o->missing);
     }
     key = find_unknown(o, NULL, 0);

@@ -47,8 +47,8 @@ struct scan {
     char open[JSON_MAX_DEPTH]; /* the open brackets, '{' or '[' */
     int depth;                 /* how many brackets are open */
     size_t nodes;              /* values that have begun */
-    bool wanted;               /* the current member of the outermost object is options->find */
-    size_t value;              /* offset where the value of that member begins */
+    bool wanted;               /* the current member is options->find */
+    size_t value;              /* where that member's value begins */
 };
 
 /* ------------------------------------------------------------------------------------------ messages */

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 void *mem_alloc(size_t bytes);
-void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also when count * size overflows */
+void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also on overflow */
 void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 

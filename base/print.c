@@ -19,7 +19,8 @@
 
 #define CLEAR_LINE "\r\033[K"
 
-static bool status_open; /* the cursor is at the end of a status; used only by the status line's thread */
+/* True while the cursor is at the end of a status. Only the thread of the status line uses it. */
+static bool status_open;
 
 int print_bytes(int fd, const void *bytes, size_t n)
 {

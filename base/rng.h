@@ -23,7 +23,8 @@
 #include <stdint.h>
 
 #ifndef RNG_INLINE
-#define RNG_INLINE static inline /* kernels/cuda/ defines it to compile the same code for devices */
+/* kernels/cuda/ defines RNG_INLINE differently, to compile the same code for devices. */
+#define RNG_INLINE static inline
 #endif
 
 /* What random numbers are drawn for. The purpose is part of the counter, so two purposes never share numbers.

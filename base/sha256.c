@@ -39,7 +39,8 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         uint32_t s1 = rotr(W[t - 2], 17) ^ rotr(W[t - 2], 19) ^ W[t - 2] >> 10;
         W[t] = W[t - 16] + s0 + W[t - 7] + s1;
     }
-    memcpy(s, hash, sizeof s); /* s[0] to s[7] are the standard's a to h */
+    /* s[0] to s[7] are the working variables a to h of the standard. */
+    memcpy(s, hash, sizeof s);
     for (int t = 0; t < 64; t++) {
         uint32_t sum1 = rotr(s[4], 6) ^ rotr(s[4], 11) ^ rotr(s[4], 25);
         uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);

@@ -12,7 +12,7 @@
 #include "base/arena.h"
 #include "base/bounded.h"
 
-#define RUN 8 /* elements of a run that is sorted by insertion */
+#define RUN 8 /* elements that are sorted by insertion */
 
 struct sorter {
     size_t size; /* bytes of an element */

@@ -91,8 +91,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    if (b->mode != STRBUF_FIXED &&
-        !reserve(b, 32)) /* most texts are short and are then formatted only once */
+    /* Most texts are short. With this much space they are formatted only once. */
+    if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
         return;
@@ -102,7 +102,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        b->at[b->n] = '\0'; /* removes the part that fitted: the text is added completely or not at all */
+        /* Removes the part that fitted, because the text is added completely or not at all. */
+        b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
             return;
@@ -138,7 +139,8 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 /* Appends the JSON escape of the character `c`. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    static const char letters[] = "btn?fr"; /* the short escapes of 8 to 13; 11 has none */
+    /* The letters of the short escapes for the characters 8 to 13. Character 11 has none. */
+    static const char letters[] = "btn?fr";
 
     if (c == '"' || c == '\\')
         strbuf_addn(b, (const char[]){'\\', (char)c}, 2);
@@ -204,7 +206,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at `s` can be appended without an escape. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    size_t plain = plain_bytes(s, n, "\n\n"); /* "\n" excludes nothing, because it is not printable */
+    /* No printable character is excluded here: a newline is not printable anyway. */
+    size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)
         return plain;

@@ -18,11 +18,12 @@
 enum strbuf_mode { STRBUF_ABORTS, STRBUF_FAILS, STRBUF_FIXED };
 
 struct strbuf {
-    char *at;   /* the text, NUL-terminated; NULL until something is added */
+    char *at;   /* NUL-terminated; NULL until something is added */
     size_t n;   /* bytes of text, without the NUL */
     size_t cap; /* bytes at `at` */
     enum strbuf_mode mode;
-    bool failed; /* an addition did not fit; the text before it is still there */
+    /* True when an addition did not fit. The text that was added before is still there. */
+    bool failed;
 };
 
 /* Returns an empty strbuf that writes to the `size` bytes at `buf`, size >= 1. */
@@ -53,7 +54,7 @@ void strbuf_add_text(struct strbuf *b, const char *s);
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */
-    STRBUF_INKED_LINES, /* newlines, tabs, and escape sequences that set a colour */
+    STRBUF_INKED_LINES, /* newlines, tabs, and colour sequences */
 };
 /* Appends `n` bytes of text from outside for people to read. Unsafe characters become escapes, except those
  * that `style` allows. */

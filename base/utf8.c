@@ -109,15 +109,15 @@ bool utf8_is_unsafe(uint32_t c)
     static const struct {
         uint32_t first, last;
     } ranges[] = {
-        {0x0000, 0x001F},   /* C0, which contains ESC, BEL, backspace and line breaks */
-        {0x007F, 0x009F},   /* DEL and C1, which contains CSI, a one-character form of ESC [ */
+        {0x0000, 0x001F},   /* C0: ESC, BEL, backspace, line breaks */
+        {0x007F, 0x009F},   /* DEL and C1, such as CSI */
         {0x00AD, 0x00AD},   /* soft hyphen */
         {0x061C, 0x061C},   /* Arabic letter mark */
         {0x180E, 0x180E},   /* Mongolian vowel separator, which is invisible */
         {0x200B, 0x200B},   /* zero width space */
         {0x200E, 0x200F},   /* left-to-right and right-to-left marks */
-        {0x2028, 0x202E},   /* line and paragraph separators; directional embeddings and overrides */
-        {0x2060, 0x206F},   /* word joiner, invisible operators, directional isolates, deprecated controls */
+        {0x2028, 0x202E},   /* separators, directional embeddings and overrides */
+        {0x2060, 0x206F},   /* word joiner, invisible operators, directional isolates */
         {0xFEFF, 0xFEFF},   /* byte order mark */
         {0xFFF9, 0xFFFB},   /* interlinear annotations */
         {0xFFFE, 0xFFFF},   /* not characters; XML forbids them */
@@ -175,7 +175,8 @@ void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
     size_t left = strlen(src), n = 0;
-    size_t keep = 0; /* the longest output so far that still leaves space for the mark */
+    /* The longest output so far that still leaves space for the mark. */
+    size_t keep = 0;
     char shown[UTF8_SHOWN_BYTES];
 
     if (size == 0)

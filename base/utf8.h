@@ -6,9 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Sizes of buffers, with the NUL. */
 enum {
-    UTF8_NAME_BYTES = 16,  /* holds the name of a character: "U+202E", "byte 0x9B" */
-    UTF8_SHOWN_BYTES = 12, /* holds a character or the longest escape, "\U000e0001", with the NUL */
+    UTF8_NAME_BYTES = 16,  /* for "U+202E" or "byte 0x9B" */
+    UTF8_SHOWN_BYTES = 12, /* for a character or "\U000e0001" */
 };
 
 /* Returns the length (1 to 4 bytes) of the well-formed character at `s`, where `n` bytes are left. Returns 0

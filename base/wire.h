@@ -21,17 +21,19 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 
-#define WIRE_PROTOCOL        1
-#define WIRE_LINE_MAX        (1u << 20) /* most bytes of a line on tutti.sock, with its newline */
-#define WIRE_WORKER_LINE_MAX (2u << 20) /* most bytes of a line on worker.sock, with its newline */
+#define WIRE_PROTOCOL 1
+
+/* The longest lines that are accepted on tutti.sock and on worker.sock, in bytes, with the newline. */
+#define WIRE_LINE_MAX        (1u << 20)
+#define WIRE_WORKER_LINE_MAX (2u << 20)
 
 /* The input of one connection: bytes that have arrived but were not yet returned as lines. */
 struct wire_in {
     char *at;
-    size_t begin, end; /* the bytes [begin, end) at `at` were not yet returned */
+    size_t begin, end; /* bytes [begin, end) were not returned yet */
     size_t cap;        /* bytes allocated at `at` */
     size_t scanned;    /* the bytes [begin, scanned) contain no newline */
-    size_t max;        /* most bytes of a line, with its newline */
+    size_t max;        /* bytes of the longest line, with newline */
 };
 
 void wire_in_init(struct wire_in *in, size_t max_line);
@@ -54,8 +56,10 @@ bool wire_in_partial(const struct wire_in *in);
 
 enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 
-#define WIRE_NODES_MAX 100000 /* most JSON values in a line that a client sends to the daemon */
-#define WIRE_ID_MAX    1024   /* most bytes of an id as JSON text, with its quotes */
+/* The most JSON values in one line that a client sends to the daemon. */
+#define WIRE_NODES_MAX 100000
+/* The most bytes of a message's id as JSON text, with its quotes. */
+#define WIRE_ID_MAX 1024
 
 /* One parsed message. wire_parse fills it in and wire_msg_finish frees it. All nodes belong to `doc`.
  *
@@ -68,7 +72,8 @@ struct wire_msg {
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* of a WIRE_RESULT */
     const struct json *error;  /* of a WIRE_ERROR: an object */
-    char id[WIRE_ID_MAX + 1];  /* a number or a string as JSON text; "" when the id is absent or null */
+    /* The id, a number or a string, as JSON text; "" when the message has no id or null. */
+    char id[WIRE_ID_MAX + 1];
 };
 
 enum wire_code {

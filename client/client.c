@@ -15,7 +15,8 @@
 #include "base/get.h"
 #include "base/print.h"
 
-static int output_error; /* negative errno of the first failed write to standard output; 0: none */
+/* The negative errno of the first failed write to standard output; 0: no write failed. */
+static int output_error;
 
 int client_exit_of(int code)
 {

@@ -21,7 +21,7 @@ enum client_exit {
     CLIENT_USAGE = 2,       /* wrong arguments, or an invalid job */
     CLIENT_UNREACHABLE = 3, /* no daemon answers */
     CLIENT_DENIED = 4,      /* this user may not do that */
-    CLIENT_MISFIT = 5,      /* the job cannot fit the devices or the memory */
+    CLIENT_MISFIT = 5,      /* the job cannot fit the machine */
     CLIENT_MISSING = 6,     /* there is no such job */
 };
 
@@ -34,11 +34,12 @@ struct client {
 /* A command, such as `tutti ls`. Each cmd_*.c defines one. */
 struct client_command {
     const char *name;
-    const char *args;    /* its arguments, as the usage line shows them */
+    const char *args;    /* its arguments in the usage line */
     const char *summary; /* what it does, in one line */
-    const char *details; /* more lines for its help page; NULL: none */
+    const char *details; /* more help; NULL: none */
     const struct opt *opts;
-    int least, most; /* how many words it takes besides options; most < 0: any number */
+    /* How many words the command takes besides options; most < 0: any number. */
+    int least, most;
     /* Runs the command and returns the exit code. The options and words in `a` have been checked. */
     int (*run)(struct client *c, const struct args *a);
 };

@@ -23,7 +23,7 @@ struct backup_file {
     const char *path;     /* the file that the user named */
     char fresh[PATH_MAX]; /* its name until it is complete */
     int fd;
-    uint64_t number; /* the daemon's number for this copy of the state */
+    uint64_t number; /* the daemon's number for this copy */
     uint64_t bytes;  /* bytes of the copy */
     uint64_t offset; /* bytes received so far */
 };

@@ -67,9 +67,10 @@ static int run_cancel(struct client *c, const struct args *a)
         exit = cancel(c, t, id, opts_has(a, "now"), &out);
     }
     tutti_close(t);
+    /* With --json, the error object is the only output after a failure. */
     if (!c->json)
         strbuf_add(&b, out.at != NULL ? out.at : "");
-    else if (exit == CLIENT_DONE) /* after a failure, the error object is the only output */
+    else if (exit == CLIENT_DONE)
         strbuf_addf(&b, "[%s]\n", out.at != NULL ? out.at : "");
     strbuf_finish(&out);
     int printed = client_print_end(&b);

@@ -22,8 +22,8 @@ struct log_reader {
     const struct client *c;
     uint64_t id;     /* the job */
     uint64_t offset; /* bytes of the log read so far */
-    bool follow;     /* --follow: wait for more until the job ends */
-    bool end;        /* the job has ended, and its log was read completely */
+    bool follow;     /* --follow */
+    bool end;        /* the log is complete and was read */
 };
 
 /* Reads and prints the next chunk. Stores in *ret_bytes how many bytes of the log it contained. */

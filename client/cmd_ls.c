@@ -37,12 +37,12 @@ static const struct column columns[] = {
 struct job_listing {
     const struct client *c;
     bool all;          /* --all */
-    bool older_daemon; /* the daemon is too old to know the parameter ended_after_ms */
+    bool older_daemon; /* it does not know ended_after_ms */
     uint64_t now_ms;
     uint64_t n; /* jobs listed so far */
     struct show_table *table;
     struct style style;
-    struct strbuf text; /* with --quiet the ids, with --json the jobs */
+    struct strbuf text; /* ids (--quiet) or jobs (--json) */
 };
 
 static void add_progress_cell(struct job_listing *l, const struct json *job)
@@ -116,7 +116,8 @@ static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        return; /* a daemon that does not know ended_after_ms lists all jobs */
+        /* An older daemon lists all jobs, also those that ended long ago. */
+        return;
     if (l->c->json) {
         char *text = json_print(job);
         strbuf_addf(&l->text, "%s%s", l->n > 0 ? ",\n " : "", text);

@@ -27,7 +27,8 @@ static const struct opt opts[] = {
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    size_t have = 0; /* bytes of a character at the end of the last chunk that was cut off */
+    /* Bytes at the end of the last chunk that belong to a character whose rest was not read yet. */
+    size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);
         if (n < 0 && errno == EINTR)

@@ -87,7 +87,8 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    if (!(watch && c->json)) /* with both options, the events contain the same */
+    /* With --watch and --json, the events already describe the job. */
+    if (!(watch && c->json))
         exit = print_job(c, job.result);
     wire_msg_finish(&job);
     if (!watch || exit != CLIENT_DONE)

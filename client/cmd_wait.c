@@ -18,9 +18,10 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    struct wire_msg *jobs; /* for each job that has ended, the answer to `show`; zero for the others */
-    int n;                 /* jobs */
-    int left;              /* jobs that have not ended */
+    /* The daemon's answer to `show` for each job that has ended; zero for the other jobs. */
+    struct wire_msg *jobs;
+    int n;    /* jobs */
+    int left; /* jobs that have not ended */
 };
 
 /* Asks the daemon whether job `i` has ended, unless that is already known. */

@@ -24,8 +24,9 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-#define EVENTS_MAX  16384 /* most queued events while a call waits; the daemon itself remembers fewer */
-#define NS_PER_MS   1000000ull
+/* The most events that are queued while a call waits. The daemon itself remembers fewer. */
+#define EVENTS_MAX 16384
+#define NS_PER_MS  1000000ull
 
 #define DAEMON_LEFT                                                                                          \
     "the daemon closed the connection; if it is not running, start it with `tuttid --user` and try again"
@@ -35,7 +36,8 @@ struct tutti {
     bool lost;
     uint64_t last_id; /* id of the last request */
     struct wire_in in;
-    VEC(struct wire_msg) events; /* queued events; those before `first` were already returned */
+    /* The queued events. Those before index `first` were already returned. */
+    VEC(struct wire_msg) events;
     size_t first;
 };
 
@@ -174,7 +176,8 @@ static bool is_event(const struct wire_msg *m)
 /* Queues an event for tutti_next. Drops other notifications. */
 static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
-    if (!is_event(m)) { /* a later version of the daemon may send it; the protocol says to ignore it */
+    /* A later version of the daemon may send other notifications. The protocol says to ignore them. */
+    if (!is_event(m)) {
         wire_msg_finish(m);
         return 0;
     }
@@ -344,10 +347,11 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
 {
     uint64_t id;
     if (m->kind == WIRE_NOTIFICATION || m->kind == WIRE_REQUEST)
-        return queue_event(t, m, err); /* drops a request, because a daemon sends none */
+        return queue_event(t, m, err); /* drops a request */
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
-    if (!wire_msg_id(m, &id) || id != t->last_id) { /* the answer to an earlier call that was given up */
+    /* An answer with another id belongs to an earlier call that was given up. */
+    if (!wire_msg_id(m, &id) || id != t->last_id) {
         wire_msg_finish(m);
         return 0;
     }

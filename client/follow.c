@@ -20,9 +20,10 @@
 #include "client/term.h"
 #include "client/view.h"
 
-#define FRAME_NS     120000000ull   /* least time between two frames of the live display */
-#define LINE_NS      2000000000ull  /* least time between two lines about progress */
-#define FRESH_NS     2000000000ull  /* time between two `show` for the curve; events carry only some steps */
+#define FRAME_NS 120000000ull  /* least time between two frames */
+#define LINE_NS  2000000000ull /* least time between two lines about progress */
+/* How often the live display asks for the whole curve, because events carry only some of the steps. */
+#define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
 #define RETRY_GAP_NS 250000000ull   /* time between two tries */
@@ -39,11 +40,11 @@ struct follower {
     struct view view;
     struct wire_msg job; /* the last answer to `show` */
     uint64_t seq;        /* number of the newest event seen */
-    struct strbuf above; /* lines to add above the live display with the next frame */
-    uint64_t drawn_ns;   /* time of the last frame, or of the last line about progress */
+    struct strbuf above; /* lines to show above the region */
+    uint64_t drawn_ns;   /* time of the last frame or line */
     uint64_t fresh_ns;   /* time of the last `show` */
     bool dirty;          /* the live display must be redrawn */
-    bool ended;          /* the job has ended, and its events were shown */
+    bool ended;          /* the job ended; its events were shown */
     int signals;         /* signals that were handled */
 };
 
@@ -186,7 +187,8 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        if (seq <= f->seq && strcmp(name, "gap") != 0) /* an earlier watch has already brought this event */
+        /* An event that an earlier watch of this connection has already brought is skipped. */
+        if (seq <= f->seq && strcmp(name, "gap") != 0)
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
     }
@@ -285,7 +287,8 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    f->ended = r == 0 && follow_ended(f->job.result); /* r == 0: there are no more events to show */
+    /* The job's end counts only when no event is waiting (r == 0), so that all its events are shown. */
+    f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {
         r = on_event(f, m.params, err);

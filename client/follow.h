@@ -12,7 +12,8 @@
 struct follow_options {
     uint64_t id;    /* the job */
     bool has_since; /* `since` is given */
-    uint64_t since; /* past events with a higher number are shown too */
+    /* The number of an event. Past events with higher numbers are shown too. */
+    uint64_t since;
     /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job instead of only
      * the display, and follow() gives up when the daemon has died. */
     struct private_daemon *daemon;

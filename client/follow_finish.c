@@ -60,7 +60,8 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        if (follow_exit(job) == CLIENT_FAILED) /* other codes, such as for a wrong spec, need no log */
+        /* The log helps only when the job itself failed, and not when its spec was wrong. */
+        if (follow_exit(job) == CLIENT_FAILED)
             add_log_tail(&b, &s, t, job);
     }
     client_print(&b);

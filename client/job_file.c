@@ -44,7 +44,7 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
 /* A change to one member of an object. */
 struct edit {
     const char *key;
-    char *value; /* the new value as JSON; NULL: no change */
+    char *value; /* new value as JSON; NULL: unchanged */
 };
 
 /* Returns the object as JSON with the edits applied, which the caller frees. NULL stands for an empty

@@ -142,7 +142,8 @@ int main(int argc, char **argv)
 {
     struct client c = {.json = asks_for_json(argc, argv)};
     open_standard_descriptors();
-    setlocale(LC_CTYPE, ""); /* LC_NUMERIC stays "C", because JSON needs a decimal point */
+    /* LC_NUMERIC stays "C", because numbers in JSON need a decimal point. */
+    setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     return client_end(run_line(&c, argc > 0 ? argc - 1 : 0, argv + 1));
 }

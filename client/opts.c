@@ -115,7 +115,7 @@ int opts_parse(const struct opt *opts, const struct opt *common, int argc, char 
         }
         if (strncmp(word, "--", 2) == 0)
             r = take_long(ret, argc, argv, &i, err);
-        else if (word[0] == '-' && word[1] != '\0') /* "-" alone is a word that means standard input */
+        else if (word[0] == '-' && word[1] != '\0') /* "-" alone means standard input */
             r = take_letters(ret, argc, argv, &i, err);
         else if (first_only)
             break;

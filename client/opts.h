@@ -13,19 +13,20 @@
 
 /* One option, a row of a table. The last row of a table has the name NULL. */
 struct opt {
-    const char *name;  /* the long name without the dashes */
-    char letter;       /* the short name; 0: none */
-    const char *value; /* the name of its value in the help, such as "FILE"; NULL: it takes no value */
-    const char *help;  /* one line for the help */
+    const char *name; /* the long name without the dashes */
+    char letter;      /* the short name; 0: none */
+    /* The name of the option's value in the help, such as "FILE"; NULL: the option takes no value. */
+    const char *value;
+    const char *help; /* one line for the help */
 };
 
 /* Parsed arguments. The strings point into argv. */
 struct args {
     const struct opt *opts;   /* the command's table; may be NULL */
-    const struct opt *common; /* the table of options that all commands accept */
+    const struct opt *common; /* options that all commands accept */
     /* The value of each row of the two tables: NULL when the option is absent, "" when it takes no value. */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    char **rest; /* the words that are not options, in order */
+    char **rest; /* words that are not options */
     int n_rest;
 };
 

@@ -23,10 +23,11 @@
 #include "client/spawn.h"
 
 #define DIR_NAME     "tutti-run-XXXXXX"
-#define LOG_SHOWN    600            /* bytes of the daemon's log that a message quotes */
-#define REMOVE_DEPTH 8              /* how deep directories are removed */
-#define END_NS       90000000000ull /* how long the daemon may take to exit; it waits 60 s for the job */
-#define POLL_NS      20000000ull
+#define LOG_SHOWN    600 /* bytes of the log in a message */
+#define REMOVE_DEPTH 8   /* how deep directories are removed */
+/* How long the daemon may take to exit. It waits up to 60 s for the job's checkpoint. */
+#define END_NS  90000000000ull
+#define POLL_NS 20000000ull
 
 /* ---- the directory ---- */
 

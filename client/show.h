@@ -15,8 +15,8 @@
 /* What the output can display. term_style makes it for a file descriptor. */
 struct style {
     bool color;   /* colours may be used */
-    bool unicode; /* bars and curves are drawn with block and braille characters; else with ASCII */
-    bool utf8;    /* names are shown in UTF-8; else characters beyond ASCII become escapes */
+    bool unicode; /* block and braille characters may be used */
+    bool utf8;    /* characters beyond ASCII may be used */
     int width;    /* columns of the terminal; 0: no limit */
 };
 
@@ -45,9 +45,9 @@ void show_cell(struct strbuf *b, const struct style *s, const char *text, int co
 /* These append a number for people to read. */
 void show_duration(struct strbuf *b, double seconds); /* "1.9 ms", "17 s", "3m05s", "1h02m", "2d03h" */
 void show_count(struct strbuf *b, double n);          /* "950", "12.3k", "2.91M" */
-void show_time(struct strbuf *b, uint64_t ms);        /* local date and time of `ms` since 1970 */
+void show_time(struct strbuf *b, uint64_t ms);        /* local date and time */
 void show_percent(struct strbuf *b, double share);    /* "47.3 %" for 0.473 */
-void show_loss(struct strbuf *b, double loss);        /* about four digits, and an exponent if needed */
+void show_loss(struct strbuf *b, double loss);        /* "0.2500", "1.234e-05" */
 void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
@@ -59,7 +59,7 @@ void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 struct plot {
     int width;          /* columns, with the indent and the labels */
-    int height;         /* lines of the curve; the axis takes two more lines */
+    int height;         /* lines of text without the axis */
     const char *indent; /* text at the beginning of each line */
 };
 /* Appends a drawing of the curve, line by line. Appends nothing when the curve has fewer than two points or
@@ -73,8 +73,9 @@ void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, 
 struct column {
     const char *title;
     bool right; /* the cells are aligned to the right */
-    int least;  /* the width to which the column may shrink; 0: it never shrinks */
-    int drop;   /* on a narrow terminal, columns with the highest `drop` are left out first; 0: never */
+    int least;  /* least width; 0: it never shrinks */
+    /* On a narrow terminal, the columns with the highest `drop` are left out first; 0: never. */
+    int drop;
 };
 struct show_table;
 /* Creates a table with `n` columns, at most 16. `columns` must stay valid. Free the table with

@@ -30,7 +30,8 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-#define MANY_TASKS 16384 /* planning fewer tasks is so quick that no line is shown */
+/* A plan with fewer tasks than this is made so quickly that no line is shown for it. */
+#define MANY_TASKS 16384
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)
 {

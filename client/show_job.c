@@ -112,7 +112,8 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         strbuf_add(b, " per iteration");
     }
     strbuf_add(b, "\n");
-    if (get_object(job, "report") != NULL) /* the report has measured values for the rows below */
+    /* When there is a report, it contains measured values in place of the rows below. */
+    if (get_object(job, "report") != NULL)
         return;
     if (show_plan_traffic(plan, &t))
         show_traffic(b, s, &t, plan);

@@ -7,9 +7,10 @@
 
 #include "client/view.h"
 
-#define CURVE_ROWS   10
-#define LEAST_ROWS   4 /* fewest rows of a curve that is worth drawing */
-#define OTHER_LINES  8 /* bar, figures (2), axis (2), evaluations, and two lines of earlier output */
+#define CURVE_ROWS 10
+#define LEAST_ROWS 4 /* fewest rows of a useful curve */
+/* Lines besides the curve: bar, figures (2), axis (2), evaluations, and two lines of earlier output. */
+#define OTHER_LINES  8
 #define WIDTH_MAX    120
 #define NAME_COLUMNS 20
 
@@ -135,7 +136,8 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
     bar = width - columns - show_columns(position.at) - 3;
-    if (bar < 8) { /* too narrow: the name is left out first */
+    /* When the bar would be too narrow, the name is left out. */
+    if (bar < 8) {
         bar += columns + 1;
         columns = 0;
     }

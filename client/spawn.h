@@ -41,11 +41,12 @@ int spawn_collect(const char *path, struct spawn_args *a, const char *input, str
 
 /* A daemon that serves one `tutti run` and ends with it. */
 struct private_daemon {
-    char *dir;    /* its temporary directory, with state, socket and log */
+    char *dir;    /* temporary directory with its files */
     char *socket; /* path of its socket */
     char *log;    /* path of its log */
-    int pipe_fd;  /* the write end of a pipe; the daemon exits when this end is closed */
-    pid_t pid;    /* -1 once it has exited */
+    /* The write end of a pipe. The daemon exits when this end is closed. */
+    int pipe_fd;
+    pid_t pid; /* -1 once it has exited */
 };
 
 /* Starts a private daemon in a new directory. Its socket appears a little later.

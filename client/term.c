@@ -24,12 +24,13 @@
 #define SHOW_CURSOR "\033[?25h"
 #define HIDE_CURSOR "\033[?25l"
 
-static volatile sig_atomic_t region_fd = -1; /* the terminal of the region; -1: there is no region */
-static volatile sig_atomic_t continued;      /* resumed after Ctrl-Z: the shell has written over the region */
-static volatile sig_atomic_t signals;        /* SIGINT and SIGTERM so far */
+static volatile sig_atomic_t region_fd = -1; /* -1: there is no region */
+/* Set when the process is resumed after Ctrl-Z. The shell has then written over the region. */
+static volatile sig_atomic_t continued;
+static volatile sig_atomic_t signals; /* SIGINT and SIGTERM so far */
 static volatile sig_atomic_t last_signal;
-static VEC(int) drawn;  /* columns of each line of the last frame */
-static int drawn_width; /* width of the terminal at the last frame */
+static VEC(int) drawn;  /* columns of the last frame's lines */
+static int drawn_width; /* terminal width at that frame */
 
 bool term_is_terminal(int fd)
 {
@@ -180,7 +181,8 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        return; /* the signal is ignored on purpose, for example by nohup */
+        /* A signal that the parent has chosen to ignore stays ignored, as nohup does with SIGHUP. */
+        return;
     sigaction(number, &a, NULL);
 }
 

@@ -15,8 +15,8 @@
  * view_from_job, and updates it with view_event. */
 struct view {
     char name[128], state[16], reason[160];
-    uint64_t seq;                                   /* number of the newest event that the view contains */
-    uint64_t step, total;                           /* steps done, and steps of the job; total 0: unknown */
+    uint64_t seq;                                   /* number of its newest event */
+    uint64_t step, total;                           /* total 0: unknown */
     uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
     double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
     bool moved;                                     /* the byte counts are known */
