@@ -64,9 +64,8 @@ static _Noreturn void out_of_memory(size_t bytes)
     abort();
 }
 
-/* These call malloc, calloc and realloc. In a scope of bounded work an allocation may fail, so there they go
- * through mem.h, where a test can make an allocation fail. */
-
+/* These three functions call malloc, calloc and realloc. In a scope of bounded work an allocation may fail,
+ * so there they go through mem.h, where a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);

@@ -37,8 +37,8 @@
 struct bounded {
     /* The most bytes that the function may have in use at the same time; 0: no limit. */
     uint64_t limit_bytes;
-    /* Returns true to end the scope. It is called on the thread that works. NULL: the scope is never
-     * stopped. */
+    /* A function that returns true to end the scope. It is called on the thread that works. NULL: nothing
+     * stops the scope. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
     /* How many calls of bounded_poll lead to one call of `stop`; 0: BOUNDED_POLL_EVERY. */
@@ -54,11 +54,11 @@ struct bounded {
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a scope. Returns the result of `work`; or -ENOMEM or -ECANCELED when the scope ended
+/* Calls work(arg) in a scope. Returns the result of `work`, or -ENOMEM or -ECANCELED when the scope ended
  * early. No other scope may be open on this thread. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
-/* ---- for code that may run in a scope ---- */
+/* ---- calls from code inside a scope ---- */
 
 extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until `stop` is called */
 
@@ -73,7 +73,8 @@ static inline void bounded_poll(void)
         bounded_ask();
 }
 
-/* Has the effect of n calls of bounded_poll. Use it after n iterations that are too short for a call each. */
+/* Does the same as n calls of bounded_poll. A loop with very short iterations calls it once per n
+ * iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)

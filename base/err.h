@@ -27,7 +27,7 @@ int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
 /* Writes "path: msg", or only "msg" when there is no path, to `buf` and returns the text. The text is on one
- * line and safe to show. It never is NULL. */
+ * line and  * safe to show. The result is never NULL. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

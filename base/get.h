@@ -1,6 +1,9 @@
 /* Tolerant lookups in JSON that came from another program. No schema is checked: a member that is missing,
  * null or of another type reads as if it were absent. Code that must refuse bad input uses the json_take
  * functions of json.h.
+ *
+ * In all functions `object` may be NULL or a node that is not an object. Both read as
+ * an object without members.
  */
 #ifndef BASE_GET_H
 #define BASE_GET_H
@@ -9,8 +12,6 @@
 #include <stdint.h>
 
 #include "base/json.h"
-
-/* `object` may be NULL or a node that is not an object. Both read as an object without members. */
 
 /* Returns the member `key`, or NULL when it is absent or null. */
 const struct json *get_node(const struct json *object, const char *key);
@@ -25,14 +26,14 @@ const char *get_text(const struct json *object, const char *key);
  * numbers from 0 to JSON_MAX_INTEGER. Otherwise they return false and leave *ret alone. */
 bool get_number(const struct json *object, const char *key, double *ret);
 bool get_count(const struct json *object, const char *key, uint64_t *ret);
-/* These return the member `key`, or `otherwise` where get_count or get_number would return false. */
+/* These return the member `key` as a number, or `otherwise` when the member is absent or has another type. */
 uint64_t get_count_or(const struct json *object, const char *key, uint64_t otherwise);
 double get_number_or(const struct json *object, const char *key, double otherwise);
 /* Returns true when the member `key` is the JSON value true. */
 bool get_flag(const struct json *object, const char *key);
 
 /* Stores the number at index `i` of `array` in *ret and returns true, for example the loss in [step, loss,
- * accuracy]. Returns false when `array` is not an array, is too short, or has something else there. */
+ * accuracy]. Returns false when there is no number at that index. */
 bool get_number_at(const struct json *array, size_t i, double *ret);
 
 #endif

@@ -29,7 +29,7 @@
 
 #define JSON_MAX_DEPTH 32
 #define JSON_MAX_BYTES (64u << 20)
-/* The largest integer that is read. Above it, two different integers can have the same double. */
+/* The largest integer that is accepted. Above it, two different integers can round to the same double. */
 #define JSON_MAX_INTEGER ((UINT64_C(1) << 53) - 1)
 
 struct json; /* a document, or one value in it */
@@ -59,7 +59,7 @@ struct json_options {
     const char *find;
     struct json_span *found;
 };
-/* Parses `text` as json_parse does, with more options. */
+/* Parses `text` and stores the document in *ret, as json_parse does, with more options. */
 int json_parse_with(const char *text, size_t bytes, const char *name, const struct json_options *options,
                     struct json **ret, struct err *err);
 void json_free(struct json *doc);
@@ -82,8 +82,8 @@ int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct 
 int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err);
 
 size_t json_array_size(const struct json *node);
-/* Returns element `i`, or NULL. It walks over the elements before `i`; loops use json_array_first and
- * _next. */
+/* Returns element `i` of an array, or NULL. This takes O(i) time: a loop should use json_array_first and
+ * json_array_next. */
 const struct json *json_array_at(const struct json *node, size_t i);
 /* These visit the elements of an array, or the members of an object. They return NULL at the end. */
 const struct json *json_array_first(const struct json *node);
@@ -113,8 +113,7 @@ struct json_obj {
     const char *missing;
 };
 
-/* Begins to read `node`, whose JSON path is `path`. It is a failure of the object if `node` is not an
- * object. */
+/* Begins to read `node`, whose JSON path is `path`. Records a failure in `o` when `node` is not an object. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
 /* Returns the code of the first failure, or -EINVAL when the object has a key that no json_take call
  * named. */

@@ -25,7 +25,8 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Describes a node for a message: a string "abc", the number 3.5, true, an array. */
+/* Writes a description of the node to `buf` for a message, such as: a string "abc", the number 3.5, an
+ * array. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -307,7 +308,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Records the result `r` of reading a value, and returns true for success. */
+/* Stores the result `r` of reading a value as the object's status. Returns true when `r` is 0. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;

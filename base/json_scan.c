@@ -198,7 +198,8 @@ static bool is_low_surrogate(int v)
     return v >= 0xDC00 && v <= 0xDFFF;
 }
 
-/* Scans an escape \uXXXX, or a surrogate pair of two. The current character is the backslash. */
+/* Scans the escape \uXXXX, or two such escapes that form a surrogate pair. The current
+ * character is the backslash. */
 static int scan_unicode_escape(struct scan *s)
 {
     size_t start = s->at;
@@ -328,7 +329,7 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins here, and notes its position if it belongs to the member to find. */
+/* Counts the value that begins here. Records where it begins if it is the value of options->find. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -493,8 +494,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* A string that is not closed is taken to end with its line. What happens after that does not matter, because
- * the scanner will refuse the string. */
+/* Replaces comments by spaces, but not inside strings. A string that is not closed is taken to end with its
+ * line; the scanner will refuse it later. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Allocations left, up to and including the one that fails. 0: no allocation fails on purpose. */
+/* A countdown of allocations. The allocation that counts from 1 to 0 fails on purpose. At
+ * 0 nothing is counted. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 

@@ -67,7 +67,8 @@ RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the key for a quad of elements. For rows of fewer than 2^34 elements it is the seed itself. */
+/* Returns the Philox key for a quad, four consecutive elements of a row. It is the seed itself for rows of
+ * fewer than 2^34 elements. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);

@@ -50,7 +50,7 @@ void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 
 /* Appends text from outside for people to read, on one line. Unsafe characters become escapes (utf8_show). */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* Which unsafe characters strbuf_add_textn appends as they are instead of escaping them. */
+/* The unsafe characters that strbuf_add_textn does not escape. */
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */

@@ -13,13 +13,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true when `c` is not the first byte of a character. */
+/* Returns true when `c` is a continuation byte: the second, third or fourth byte of a character. */
 static bool continues(unsigned char c)
 {
     return (c & 0xC0) == 0x80;
 }
 
-/* Checks the second byte, which alone can make a character overlong, a surrogate, or larger than U+10FFFF. */
+/* Returns false when the first two bytes begin an overlong form, a surrogate, or a code point above
+ * U+10FFFF. */
 static bool second_byte_fits(unsigned char first, unsigned char second)
 {
     switch (first) {

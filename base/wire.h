@@ -51,7 +51,7 @@ int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
  * valid until the caller frees *ret. Bytes after the line stay in `in`. Returns -ENOMEM, and changes nothing,
  * when memory ran out. */
 int wire_in_steal(struct wire_in *in, char **ret);
-/* Returns true when an incomplete line is waiting for its end. */
+/* Returns true when the beginning of a line has arrived but not its end. */
 bool wire_in_partial(const struct wire_in *in);
 
 enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
@@ -72,7 +72,7 @@ struct wire_msg {
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* of a WIRE_RESULT */
     const struct json *error;  /* of a WIRE_ERROR: an object */
-    /* The id, a number or a string, as JSON text; "" when the message has no id or null. */
+    /* The message's id, a number or a string, as JSON text. Empty when there is no id or the id is null. */
     char id[WIRE_ID_MAX + 1];
 };
 

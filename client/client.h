@@ -88,9 +88,9 @@ int client_ask(const struct client *c, const char *method, const char *params, s
 int client_job_id(const char *text, uint64_t *ret, struct err *err);
 /* Returns the parameters {"id":N} of a call about one job. The text is valid until the next call. */
 const char *client_id_params(uint64_t id);
-/* Finds the output directory that an argument means. Digits are the id of a job, and the daemon is asked
- * for the job's output; any other text is a directory itself. Stores a copy that the caller frees, and
- * returns an exit code. */
+/* Finds the output directory that `id_or_dir` names. If it consists of digits, it is the id of a job, and the
+ * daemon is asked for that job's output directory. Otherwise it is a directory itself. Stores a copy of the
+ * path, which the caller frees, and returns an exit code. */
 int client_find_output(const struct client *c, const char *id_or_dir, char **ret);
 
 #endif

@@ -54,8 +54,8 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Reads and prints chunks. Without --follow it stops at the first empty chunk, which means that there is no
- * more for now. */
+/* Prints the log chunk by chunk. Without --follow it stops at the first empty chunk, because the log has no
+ * more text then. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

@@ -33,7 +33,7 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
-/* The list while it is built, page by page. */
+/* The list of jobs while `tutti ls` builds it, page by page. */
 struct job_listing {
     const struct client *c;
     bool all;          /* --all */

@@ -1,5 +1,5 @@
-/* tutti sample: continues a text with a trained gpt2 or llama model. This process becomes
- * tutti-worker, which does it. */
+/* tutti sample: continues a text with a trained gpt2 or llama model.  This process becomes tutti-worker,
+ * which runs the model. */
 #include <stdio.h>
 #include <stdlib.h>
 

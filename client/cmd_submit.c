@@ -22,7 +22,7 @@ static const struct opt opts[] = {
 };
 
 /* Refuses --backend when the daemon has devices of another backend, so that the job does not run
- * on the wrong ones. */
+ * on the wrong devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");

@@ -54,7 +54,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Looks at the job that an event says has ended, or at all jobs when events were missed ("gap"). */
+/* Handles an event. After "ended", asks the daemon about that job. After "gap", which means that events were
+ * missed, asks about all jobs. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

@@ -63,8 +63,8 @@ static uint64_t deadline_after(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
-/* Waits for POLLIN or POLLOUT. Returns the events that poll reports, 0 at the deadline, or -EINTR
- * when a signal arrived. */
+/* Waits until the socket is ready for `events` (POLLIN, POLLOUT). Returns the events that poll reports, 0 at
+ * the deadline, or -EINTR when a signal arrived. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};

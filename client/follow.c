@@ -170,8 +170,8 @@ static int watch_job(struct follower *f, bool since, struct err *err)
 }
 
 /* Returns true when the event is about this job. Events of other jobs arrive when this connection has
- * watched all jobs before. Events of job 0 are about starting workers in general, and concern a job that is
- * queued. */
+ * watched all jobs before. Events of job 0 say whether the daemon can start workers at all, which matters
+ * to a queued job. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -287,7 +287,7 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* The job's end counts only when no event is waiting (r == 0), so that all its events are shown. */
+    /* The job counts as ended only when no event is waiting (r == 0), so that all its events are shown. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {

@@ -119,7 +119,7 @@ static char *edit_section(const struct json *spec, const char *section, struct e
     return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
 }
 
-/* Stores the spec with the options of the command line applied in *ret, as JSON. */
+/* Applies the options of the command line to the spec and stores the result in *ret as JSON. */
 static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
 {
     struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
@@ -195,8 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the size that the spec requests in resources.`key` if it is smaller than `server`, the daemon's
- * size, and `server` otherwise. 0 stands for an unknown size. */
+/* Returns the smaller of two sizes: what the spec requests as `key` in its section "resources", and what the
+ * daemon has (`server`). 0 stands for an unknown size. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);

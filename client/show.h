@@ -90,9 +90,7 @@ void show_table_print(const struct show_table *t, const struct style *s, struct 
 
 /* ---- jobs (show_job.c, show_report.c) ---- */
 
-/* In these functions `job` is the daemon's answer to `show`. */
-
-/* Appends the final report of a job that has ended. */
+/* Appends the final report of a job that has ended. `job` is the daemon's answer to `show`. */
 void show_report(struct strbuf *b, const struct style *s, const struct json *job);
 /* Appends everything that is known about a job, for `tutti show`. */
 void show_job(struct strbuf *b, const struct style *s, const struct json *job, uint64_t now_ms);

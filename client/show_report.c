@@ -48,8 +48,8 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the bytes of state and stash, which the lower bound covers; it does not cover the samples. Returns
- * `otherwise` when `from` does not list them. */
+/* Returns the bytes of state and stash that a step moves. The lower bound covers these, but not the samples.
+ * Returns `otherwise` when `from` does not list them. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};

@@ -22,8 +22,8 @@ struct spawn_args {
     VEC(char *) words;
 };
 void spawn_add(struct spawn_args *a, const char *word);
-/* Adds an option as the client got it from opts_get. NULL adds nothing, "" adds the name alone, and any other
- * value adds the name and the value. */
+/* Adds an option with the value that opts_get returned for it. NULL adds nothing, "" adds the name alone, and
+ * any other value adds the name and the value. */
 void spawn_add_option(struct spawn_args *a, const char *name, const char *value);
 /* Adds an option that takes a value, which may be empty. NULL adds nothing. */
 void spawn_add_value(struct spawn_args *a, const char *name, const char *value);

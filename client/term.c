@@ -181,7 +181,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        /* A signal that the parent has chosen to ignore stays ignored, as nohup does with SIGHUP. */
+        /* A signal that was ignored when the program started stays ignored, as nohup intends. */
         return;
     sigaction(number, &a, NULL);
 }

@@ -24,8 +24,8 @@ struct tutti;
  * the default places. Returns -ECONNREFUSED when no daemon listens there, -EACCES when this user may not
  * connect, and -EPROTO when the other side is not a daemon that this client understands. */
 int tutti_connect(const char *path, struct tutti **ret, struct err *err);
-/* Makes a connection of a socket that is already connected, and reads the greeting. The connection owns `fd`
- * from now on; `fd` is closed on failure too. */
+/* Makes a connection from a socket that is already connected to the daemon, and reads the greeting. The
+ * connection owns `fd` from now on; `fd` is closed on failure too. */
 int tutti_open(int fd, struct tutti **ret, struct err *err);
 void tutti_close(struct tutti *t); /* t may be NULL */
 
