@@ -32,8 +32,8 @@ int fs_make_dir(int dirfd, const char *name);
  * Returns -EISDIR for a directory and -EINVAL for anything else that is not a regular file, without blocking
  * on a FIFO. */
 int fs_open_read(int dirfd, const char *name, uint64_t *ret_bytes);
-/* Creates the file `name`, opens it for writing and returns its descriptor. Returns -EEXIST when it
- * exists. */
+/* Creates the file `name`, opens it for writing and returns its descriptor. Returns -EEXIST when
+ * the file already exists. */
 int fs_create(int dirfd, const char *name);
 
 /* Writes all `bytes` bytes at the current position of `fd`. */

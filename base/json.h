@@ -97,9 +97,10 @@ const struct json *json_get(const struct json *object, const char *key);
 
 enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
 
+#define JSON_MAX_KEYS 48 /* most keys of an object */
+
 /* The state of reading one object, between json_obj_begin and json_obj_end. It lives on the reader's
  * stack. */
-#define JSON_MAX_KEYS 48
 struct json_obj {
     const struct json *node;
     struct err *err;

@@ -139,7 +139,7 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 /* Appends the JSON escape of the character `c`. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    /* The letters of the short escapes for the characters 8 to 13. Character 11 has none. */
+    /* The letters of the escapes \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has none. */
     static const char letters[] = "btn?fr";
 
     if (c == '"' || c == '\\')

@@ -63,7 +63,7 @@ extern const struct opt common_opts[];
 /* Reports a failure to the user: one line on standard error or, with --json, one object on standard output.
  * Returns the exit code that belongs to err->code. */
 int client_fail(const struct client *c, const struct err *err);
-/* Reports a failure as client_fail does, and returns `exit`. */
+/* Reports a failure to the user as client_fail does, but returns the exit code `exit`. */
 int client_fail_as(const struct client *c, int exit, const struct err *err);
 /* Returns the exit code that belongs to a negative errno. */
 int client_exit_of(int code);
