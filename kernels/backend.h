@@ -20,7 +20,8 @@
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
-    bool released; /* set by device.c: there are no arenas; arena and capacity_bytes are NULL and 0 */
+    /* Set by device.c while the devset is released. arena[d] is then NULL and capacity_bytes[d] is 0. */
+    bool released;
     uint8_t *arena[DEVICE_MAX];
     uint64_t capacity_bytes[DEVICE_MAX];
 };

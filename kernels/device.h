@@ -31,19 +31,24 @@ enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
 #define DEVICE_MAX   64
-#define DEVICE_ALIGN 256 /* alignment of arenas and of every address in a plan */
+#define DEVICE_ALIGN 256 /* alignment of arenas and plan addresses */
 
 /* One device as a backend's probe finds it on this machine. The caller of devset_probe owns the array. */
 struct device_info {
-    uint32_t index; /* the backend's number of this device, for devset_config.device_index */
+    /* The backend's number of this device, as used in devset_config.device_index. */
+    uint32_t index;
     /* The empty string stands for a name, bus id or UUID that is not known. The bus id is written as in
      * /sys: "0000:3b:00.0". */
     char name[80], bus_id[24], uuid[48];
     uint64_t total_bytes;
-    uint64_t free_bytes;                  /* memory that no process uses now; 0 if the caller did not ask */
-    int32_t numa_node;                    /* NUMA node of the nearest host memory; -1: not known */
-    uint32_t pcie_generation, pcie_width; /* of the link to the host; 0: not known */
-    bool peer[DEVICE_MAX];                /* [i]: direct copies to the i-th device of the list are possible */
+    /* Memory that no process uses now. 0 if the caller did not ask for it. */
+    uint64_t free_bytes;
+    /* NUMA node of the host memory nearest to this device. -1 if it is not known. */
+    int32_t numa_node;
+    /* Generation and width of the link to the host. 0 if they are not known. */
+    uint32_t pcie_generation, pcie_width;
+    /* peer[i] says whether direct copies to the i-th device of the list are possible. */
+    bool peer[DEVICE_MAX];
 };
 
 /* The value of `asked` in devset_probe that asks for the free memory of every device. */
@@ -69,7 +74,7 @@ struct event;
 /* Names the devices of a devset that no longer work, either because they are gone or because of an error
  * that this process cannot recover from. `why` describes the first of these errors in the backend's words. */
 struct device_blame {
-    uint64_t devices; /* bit d: device d of the devset is broken */
+    uint64_t devices; /* bit d: device d is broken */
     char why[96];
 };
 
@@ -77,25 +82,31 @@ struct device_blame {
 struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
-    uint64_t capacity_bytes[DEVICE_MAX]; /* size of each device's arena, a multiple of DEVICE_ALIGN */
+    uint64_t capacity_bytes[DEVICE_MAX]; /* arena sizes, multiples of DEVICE_ALIGN */
     /* Number of threads that work on one op of the cpu backend or of the host, at least 1. It never
      * changes the bits of a result. */
     uint32_t threads;
     /* cpu: speed limit of in and out copies, for each device and direction; 0: no limit */
     uint64_t link_bytes_per_s;
-    uint64_t peer_bytes_per_s; /* cpu: speed limit of peer copies; 0: no limit */
-    uint64_t delay_seed;       /* cpu: if not 0, streams sleep at random before commands, to provoke races */
-    uint64_t host_chunk_bytes; /* cuda: size of the chunks in which host memory is pinned; 0: 256 MiB */
-    const uint32_t *device_index; /* device_info.index of each device; NULL: 0, 1, ...; the cpu ignores it */
-    struct device_blame *blame;   /* written when devset_open fails; may be NULL */
+    /* cpu: speed limit of copies between devices. 0 means no limit. */
+    uint64_t peer_bytes_per_s;
+    /* cpu: if this is not 0, streams sleep at random before commands, to provoke races in tests. */
+    uint64_t delay_seed;
+    /* cuda: host memory is pinned in chunks of this size. 0 means 256 MiB. */
+    uint64_t host_chunk_bytes;
+    /* The device_info.index of each device. NULL means 0, 1, 2 and so on. The cpu backend ignores it. */
+    const uint32_t *device_index;
+    struct device_blame *blame; /* written when devset_open fails; may be NULL */
 };
 
 /* What one device has done so far: the bytes that its copies moved over links, counted at the copy itself,
  * and how its compute stream spent its time. devset_counters fills it in. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* a peer copy counts at its sender */
-    uint64_t compute_busy_ns; /* time in which the compute stream ran ops; cuda: 0, not measured */
-    uint64_t compute_wait_ns; /* time in which the compute stream waited for events; cuda: 0 */
+    /* Time in which the compute stream ran ops. The cuda backend does not measure it and reports 0. */
+    uint64_t compute_busy_ns;
+    /* Time in which the compute stream waited for events. The cuda backend reports 0. */
+    uint64_t compute_wait_ns;
 };
 
 /* Returns the name of backend i, or NULL if there are at most i backends. A backend in this list may still

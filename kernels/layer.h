@@ -36,9 +36,11 @@ enum layer_kind {
  * whose comment names kinds are used by those kinds only. */
 struct layer {
     enum layer_kind kind;
-    uint32_t id;      /* position in the chain; an inner layer has the id of its outermost layer */
-    uint32_t key;     /* key of its random numbers: the id; inner layers use layer_inner_key */
-    uint32_t in, out; /* elements per row; a loss has out = 0 */
+    /* Position of the layer in the chain. An inner layer has the id of its outermost layer. */
+    uint32_t id;
+    /* Key of the layer's random numbers. It equals the id, but inner layers use layer_inner_key. */
+    uint32_t key;
+    uint32_t in, out; /* elements per row; loss: out is 0 */
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
@@ -46,16 +48,18 @@ struct layer {
      * 0: no dropout */
     float dropout;
 
-    bool rms;                 /* norm: RMS norm instead of layer norm */
-    float eps;                /* norm: added to the variance */
-    uint32_t heads, kv_heads; /* attention; kv_heads divides heads, and heads divides in / seq */
-    float rope_theta;         /* attention: base of the rotary positions; 0: no rotary positions */
-    float score_dropout;      /* attention: probability that a score is dropped */
-    uint32_t hidden;          /* mlp: width of the hidden vector */
-    bool gated;               /* mlp: swiglu instead of act */
-    uint32_t vocab;           /* embedding, lm_head: number of token ids */
-    uint32_t positions;       /* positions: number of positions, at least seq */
-    float smoothing;          /* losses: label smoothing */
+    bool rms;  /* norm: RMS norm instead of layer norm */
+    float eps; /* norm: added to the variance */
+    /* attention: numbers of query heads and of key heads. kv_heads divides heads, and heads divides in /
+     * seq. */
+    uint32_t heads, kv_heads;
+    float rope_theta;    /* attention: rotary base; 0: not rotary */
+    float score_dropout; /* attention: probability that a score is dropped */
+    uint32_t hidden;     /* mlp: width of the hidden vector */
+    bool gated;          /* mlp: swiglu instead of act */
+    uint32_t vocab;      /* embedding, lm_head: number of token ids */
+    uint32_t positions;  /* positions: number of positions, at least seq */
+    float smoothing;     /* losses: label smoothing */
     /* Initial weights are N(0, init_std^2) and biases 0. If it is 0, see the table at enum param_init. */
     float init_std;
     /* attention, mlp: the init_std of "proj", the matrix that writes to the residual. */
@@ -94,10 +98,11 @@ void model_number(const struct model *m);
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t x; /* X, and also dX */
-    uint64_t y; /* output, which is the next layer's input; 0 for a loss */
+    uint64_t y; /* output; 0 for a loss */
     uint64_t s;
-    uint64_t room;        /* forward workspace when S is saved */
-    uint64_t scratch_fwd; /* forward workspace when S is not saved: space for S and more */
+    uint64_t room; /* forward workspace when S is saved */
+    /* Forward workspace when S is not saved. It has space for S and more. */
+    uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
@@ -140,7 +145,7 @@ struct layer_param {
     enum param_init init;
     uint32_t fan_in;
     float std;
-    uint32_t key; /* key of its random numbers: that of its layer */
+    uint32_t key; /* key of its layer's random numbers */
 };
 
 /* The memory that one forward or backward pass of a layer works on. Pointers that do not apply to the pass
@@ -148,14 +153,18 @@ struct layer_param {
 struct layer_io {
     const struct step_args *step;
     uint32_t rows;
-    uint32_t first_row; /* position of row 0 in the global batch */
-    bool accumulate;    /* bwd: add to dw, as micro-batches after the first do */
+    uint32_t first_row; /* position of row 0 in the batch */
+    /* bwd: add to dw instead of overwriting it, as every micro-batch after the first does. */
+    bool accumulate;
     const float *w, *x;
-    float *y;       /* fwd: NULL if only S is needed (recompute of a pack's last layer) */
-    float *s;       /* fwd: NULL if nothing is saved; bwd: input */
+    /* fwd: the output. NULL if only S is needed, as in the recompute of a pack's last layer. */
+    float *y;
+    /* fwd: where to save S, or NULL if nothing is saved. bwd: the S that the forward pass saved. */
+    float *s;
     float *dw, *dx; /* dx NULL: not needed (first layer) */
     const float *dy;
-    float *scratch; /* fwd: `room` bytes if S is saved, otherwise `scratch_fwd` bytes */
+    /* Workspace. fwd: `room` bytes if S is saved, otherwise `scratch_fwd` bytes. bwd: `scratch_bwd` bytes. */
+    float *scratch;
     const void *target;
     struct step_result *result;
 };
@@ -165,7 +174,7 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
-    bool takes_ids; /* the input is token ids: int32 instead of float */
+    bool takes_ids; /* input is int32 ids, not floats */
     /* When training, fwd does nothing, and bwd computes the loss together with the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
@@ -197,8 +206,9 @@ struct optimizer {
     float beta1, beta2, eps; /* adamw only */
     float momentum;          /* sgd only; 0: no momentum */
     float weight_decay;
-    uint32_t no_decay; /* bit 1 << class: this class of parameters has no weight decay */
-    double clip;       /* largest global norm of the gradient; 0: no clipping */
+    /* Bit 1 << class is set for each class of parameters that has no weight decay. */
+    uint32_t no_decay;
+    double clip; /* largest gradient norm; 0: no clipping */
 };
 
 /* Returns the number of parts of K. K consists of parts that are each as long as W, one after another: m
@@ -230,7 +240,8 @@ uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
  * of each part of K. */
 struct optimizer_io {
     float *w;
-    const float *dw, *dw2;           /* dw2: gradient of the weights' second use; NULL: there is none */
+    /* Gradient of W, and the gradient of its second use. dw2 is NULL if there is no second use. */
+    const float *dw, *dw2;
     float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts pointers are used */
     const struct group_state *group; /* NULL: apply without scale and bias correction */
     uint64_t w_bytes;

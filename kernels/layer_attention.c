@@ -9,8 +9,8 @@
 
 /* The sizes of an attention layer, in elements. */
 struct attention_shape {
-    uint32_t tokens, width; /* tokens of all rows; elements of a token of x */
-    uint32_t head, qkv;     /* elements of one head; elements of a token of qkv */
+    uint32_t tokens, width; /* tokens in all rows; elements per token */
+    uint32_t head, qkv;     /* elements per head; per token of qkv */
 };
 
 static struct attention_shape attention_shape_of(const struct layer *l, uint32_t rows)

@@ -32,7 +32,8 @@ struct inner_walk {
     uint64_t w; /* in W: its W */
     /* In S: its input and output. The first layer's input and the last layer's output are not in S. */
     uint64_t x, y;
-    uint64_t s, end; /* in S: its own S; start of the next inner layer's part */
+    /* In S: where its own S begins, and where the part of the next inner layer begins. */
+    uint64_t s, end;
 };
 
 static void inner_walk_begin(struct inner_walk *k)

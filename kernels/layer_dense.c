@@ -47,7 +47,7 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
         .fwd_flops = product,
         .bwd_flops = 2 * product,
         .fwd_bytes = x + w + z,
-        .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* gradient of the weights + gradient of the input */
+        .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* for dw, then for dx */
     };
     if (l->bias)
         ret->bwd_bytes += z;

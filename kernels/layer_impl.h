@@ -86,7 +86,7 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
  * which they are added. */
 struct layer_params {
     const struct layer *l;
-    struct layer_param *at; /* where to write the parameters; NULL: only count them */
+    struct layer_param *at; /* output array; NULL: only count */
     uint32_t n;
     uint64_t offset; /* bytes of the parameters added so far */
 };

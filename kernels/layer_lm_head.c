@@ -10,8 +10,9 @@
  */
 #include "kernels/layer_impl.h"
 
-#define CHUNK_STEP  128u
-#define CHUNK_SMALL (UINT64_C(1) << 22) /* number of logits that is always small enough for one chunk */
+#define CHUNK_STEP 128u
+/* A chunk with this many logits is always small enough. */
+#define CHUNK_SMALL (UINT64_C(1) << 22)
 
 /* Returns the tokens in a chunk: as many as have CHUNK_SMALL logits, or as many as have a sixth of the
  * table's size in logits, whichever is more. A device with space for the table and its gradient has space

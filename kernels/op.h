@@ -47,7 +47,8 @@ struct op_linear_fwd {
  * result is multiplied by act'(z). */
 struct op_linear_bwd_data {
     const float *dy, *w;
-    const float *z; /* input of the activation before this layer, [rows][in]; NULL: none */
+    /* Input of the activation that produced this layer's input, [rows][in]. NULL if there is none. */
+    const float *z;
     float *dx;
     uint32_t rows, in, out;
     enum act act;
@@ -97,7 +98,7 @@ struct op_dropout {
     float *y;
     uint32_t rows, n;
     uint32_t layer;     /* key of the layer's random numbers */
-    uint32_t first_row; /* position of row 0 in the global batch */
+    uint32_t first_row; /* position of row 0 in the batch */
     float p;
 };
 /* Looks up one vector per token: y[row] = table[ids[row]]. */
@@ -121,7 +122,8 @@ struct op_rownorm_fwd {
     const float *x, *w;
     const float *b; /* NULL: no bias */
     float *y;       /* NULL: compute only the statistics */
-    float *stats;   /* [rows][2]: mean and rstd of each row; NULL: do not write them */
+    /* Mean and rstd of each row, [rows][2]. NULL if they need not be written. */
+    float *stats;
     uint32_t rows, n;
     float eps;
     bool rms;
@@ -129,9 +131,11 @@ struct op_rownorm_fwd {
 /* Gradients of op_rownorm_fwd. xhat stands for the normalized row before w and b are applied. */
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
-    float *dx; /* NULL: do not compute it; dx may be dy */
-    float *dw; /* (accumulate ? dw : 0) + column sums of dy * xhat */
-    float *db; /* (accumulate ? db : 0) + column sums of dy; NULL: no bias */
+    float *dx; /* may be dy; NULL: not computed */
+    /* (accumulate ? dw : 0) + the column sums of dy * xhat. */
+    float *dw;
+    /* (accumulate ? db : 0) + the column sums of dy. NULL if there is no bias. */
+    float *db;
     uint32_t rows, n;
     bool rms, accumulate;
 };
@@ -207,7 +211,9 @@ struct op_softmax_xent {
      * gradient. */
     float *dx;
     uint32_t rows, n;
-    uint32_t first_row, seq; /* counted in targets; targets per sample, at least 1 */
+    /* first_row is counted in targets, not in samples. seq is the number of targets per sample, at least
+     * 1. */
+    uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
 };
@@ -230,7 +236,8 @@ struct op_sgd {
     /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
     const float *dw, *dw2;
     float *v;
-    const struct group_state *group; /* decision about the step; NULL: apply with scale 1 */
+    /* The state that the step's decision set. NULL means: apply the update with scale 1. */
+    const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
 };
@@ -241,7 +248,8 @@ struct op_adamw {
     /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
     const float *dw, *dw2;
     float *m, *v;
-    const struct group_state *group; /* decision about the step; NULL: apply with scale, bc1 and bc2 all 1 */
+    /* The state that the step's decision set. NULL means: apply the update with scale, bc1 and bc2 all 1. */
+    const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
 };
@@ -271,7 +279,8 @@ struct op_norm_add {
  * clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t); bias_correct2 = 1 / (1 -
  * beta2^t). */
 struct op_decide {
-    struct step_decision *decision; /* NULL: apply every step with scale 1, without looking at gradients */
+    /* Where to write the decision. NULL means: look at no gradients and apply every step with scale 1. */
+    struct step_decision *decision;
     struct group_state *group;
     double clip; /* 0: no clipping */
     float beta1, beta2;
@@ -293,7 +302,7 @@ struct op_call {
 struct op_range {
     const void *at;
     uint64_t bytes;
-    bool write; /* true: written, or both read and written; false: only read */
+    bool write; /* false: the call only reads it */
 };
 #define OP_RANGES 7 /* most arrays of one call */
 

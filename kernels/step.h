@@ -13,30 +13,35 @@
  * an earlier step, because several steps are in flight at a time. Values that do belong in struct
  * group_state. */
 struct step_args {
-    uint64_t step;       /* number of the training step, from 0 */
-    uint64_t seed;       /* seed of dropout */
-    float lr;            /* learning rate; the schedule counts skipped steps too */
-    float grad_scale;    /* factor of the loss gradient of a row: 1 / valid targets of the batch */
-    uint32_t valid_rows; /* rows of the global batch that count; the rest is padding (evaluation) */
-    uint32_t training;   /* 0: dropout does nothing */
+    uint64_t step; /* number of the training step, from 0 */
+    uint64_t seed; /* seed of dropout */
+    /* Learning rate of this step. The schedule counts skipped steps too. */
+    float lr;
+    /* Factor of the loss gradient of each row: 1 / number of valid targets in the batch. */
+    float grad_scale;
+    /* Number of rows of the global batch that count. The rest is padding, which occurs in evaluation. */
+    uint32_t valid_rows;
+    uint32_t training; /* 0: dropout does nothing */
 };
 
 /* The result of the loss layer for one micro-batch (RESULT tensor): sums over the valid rows, in row
  * order. */
 struct step_result {
-    double loss;    /* sum of the losses of the rows */
-    double correct; /* classification: rows whose largest output is the target; regression: 0 */
+    double loss; /* sum of the losses of the rows */
+    /* Classification: number of rows whose largest output is the target. Regression: 0. */
+    double correct;
 };
 
 /* The decision about a step, for the trainer (DECISION tensor). DECIDE writes one for each step of a job
  * that clips gradients or skips steps. The trainer reads it when the step is complete. Updates do not read
  * it; the values that they need are in struct group_state. */
 struct step_decision {
-    double sumsq; /* squared global norm: the layers' sums, added in ascending id */
+    /* Squared global norm of the gradient. The sums of the layers are added in ascending id. */
+    double sumsq;
     /* If apply is 0: the last layer whose gradient is not finite, or STEP_NO_LAYER if every layer's sum is
      * finite and only the total is not. */
     uint32_t bad_layer;
-    uint32_t apply; /* 0: a gradient is not finite, so the step is skipped */
+    uint32_t apply; /* 0: the step is skipped */
 };
 #define STEP_NO_LAYER UINT32_MAX
 
@@ -52,11 +57,13 @@ struct step_decision {
  * optimizer_group_parts (kernels/layer.h) lists the fields by name and says which of them a checkpoint
  * stores. */
 struct group_state {
-    uint64_t t;          /* number of updates so far: steps that were not skipped */
+    uint64_t t;          /* number of updates made so far */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    float scale;         /* this step: factor of the gradients before the update; 1 if not clipped */
-    uint32_t apply;      /* this step: 0 if it is skipped, so that updates leave W and K alone */
+    /* Factor of this step's gradients before the update. 1 if they are not clipped. */
+    float scale;
+    /* 0 if this step is skipped. Updates then leave W and K alone. */
+    uint32_t apply;
 };
 
 #endif

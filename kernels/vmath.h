@@ -181,7 +181,8 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     p = p * t + -1.912824187e-01f;
     p = p * t + 5.317257640e-01f;
     float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
-    tail = a < VMATH_NORMAL_MAX ? tail : a - a; /* NaN fails the comparison, and a - a keeps it NaN */
+    /* NaN fails this comparison, and a - a keeps it NaN. */
+    tail = a < VMATH_NORMAL_MAX ? tail : a - a;
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;
     return g;

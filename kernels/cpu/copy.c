@@ -35,7 +35,7 @@
 #define LINE         64
 #define PAGE         4096
 #define PAGES        4
-#define STREAM_BYTES (256u << 10) /* copies of at least this size bypass the caches */
+#define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
 #define PIECE_BYTES  STREAM_BYTES /* takes about ten microseconds */
 
 /* Copies one cache line. dst is aligned to a cache line. */
@@ -64,7 +64,8 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    _mm_sfence(); /* releasing a lock does not order non-temporal stores */
+    /* A fence is needed here, because releasing a lock does not order non-temporal stores. */
+    _mm_sfence();
 }
 
 void cpu_copy(void *dst, const void *src, uint64_t bytes)

@@ -34,14 +34,16 @@
 #include "kernels/cpu/guarded.h"
 #include "kernels/cpu/stream.h"
 
-#define DELAY_ONE_IN 4                     /* one in this many commands is delayed */
-#define DELAY_MAX_NS 200000u               /* longest delay: 200 us */
-#define FILL_MAX     (UINT64_C(256) << 20) /* bytes of an arena that are filled with NaN when delays are on */
+#define DELAY_ONE_IN 4       /* one in this many commands is delayed */
+#define DELAY_MAX_NS 200000u /* longest delay: 200 us */
+/* Bytes at the start of each arena that are filled with NaN when delays are on. */
+#define FILL_MAX (UINT64_C(256) << 20)
 
 /* One stream with its counters. It is the ctx of the stream's thread. */
 struct cpu_stream {
     struct stream *stream;
-    struct pool *pool;    /* the devset's pool; its aside view unless a device computes here */
+    /* The devset's pool if a device computes on this stream, otherwise the pool's aside view. */
+    struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies; 0: no limit */
     bool delayed;         /* delay_seed was given */
     struct rng rng;       /* stream's thread only */
@@ -56,7 +58,8 @@ struct cpu_devset {
     struct devset base; /* must be first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    bool fill; /* fill arenas and discarded memory with NaN; set if delay_seed was given */
+    /* Whether to fill arenas and discarded memory with NaN. Set if the config has a delay_seed. */
+    bool fill;
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
@@ -271,7 +274,8 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    wait_all(ds); /* before any stream stops, because other streams may wait for it */
+    /* Wait for all streams before any of them stops, because streams may wait for each other. */
+    wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
             log_error("device %" PRIu32

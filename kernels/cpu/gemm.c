@@ -34,17 +34,19 @@
  * smaller than the least tile, where copying into the library's panels would outweigh the arithmetic, nor
  * than the least work, where waking a thread would. Multiples of TILE_STEP suit the library's kernels.
  * tools/bench.d/gemm.c measures all this. */
-#define TILE_M          512
-#define TILE_N          512
-#define TILE_M_LEAST    64
-#define TILE_N_LEAST    96
-#define TILE_N_DEEP     192 /* for large k, where each tile copies many rows of a */
+#define TILE_M       512
+#define TILE_N       512
+#define TILE_M_LEAST 64
+#define TILE_N_LEAST 96
+/* The least width of a tile for large k, where each tile copies many rows of a. */
+#define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
 /* With many tiles, a thread waits less for another thread's last tile when copies share the cores. */
 #define TILES_WANTED 8
-#define TILES_TURNED 4 /* if each tile transposes its part of an operand, or k is large */
+/* Tiles wanted if each tile transposes its part of an operand, or if k is large. */
+#define TILES_TURNED 4
 
 /* Rows whose distance is a multiple of FAR_APART floats are copied if each row is read at least
  * READS_ENOUGH times. */
@@ -57,7 +59,7 @@ struct tiling {
     /* Operands that are transposed or copied before the library reads them. With AVX512, this does not
      * change the bits. */
     bool turn_a, turn_b, copy_b;
-    uint32_t rows, cols; /* number of rows and of columns of tiles */
+    uint32_t rows, cols; /* rows and columns of tiles */
 };
 
 static uint32_t div_up(uint32_t a, uint32_t b)

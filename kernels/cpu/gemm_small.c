@@ -47,9 +47,10 @@ struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    size_t wide_j, wide_k;     /* strides of the wide operand; one of them is 1 */
-    size_t narrow_i, narrow_k; /* strides of the narrow operand; one of them is 1 */
-    size_t c_j, c_i;           /* strides of c; one of them is 1 */
+    /* Strides of the two operands and of c. Of each pair, one stride is 1. */
+    size_t wide_j, wide_k;
+    size_t narrow_i, narrow_k;
+    size_t c_j, c_i;
     uint32_t n_wide, n_narrow, k;
     bool accumulate;
     const struct kernels *kernels;
@@ -268,7 +269,8 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    if (rest > 0) { /* less than a vector: pad it in a panel of its own */
+    /* A rest that is smaller than a vector is padded in a panel of its own. */
+    if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
         for (uint32_t k = 0; k < n; k++)

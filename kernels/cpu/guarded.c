@@ -47,7 +47,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
         munmap(map, total);
         return -ENOMEM;
     }
-    madvise(map + page, body, MADV_HUGEPAGE); /* may fail; then the first touch is only slower */
+    /* This may fail. Then only the first touch of each page is slower. */
+    madvise(map + page, body, MADV_HUGEPAGE);
 
     *g = (struct guarded){
         .base = map + page + (body - bytes), .bytes = bytes, .map = map, .map_bytes = (size_t)total};

@@ -8,10 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A block of memory between two guard pages. guarded.c has a picture of it. */
 struct guarded {
-    uint8_t *base; /* start of the block, as aligned as `bytes` is, up to a page */
+    /* Start of the block. Its alignment is that of `bytes`, up to a page. */
+    uint8_t *base;
     uint64_t bytes;
-    uint8_t *map; /* start of the mapping: base - slack - one guard page */
+    /* Start of the mapping, which begins with a guard page: base - slack - one page. */
+    uint8_t *map;
     size_t map_bytes;
 };
 

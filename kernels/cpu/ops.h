@@ -39,7 +39,8 @@
 /* Placed before a loop whose iterations are independent even though input and output may be the same
  * array. */
 #if defined(__clang__)
-#define CPU_INDEPENDENT /* clang's own pragma warns wherever it has no effect */
+/* Empty for clang, whose own pragma warns wherever it has no effect. */
+#define CPU_INDEPENDENT
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif

@@ -33,10 +33,12 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/vmath.h"
 
-#define LANES   16  /* lanes of a vector and of a sum */
-#define STRIP   128 /* most queries whose scores a forward task holds at once */
-#define QUERIES 64  /* queries in a strip of the backward pass; the bits depend on it */
-#define KEYS    128 /* keys in a block; the bits depend on it */
+#define LANES 16 /* width of a vector and a sum */
+/* The most queries whose scores a forward task holds at once. */
+#define STRIP 128
+/* Queries in a strip of the backward pass, and keys in a block. The bits of the result depend on both. */
+#define QUERIES 64
+#define KEYS    128
 
 /* A block of keys begins where a strip begins. So if one query of a strip sees a key of a block, all
  * queries of the strip see the block's first key. */
@@ -53,7 +55,7 @@ struct cpu_attention {
     float scale, keep_scale;
     uint32_t group; /* query heads per key head */
     uint32_t keys;  /* seq, padded to a multiple of LANES */
-    size_t width;   /* elements of a head, padded to a multiple of LANES */
+    size_t width;   /* elements of a head, padded */
     size_t token;   /* distance of two tokens in qkv */
     enum gemm_isa isa;
 };
@@ -69,11 +71,13 @@ struct attention_run {
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* sample; key head */
-    float *k, *v;   /* [keys][width]; k is used only backward, v only forward */
+    /* Keys and values, [keys][width]. k is used only in the backward pass, v only in the forward pass. */
+    float *k, *v;
     /* k and v transposed, in blocks of KEYS keys: [head][keys of the block]. vt is used only backward. */
     float *kt, *vt;
-    float *dk, *dv;        /* backward only */
-    float *q, *dy, *out;   /* of a strip, [queries][width]; dy is used only backward */
+    float *dk, *dv; /* backward only */
+    /* Queries, dy and results of a strip, [queries][width]. dy is used only in the backward pass. */
+    float *q, *dy, *out;
     float *score, *dscore; /* [queries][ld]; dscore is used only backward */
     size_t ld;
 };
@@ -82,7 +86,8 @@ struct attention_task {
 struct query_strip {
     uint32_t h, q0, rows; /* head; first query; number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    float factor[STRIP];  /* forward: factor of each output; backward: D of each query */
+    /* The forward pass stores the factor of each output here. The backward pass stores D of each query. */
+    float factor[STRIP];
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -114,8 +119,9 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 
 /* ---- copies ---- */
 
-#define LINE  16 /* floats in a cache line */
-#define AHEAD 8  /* rows to prefetch: tokens are too far apart for the processor to predict */
+#define LINE 16 /* floats in a cache line */
+/* Number of rows to prefetch. Tokens are too far apart for the processor to predict the next row. */
+#define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
 {
@@ -359,7 +365,8 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        row[k] = -INFINITY; /* exp clamps this to e^-80, which vanishes in a sum of at least 1 */
+        /* vmath_exp clamps -infinity to e^-80, which vanishes in a sum of at least 1. */
+        row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
     if (a->p > 0.0f)
@@ -406,7 +413,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    size_t ld = a->keys + LINE; /* rows a power of two apart would compete for the same cache lines */
+    /* The extra line keeps rows from being a power of two apart, where they would compete for cache lines. */
+    size_t ld = a->keys + LINE;
     float *at = cpu_thread_memory(sizeof *at * (2 * a->keys * a->width + strip * (2 * a->width + ld)));
 
     t->kt = take(&at, a->keys * a->width);
@@ -423,7 +431,8 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    copy_in_head(t, t->v, k); /* t->v serves as a buffer for the keys first */
+    /* t->v first serves as a buffer for the keys, then receives the values. */
+    copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
     for (uint32_t h = t->kv * a->group; h < (t->kv + 1) * a->group; h++)
@@ -500,7 +509,8 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    copy_in_head(t, t->k, v); /* t->k serves as a buffer for the values first */
+    /* t->k first serves as a buffer for the values, then receives the keys. */
+    copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);
     transpose(a, t->kt, t->k);

@@ -16,8 +16,9 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-#define LANES      16
-#define BATCH_ROWS 512 /* rows whose losses are on the stack at a time */
+#define LANES 16
+/* Number of rows whose losses are on the stack at a time. */
+#define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
 /* Returns the rows in one piece. Short rows are combined until a piece has about LEAST_WORK elements. */
@@ -38,7 +39,7 @@ struct rows_ctx {
     const struct op_call *call;
     uint32_t begin, end; /* rows of this pool_run */
     uint32_t per_piece;
-    double *loss; /* [end - begin], for functions that compute a loss */
+    double *loss; /* [end - begin]; NULL if not needed */
     uint8_t *correct;
     void (*row)(const struct rows_ctx *c, uint32_t r);
 };

@@ -19,7 +19,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-#define COLUMNS 64 /* columns of the embedding's table in one piece */
+#define COLUMNS 64 /* table columns in one piece */
 
 static size_t table_row(const int32_t *ids, uint32_t r, uint32_t vocab)
 {
@@ -68,7 +68,8 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
 }
 
-#define PAIRS 64 /* pairs whose angles are on the stack at a time */
+/* Number of pairs whose angles are on the stack at a time. */
+#define PAIRS 64
 
 /* The angles of up to PAIRS pairs of elements, at one position. */
 struct rotation {

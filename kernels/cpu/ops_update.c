@@ -30,9 +30,10 @@
 #include "kernels/bias.h"
 #include "kernels/cpu/ops.h"
 
-#define LANES          16
-#define BLOCK          4096u
-#define BLOCKS_AT_ONCE 2048u /* partial sums on the stack: 16 KiB, for 8 Mi elements per pool_run */
+#define LANES 16
+#define BLOCK 4096u
+/* Number of partial sums on the stack: 16 KiB, which covers 8 Mi elements per pool_run. */
+#define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
 CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, size_t n)
@@ -192,7 +193,8 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
 /* One pool_run of sumsq. Each piece writes the sums of its blocks. */
 struct sumsq_ctx {
     const float *x, *x2;
-    uint64_t n; /* elements of this pool_run, at most BLOCKS_AT_ONCE * BLOCK */
+    /* Elements of this pool_run, at most BLOCKS_AT_ONCE * BLOCK. */
+    uint64_t n;
     double sums[BLOCKS_AT_ONCE];
 };
 

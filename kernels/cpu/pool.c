@@ -33,8 +33,10 @@ struct pool_run_state {
     void *ctx;
     uint32_t n;
     bool aside;
-    _Atomic uint64_t next;           /* next piece to hand out; grows beyond n (64 bits never wrap) */
-    _Atomic uint32_t helpers;        /* threads in this run besides its caller; written under crew.mutex */
+    /* The next piece to hand out. It grows beyond n, and 64 bits never wrap around. */
+    _Atomic uint64_t next;
+    /* Number of threads that work on this run besides its caller. Written under crew.mutex. */
+    _Atomic uint32_t helpers;
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
@@ -48,15 +50,20 @@ struct pool {
 struct crew {
     struct pool ops, aside; /* the two views that callers hold; const */
     pthread_mutex_t mutex;
-    pthread_cond_t work;         /* signals workers: a run was added, or stop was set */
-    pthread_cond_t done;         /* the last helper left some run, or a worker has started */
-    struct pool_run_state *runs; /* runs with pieces left, oldest first; guarded by mutex */
-    _Atomic uint32_t n_aside;    /* number of runs in the list that are aside; written under mutex */
+    /* Tells sleeping workers that a run was added or that stop was set. */
+    pthread_cond_t work;
+    /* Signalled when the last helper leaves a run, and when a worker has started. */
+    pthread_cond_t done;
+    /* Runs that have pieces left, oldest first. Guarded by mutex. */
+    struct pool_run_state *runs;
+    /* Number of runs in the list that are aside. Written under mutex. */
+    _Atomic uint32_t n_aside;
     /* Number of runs ever added. A thread that looks for work without the mutex sees it change. */
     _Atomic uint32_t posted;
-    uint32_t working;   /* threads inside a run; guarded by mutex */
-    uint32_t cores;     /* usable cores, but at least the number of threads; const */
-    uint32_t sleepers;  /* workers that wait for `work`; guarded by mutex */
+    uint32_t working; /* threads inside a run; guarded by mutex */
+    /* Cores that the process may use, but at least the number of threads. Const. */
+    uint32_t cores;
+    uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */
     uint32_t ready;     /* workers that have started; guarded by mutex */
     bool stop;          /* guarded by mutex */
     uint32_t n_workers; /* const once created */

@@ -43,13 +43,17 @@ struct stream {
     pthread_t thread;   /* const */
 
     pthread_mutex_t lock;
-    pthread_cond_t work; /* signals the stream's thread: the queue is no longer empty, or closing is set */
-    uint64_t pushed;     /* commands ever enqueued; only the enqueueing thread writes it, under lock */
-    uint64_t done;       /* position reached; guarded by lock */
-    struct stream_waiter *waiters; /* waiters whose position is not reached, unordered; guarded by lock */
-    pthread_cond_t started;        /* signals that `running` was set */
-    bool running;                  /* the thread has started and made its allocations; guarded by lock */
-    bool closing;                  /* guarded by lock */
+    /* Tells the stream's thread that the queue is no longer empty or that closing was set. */
+    pthread_cond_t work;
+    /* Number of commands ever enqueued. Only the enqueueing thread writes it, under lock. */
+    uint64_t pushed;
+    uint64_t done; /* position reached; guarded by lock */
+    /* Waiters whose position is not reached yet, in no particular order. Guarded by lock. */
+    struct stream_waiter *waiters;
+    pthread_cond_t started; /* signals that `running` was set */
+    /* Whether the thread has started and made all its allocations. Guarded by lock. */
+    bool running;
+    bool closing; /* guarded by lock */
 
     /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
      * passes i, and then to the stream's thread until `done` passes i. */

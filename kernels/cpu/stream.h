@@ -17,7 +17,7 @@
 
 #include "kernels/op.h"
 
-#define STREAM_QUEUE 256 /* most commands that are enqueued and not done */
+#define STREAM_QUEUE 256 /* most commands in flight per stream */
 
 struct stream;
 

@@ -14,12 +14,14 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-#define STEP ((size_t)1 << 16) /* granularity of buffer sizes; a multiple of the cache line */
+/* Buffer sizes are multiples of this, which is itself a multiple of the cache line. */
+#define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-static pthread_key_t at_exit; /* created once by at_exit_once; its value is the thread's buffer */
+/* The key whose destructor frees a thread's buffer. at_exit_once guards its creation. */
+static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void make_key(void)

@@ -34,10 +34,12 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-#define TILE  64u /* queries, keys or columns of a tile */
-#define PART  4u  /* rows and columns of a tile that one thread computes */
-#define WIDE  2u  /* most tiles of columns in a block's result */
-#define DEPTH 16u /* length of the factors in shared memory at a time */
+#define TILE 64u /* queries, keys or columns of a tile */
+/* Each thread computes PART rows and PART columns of a tile. */
+#define PART 4u
+#define WIDE 2u /* most column tiles in a block's result */
+/* Length of the slices of both factors that are in shared memory at a time. */
+#define DEPTH 16u
 
 /* Distances of rows in shared memory. Rows begin at a multiple of 16 bytes and in different banks. */
 #define PITCH      (TILE + 4u)
@@ -55,7 +57,7 @@ struct cuda_attention {
     uint32_t rows, seq, heads, kv_heads, head, first_head;
     uint32_t tiles; /* tiles in a sequence */
     float scale;
-    float keep; /* 1 / (1 - p); 0: no dropout */
+    float keep; /* 1/(1 - p); 0: no dropout */
     struct dropout dropout;
 };
 

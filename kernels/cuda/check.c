@@ -26,7 +26,8 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    cudaGetLastError(); /* otherwise a later call would find this error */
+    /* Clear the stored error, or a later call would find it and fail. */
+    cudaGetLastError();
     switch (e) {
     case cudaErrorMemoryAllocation:
         return -ENOMEM;

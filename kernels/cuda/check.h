@@ -17,7 +17,8 @@ extern "C" {
 #endif
 
 struct backend_host;
-extern const struct backend_host *cuda_host; /* what the program lends the module; set before anything else */
+/* The functions that the program lends to the module. It is set before anything else runs. */
+extern const struct backend_host *cuda_host;
 
 /* Whether a devset has failed. Enqueueing thread only. */
 struct cuda_fault {

@@ -23,20 +23,22 @@
 /* Memory that a device needs beside its arena: the cuBLAS workspace and the partial sums, which are
  * allocated at open, and spare memory for what the libraries load later. cuBLAS loads a kernel when a
  * shape first needs it. */
-#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* what cuBLAS itself uses on the largest devices */
+#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* cuBLAS's own choice for the largest devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
 
 /* One stream of a devset, of a device or of the host. */
 struct cuda_stream {
     cudaStream_t stream;
-    cudaEvent_t drained;           /* recorded by cuda_drain */
-    _Atomic uint64_t copied_bytes; /* bytes of the copies enqueued so far; any thread may read it */
+    cudaEvent_t drained; /* recorded by cuda_drain */
+    /* Bytes of all copies enqueued so far. Any thread may read it. */
+    _Atomic uint64_t copied_bytes;
 };
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-#define HOST_QUEUE 256 /* most calls that are enqueued and not done; even */
+/* The most calls that are enqueued and not done. The number must be even. */
+#define HOST_QUEUE 256
 
 /* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it
  * has run. */
@@ -50,7 +52,8 @@ struct host_slot {
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    cudaEvent_t half_done[2]; /* recorded after the last call of each half of the slots */
+    /* Event h is recorded after the last call in half h of the slots. */
+    cudaEvent_t half_done[2];
     uint64_t pushed;
 };
 
@@ -69,31 +72,36 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 /* The path from a device to the devices that it cannot access directly. The sender's peer stream copies to
  * pinned buffers, and the receiver's stream `in` copies from there. */
 struct relay {
-    cudaStream_t in;        /* as a receiver; NULL if all devices have direct access */
-    uint8_t *buffers[2];    /* as a sender: two pinned buffers */
-    cudaEvent_t filled[2];  /* as a sender: the buffer holds a piece */
-    cudaEvent_t emptied[2]; /* as a receiver: the piece in the sender's buffer has arrived */
+    /* The stream on which this device receives. NULL if all devices have direct access. */
+    cudaStream_t in;
+    uint8_t *buffers[2]; /* as a sender: two pinned buffers */
+    /* Recorded by this device as a sender: buffer b holds a piece. */
+    cudaEvent_t filled[2];
+    /* Recorded by this device as a receiver: the piece in the sender's buffer b has arrived. */
+    cudaEvent_t emptied[2];
 };
 
 /* One device of a devset, beside its arena. */
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
-    uint64_t direct; /* bit p: this device can access the memory of device p */
+    /* Bit p says whether this device can access the memory of device p directly. */
+    uint64_t direct;
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-#define HOST_CHUNK_BYTES (UINT64_C(256) << 20) /* size of one registration, unless the config gives another */
+/* Size of one registration if the config does not give another size. */
+#define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
 /* The memory of one devset_host_alloc, in a list of the devset. */
 struct host_block {
     struct host_block *next;
     uint8_t *base;
-    uint64_t bytes, mapped_bytes; /* bytes requested; the same rounded up to whole pages */
+    uint64_t bytes, mapped_bytes; /* as requested; rounded up to whole pages */
     uint64_t chunk_bytes;         /* size of each registration except the last */
-    uint64_t registered_bytes;    /* bytes registered so far, from the base on */
+    uint64_t registered_bytes;    /* bytes registered so far, from base */
 };
 
 /* A devset of this backend. cuda_open makes it and cuda_close frees it. */

@@ -29,7 +29,7 @@ struct cuda_compute {
     struct cuda_fault *fault;
     /* The device's compute stream. It runs one op at a time, so `partials` has one user. */
     cudaStream_t stream;
-    struct cublasContext *blas; /* bound to the stream, with its own workspace */
+    struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
 };
 

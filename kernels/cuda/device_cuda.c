@@ -27,7 +27,8 @@ static const struct backend module_backend;
 /* Checks that CUDA has at least `wanted` devices. On failure err says what is missing. */
 static int check_device_count(uint32_t wanted, struct err *err)
 {
-    int n = 0; /* CUDA does not write it without a driver */
+    /* Without a driver, cudaGetDeviceCount does not write n. */
+    int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
     cuda_errno(e);

@@ -20,7 +20,7 @@
 
 /* An event of this backend: one CUDA event for each device. */
 struct cuda_event {
-    uint32_t stream; /* stream of the latest record; UINT32_MAX: never recorded */
+    uint32_t stream; /* latest record's stream; UINT32_MAX: never recorded */
     uint32_t device; /* device of that stream */
     cudaEvent_t on[];
 };

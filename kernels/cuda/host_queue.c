@@ -58,7 +58,9 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    if (at % HALF == 0) /* an event that was never recorded counts as done */
+    /* Before a half is reused, its last call must be done. An event that was never recorded counts as
+     * done. */
+    if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;
     s->pool = q->pool;

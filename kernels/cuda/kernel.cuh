@@ -11,7 +11,7 @@
 
 #define THREADS 256u /* threads in every block */
 #define LANES   16u
-#define SUMS    (THREADS / LANES) /* sums of LANES threads that fit into a block */
+#define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
 /* Returns the number of blocks for n pieces of work, `per` pieces in a block. The number is capped;
  * kernels stride over the rest. */

@@ -15,7 +15,8 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-#define ROWS_AT_ONCE (CUDA_PARTIALS / 2) /* each row has a loss and a count of correct answers */
+/* Each row needs two partial sums: its loss, and whether its answer is correct. */
+#define ROWS_AT_ONCE (CUDA_PARTIALS / 2)
 
 /* Returns how many of the `rows` rows starting at first_row are valid. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
@@ -76,8 +77,8 @@ struct xent {
     const float *x;
     const int32_t *target;
     float *dx;               /* NULL: do not compute the gradient */
-    double *loss, *correct;  /* one element per row; NULL: do not compute the loss */
-    uint32_t rows, valid, n; /* valid: number of rows in front of the padding */
+    double *loss, *correct;  /* [rows]; NULL: no loss is computed */
+    uint32_t rows, valid, n; /* valid: rows before the padding */
     float smoothing, scale;
 };
 

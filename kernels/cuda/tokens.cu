@@ -40,7 +40,8 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < row; r += THREADS)
         if (ids[r] == ids[row]) {
-            found = true; /* all threads that get here write the same value */
+            /* All threads that get here write the same value, so this race is harmless. */
+            found = true;
             break;
         }
     __syncthreads();
