@@ -51,8 +51,8 @@ struct backend {
     int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
-    /* Both are called when the streams are drained. release frees the arenas. acquire fills in arena and
-     * capacity_bytes of every device; if it fails, it has freed everything that it took. */
+    /* release and acquire are called when the streams are drained. release frees the arenas. acquire fills
+     * in arena and capacity_bytes of every device; if it fails, it has freed everything that it took. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
@@ -67,15 +67,16 @@ extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
+struct pool;
+
 /* What the program lends to a module, so that a process has one clock, one log and one set of cpu ops. Any
  * thread may call run_op. */
-struct pool;
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
     int (*pool_create)(uint32_t threads, struct pool **ret); /* as in kernels/cpu/cpu.h */
     void (*pool_destroy)(struct pool *p);
-    /* runs an op on the cpu, in the calling thread */
+    /* Runs an op on the cpu, in the calling thread. */
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 

@@ -133,7 +133,7 @@ static bool known_stream(const struct devset *ds, uint32_t stream)
 static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
 {
     uint64_t capacity = ds->capacity_bytes[device];
-    /* wraps to a huge number if p is in front of the arena */
+    /* The difference wraps around to a huge number if p is in front of the arena. */
     uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device];
 
     return offset <= capacity && bytes <= capacity - offset;

@@ -66,9 +66,9 @@ struct device_info {
 int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n,
                  struct err *err);
 
-/* A set of open devices (see the top of this file) and a point in a stream that others can wait for. Both
- * are opaque; each backend defines its own. */
+/* The open devices of one job, with their streams. Opaque outside of kernels/. */
 struct devset;
+/* A point in a stream that other streams and the host can wait for. Each backend has its own kind. */
 struct event;
 
 /* Names the devices of a devset that no longer work, either because they are gone or because of an error
@@ -86,7 +86,7 @@ struct devset_config {
     /* Number of threads that work on one op of the cpu backend or of the host, at least 1. It never
      * changes the bits of a result. */
     uint32_t threads;
-    /* cpu: speed limit of in and out copies, for each device and direction; 0: no limit */
+    /* cpu: speed limit of the in and out copies of each device, in each direction. 0 means no limit. */
     uint64_t link_bytes_per_s;
     /* cpu: speed limit of copies between devices. 0 means no limit. */
     uint64_t peer_bytes_per_s;
@@ -163,8 +163,8 @@ int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 int event_create(struct devset *ds, struct event **ret);
 /* Frees an event. The devset must be drained. Takes NULL. */
 void event_destroy(struct devset *ds, struct event *e);
-/* Enqueues a record of e: waiters for e now wait until the commands enqueued on this stream so far are
- * done. */
+/* Enqueues a record of e on the stream. The record has run when all commands that the stream got before it
+ * are done. Later calls of event_wait and event_sync wait for that. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
 /* Makes the stream wait, when it gets there, for the latest record of e enqueued before this call. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
@@ -194,7 +194,7 @@ int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
 /* Allocates host memory for tensors: zeroed, page-aligned, and pinned if the backend's copies need that.
- * Returns -ENOMEM if the memory cannot be had, with advice in err; then none of it stays pinned.
+ * Returns -ENOMEM if the memory is not available, with advice in err; then none of it stays pinned.
  * devset_host_free frees it and takes the same number of bytes; p may be NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);

@@ -105,7 +105,7 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills w with the random values of the elements from..from + n - 1 of p's layer. */
+/* Fills w with the random values of n elements, starting at element `from` of p's layer. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -131,8 +131,8 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* A parameter's random numbers are counted from the first parameter with the same key, that is, from the
- * start of the same layer or inner layer. */
+/* Counts a parameter's random numbers from the first parameter with the same key, that is, from the start
+ * of the same layer or inner layer. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);

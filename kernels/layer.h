@@ -44,8 +44,8 @@ struct layer {
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
-    /* dense, dropout, positions, attention, mlp: probability that an element of the result is zeroed;
-     * 0: no dropout */
+    /* dense, dropout, positions, attention, mlp: probability that an element of the result becomes 0. 0
+     * means no dropout. */
     float dropout;
 
     bool rms;  /* norm: RMS norm instead of layer norm */
@@ -60,28 +60,30 @@ struct layer {
     uint32_t vocab;      /* embedding, lm_head: number of token ids */
     uint32_t positions;  /* positions: number of positions, at least seq */
     float smoothing;     /* losses: label smoothing */
-    /* Initial weights are N(0, init_std^2) and biases 0. If it is 0, see the table at enum param_init. */
+    /* Standard deviation of the initial weights; biases start at 0. If it is 0, the table at enum
+     * param_init applies. */
     float init_std;
-    /* attention, mlp: the init_std of "proj", the matrix that writes to the residual. */
+    /* attention, mlp: init_std of the matrix "proj", which writes to the residual. */
     float proj_std;
-    /* lm_head: its W is that of an earlier layer, `owner`, with the same size. */
+    /* lm_head: it shares W with an earlier layer of the same size, whose id is `owner`. */
     bool tied;
     uint32_t owner;
 
-    /* Prefix of the parameters' names of an inner layer, such as "attn". */
+    /* Prefix of the parameter names of an inner layer, such as "attn". */
     const char *name;
     const struct layer *inner; /* block, residual: a chain of inner layers */
     uint32_t n_inner;
 };
 
-/* layer_inner_key returns the random-number key of the n-th inner layer of layer `id`. n counts from 1 in
- * the order of the chain, and nested layers are counted where they stand. */
+/* The largest id of a layer, and the most inner layers that one layer can have. */
+#define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
+/* Returns the random-number key of the n-th inner layer of layer `id`. n counts from 1 in the order of the
+ * chain, and nested layers are counted where they stand. */
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
     return n << 14 | id;
 }
-#define LAYER_MAX_ID ((1u << 14) - 1)
 
 /* The chain of layers in the order of the forward pass. The last layer is the loss. */
 struct model {
@@ -93,8 +95,8 @@ struct model {
  * write the inner layers, which are const afterwards. */
 void model_number(const struct model *m);
 
-/* Bytes of each of a layer's blocks, for `rows` rows if the block has rows. 0 means that the layer has no
- * such block. */
+/* The size in bytes of each block of memory that a layer needs, for `rows` rows if the block has rows. 0
+ * means that the layer has no such block. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t x; /* X, and also dX */
@@ -211,16 +213,17 @@ struct optimizer {
     double clip; /* largest gradient norm; 0: no clipping */
 };
 
-/* Returns the number of parts of K. K consists of parts that are each as long as W, one after another: m
- * and v for adamw; v for sgd with momentum; nothing for sgd without momentum. */
 #define OPTIMIZER_PARTS 2 /* most parts of K */
+/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the
+ * parts stand one after another: m and v for adamw; v for sgd with momentum; nothing for sgd without
+ * momentum. */
 uint32_t optimizer_parts(const struct optimizer *o);
-/* Returns the bytes of K for a W block of w_bytes. */
+/* Returns the bytes of the optimizer state K that belongs to a W block of w_bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
+enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
 /* One part of the group state: a field of struct group_state, with a single element. Graphs and plans
  * treat the group state as one block. A checkpoint writes and reads the saved parts by their names. */
-enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
 struct group_part {
     const char *name;
     enum group_type type;
@@ -236,8 +239,8 @@ uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const s
 /* Returns the bytes of the GROUP tensor, or 0 if there is none. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that an update works on: a W block, or a range of it together with the same range of dW and
- * of each part of K. */
+/* The memory that an update works on: a layer's weights W, or a range of W together with the same range of
+ * the gradient dW and of each part of the optimizer state K. */
 struct optimizer_io {
     float *w;
     /* Gradient of W, and the gradient of its second use. dw2 is NULL if there is no second use. */
@@ -247,23 +250,24 @@ struct optimizer_io {
     uint64_t w_bytes;
     bool no_decay;
 };
-/* Sets io->k to the parts of a whole K block at k, whose parts are io->w_bytes long each. k may be NULL if
- * there is no K. */
+/* Sets io->k to the parts of a whole block of optimizer state at k. Each part is io->w_bytes long. k may
+ * be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
-/* The bytes begin..end of a layer's W, in which all parameters have weight decay or none has. */
+/* The bytes begin..end of a layer's weights W. Either all parameters in this range have weight decay, or
+ * none of them has. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes begin..end of the layer's W wherever weight decay starts or stops. Returns the number of
- * ranges and writes them to ret. If ret is NULL, it only counts. */
+/* Cuts the bytes begin..end of the layer's weights W wherever weight decay starts or stops. Returns the
+ * number of ranges and writes them to ret. If ret is NULL, it only counts. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns the io for the bytes begin..end of the W range that *io describes, counted from the start of
- * that range. */
+/* Returns the part of *io that covers the bytes begin..end, counted from the start of the range of W that
+ * *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* Launches the update of the W range that io describes, as one op. */
+/* Launches the update of the range of W that io describes, as one op. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

@@ -25,7 +25,8 @@ static struct attention_shape attention_shape_of(const struct layer *l, uint32_t
     };
 }
 
-/* Byte offsets in W. The order is: qkv and its bias, then proj and its bias. */
+/* Byte offsets of the parameters in W, the layer's block of weights. The order is: qkv and its bias, then
+ * proj and its bias. */
 struct attention_weights {
     uint64_t qkv_b, proj, proj_b, end;
 };
@@ -41,7 +42,7 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
     return w;
 }
 
-/* Byte offsets in S. qkv comes first, at offset 0. */
+/* Byte offsets in S, the block that the forward pass saves. qkv comes first, at offset 0. */
 struct attention_saved {
     uint64_t attended, lse, end;
 };
@@ -95,7 +96,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* q k^T and p v; the mask makes half of either product unnecessary. */
+    /* Counts the products q k^T and p v. The mask makes half of either product unnecessary. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
     *ret = (struct layer_cost){

@@ -30,9 +30,10 @@ struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
     uint64_t w; /* in W: its W */
-    /* In S: its input and output. The first layer's input and the last layer's output are not in S. */
+    /* Where its input and output are in S. The first layer's input and the last layer's output are not in
+     * S. */
     uint64_t x, y;
-    /* In S: where its own S begins, and where the part of the next inner layer begins. */
+    /* Where its own S begins inside the outer S, and where the part of the next inner layer begins. */
     uint64_t s, end;
 };
 
@@ -69,7 +70,8 @@ static uint64_t needed_workspace(const struct inner_walk *k)
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if that workspace fits into the part of S that later layers will fill. S has `saved` bytes. */
+/* Returns true if the workspace of the inner layer's forward pass fits into the part of S that later
+ * layers will fill. S has `saved` bytes. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
@@ -108,7 +110,7 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* No inner layer saves anything, so every forward pass gets scratch_fwd bytes. */
+    /* If no inner layer saves anything, there is no S, and every forward pass gets scratch_fwd bytes. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;

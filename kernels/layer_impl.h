@@ -41,7 +41,8 @@ static inline const float *layer_at_const(const float *block, uint64_t bytes)
     return block ? block + bytes / sizeof(float) : NULL;
 }
 
-/* Tokens per row, and elements per token of the input and of the output. */
+/* layer_seq returns the tokens per row. layer_width and layer_width_out return the elements per token of
+ * the input and of the output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->seq > 1 ? l->seq : 1;
@@ -54,7 +55,7 @@ static inline uint32_t layer_width_out(const struct layer *l)
 {
     return l->out / layer_seq(l);
 }
-/* Tokens in `rows` rows. */
+/* Returns the number of tokens in `rows` rows. */
 static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
 {
     return rows * layer_seq(l);

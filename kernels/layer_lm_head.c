@@ -11,11 +11,11 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk with this many logits is always small enough. */
+/* A chunk of tokens with up to this many logits is always small enough. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the tokens in a chunk: as many as have CHUNK_SMALL logits, or as many as have a sixth of the
- * table's size in logits, whichever is more. A device with space for the table and its gradient has space
+/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits, or a sixth as many logits
+ * as the table has elements, whichever is more. A device that holds the table and its gradient has space
  * for that too. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
@@ -115,7 +115,7 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* io->result is NULL when training; the backward pass then computes the loss. */
+/* Does nothing when training, where io->result is NULL: the backward pass then computes the loss. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

@@ -23,7 +23,8 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* Byte offsets in W. The order is: fc and its bias, then proj and its bias. */
+/* Byte offsets of the parameters in W, the layer's block of weights. The order is: fc and its bias, then
+ * proj and its bias. */
 struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
 };
@@ -103,7 +104,7 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Launches the activation, or swiglu if the mlp is gated. */
+/* Launches the activation function, or swiglu if the mlp is gated. z is the output of fc. */
 static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                         const float *z, float *to, const struct op_sink *sink)
 {
@@ -174,7 +175,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* mlp_bwd_inside computes the gradient of its input. */
+        /* There is no dx here, because mlp_bwd_inside computes the gradient of proj's input. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

@@ -132,9 +132,9 @@ struct op_rownorm_fwd {
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
     float *dx; /* may be dy; NULL: not computed */
-    /* (accumulate ? dw : 0) + the column sums of dy * xhat. */
+    /* Gradient of w: (accumulate ? dw : 0) + the column sums of dy * xhat. */
     float *dw;
-    /* (accumulate ? db : 0) + the column sums of dy. NULL if there is no bias. */
+    /* Gradient of b: (accumulate ? db : 0) + the column sums of dy. NULL if there is no bias. */
     float *db;
     uint32_t rows, n;
     bool rms, accumulate;
@@ -204,11 +204,11 @@ struct op_zero {
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
     const int32_t *target; /* [rows], each < n; negative: ignored */
-    /* (accumulate ? *result : 0) + sums over the rows that count, in their order. NULL: do not compute
-     * the loss. */
+    /* Loss and correct answers: (accumulate ? *result : 0) + the sums over the rows that count, in row
+     * order. NULL if the loss is not needed. */
     struct step_result *result;
-    /* Gradient times step->grad_scale; 0 in rows that do not count. dx may be x. NULL: do not compute the
-     * gradient. */
+    /* Gradient of x times step->grad_scale, with 0 in rows that do not count. dx may be x. NULL if the
+     * gradient is not needed. */
     float *dx;
     uint32_t rows, n;
     /* first_row is counted in targets, not in samples. seq is the number of targets per sample, at least
@@ -259,7 +259,8 @@ struct op_add {
     const float *x;
     uint64_t n;
 };
-/* Sum of squares in double: *sum = sum of (x + x2)^2. It adds up fixed blocks of the index range. */
+/* Sum of squares in double: *sum = sum of (x + x2)^2. The elements are summed in fixed blocks, so the
+ * order of additions never varies. */
 struct op_sumsq {
     const float *x, *x2; /* x2 NULL: sum of x^2 */
     double *sum;

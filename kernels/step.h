@@ -10,8 +10,8 @@
 
 /* What is known about a step when it is enqueued. The program of a plan is the same for every step; the
  * executor passes the step_args of the current step to every launch. No field may depend on the result of
- * an earlier step, because several steps are in flight at a time. Values that do belong in struct
- * group_state. */
+ * an earlier step, because several steps are in flight at a time. A value that does depend on earlier
+ * results belongs in struct group_state. */
 struct step_args {
     uint64_t step; /* number of the training step, from 0 */
     uint64_t seed; /* seed of dropout */

@@ -35,8 +35,8 @@ void cpu_thread_init(void);
  * what registers and shared memory are to a GPU. Aborts if there is no memory. */
 void *cpu_thread_memory(size_t bytes);
 
-/* The function of one op, and the table of all of them. An op runs in the calling thread and shares its
- * work with the threads of the pool. */
+/* The function of one op, and the table of all these functions. An op runs in the calling thread and
+ * shares its work with the threads of the pool. */
 typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];
 

@@ -42,7 +42,7 @@
 /* One stream with its counters. It is the ctx of the stream's thread. */
 struct cpu_stream {
     struct stream *stream;
-    /* The devset's pool if a device computes on this stream, otherwise the pool's aside view. */
+    /* Compute streams of devices use the devset's pool. All other streams use its aside view (pool_aside). */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies; 0: no limit */
     bool delayed;         /* delay_seed was given */
@@ -353,8 +353,8 @@ static int wait(struct devset *base, uint32_t stream, struct event *event)
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* There is nothing to wait for if the event was never recorded, or if the stream itself keeps the
-     * order. */
+    /* There is nothing to wait for if the event was never recorded. If it was recorded on this same
+     * stream, the stream's own order is enough. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(

@@ -38,7 +38,7 @@
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* The least width of a tile for large k, where each tile copies many rows of a. */
+/* The least width of a tile for large k, where each tile copies many rows of the operand a. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
@@ -112,7 +112,8 @@ struct operand {
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* Return the part of an operand for one call into the library, after copying it if that was chosen. */
+/* operand_a and operand_b return a part of an operand for one call into the library. They first copy it if
+ * choose_copies has decided so. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;

@@ -29,7 +29,7 @@ struct gemm {
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
     /* Called for every part of c, rows m0..m1-1 and columns n0..n1-1, when that part is complete and still
-     * in a cache. Its effect must not depend on how c was cut into parts. NULL: nothing is called. */
+     * in a cache. Its effect must not depend on how c was cut into parts. May be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
@@ -40,16 +40,17 @@ void gemm_run(const struct gemm *g, struct pool *pool);
  * gemm_run finds out which variant is faster. Both give the same bits; a test compares them. */
 void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
-/* Computes a product with m or n < GEMM_SMALL. gemm_run calls it with gemm_small_best(), the best
- * instruction set that this processor has. All instruction sets give the same bits; a test compares them. */
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
+/* Returns the best instruction set that this processor has. */
 enum gemm_isa gemm_small_best(void);
+/* Computes a product with m or n < GEMM_SMALL. gemm_run calls it with gemm_small_best(). All instruction
+ * sets give the same bits; a test compares them. */
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
+#define GEMM_ROWS 8
 /* GEMM_ROWS rows of a product whose operands are in a cache: c[i][j] = (accumulate ? c : 0) + the sum over
  * k of a[i * a_i + k * a_k] * b[k * ldb + j]. The sum is one chain of fused multiply-adds in ascending k,
  * starting from zero. n is a multiple of 16. */
-#define GEMM_ROWS 8
 struct gemm_rows {
     const float *a, *b;
     float *c;
@@ -57,7 +58,7 @@ struct gemm_rows {
     uint32_t n, k;
     bool accumulate;
 };
-/* Computes these rows in the calling thread. All instruction sets give the same bits. */
+/* Computes GEMM_ROWS rows of a product in the calling thread. All instruction sets give the same bits. */
 void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa);
 
 #endif

@@ -32,10 +32,12 @@ typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
 struct kernels {
-    /* "rows" form: out[j][i] = chain over k < n of wide[j * ld + k] * p[k][i], for j < count */
+    /* The "rows" form. For j < count, out[j][i] = the chain of fused multiply-adds over k < n of wide[j *
+     * ld + k] * p[k][i]. */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
-    /* "lanes" form: out[i][l] = chain over k < n of wide[k * ld + l] * p[k][i], for i < narrow, l < lanes */
+    /* The "lanes" form. For i < narrow and l < lanes, out[i][l] = the chain of fused multiply-adds over k
+     * < n of wide[k * ld + l] * p[k][i]. */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
@@ -238,7 +240,7 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Stores a result: c(j0 + j, i) = or += out[j * out_j + i * out_i]. */
+/* Stores a result: c(j0 + j, i) = out[j * out_j + i * out_i]. With `add`, the result is added to c. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {

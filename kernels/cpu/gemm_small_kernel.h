@@ -70,8 +70,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + a % vecs * LANES, acc[a]);
 }
 
-/* Multiplies these rows of the narrow operand with the whole width of the wide one. The rest that is less
- * than `vecs` vectors is done one vector at a time. */
+/* Multiplies `rows` rows of the narrow operand, starting at row i, with the whole width of the wide
+ * operand. The last columns, fewer than `vecs` vectors, are done one vector at a time. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -83,8 +83,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
         NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
 }
 
-/* `lanes` is a multiple of LANES. `narrow` gets rounded up to a multiple of 4, which is safe because the
- * panel is padded with zeros. */
+/* Multiplies the whole narrow operand with `lanes` columns of the wide one. `lanes` is a multiple of
+ * LANES. `narrow` is rounded up to a multiple of 4, which is safe because the panel is padded with zeros. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -130,7 +130,7 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
 /* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    /* a copy, so that the compiler knows that a store to c cannot change it */
+    /* A copy tells the compiler that a store to c cannot change these values. */
     const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {

@@ -19,7 +19,7 @@ struct guarded {
 };
 
 /* Maps a block of `bytes` bytes, bytes > 0. The block reads as zero, and its pages are allocated when they
- * are first touched. Returns -ENOMEM if the memory cannot be had. */
+ * are first touched. Returns -ENOMEM if the memory is not available. */
 int guarded_init(struct guarded *g, uint64_t bytes);
 /* Unmaps the block and clears *g. Does nothing if *g is all zero. */
 void guarded_finish(struct guarded *g);

@@ -45,7 +45,8 @@
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* y = act(x), where y may be x; and dx = dy * act'(x), where dx may be dy. */
+/* cpu_act_fwd computes y = act(x), where y may be x. cpu_act_bwd computes dx = dy * act'(x), where dx may
+ * be dy. */
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
@@ -81,7 +82,8 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* Returns the rows in one piece of a matrix whose rows have n elements. Pieces consist of whole rows. */
+/* Returns the number of rows in one piece of a matrix whose rows have n elements. Pieces consist of whole
+ * rows. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

@@ -36,7 +36,8 @@
 #define LANES 16 /* width of a vector and a sum */
 /* The most queries whose scores a forward task holds at once. */
 #define STRIP 128
-/* Queries in a strip of the backward pass, and keys in a block. The bits of the result depend on both. */
+/* QUERIES is the number of queries in a strip of the backward pass, and KEYS the number of keys in a
+ * block. The bits of the result depend on both. */
 #define QUERIES 64
 #define KEYS    128
 
@@ -60,7 +61,7 @@ struct cpu_attention {
     enum gemm_isa isa;
 };
 
-/* One call of the op, shared by its tasks. */
+/* One call of an attention op, shared by its tasks. */
 struct attention_run {
     struct cpu_attention a;
     const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
@@ -73,7 +74,8 @@ struct attention_task {
     uint32_t r, kv; /* sample; key head */
     /* Keys and values, [keys][width]. k is used only in the backward pass, v only in the forward pass. */
     float *k, *v;
-    /* k and v transposed, in blocks of KEYS keys: [head][keys of the block]. vt is used only backward. */
+    /* Keys and values, transposed in blocks of KEYS keys: [head][keys of the block]. vt is used only in
+     * the backward pass. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
     /* Queries, dy and results of a strip, [queries][width]. dy is used only in the backward pass. */
@@ -86,7 +88,8 @@ struct attention_task {
 struct query_strip {
     uint32_t h, q0, rows; /* head; first query; number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* The forward pass stores the factor of each output here. The backward pass stores D of each query. */
+    /* The forward pass stores the factor of each output here. The backward pass stores the D of each
+     * query, which the top of this file defines. */
     float factor[STRIP];
 };
 
@@ -100,8 +103,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Return the index of a head of a token: in qkv (where key heads follow the query heads, and value heads
- * follow these), in y, and in lse. */
+/* qkv_at, y_at and lse_at return the index of a head of a token: in qkv (where key heads follow the query
+ * heads, and value heads follow the key heads), in y, and in lse. */
 static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -186,7 +189,8 @@ static uint32_t seen_keys(const struct cpu_attention *a, const struct query_stri
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* to[queries][ld] = x[queries][width] * the transposed keys or values. */
+/* Multiplies queries (or dy) with the transposed keys (or values): to[queries][ld] = x[queries][width] *
+ * transposed. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -205,7 +209,8 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* out[queries][width] = or, after the first block, += score[queries][ld] * x, where x are keys or values. */
+/* Multiplies scores with keys or values: out[queries][width] = score[queries][ld] * x. For all blocks of
+ * keys after the first, the product is added to out. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -225,8 +230,8 @@ static void add_seen(const struct attention_task *t, const struct query_strip *s
                       a->isa);
 }
 
-/* dx[keys][width] += score^T * x[queries][width]. Queries in front of the first of GEMM_ROWS keys see none
- * of these keys and are skipped. */
+/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries in
+ * front of the first of GEMM_ROWS keys see none of these keys and are skipped. */
 static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                         const float *score, const float *x, float *dx)
 {
@@ -251,7 +256,7 @@ static void add_to_keys(const struct attention_task *t, const struct query_strip
 
 /* ---- rows of scores: padded to a multiple of LANES, so that there is no rest of a vector ---- */
 
-/* Adds up the lanes in halves. */
+/* Adds up the lanes of a sum in halves: l += l + 8, then 4, 2, 1. */
 CPU_INLINE float fold_scores(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -296,7 +301,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns score into P, and dscore from dy' . v into dS. */
+/* Turns each score into its softmax weight P, and dscore from dy' . v into dS. The top of this file
+ * defines P, dy' and dS. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -307,7 +313,7 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Does the same with dropout: score becomes keep * P. */
+/* Turns scores into keep * P and dscore into dS, with dropout. keep[i] is 1 or 0. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -332,7 +338,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Sets keep[n] for query i of the strip and the keys starting at `first`. */
+/* Sets keep[n] to the dropout mask of query i of the strip and the n keys starting at `first`. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -356,8 +362,8 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query i into keep * e. Keys of the row's last vector that the query does not see
- * become 0. */
+/* Turns the scores of query i into keep * e, the unnormalized softmax weights. Keys of the row's last
+ * vector that the query does not see become 0. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -399,8 +405,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the queries in a strip of the forward pass: the whole sequence or a power of two, such that the
- * scores of the strip stay in a cache. */
+/* Returns the number of queries in a strip of the forward pass. It is the whole sequence or a power of
+ * two, small enough that the scores of the strip stay in a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -442,8 +448,8 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip with one block of keys into keep * P, and their gradients into dS. As in
- * soften_row, keys that a query does not see become 0 in both. */
+/* Turns the scores of a strip with one block of keys into keep * P, and their gradients into dS. Keys that
+ * a query does not see become 0 in both. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};

@@ -7,7 +7,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-/* Defines one loop per activation function, so that each of them vectorizes. y may be x. */
+/* Defines one loop per activation function, y = act(x), so that each of them vectorizes. y may be x. */
 #define FORWARD(name, function)                                                                              \
     CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
     {                                                                                                        \
@@ -22,7 +22,7 @@ FORWARD(tanh_fwd, vmath_tanh)
 FORWARD(gelu_erf_fwd, vmath_gelu_erf)
 FORWARD(silu_fwd, vmath_silu)
 
-/* Defines one loop per derivative. dx may be dy. */
+/* Defines one loop per activation function for its gradient, dx = dy * act'(x). dx may be dy. */
 #define BACKWARD(name, expression)                                                                           \
     CPU_CLONES static void name(const float *x, const float *dy, float *dx, size_t n)                        \
     {                                                                                                        \
@@ -191,7 +191,7 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
 {
     for (size_t done = 0; done < n;) {
         uint64_t quad = (first + done) / 4;
-        /* quads from here on that have the same key */
+        /* The number of quads, starting with this one, that have the same key. */
         uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad;
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;

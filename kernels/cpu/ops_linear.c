@@ -16,7 +16,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* y = x + b for one row. y may be x. */
+/* Adds the bias to one row: y = x + b. y may be x. */
 CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, float *y, size_t n)
 {
     CPU_INDEPENDENT
@@ -110,7 +110,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* db[c] = or += the sum of column c, for `width` <= COLUMNS columns. */
+/* Computes db[c], the sum of column c, for `width` <= COLUMNS columns. With `accumulate`, the sum is added
+ * to the old value. */
 CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
                                         size_t width, bool accumulate)
 {

@@ -21,7 +21,8 @@
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
-/* Returns the rows in one piece. Short rows are combined until a piece has about LEAST_WORK elements. */
+/* Returns the number of rows in one piece. Short rows are combined until a piece has about LEAST_WORK
+ * elements. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
@@ -62,7 +63,7 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Adds the losses of the rows below `rows` to *sum, in row order. */
+/* Adds the losses of the rows 0..rows - 1 to *sum, in row order. */
 static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
@@ -167,7 +168,7 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* dx = (softmax(x) - uniform) * scale. dx may be x. */
+/* Computes the gradient of all classes but the target: dx = (softmax(x) - uniform) * scale. dx may be x. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {

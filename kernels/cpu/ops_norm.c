@@ -27,7 +27,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* Adds up the lanes in halves. */
+/* Adds up the lanes of a sum in halves: l += l + 8, then 4, 2, 1. */
 CPU_INLINE float fold_row(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -167,7 +167,7 @@ CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, con
     return (struct row_sums){fold_row(g_lane), fold_row(hat_lane)};
 }
 
-/* Computes dx of one row. dx may be dy. */
+/* Computes dx, the gradient of the input, for one row. dx may be dy. */
 CPU_CLONES static void norm_row_gradient(const float *restrict x, const float *dy, const float *restrict w,
                                          float *dx, size_t n, float mean, float rstd, struct row_sums means)
 {

@@ -170,7 +170,7 @@ void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, swiglu_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes one row. dgate may be gate, and dx may be x. */
+/* Computes the gradients of one row. dgate may be gate, and dx may be x. */
 CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy,
                                       float *dgate, float *dx, size_t n)
 {

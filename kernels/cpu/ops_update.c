@@ -193,7 +193,7 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
 /* One pool_run of sumsq. Each piece writes the sums of its blocks. */
 struct sumsq_ctx {
     const float *x, *x2;
-    /* Elements of this pool_run, at most BLOCKS_AT_ONCE * BLOCK. */
+    /* Number of elements in this pool_run, at most BLOCKS_AT_ONCE * BLOCK. */
     uint64_t n;
     double sums[BLOCKS_AT_ONCE];
 };

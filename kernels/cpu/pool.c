@@ -137,7 +137,7 @@ static void relax(void)
 }
 #endif
 
-/* Returns when a run was added since `seen` was read, or after LOOK_CYCLES. */
+/* Spins until a run was added since `seen` was read, but no longer than LOOK_CYCLES. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -145,7 +145,7 @@ static void look_for_work(const struct crew *c, uint32_t seen)
         relax();
 }
 
-/* Returns when r has no helpers left, or after LOOK_CYCLES. */
+/* Spins until r has no helpers left, but no longer than LOOK_CYCLES. */
 static void look_for_end(const struct pool_run_state *r)
 {
     uint64_t begin = cycles();

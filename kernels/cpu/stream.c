@@ -82,8 +82,8 @@ static void *stream_main(void *arg)
     struct stream *s = arg;
 
     cpu_thread_init();
-    /* Sleeps that slow down copies should end on time. The default timer slack of 50 us is longer than a
-     * small copy takes. */
+    /* A copy with a speed limit sleeps until its time is over and should wake up on time. The default
+     * timer slack of 50 us is longer than a small copy takes. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define TUNE_PAIRS 8 /* most trials of each variant */
-/* Number of these trials that the alternative must win clearly. It is then used from there on. */
+/* The alternative must win this many trials clearly. From then on it is used. */
 #define TUNE_WINS 7
 /* Number of computations that a table can hold. Any further computation uses the default. */
 #define TUNE_SLOTS 512

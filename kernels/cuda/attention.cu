@@ -23,7 +23,7 @@
  *
  * Products are fused multiply-adds. Because of -fmad=false they are written explicitly as fmaf.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <math.h>
 
@@ -41,7 +41,8 @@
 /* Length of the slices of both factors that are in shared memory at a time. */
 #define DEPTH 16u
 
-/* Distances of rows in shared memory. Rows begin at a multiple of 16 bytes and in different banks. */
+/* Distances between rows in shared memory, in floats. With these, rows begin at a multiple of 16 bytes and
+ * in different banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
@@ -80,7 +81,8 @@ struct shared_tiles {
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* Return the first row (own side) and column (other side) of this thread's part of a tile. */
+/* my_own and my_other return the first row (own side) and the first column (other side) of this thread's
+ * part of a tile. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -115,7 +117,7 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* The corresponding functions for y and dy. */
+/* y_pitch, y_at and dy_of do for y and dy what the functions above do for qkv. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -193,7 +195,7 @@ static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struc
     }
 }
 
-/* c[i][j] += x[i] * y[j]. */
+/* Adds an outer product: c[i][j] += x[i] * y[j]. */
 static __device__ __forceinline__ void add_outer(const float *x, const float *y, float (*c)[PART])
 {
     const float4 p = *(const float4 *)x, q = *(const float4 *)y;
@@ -206,7 +208,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* c[i][j] = the dot product of tokens own + i and other + j. Shared memory is free before and after. */
+/* Computes c[i][j], the dot product of tokens own + i and other + j. No thread uses the shared memory
+ * before or after the call. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -225,8 +228,8 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* sum[w][i][j] += the sum over the tokens o of the other side of tile[o][own + i] times element 64 w + j
- * of token o. c is this thread's part of the tile. Shared memory is free before and after. */
+/* Adds to sum[w][i][j], for all tokens o of the other side, tile[o][own + i] times element 64 w + j of
+ * token o. c is this thread's part of the tile. No thread uses the shared memory before or after the call. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -249,7 +252,7 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Stores this thread's part of a result. `to` is token 0 of the head. */
+/* Stores this thread's part of a result. `to` points to token 0 of the head. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -399,7 +402,7 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* n counts the heads of all tokens, in the order of y. */
+    /* n is the index of a token and one of its heads, in the order of y. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 struct backend_host;
-/* The functions that the program lends to the module. It is set before anything else runs. */
+/* The table of functions that the program lends to the module. It is set before anything else runs. */
 extern const struct backend_host *cuda_host;
 
 /* Whether a devset has failed. Enqueueing thread only. */
@@ -28,15 +28,15 @@ struct cuda_fault {
 /* Returns the errno for e, or 0 for cudaSuccess. Clears the runtime's stored error. */
 int cuda_errno(cudaError_t e);
 
-/* Return 0 for success. Otherwise they log the failure if it is the first one, remember it in f, and
- * return its errno. */
+/* cuda_check and cublas_check return 0 for success. Otherwise they log the failure if it is the first one,
+ * remember it in f, and return its errno. */
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line);
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line);
 
 #define CUDA_CHECK(fault, call)   cuda_check(fault, call, #call, __FILE__, __LINE__)
 #define CUBLAS_CHECK(fault, call) cublas_check(fault, (int)(call), #call, __FILE__, __LINE__)
 
-/* Return from the calling function if the call fails. */
+/* CUDA_TRY and CUBLAS_TRY return from the calling function if the call fails. */
 #define CUDA_TRY(fault, call)                                                                                \
     do {                                                                                                     \
         int try_result = CUDA_CHECK(fault, call);                                                            \

@@ -37,7 +37,7 @@ struct cuda_stream {
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* The most calls that are enqueued and not done. The number must be even. */
+/* The host's queue holds at most this many calls that are not done yet. The number must be even. */
 #define HOST_QUEUE 256
 
 /* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it

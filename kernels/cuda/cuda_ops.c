@@ -9,7 +9,7 @@
  * own and pedantic math (plain float, no TF32). The order of the sums depends on the shapes, the kind of
  * device and the library version. devset_numerics names the last two.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include "kernels/cuda/cuda_ops.h"
 

@@ -33,7 +33,7 @@ struct cuda_compute {
     double *partials;           /* [CUDA_PARTIALS], on the device */
 };
 
-/* The function of one op, and the table of all of them. It returns 0 or a negative errno. */
+/* The function of one op, and the table of all these functions. A function returns 0 or a negative errno. */
 typedef int cuda_op_fn(const struct cuda_compute *at, const struct op_call *call);
 extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
@@ -45,8 +45,9 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
  * Does nothing if the op has neither bias nor activation. */
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
-/* Launch every kernel of a file once, on empty input. CUDA loads a kernel at its first launch. That may
- * allocate memory and synchronize, so it should happen while the devset is opened. */
+/* Each of these functions launches every kernel of one file once, on empty input. CUDA loads a kernel at
+ * its first launch. That may allocate memory and synchronize, so it should happen while the devset is
+ * opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);

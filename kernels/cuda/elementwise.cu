@@ -5,7 +5,7 @@
  * Input and output may be the same array if op.h says so, because one thread reads and writes each
  * element.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
@@ -128,7 +128,7 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* dx may be x, because one thread handles both elements of a pair. */
+/* The gradient of swiglu. dx may be x, because one thread handles both elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)

@@ -165,8 +165,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* There is nothing to wait for if the event was never recorded, or if the stream itself keeps the
-     * order. */
+    /* There is nothing to wait for if the event was never recorded. If it was recorded on this same
+     * stream, the stream's own order is enough. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));

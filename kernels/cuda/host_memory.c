@@ -10,7 +10,7 @@
  * they are neighbours. So cuda_copy asks host_piece how far one copy may go, and makes one copy for each
  * piece.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <errno.h>
 #include <inttypes.h>

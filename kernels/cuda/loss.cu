@@ -5,7 +5,7 @@
  * The data loader lets no invalid target pass. If there were one, the loss would be NaN and no memory
  * outside the row would be read.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <math.h>
 
@@ -48,7 +48,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* The last group of a row is filled up with -infinity, as in the cpu backend. */
+/* Returns the sum of exp(x - max) over a row. The last group of the row is filled up with -infinity, as in
+ * the cpu backend. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -113,7 +114,7 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Writes the results of a row that does not count. */
+/* Writes zeros as the loss and the gradient of a row that does not count. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -140,7 +141,8 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* dx may be x. From here on, no lane reads an element of another lane. */
+    /* All lanes have read their row here. dx may be x, so a lane must not overwrite an element before
+     * others have read it. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -199,9 +201,9 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the rows in the batch that starts at row `begin`. Rows go through the partial sums a batch at a
- * time, so their number is not limited. The first batch is always processed, even if it is empty: without
- * rows the result is 0. */
+/* Returns the number of rows in the batch that starts at row `begin`. Rows go through the partial sums a
+ * batch at a time, so their number is not limited. The first batch is always processed, even if it is
+ * empty: without rows the result is 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -7,7 +7,7 @@
  * end the peer stream waits for the last piece. So for later commands on that stream, a copy is done when
  * all of it has arrived.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <inttypes.h>
 
@@ -99,7 +99,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        /* Wait only for pieces of this copy. Earlier copies are over. */
+        /* This piece reuses a buffer, so wait until the buffer's previous piece has arrived. Earlier
+         * copies are already over. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));

@@ -1,7 +1,7 @@
 /* Normalization of rows, forward and backward, with the order of sums of kernels/cpu/ops_norm.c. Half a
  * warp computes a row. Sums over columns are computed as in bias_bwd (elementwise.cu).
  *
- * Enqueueing thread only. */
+ * Only the enqueueing thread runs this code. */
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -161,7 +161,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* The columns come first, because dx may be dy. */
+/* Launches the kernel for columns first, because dx may be dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

@@ -8,7 +8,7 @@
  * The data loader lets no invalid id pass. If there were one, the result would be NaN, it would have no
  * gradient, and no memory outside the table would be accessed.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * are equal bit by bit to those of kernels/cpu/ops_update.c, whose head states the expressions and the
  * order of every sum. An update reads the group state on the device when it runs.
  *
- * Enqueueing thread only.
+ * Only the enqueueing thread runs this code.
  */
 #include <math.h>
 

@@ -6,11 +6,11 @@
 
 #include "kernels/op.h"
 
-/* Returns whether there is such a tool. */
+/* Returns whether a race detector is present. */
 bool watch_is_on(void);
 
-/* Both are called from within a host function, before it accesses the memory. watch_op reports all arrays
- * that op_ranges lists for the call. */
+/* watch_op and watch_write are called from within a host function, before it accesses the memory. watch_op
+ * reports all arrays that op_ranges lists for the call. */
 void watch_op(const struct op_call *call);
 void watch_write(const void *p, uint64_t bytes);
 
