@@ -92,10 +92,13 @@ static int load_module(const char *path, const struct backend **ret, struct err 
             dlerror());
     entry = (backend_module_fn *)(uintptr_t)dlsym(handle, BACKEND_MODULE_SYMBOL);
     if (!entry)
-        return err_set_at(err, -EPROTO, path, "this is no backend: it has no " BACKEND_MODULE_SYMBOL);
+        return err_set_at(err, -EPROTO, path,
+                          "this file is not a backend: it does not export " BACKEND_MODULE_SYMBOL);
     *ret = entry(BACKEND_ABI, &host);
     if (!*ret)
-        return err_set_at(err, -EPROTO, path, "the cuda backend is of another version than this program");
+        return err_set_at(
+            err, -EPROTO, path,
+            "the cuda backend is of another version than this program; install the two together");
     return 0;
 }
 

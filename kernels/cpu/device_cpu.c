@@ -176,7 +176,7 @@ static int open_arena(struct cpu_devset *ds, uint32_t device, uint64_t bytes, st
 
     if (r < 0)
         return err_set(err, r,
-                       "device %" PRIu32 ": the host has no %" PRIu64 " bytes for its arena; "
+                       "device %" PRIu32 ": the host cannot provide %" PRIu64 " bytes for its arena; "
                        "lower the device's capacity or the number of devices, or free memory",
                        device, bytes);
     ds->base.arena[device] = ds->arenas[device].base;
@@ -278,8 +278,7 @@ static void cpu_close(struct devset *base)
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
-            log_error("device %" PRIu32
-                      ": something wrote in front of its arena; results are not to be trusted",
+            log_error("device %" PRIu32 ": something wrote in front of its arena; do not trust the results",
                       d);
     destroy(ds);
 }
@@ -410,7 +409,7 @@ static int host_alloc(struct devset *base, uint64_t bytes, void **ret, struct er
 
     (void)base;
     if (p == MAP_FAILED)
-        return err_set(err, -ENOMEM, "this machine has no %" PRIu64 " bytes of host memory", bytes);
+        return err_set(err, -ENOMEM, "this machine cannot provide %" PRIu64 " bytes of host memory", bytes);
     madvise(p, bytes, MADV_HUGEPAGE);
     *ret = p;
     return 0;

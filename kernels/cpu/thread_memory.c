@@ -37,7 +37,7 @@ static void grow(size_t bytes)
     buffer_bytes = (bytes + STEP - 1) / STEP * STEP;
     buffer = aligned_alloc(64, buffer_bytes);
     if (!buffer || pthread_setspecific(at_exit, buffer) != 0) {
-        log_error("a thread cannot have the %zu bytes that an op works in", buffer_bytes);
+        log_error("out of memory: a thread needs %zu bytes of workspace for an op", buffer_bytes);
         abort();
     }
 }

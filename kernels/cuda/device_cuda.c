@@ -38,12 +38,12 @@ static int check_device_count(uint32_t wanted, struct err *err)
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return err_set(err, -ENODEV,
                        "there is an NVIDIA driver but no device that this process may use; "
-                       "is CUDA_VISIBLE_DEVICES as it should be?");
+                       "check CUDA_VISIBLE_DEVICES");
     if (e != cudaSuccess)
-        return err_set(err, -ENODEV, "CUDA does not start: %s", cudaGetErrorString(e));
+        return err_set(err, -ENODEV, "CUDA cannot be initialized: %s", cudaGetErrorString(e));
     if ((uint32_t)n < wanted)
         return err_set(err, -ENODEV,
-                       "%" PRIu32 " devices were asked for, CUDA has %d; ask for fewer, or look at "
+                       "%" PRIu32 " devices were requested but CUDA has %d; request fewer, or check "
                        "CUDA_VISIBLE_DEVICES",
                        wanted, n);
     return 0;
@@ -62,7 +62,7 @@ static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64
     if (r == 0)
         r = cuda_errno(cudaMemGetInfo(&free_bytes, &total_bytes));
     if (r < 0)
-        return err_set(err, r, "device %" PRIu32 ": it does not answer", d);
+        return err_set(err, r, "device %" PRIu32 ": the device does not respond", d);
     const uint64_t most = free_bytes > beside_bytes ? free_bytes - beside_bytes : 0;
     if (bytes <= most)
         r = cuda_errno(cudaMalloc(&p, bytes));
@@ -70,10 +70,10 @@ static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64
         r = -ENOMEM;
     if (r < 0)
         return err_set(err, r,
-                       "device %" PRIu32 " has no %" PRIu64
-                       " bytes for its arena: of %zu bytes %zu are free, of "
-                       "which %" PRIu64 " can be used; lower the device's capacity or free memory on it",
-                       d, bytes, total_bytes, free_bytes, most / DEVICE_ALIGN * DEVICE_ALIGN);
+                       "device %" PRIu32 " cannot provide %" PRIu64
+                       " bytes for its arena: %zu of its %zu bytes are free, and %" PRIu64
+                       " of these can be used; lower the device's capacity or free memory on it",
+                       d, bytes, free_bytes, total_bytes, most / DEVICE_ALIGN * DEVICE_ALIGN);
     ds->base.arena[d] = p;
     ds->base.capacity_bytes[d] = bytes;
     return 0;

@@ -48,12 +48,12 @@ static int register_block(struct host_block *b, struct err *err)
         const cudaError_t e =
             cudaHostRegister(b->base + b->registered_bytes, bytes, cudaHostRegisterPortable);
         if (e != cudaSuccess)
-            return err_set(
-                err, cuda_errno(e),
-                "of %" PRIu64 " bytes of host memory %" PRIu64
-                " could be pinned, then CUDA said: %s. Lower resources.host_memory, or raise the limit of "
-                "locked memory (ulimit -l; LimitMEMLOCK= of the service)",
-                b->bytes, b->registered_bytes, cudaGetErrorString(e));
+            return err_set(err, cuda_errno(e),
+                           "only %" PRIu64 " of %" PRIu64
+                           " bytes of host memory could be pinned; CUDA says: %s. Lower "
+                           "resources.host_memory, or raise the limit of locked memory (ulimit -l, or "
+                           "LimitMEMLOCK= of the service)",
+                           b->registered_bytes, b->bytes, cudaGetErrorString(e));
         b->registered_bytes += bytes;
     }
     return 0;
@@ -65,11 +65,11 @@ int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err 
     uint64_t mapped;
 
     if (!checked_add(bytes, page_bytes() - 1, &mapped))
-        return err_set(err, -ENOMEM, "%" PRIu64 " bytes of host memory are too many", bytes);
+        return err_set(err, -ENOMEM, "%" PRIu64 " bytes of host memory are more than any machine has", bytes);
     mapped = mapped / page_bytes() * page_bytes();
     void *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return err_set(err, -ENOMEM, "this machine has no %" PRIu64 " bytes of host memory", bytes);
+        return err_set(err, -ENOMEM, "this machine cannot provide %" PRIu64 " bytes of host memory", bytes);
     madvise(p, mapped, MADV_HUGEPAGE); /* fewer pages to pin */
     struct host_block *b = xcalloc(1, sizeof *b);
     *b = (struct host_block){.next = ds->host_blocks,

@@ -79,7 +79,7 @@ static int describe(int device, const struct nvml *nvml, bool ask, struct device
     struct cudaDeviceProp p;
     cudaError_t e = cudaGetDeviceProperties(&p, device);
     if (!ok(e))
-        return err_set(err, -ENODEV, "device %d cannot be asked what it is: %s", device,
+        return err_set(err, -ENODEV, "device %d: CUDA cannot read its properties: %s", device,
                        cudaGetErrorString(e));
     *ret = (struct device_info){.index = (uint32_t)device, .total_bytes = p.totalGlobalMem};
     snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, p.name);
@@ -114,9 +114,10 @@ static int find_device_count(int *ret, struct err *err)
                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e == cudaErrorNoDevice || (e == cudaSuccess && *ret == 0))
         return err_set(err, -ENODEV,
-                       "there is an NVIDIA driver but no device that this process may use; is "
-                       "CUDA_VISIBLE_DEVICES as it should be?");
-    return e == cudaSuccess ? 0 : err_set(err, -ENODEV, "CUDA does not start: %s", cudaGetErrorString(e));
+                       "there is an NVIDIA driver but no device that this process may use; "
+                       "check CUDA_VISIBLE_DEVICES");
+    return e == cudaSuccess ? 0
+                            : err_set(err, -ENODEV, "CUDA cannot be initialized: %s", cudaGetErrorString(e));
 }
 
 int cuda_probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)

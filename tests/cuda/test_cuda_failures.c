@@ -275,7 +275,7 @@ static enum verdict pin_too_much(void)
     if (devset_open(&c, &ds, NULL) < 0)
         return WRONG_NUMBERS;
     if (devset_host_alloc(ds, 6 * PAGE, &p, &err) == -ENOMEM && p == &c &&
-        strstr(err.msg, "of 24576 bytes of host memory 12288 could be pinned") &&
+        strstr(err.msg, "only 12288 of 24576 bytes of host memory could be pinned") &&
         strstr(err.msg, "out of memory") && strstr(err.msg, "ulimit -l") && strstr(err.msg, "LimitMEMLOCK="))
         v = devset_host_alloc(ds, 6 * PAGE, &p, &err) == 0 && devset_drain(ds) == 0 ? RUN_FAILED
                                                                                     : NOT_REMEMBERED;
@@ -318,8 +318,8 @@ static void test_what_is_not_there_is_said(void **state)
 {
     (void)state;
     refuse_in_child("0", 1, RIG_CAPACITY, -ENODEV, "no device");
-    refuse_in_child("1", 2, RIG_CAPACITY, -ENODEV, "2 devices were asked for, CUDA has 1");
-    refuse_in_child("2", 2, UINT64_C(1) << 40, -ENOMEM, "device 1 has no 1099511627776 bytes");
+    refuse_in_child("1", 2, RIG_CAPACITY, -ENODEV, "2 devices were requested but CUDA has 1");
+    refuse_in_child("2", 2, UINT64_C(1) << 40, -ENOMEM, "device 1 cannot provide 1099511627776 bytes");
 }
 
 static int make_report(void **state)

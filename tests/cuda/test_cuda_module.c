@@ -83,7 +83,7 @@ static void test_library_that_is_no_backend_refused(void **state)
 {
     (void)state;
     assert_answer("libm.so.6", -ENOENT, "libm.so.6"); /* a path, not a name to look up */
-    assert_answer(MODULE_FOREIGN, -EPROTO, "no backend");
+    assert_answer(MODULE_FOREIGN, -EPROTO, "not a backend");
 }
 
 static void test_module_of_another_version_refused(void **state)
