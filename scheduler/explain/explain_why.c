@@ -22,7 +22,7 @@ static double gain(const struct why *y, const struct what_if *w)
 /* By the larger of the two reasons. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
-    double room = 100 * share(&r->why, r->why.room_ns), more = r->asked ? gain(&r->why, &r->memory) : 0;
+    double room = 100 * share(&r->why, r->why.memory_wait_ns), more = r->asked ? gain(&r->why, &r->memory) : 0;
     if (more > room)
         strbuf_addf(out, "memory: one more GB on each device would save %.0f%%", more);
     else
@@ -67,7 +67,7 @@ static void add_path(struct strbuf *out, const struct why *y)
         strbuf_addf(out, "%s%s %.1f%%", i ? "   " : "", path_part_names[i], part(y, (enum path_part)i));
     strbuf_add(out, "\n");
     explain_label(out, "room");
-    strbuf_addf(out, "%.1f%% of the time is waiting until memory is free\n", 100 * share(y, y->room_ns));
+    strbuf_addf(out, "%.1f%% of the time is waiting until memory is free\n", 100 * share(y, y->memory_wait_ns));
 }
 
 /* "12.300 s (-4.1%), 3.20 GiB less over the host link" */
@@ -130,7 +130,7 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
     strbuf_addf(out, "{\"binds\":\"%s\",\"path\":{", binding_names[y->binds]);
     for (int i = 0; i < PATH_PART_COUNT; i++)
         strbuf_addf(out, "%s\"%s\":%.6g", i ? "," : "", path_part_names[i], share(y, y->path_ns[i]));
-    strbuf_addf(out, "},\"waits_for_memory\":%.6g", share(y, y->room_ns));
+    strbuf_addf(out, "},\"waits_for_memory\":%.6g", share(y, y->memory_wait_ns));
     if (r->asked) {
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);

@@ -1,41 +1,47 @@
-/* Lower bounds on host bytes per iteration. docs/bound.md has the proof at leisure.
+/* Computes lower bounds on the host bytes of a training step. docs/bound.md has the full
+ * proof; this is a summary.
  *
- * The argument looks at two moments of every step, in the order in which the plan issues its tasks:
+ * The argument looks at two moments of a step, in the order in which the plan issues its tasks:
  *
- *     the turn   the first backward task of the loss, or of some layer. For one micro-batch every layer has
- *                done its forward pass, and no layer before this one its backward pass.
- *     the end    the last backward task of the first layer with weights. All gradients are done, and no layer
- *                with weights has begun its next forward pass, for that needs the update of the first.
+ *     the turn   the first backward task of the loss, or of another chosen layer. For one micro-batch, every
+ *                layer has done its forward pass, and no layer before the chosen one its backward pass.
+ *     the end    the last backward task of the first layer with weights. All gradients are complete. No layer
+ *                with weights has started its next forward pass, which needs the update of the first layer.
  *
- * A cycle is one step, so what is on the devices at a moment is the same in every step. W is read between the
- * moments, either way. So of the state of a layer moves, with the update
+ * Every W is read between the turn and the end, and again between the end and the next turn. The cycle is one
+ * step, so the same copies are on the devices at the turn of every step, and likewise at the end. Therefore a
+ * layer moves at least these bytes:
  *
- *     on the host     dW out, W in after the update, and W in after the turn unless it is on a device then.
- *     on the device   W in after each moment at which it is on no device, and out if there is one; K out and
- *                     in unless it is on a device at both. With a decision all gradients wait for it: dW out
- *                     and in unless it is on a device at the end.
+ *     update on the host     dW goes out, and W comes in after the update. W comes in once more after the
+ *                            turn, unless it is on a device at the turn.
+ *     update on the device   W comes in after each moment at which it is on no device, and goes out once if
+ *                            there is such a moment. K goes out and in unless it is on a device at both
+ *                            moments. If updates wait for a decision, dW goes out and in unless it is on a
+ *                            device at the end.
  *
- * Layers behind that of the turn may have done their backward pass: their W is not read after the turn for
- * sure, and with the update on the device goes out and in once, like K.
+ * Layers after the chosen one may have finished their backward pass at the turn. Their W need not be read
+ * after the turn. If their update is on the device, W goes out and in once, like K.
  *
  * Stash that is written before the turn and read after it is on a device at the turn, or goes out and in.
- * What is on the devices at a moment lies beside the other operands of that moment's task, in the room that
- * they leave. So let a byte pay rent for being there, p at the turn and q at the end. Whatever p and q, a
- * plan pays at most p * turn room + q * end room, and moves and pays together at least, with W, G, K and A
- * bytes of W, dW, K and stash,
  *
- *     for a layer   the lesser of   W + G + W min(1, p)
- *                             and   W min(3, 2 + p, 2 + q, p + q) + K min(2, p + q) + G min(2, q)
- *     behind        the lesser of   W + G
- *                             and   W min(2, p + q) + K min(2, p + q) + G min(2, q)
- *     for stash     A min(2, p)
+ * At either moment, the copies that stay on the devices must fit in the free bytes: the memory that the
+ * working set of the current task leaves. Suppose each byte pays a rent for being there: p at the turn and q
+ * at the end. For any p and q, a plan pays at most p * free bytes at the turn + q * free bytes at the end.
+ * With W, G, K and A bytes of W, dW, K and stash, moved bytes and rent together are at least
  *
- * with G min(2, q) only for dW that waits for a decision. The difference is a lower bound; p and q are
- * chosen to make it large. With room R at both moments and without stash it is 3W - R for K = 2W, at p = 1
- * and q = 0; 3W - 1.5R for K = W, at p = 1.5 and q = 0; 3W - 3R for K = 0, at p = 2 and q = 1.
+ *     a layer                   the lesser of  W + G + W min(1, p)
+ *                               and            W min(3, 2 + p, 2 + q, p + q) + K min(2, p + q) + G min(2, q)
+ *     a layer after the chosen  the lesser of  W + G
+ *                               and            W min(2, p + q) + K min(2, p + q) + G min(2, q)
+ *     stash                     A min(2, p)
  *
- * Copies between devices cost no host bytes: N devices have the room of all. They have it less ONE working
- * set, because the others may be idle at that moment.
+ * where G min(2, q) applies only to dW that waits for a decision. This sum less the largest possible rent is
+ * a lower bound on the moved bytes. p and q are chosen to make it large. With R free bytes at both moments
+ * and no stash, the bound is 3W - R for K = 2W (p = 1, q = 0), 3W - 1.5R for K = W (p = 1.5, q = 0), and 3W -
+ * 3R for K = 0 (p = 2, q = 1).
+ *
+ * Transfers between devices do not use the host link, so the memory of all devices counts as one. Only one
+ * working set is subtracted from it, because the other devices may be idle at that moment.
  */
 #include "scheduler/predict/bound.h"
 
@@ -44,7 +50,7 @@
 #include "base/arena.h"
 #include "base/bounded.h"
 
-#define UNIT     5040 /* rent is counted in parts of a byte */
+#define UNIT     5040 /* rent is counted in 1/5040 of a byte */
 #define MAX_RENT (3 * UNIT)
 
 typedef __int128 parts;
@@ -59,8 +65,10 @@ static uint64_t excess(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* ---- the free choice ---- */
+/* ---- choosing the rents ---- */
 
+/* Returns the least sum of moved bytes and rent for some layers: the lesser of updating on
+ * the host and on the device. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -71,18 +79,19 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Moved at least, by the rents p and q. */
+/* Returns the lower bound that the rents p and q give, in units of 1/UNIT byte. It may be negative. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
-    parts sum = (parts)s->stash * least(2 * UNIT, p) - (parts)s->turn_room * p - (parts)s->end_room * q;
+    parts sum =
+        (parts)s->stash * least(2 * UNIT, p) - (parts)s->turn_free_bytes * p - (parts)s->end_free_bytes * q;
     for (uint32_t i = 0; i < s->n_states; i++)
         sum += state_parts(&s->states[i], p, q);
     return sum;
 }
 
-/* Looks at the rents around p and q, as far as `reach`, and takes the best. */
-static void look_around(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
+/* Tries all rents within `reach` of *p and *q, in steps of `step`, and sets *p and *q to the best. */
+static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
              q_last = *q + reach;
@@ -98,15 +107,15 @@ static void look_around(const struct bound_sizes *s, uint64_t reach, uint64_t st
         }
 }
 
-static uint64_t free_choice(const struct bound_sizes *s)
+static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    look_around(s, MAX_RENT, UNIT / 12, &p, &q); /* with the usual optimizers that finds it */
-    look_around(s, UNIT / 12, UNIT / 60, &p, &q);
-    look_around(s, UNIT / 60, UNIT / 420, &p, &q);
-    look_around(s, UNIT / 420, 1, &p, &q);
+    try_rents(s, MAX_RENT, UNIT / 12, &p, &q); /* for the usual optimizers, this step finds the optimum */
+    try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
+    try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
+    try_rents(s, UNIT / 420, 1, &p, &q);
     parts best = moved(s, p, q);
-    return best > 0 ? (uint64_t)((best + UNIT - 1) / UNIT) : 0; /* a part of a byte is a byte */
+    return best > 0 ? (uint64_t)((best + UNIT - 1) / UNIT) : 0; /* plans move whole bytes, so round up */
 }
 
 void bound_compute(const struct bound_sizes *s, struct bound *ret)
@@ -118,13 +127,13 @@ void bound_compute(const struct bound_sizes *s, struct bound *ret)
         dw += s->states[i].dw;
         state += s->states[i].w + s->states[i].k;
     }
-    uint64_t lacking_w = excess(turn_w, s->turn_room);
+    uint64_t lacking_w = excess(turn_w, s->turn_free_bytes);
     ret->host = (struct bound_way){.in = w + lacking_w, .out = dw};
-    ret->device = (struct bound_way){.in = lacking_w + excess(state, s->end_room),
-                                     .out = excess(state, least(s->turn_room, s->end_room))};
+    ret->device = (struct bound_way){.in = lacking_w + excess(state, s->end_free_bytes),
+                                     .out = excess(state, least(s->turn_free_bytes, s->end_free_bytes))};
     ret->host.total = ret->host.in + ret->host.out;
     ret->device.total = ret->device.in + ret->device.out;
-    ret->bytes = free_choice(s);
+    ret->bytes = best_bound(s);
 }
 
 /* ---- the sizes of a plan ---- */
@@ -139,7 +148,7 @@ static bool is_stash(const struct plan *p, tensor_id t)
     return tensor_byte_class(&p->tensors[t]) == BYTES_STASH;
 }
 
-/* The first layer with weights, or PLAN_NONE. */
+/* Returns the first layer with weights, or PLAN_NONE. */
 static uint32_t first_trained(const struct plan *p)
 {
     uint32_t layer = PLAN_NONE;
@@ -149,7 +158,7 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* The first or last backward task of a layer, or PLAN_NONE. */
+/* Returns the index of the first or last backward task of a layer, or PLAN_NONE. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -160,8 +169,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` what is written before the turn and read after it, without being made again in between.
- * Returns its bytes. */
+/* Marks in `across` the stash tensors that are written before the turn and read after it, without being
+ * written again in between. Returns their bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -188,7 +197,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* What a task needs that does not count as kept: neither W nor K, nor what is in `across` (NULL: nothing). */
+/* Returns the bytes of a task's operands, except for W, K and the tensors marked in `across` (which may be
+ * NULL). These may be copies that stay on the device, which the bound counts separately. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -227,7 +237,7 @@ static bool in_proportion(const struct bound_state *a, const struct bound_state 
            (product)a->w * b->waiting == (product)b->w * a->waiting;
 }
 
-/* Of each layer. The caller frees it. */
+/* Returns the state of each layer. The caller frees the array. */
 static struct bound_state *collect_layers(const struct plan *p)
 {
     struct bound_state *layers = xcalloc(p->n_layers, sizeof *layers);
@@ -235,7 +245,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* the other replicas' sums end in this one */
+        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* RED adds the other replicas to this dW */
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
             layers[pt->layer].k += pt->bytes;
@@ -243,12 +253,12 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Sums the state of layers that are in proportion: mostly that leaves one to three. */
+/* Sums the state of layers with the same proportions. This usually leaves one to three sums. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    uint32_t first = first_trained(p); /* its dW is an operand of the end */
+    uint32_t first = first_trained(p); /* its dW is in the working set of the end */
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {
         struct bound_state *layer = &layers[l];
@@ -279,8 +289,8 @@ bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_size
     add_states(p, turn_layer, ret);
     bool *across = xcalloc(p->n_tensors + 1, sizeof *across);
     ret->stash = stash_across(p, turn, across);
-    ret->turn_room = excess(memory_of(p), working_set(p, turn, across));
-    ret->end_room = excess(memory_of(p), working_set(p, end, NULL));
+    ret->turn_free_bytes = excess(memory_of(p), working_set(p, turn, across));
+    ret->end_free_bytes = excess(memory_of(p), working_set(p, end, NULL));
     xfree(across);
     return true;
 }

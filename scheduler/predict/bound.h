@@ -1,51 +1,64 @@
-/* Lower bounds on what crosses the host link per iteration: no plan moves less, whatever its order, packs
- * and retention. They stand beside the bytes of every plan, so that the distance to perfect is always on
- * screen. Pure arithmetic. docs/bound.md has the statement and its proof in plain words, bound.c the
- * argument in short.
+/* Lower bounds on the bytes that cross the host link in a training step.
  *
- * State is W, dW and K. Stash is what the forward pass leaves for the backward pass; how much of it there is
- * depends on how much is recomputed, so it is taken from the plan at hand.
+ * No plan moves fewer bytes than the bound, whatever its order, packs and retention. Reports show the bound
+ * beside the bytes of every plan, so that one sees how far the plan is from the optimum. docs/bound.md has
+ * the statement and its proof; bound.c has a summary of the argument.
+ *
+ * The bound covers state and stash. State is W, dW and K. Stash is what the forward pass leaves for the
+ * backward pass; its amount depends on how much a plan recomputes, so it is taken from the plan in question.
  */
 #ifndef SCHEDULER_PREDICT_BOUND_H
 #define SCHEDULER_PREDICT_BOUND_H
 
 #include "scheduler/plan.h"
 
-/* State of layers in which W, dW, K and what waits stand in the same proportion, summed. */
+/* The summed state of layers in which W, dW, K and `waiting` have the same proportions. */
 struct bound_state {
-    uint64_t w, dw, k;
-    uint64_t waiting; /* of dw: done at the end, but its update must wait for the decision */
-    bool passed;      /* the layers lie behind that of the turn: their backward may be over by then */
+    uint64_t w, dw, k; /* bytes */
+    uint64_t waiting;  /* bytes of dW that exist at the end, because their update waits for the decision */
+    bool passed;       /* the layers come after the turn layer; their backward pass may be over at the turn */
 };
 
+/* The sizes of a plan that its bound depends on. The turn and the end are two moments of a
+ * step; bound.c explains them. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    uint64_t stash;               /* alive at the turn */
-    uint64_t turn_room, end_room; /* memory of all devices less what the task of the moment needs besides */
+    uint64_t stash;           /* bytes of stash that are written before the turn and read after it */
+    uint64_t turn_free_bytes; /* memory of all devices less the working set of the task at the turn */
+    uint64_t end_free_bytes;  /* memory of all devices less the working set of the task at the end */
 };
 
+/* Bytes of state over the host link. */
 struct bound_way {
     uint64_t in, out, total;
 };
 
+/* The lower bounds for one set of sizes. */
 struct bound {
-    struct bound_way host, device; /* state alone, with every update there */
-    uint64_t bytes;                /* state and stash, in and out, each update where it costs least */
+    struct bound_way host;   /* state alone, if every update runs on the host */
+    struct bound_way device; /* state alone, if every update runs on a device */
+    uint64_t bytes;          /* state and stash, in and out, with each update where it costs least */
 };
 
+/* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* The sizes of a plan, from its tensors, leases and cycle, where the turn is the first backward task of this
- * layer. False when there is no bound: the layer has no backward task, or a cycle has more than one step. */
+/* Collects the sizes of a plan from its tensors, leases and cycle. The turn is the first backward task of
+ * turn_layer. Returns false if there is no bound: the layer has no backward task, or the cycle has more than
+ * one step. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
+
+/* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* A good turn besides the loss: the layer that has the most dW less the W of the layers behind it. */
+/* Returns the layer whose dW exceeds the W of all later layers by most. Besides the loss, it is a
+ * good choice for the turn. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Of one training step of the plan: the better one of the two turns. Compare it with the state and stash
- * bytes of the cycle. */
+/* Returns the lower bound for one training step of the plan, to be compared with the state and stash
+ * bytes of its cycle. It is the larger of the bounds for two turns: the loss and bound_turn_layer.
+ * Returns 0 if there is no bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

@@ -1,4 +1,5 @@
-/* What harmony_tasks.c (which tasks there are, and where) and harmony_rules.c (what they do, and after what) share. */
+/* Declarations shared by harmony_tasks.c, which makes the tasks of a schedule, and harmony_rules.c, which
+ * turns the tasks into operations on the timeline. */
 #ifndef SCHEDULER_PREDICT_HARMONY_PRIVATE_H
 #define SCHEDULER_PREDICT_HARMONY_PRIVATE_H
 
@@ -8,61 +9,72 @@
 
 struct arena;
 
-#define NO_OP UINT32_MAX
+#define NO_OP UINT32_MAX /* no operation, or no task */
 
 enum task_kind {
-    TASK_FWD,
-    TASK_LOSS, /* the last backward pack, with its own forward */
-    TASK_BWD,
+    TASK_FWD,  /* a forward pack */
+    TASK_LOSS, /* the last backward pack, which does its own forward pass */
+    TASK_BWD,  /* any other backward pack */
 };
 
-/* A forward is done in parts, each of which begins where the input is stashed for a backward pack (the first begins
- * the pack in any case). */
-struct part {
+/* A part of a forward task. A forward pack is cut before each layer where a backward pack starts, because the
+ * input of that layer is stashed there. */
+struct rules_part {
     uint32_t first, last; /* layers */
-    uint32_t taker;       /* the backward task that needs the input again; NO_OP: none */
+    uint32_t taker;       /* index of the backward task that needs the part's input again, or NO_OP */
 };
 
-struct task {
+/* One pack's forward or backward pass, for all micro-batches. rules_make_tasks fills the first fields, and
+ * harmony_rules.c the operations. */
+struct rules_task {
     enum task_kind kind;
     uint32_t first, last; /* layers */
     uint32_t device;
-    uint32_t micro, n_micro;   /* samples of a micro-batch; how many */
-    struct task *left, *left2; /* the one before on the same device, and before that; or NULL */
-    struct part *parts;        /* of TASK_FWD */
+    uint32_t micro;           /* samples of a micro-batch */
+    uint32_t n_micro;         /* number of micro-batches */
+    struct rules_task *left;  /* previous task on the same device, or NULL */
+    struct rules_task *left2; /* the task before `left` on the same device, or NULL */
+    struct rules_part *parts; /* TASK_FWD only */
     uint32_t n_parts;
-    struct task *source; /* of TASK_BWD: the forward that stashed its input */
-    uint32_t source_part;
-    /* Operations; NO_OP: there is none. Arrays are by micro-batch, and of these by part. */
-    uint32_t w;             /* weights in */
-    uint32_t *x;            /* input in; of TASK_BWD: the stash */
-    uint32_t *dy;           /* of TASK_BWD: gradient of the output in */
-    uint32_t *fwd, *bwd;    /* compute; fwd of a backward task: the forward again */
-    uint32_t *stash;        /* out */
-    uint32_t *handed;       /* stash in the hands of the process that takes it; by the taker's micro-batch */
-    uint32_t *y, *y_handed; /* output or, of a backward task, gradient of the input, out */
-    uint32_t reduce, dw, end, update;
+    struct rules_task *source; /* TASK_BWD only: the forward task that stashed its input */
+    uint32_t source_part;      /* index of the part of `source` whose input it is */
+
+    /* Numbers of operations, or NO_OP. Arrays have one element per micro-batch. fwd and stash of a forward
+     * task have one element per micro-batch and part. */
+    uint32_t w;      /* fetch of the weights */
+    uint32_t *x;     /* fetch of the input; in a TASK_BWD, of the stash */
+    uint32_t *dy;    /* TASK_BWD only: fetch of the gradient of the output */
+    uint32_t *fwd;   /* forward pass; in a backward task, the repeated forward pass */
+    uint32_t *bwd;   /* backward pass */
+    uint32_t *stash; /* spill of the stash */
+    /* transfer of the stash to the taker's process, per micro-batch of the taker and part */
+    uint32_t *handed;
+    uint32_t *y;        /* spill or send of the output; in a backward task, of the gradient of the input */
+    uint32_t *y_handed; /* transfer of the output to the next task's process, per micro-batch of that task */
+    uint32_t reduce;    /* sum of the gradients over all devices */
+    uint32_t dw;        /* spill of the gradients */
+    uint32_t end;       /* end of the task, on the compute stream */
+    uint32_t update;    /* update on the cpu stream */
 };
 
-/* One iteration, as it is simulated: of the data-parallel form (and of a pipeline of one device) one device. */
-struct tasks {
+/* The tasks of one iteration, as they are simulated. */
+struct rules_tasks {
     const struct rules_schedule *schedule;
     const struct table *table;
-    bool pipeline;
-    bool
-        last_by_host; /* pipeline with different micro-batches: the last forward's output goes through the host */
-    uint32_t n_devices; /* simulated */
-    uint32_t n_busy;    /* devices that have work: among these links are shared */
-    struct task *at;    /* in the order of the chain */
+    bool pipeline;         /* pipeline form with more than one device */
+    bool last_by_host;     /* micro-batch sizes differ: the last forward output goes through the host */
+    uint32_t n_devices;    /* devices that are simulated; without a pipeline, one stands for all */
+    uint32_t n_busy;       /* devices that have work and share the links */
+    struct rules_task *at; /* in the order of the chain: forward tasks, then backward tasks */
     uint32_t n;
-    uint32_t n_fwd;
+    uint32_t n_fwd; /* number of forward tasks */
 };
 
-/* The schedule must have been checked. */
+/* Makes the tasks of a schedule that rules_check has accepted. All memory is in `a`. */
 void rules_make_tasks(const struct rules_schedule *s, const struct table *t, struct arena *a,
-                      struct tasks *ret);
+                      struct rules_tasks *ret);
 
-/* The forward micro-batch with which the last sample of a backward micro-batch comes. */
-uint32_t rules_forward_micro(const struct tasks *g, uint32_t backward_micro);
+/* Returns the forward micro-batch that contains the last sample of a backward micro-batch. */
+uint32_t rules_forward_micro(const struct rules_tasks *g, uint32_t backward_micro);
 
 #endif

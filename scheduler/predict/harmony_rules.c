@@ -1,11 +1,13 @@
-/* Harmony's rules as operations on the timeline. See harmony_rules.h; docs/simulator.md has the rules in words.
+/* Turns the tasks of a Harmony schedule into operations on the timeline and runs them. docs/simulator.md
+ * states the rules in words.
  *
- * Two passes over the tasks. The first makes the operations, device by device and task by task: a stream runs them in that
- * order, so where something is queued is only a matter of when it is made. The second says after what each begins; by
- * then every operation has its number, also those of other devices.
+ * There are two passes over the tasks. The first makes the operations, task by task. A stream runs its
+ * operations in the order in which they are made. The second pass adds the waits. By then all operations have
+ * numbers, including those on other devices.
  *
- * A copy between devices occupies the stream of both: the receiver's operation takes no time and waits for the sender's,
- * and the sender's waits for all that the receiver's would have to wait for, the one before it in its stream included.
+ * A transfer between devices occupies a stream on both. The receiver's operation takes no time and waits for
+ * the sender's. The sender's operation waits for everything that the receiver's would wait for, including its
+ * predecessor in the stream.
  */
 #include <errno.h>
 
@@ -18,37 +20,39 @@
 enum rules_lane { AT_COMPUTE, AT_CPU, AT_IN, AT_OUT, AT_PEER_IN, AT_PEER_OUT, AT_COUNT };
 enum rules_resource { ALL_IN, ALL_OUT, HOST_COPY, RESOURCES };
 
+/* A wait: operation `op` starts when operation `after` is done. */
 struct edge {
     uint32_t op, after;
 };
 
+/* The state of one rules_simulate. */
 struct rules {
-    struct tasks g;
+    struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    struct table_point *points[2]; /* of each layer, at the forward's and the backward's micro-batch */
+    struct table_point *points[2]; /* per layer: [0] at the forward, [1] at the backward micro-batch size */
     VEC(struct timeline_op) ops;
-    VEC(uint32_t) before; /* of each operation the one before in its stream, or NO_OP */
+    VEC(uint32_t) before; /* per operation: its predecessor in the stream, or NO_OP */
     VEC(struct edge) edges;
-    uint32_t *last_op; /* of each stream */
+    uint32_t *last_op; /* per stream: the last operation so far, or NO_OP */
     uint64_t compute_ns;
     uint64_t in_bytes, out_bytes, peer_bytes;
 };
 
-/* ---- what things cost ---- */
+/* ---- sizes and durations ---- */
 
 static const struct table_point *point(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Input of a layer; behind the last nothing comes. */
+/* Returns the bytes of a layer's input, or 0 for the layer after the last. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
 }
 
-static uint64_t w_bytes(const struct rules *r, const struct task *t)
+static uint64_t w_bytes(const struct rules *r, const struct rules_task *t)
 {
     uint64_t bytes = 0;
     for (uint32_t l = t->first; l <= t->last; l++)
@@ -64,7 +68,7 @@ static uint64_t fwd_ns(const struct rules *r, uint32_t first, uint32_t last, uin
     return ns;
 }
 
-static uint64_t bwd_ns(const struct rules *r, const struct task *t)
+static uint64_t bwd_ns(const struct rules *r, const struct rules_task *t)
 {
     uint64_t ns = 0;
     for (uint32_t l = t->first; l <= t->last; l++)
@@ -72,7 +76,7 @@ static uint64_t bwd_ns(const struct rules *r, const struct task *t)
     return ns;
 }
 
-static uint64_t update_ns(const struct rules *r, const struct task *t)
+static uint64_t update_ns(const struct rules *r, const struct rules_task *t)
 {
     uint64_t ns = 0;
     for (uint32_t l = t->first; l <= t->last; l++)
@@ -82,7 +86,7 @@ static uint64_t update_ns(const struct rules *r, const struct task *t)
 
 /* ---- making operations ---- */
 
-static uint32_t add_op(struct rules *r, const struct task *t, enum rules_lane lane, uint64_t ns)
+static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t ns)
 {
     uint32_t id = (uint32_t)r->ops.n, stream = t->device * AT_COUNT + lane;
     vec_push(&r->ops, (struct timeline_op){.stream = stream, .fixed_ns = ns});
@@ -91,9 +95,10 @@ static uint32_t add_op(struct rules *r, const struct task *t, enum rules_lane la
     return id;
 }
 
-/* Bytes through what all devices share. A form of which one device is simulated has every device do the same at the same
- * time, so that a fair share is a static one. */
-static uint32_t add_shared(struct rules *r, const struct task *t, enum rules_lane lane, uint64_t bytes,
+/* Adds an operation that moves bytes through a resource that all devices share. If one simulated device
+ * stands for all, every device does the same at the same time, so fair sharing is the same as static
+ * sharing. */
+static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
     if (r->sharing == RULES_STATIC || !r->g.pipeline) {
@@ -107,32 +112,34 @@ static uint32_t add_shared(struct rules *r, const struct task *t, enum rules_lan
     return id;
 }
 
-static uint32_t add_in(struct rules *r, const struct task *t, uint64_t bytes)
+static uint32_t add_in(struct rules *r, const struct rules_task *t, uint64_t bytes)
 {
     r->in_bytes += bytes;
     return add_shared(r, t, AT_IN, bytes, ALL_IN, r->g.table->link_bytes_per_s);
 }
 
-static uint32_t add_out(struct rules *r, const struct task *t, uint64_t bytes)
+static uint32_t add_out(struct rules *r, const struct rules_task *t, uint64_t bytes)
 {
     r->out_bytes += bytes;
     return add_shared(r, t, AT_OUT, bytes, ALL_OUT, r->g.table->link_bytes_per_s);
 }
 
-static uint32_t add_send(struct rules *r, const struct task *t, uint64_t bytes)
+static uint32_t add_send(struct rules *r, const struct rules_task *t, uint64_t bytes)
 {
     r->peer_bytes += bytes;
     return add_op(r, t, AT_PEER_OUT, rate_ns(bytes, r->g.table->peer_bytes_per_s));
 }
 
-static uint32_t add_compute(struct rules *r, const struct task *t, uint64_t ns)
+static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_t ns)
 {
     r->compute_ns = ns_add(r->compute_ns, ns);
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* From one process to another: the host's memory is read and written. */
-static uint32_t add_handing(struct rules *r, const struct task *from, const struct task *to, uint64_t bytes)
+/* Adds a transfer from the process of one device to that of another, which reads and writes host memory. It
+ * takes no time if both tasks are on the same device. */
+static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
+                            uint64_t bytes)
 {
     if (from->device == to->device)
         return add_op(r, from, AT_CPU, 0);
@@ -147,10 +154,10 @@ static uint32_t *new_ids(struct rules *r, uint64_t n)
     return ids;
 }
 
-static void make_ids(struct rules *r, struct task *t)
+static void make_ids(struct rules *r, struct rules_task *t)
 {
     uint64_t micros = t->n_micro, parts = t->kind == TASK_FWD ? t->n_parts : 1;
-    uint64_t taken = r->g.at[r->g.n - 1].n_micro; /* of backward micro-batches */
+    uint64_t taken = r->g.at[r->g.n - 1].n_micro; /* number of backward micro-batches */
     t->x = new_ids(r, micros);
     t->dy = new_ids(r, micros);
     t->fwd = new_ids(r, micros * parts);
@@ -162,40 +169,41 @@ static void make_ids(struct rules *r, struct task *t)
     t->w = t->reduce = t->dw = t->end = t->update = NO_OP;
 }
 
-static bool is_first(const struct rules *r, const struct task *t)
+static bool is_first(const struct rules *r, const struct rules_task *t)
 {
     return t == r->g.at;
 }
 
-static bool is_last_forward(const struct task *t)
+static bool is_last_forward(const struct rules_task *t)
 {
-    return t->kind == TASK_FWD && t[1].kind == TASK_LOSS; /* there is always one behind a forward */
+    return t->kind == TASK_FWD && t[1].kind == TASK_LOSS; /* a forward task is never the last task */
 }
 
-/* Whether its input, or gradient of its output, comes from the device before. */
-static bool comes_by_peer(const struct rules *r, const struct task *t)
+/* Returns whether the previous device sends the task its input or the gradient of its output. */
+static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
 }
 
-static uint32_t add_input(struct rules *r, const struct task *t)
+static uint32_t add_input(struct rules *r, const struct rules_task *t)
 {
     if (t->kind != TASK_BWD && comes_by_peer(r, t))
         return add_op(r, t, AT_PEER_IN, 0);
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Backward micro-batches whose last sample is in forward micro-batch i: of the parts [i] to [i + 1]. */
+/* Returns how many backward micro-batches end before forward micro-batch `i`. Those from taken_before(i) to
+ * taken_before(i + 1) - 1 have their last sample in forward micro-batch i. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
 }
 
-static void add_stash(struct rules *r, struct task *t, uint32_t i)
+static void add_stash(struct rules *r, struct rules_task *t, uint32_t i)
 {
     uint32_t micro_bwd = r->g.schedule->micro_bwd;
     for (uint32_t k = 0; k < t->n_parts; k++) {
-        const struct part *p = &t->parts[k];
+        const struct rules_part *p = &t->parts[k];
         if (p->taker == NO_OP)
             continue;
         t->stash[i * t->n_parts + k] = add_out(r, t, x_bytes(r, p->first, t->micro));
@@ -205,7 +213,7 @@ static void add_stash(struct rules *r, struct task *t, uint32_t i)
     }
 }
 
-static void add_output(struct rules *r, struct task *t, uint32_t i)
+static void add_output(struct rules *r, struct rules_task *t, uint32_t i)
 {
     uint64_t bytes = x_bytes(r, t->last + 1, t->micro);
     if (!r->g.pipeline) {
@@ -221,7 +229,7 @@ static void add_output(struct rules *r, struct task *t, uint32_t i)
         t->y_handed[j] = add_handing(r, t, t + 1, x_bytes(r, t->last + 1, r->g.schedule->micro_bwd));
 }
 
-static void add_forward(struct rules *r, struct task *t)
+static void add_forward(struct rules *r, struct rules_task *t)
 {
     bool w_first = r->g.pipeline || t->left == NULL;
     if (w_first)
@@ -239,7 +247,7 @@ static void add_forward(struct rules *r, struct task *t)
     t->end = add_op(r, t, AT_COMPUTE, r->g.schedule->task_ns);
 }
 
-static void add_gradient(struct rules *r, struct task *t, uint32_t i)
+static void add_gradient(struct rules *r, struct rules_task *t, uint32_t i)
 {
     if (t->first == 0)
         return;
@@ -247,15 +255,15 @@ static void add_gradient(struct rules *r, struct task *t, uint32_t i)
     t->y[i] = r->g.pipeline ? add_send(r, t, bytes) : add_out(r, t, bytes);
 }
 
-static uint32_t add_gradient_in(struct rules *r, const struct task *t)
+static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
 {
     if (r->g.pipeline)
         return add_op(r, t, AT_PEER_IN, 0);
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* By exchange between all devices: 2 (n - 1) / n of the bytes. */
-static void add_reduction(struct rules *r, struct task *t)
+/* Adds the sum of the gradients over all devices: a ring exchange moves 2 (n - 1) / n of the bytes. */
+static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
     if (r->g.pipeline || n == 1)
@@ -264,7 +272,7 @@ static void add_reduction(struct rules *r, struct task *t)
     t->reduce = add_op(r, t, AT_COMPUTE, rate_ns((uint64_t)moved, r->g.table->peer_bytes_per_s));
 }
 
-static void add_backward(struct rules *r, struct task *t)
+static void add_backward(struct rules *r, struct rules_task *t)
 {
     bool w_first = t->left == NULL || (r->g.pipeline && t->kind == TASK_LOSS);
     if (w_first)
@@ -296,22 +304,24 @@ static void add_ops(struct rules *r)
     }
 }
 
-/* ---- after what ---- */
+/* ---- waits ---- */
 
+/* Makes operation `op` wait for operation `what`. Does nothing if either is NO_OP. */
 static void after(struct rules *r, uint32_t op, uint32_t what)
 {
     if (op != NO_OP && what != NO_OP)
         vec_push(&r->edges, (struct edge){op, what});
 }
 
-/* The last computation of a task for one micro-batch. */
-static uint32_t computed(const struct task *t, uint32_t i)
+/* Returns the last compute operation of a task for micro-batch `i`. */
+static uint32_t computed(const struct rules_task *t, uint32_t i)
 {
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* The first micro-batch is fetched while the task before has its last: when there is room for two. */
-static void after_last_but_one(struct rules *r, uint32_t op, const struct task *t)
+/* Makes `op`, the fetch of a task's first micro-batch, wait until the previous task has computed all but one
+ * of its micro-batches. The device has memory for two micro-batches. */
+static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
         return;
@@ -321,8 +331,9 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct task *
         after(r, op, t->left2->end);
 }
 
-/* What an input or stash of micro-batch i waits for beside its source: one is used, one is fetched. */
-static void after_buffers(struct rules *r, uint32_t op, const struct task *t, uint32_t i)
+/* Makes `op`, the fetch of the input or stash of micro-batch `i`, wait for a free buffer. There are two
+ * buffers: one in use and one being filled. */
+static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
         after_last_but_one(r, op, t);
@@ -332,7 +343,9 @@ static void after_buffers(struct rules *r, uint32_t op, const struct task *t, ui
         after(r, op, t->left->end);
 }
 
-static void after_gradient_buffers(struct rules *r, uint32_t op, const struct task *t, uint32_t i)
+/* Makes `op`, the fetch of the output gradient of micro-batch `i`, wait for its buffer. The repeated forward
+ * pass of the previous micro-batch must be done first. */
+static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
         after(r, op, t->fwd[i - 1]);
@@ -342,7 +355,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ta
         after_last_but_one(r, op, t);
 }
 
-/* Sender and receiver at once. Returns the operation that has to wait for both. */
+/* Joins the two operations of a transfer between devices. Returns the sender's, which
+ * must wait on behalf of both. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);
@@ -350,10 +364,10 @@ static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
     return send;
 }
 
-static void input_waits(struct rules *r, struct task *t, uint32_t i)
+static void input_waits(struct rules *r, struct rules_task *t, uint32_t i)
 {
     uint32_t op = t->x[i];
-    const struct task *from = t - 1;
+    const struct rules_task *from = t - 1;
     if (t->kind == TASK_BWD)
         after(r, op, t->source->handed[i * t->source->n_parts + t->source_part]);
     else if (comes_by_peer(r, t))
@@ -365,7 +379,7 @@ static void input_waits(struct rules *r, struct task *t, uint32_t i)
     after_buffers(r, op, t, i);
 }
 
-static void gradient_waits(struct rules *r, struct task *t, uint32_t i)
+static void gradient_waits(struct rules *r, struct rules_task *t, uint32_t i)
 {
     uint32_t op = t->dy[i];
     if (op == NO_OP)
@@ -377,7 +391,7 @@ static void gradient_waits(struct rules *r, struct task *t, uint32_t i)
     after_gradient_buffers(r, op, t, i);
 }
 
-static void stash_waits(struct rules *r, struct task *t, uint32_t i)
+static void stash_waits(struct rules *r, struct rules_task *t, uint32_t i)
 {
     for (uint32_t k = 0; k < t->n_parts; k++) {
         uint32_t op = t->stash[i * t->n_parts + k];
@@ -394,7 +408,7 @@ static void stash_waits(struct rules *r, struct task *t, uint32_t i)
         after(r, t->y_handed[j], t->y[i]);
 }
 
-static void micro_waits(struct rules *r, struct task *t, uint32_t i)
+static void micro_waits(struct rules *r, struct rules_task *t, uint32_t i)
 {
     uint32_t first = t->kind == TASK_FWD ? t->fwd[i * t->n_parts] : t->fwd[i];
     if (i == 0)
@@ -412,7 +426,7 @@ static void micro_waits(struct rules *r, struct task *t, uint32_t i)
 
 static void add_waits(struct rules *r)
 {
-    for (struct task *t = r->g.at; t < r->g.at + r->g.n; t++) {
+    for (struct rules_task *t = r->g.at; t < r->g.at + r->g.n; t++) {
         if (t->left != NULL)
             after(r, t->w, computed(t->left, t->left->n_micro - 1));
         for (uint32_t i = 0; i < t->n_micro; i++)
@@ -426,7 +440,7 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Waits by operation, from edges in any order. */
+/* Sorts the edges by operation and returns them as waits. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);
@@ -445,7 +459,7 @@ static struct plan_wait *sort_waits(struct rules *r)
     return waits;
 }
 
-static int run(struct rules *r, struct rules_result *ret, struct err *err)
+static int run_rules(struct rules *r, struct rules_result *ret, struct err *err)
 {
     const struct rules_schedule *s = r->g.schedule;
     const uint64_t per_s[RESOURCES] = {r->g.table->link_bytes_per_s, r->g.table->link_bytes_per_s,
@@ -460,8 +474,8 @@ static int run(struct rules *r, struct rules_result *ret, struct err *err)
     };
     struct timeline_result times;
     if (timeline_run(&t, 1, r->arena, &times) < 0)
-        return err_set(err, -EDEADLK, "these packs wait for each other: no task can go on");
-    uint64_t copies = s->devices / r->g.n_devices; /* of one device that is simulated for all */
+        return err_set(err, -EDEADLK, "the tasks of these packs wait for each other, so none can continue");
+    uint64_t copies = s->devices / r->g.n_devices; /* devices that each simulated device stands for */
     *ret = (struct rules_result){
         .iteration_ns = times.total_ns,
         .compute_share =
@@ -498,7 +512,7 @@ int rules_simulate(const struct rules_schedule *s, const struct table *t, enum r
     make_points(&r);
     add_ops(&r);
     add_waits(&r);
-    code = run(&r, ret, err);
+    code = run_rules(&r, ret, err);
     vec_free(&r.ops);
     vec_free(&r.before);
     vec_free(&r.edges);

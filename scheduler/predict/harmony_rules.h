@@ -1,13 +1,12 @@
-/* Harmony's schedules by Harmony's rules: what its own simulator makes of packs and micro-batches, on our timeline, so
- * that the timeline can be held against published figures (docs/simulator.md has the rules and the comparison).
+/* Simulates schedules of Harmony (VLDB '22) by the rules of Harmony's own simulator, on our timeline.
+ * This makes it possible to check the timeline against published times. docs/simulator.md has the
+ * rules and the comparison.
  *
- * A forward pack and a backward pack are a task each, for all micro-batches. In the pipeline form (PP) the tasks go round
- * the devices; in the data-parallel form (DP) every device has them all, for its part of the batch, and since all do the
- * same one is simulated. The last backward pack holds the loss and does its own forward. A device has six streams: in,
- * out, peer in, peer out, compute, cpu. Nothing is kept on a device from task to task, and nothing is carried over from
- * one iteration to the next.
- *
- * Pure: a table in, times out.
+ * Each forward pack and each backward pack is one task for all micro-batches. In the pipeline form (PP) the
+ * tasks go round the devices. In the data-parallel form (DP) every device has all tasks, for its part of the
+ * batch; all devices do the same, so only one is simulated. The last backward pack contains the loss and does
+ * its own forward pass. A device has six streams: in, out, peer in, peer out, compute and cpu. No tensor
+ * stays on a device from one task to the next, and nothing carries over from one iteration to the next.
  */
 #ifndef SCHEDULER_PREDICT_HARMONY_RULES_H
 #define SCHEDULER_PREDICT_HARMONY_RULES_H
@@ -20,37 +19,45 @@
 enum rules_form { RULES_PP, RULES_DP, RULES_FORM_COUNT };
 extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; NULL-terminated */
 
-/* How devices share the host link and the host's own copies. */
+/* How the devices share the host link and copies within the host. */
 enum rules_sharing {
-    RULES_STATIC, /* as Harmony has it: each gets 1/n for good, n being the devices that have work */
-    RULES_FAIR,   /* equally among what is under way */
+    RULES_STATIC, /* as in Harmony: each of the n devices with work always gets 1/n of the bandwidth */
+    RULES_FAIR,   /* transfers that run at the same time share the bandwidth equally */
     RULES_SHARING_COUNT
 };
 
+/* A division of consecutive layers into packs. */
 struct rules_packs {
-    const uint32_t *ends; /* the last layer of each pack, ascending */
+    const uint32_t *ends; /* last layer of each pack, ascending */
     uint32_t n;
 };
 
+/* A schedule to simulate. The caller fills it. */
 struct rules_schedule {
     enum rules_form form;
-    uint32_t devices, batch; /* batch: of all devices together */
-    uint32_t micro_fwd, micro_bwd;
-    struct rules_packs fwd, bwd; /* bwd: of all layers; fwd: of those before the last of them */
-    uint64_t task_ns;            /* at the end of every task, on the compute stream: memory is freed */
+    uint32_t devices;
+    uint32_t batch;                /* samples of all devices together */
+    uint32_t micro_fwd, micro_bwd; /* samples of a micro-batch, in forward and backward tasks */
+    struct rules_packs fwd;        /* forward packs: cover the layers before the last backward pack */
+    struct rules_packs bwd;        /* backward packs: cover all layers */
+    /* extra time on the compute stream at the end of every task, to free memory */
+    uint64_t task_ns;
 };
 
-/* Of one iteration. */
+/* The prediction for one iteration. */
 struct rules_result {
     uint64_t iteration_ns;
-    double compute_share;                     /* of the devices' time: forward, again forward, backward */
-    uint64_t in_bytes, out_bytes, peer_bytes; /* of all devices */
-    uint32_t n_tasks, n_ops;                  /* as simulated */
+    double compute_share;                     /* share of the devices' time in forward and backward passes */
+    uint64_t in_bytes, out_bytes, peer_bytes; /* bytes over links, of all devices */
+    uint32_t n_tasks, n_ops;                  /* simulated tasks and operations */
 };
 
-/* -EINVAL with its place: "packs_fwd[3]", "micro_batch_bwd". */
+/* Checks that a schedule fits the table. Returns -EINVAL with the path of the wrong value in `err`, for
+ * example "packs_fwd[3]" or "micro_batch_bwd". */
 int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err);
-/* Checks, then simulates. -EDEADLK when tasks wait for each other. */
+
+/* Checks a schedule and simulates it. Returns -EDEADLK if its tasks wait for each other,
+ * or an error of rules_check. */
 int rules_simulate(const struct rules_schedule *s, const struct table *t, enum rules_sharing sharing,
                    struct rules_result *ret, struct err *err);
 

@@ -1,16 +1,18 @@
-/* The simulator: a plan becomes operations on the timeline (timeline.h), instruction by instruction, and the timeline's
- * times become the prediction. What is here is the machine: which resources there are, and which of them a move uses.
+/* Implements the simulator: translates each instruction of a plan into an operation on the timeline
+ * (timeline.h), and turns the timeline's result into a prediction. This file models the machine: it decides
+ * which resources there are, and which of them an instruction uses.
  *
- * Resources are numbered as they are met; a limit that the machine does not have is no resource at all, so that a plan
- * on a machine without common limits costs no more than its instructions.
+ * A limit that the machine does not have becomes no resource. A plan on a machine without shared limits is
+ * therefore as cheap to simulate as its instructions.
  *
- * Cores. All that shares them flows in one measure: the bytes that a link carries, `full_per_s` of them in a second at full
- * speed. A task of D ns is D ns of such bytes, and for each of these it takes its number of cores from the resource, a
- * copy the part of a core that it keeps busy (both in hundredths). So all that compete go on at the same part of their
- * full speed: what a fair scheduler of threads does, when a task has a thread for each of its cores.
+ * Cores. Tasks and moves that share the cores are expressed in one unit: bytes, with `full_per_s` bytes per
+ * second as the full speed. A task of D ns becomes as many bytes as flow in D ns at full speed. Per byte it
+ * takes its number of cores from the shared resource, and a move takes the part of a core that it keeps busy,
+ * both in hundredths of a core. If they need more cores than there are, all of them slow down by the same
+ * factor. A fair thread scheduler has the same effect when a task has one thread per core.
  *
- * A plan that has not been verified may wait in a circle. What never begins then has the time of the end, and the plan
- * gets meaningless times, never a crash.
+ * A plan that was not verified may contain a deadlock. Instructions that never start then get the end time of
+ * the whole simulation. The prediction is meaningless, but nothing crashes.
  */
 #include "scheduler/predict/simulate.h"
 
@@ -22,27 +24,30 @@
 #include "scheduler/rate.h"
 
 #define UNLIMITED UINT32_MAX
-#define CORE      100 /* parts of one */
+#define CORE      100 /* units of one core: hundredths */
 #define GIGA      1000000000u
 
+/* The links of one device. */
 struct device_links {
-    uint32_t in, out, peer_in, peer_out; /* resources, or UNLIMITED */
+    uint32_t in, out, peer_in, peer_out; /* numbers of resources, or UNLIMITED */
 };
 
+/* The state of one plan_simulate. */
 struct sim {
     const struct plan *plan;
     const struct plan_program *program;
     const struct profile *profile;
     const struct machine *machine;
     struct device_links links[DEVICE_MAX];
-    uint32_t shared[SHARED_COUNT];
-    uint64_t full_per_s; /* with cores: what counts as the full speed of a task */
-    uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT];
+    uint32_t shared[SHARED_COUNT];                 /* numbers of resources, or UNLIMITED */
+    uint64_t full_per_s;                           /* with cores: bytes per second of a task at full speed */
+    uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT]; /* rates of the resources */
     uint32_t n_resources;
 };
 
 /* ---- the machine ---- */
 
+/* Adds a resource and returns its number, or UNLIMITED if the rate is 0. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -56,7 +61,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* That of a link, but a byte is 1 ns at most, and all cores are a rate that the timeline still tells from others. */
+/* Returns the full speed of a task, in bytes per second: the speed of a link. It is at least 1e9, so
+ * that a byte takes at most 1 ns, and small enough that the rate of all cores stays below the
+ * timeline's limit of 2^53. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -87,7 +94,7 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* An operation that keeps so many parts of a core busy at the rate per_s takes them in proportion. */
+/* Makes an operation use `parts` hundredths of a core when it runs at `per_s` bytes per second. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -103,7 +110,7 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
 {
     const struct plan_operand *o = &s->program->operands[in->operand];
     uint32_t from = o[0].loc, to = o[1].loc;
-    if (from >= s->plan->n_devices || to >= s->plan->n_devices) /* a plan that nobody verified */
+    if (from >= s->plan->n_devices || to >= s->plan->n_devices) /* the plan may be unverified */
         return;
     use(op, s->links[from].peer_out);
     use(op, s->links[to].peer_in);
@@ -113,9 +120,11 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* So many ns more, as long as it has its cores and the host's memory gives the traffic of that time. What flows is the
- * traffic, where there is some; else time on the cores. */
-static void last(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores, uint64_t traffic)
+/* Makes an operation take `ns` more if nothing competes with it. It needs `cores` cores, and `traffic`
+ * bytes of host memory bandwidth over that time. The bytes that flow are the traffic, or, without
+ * traffic, the time on the cores. */
+static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
+                         uint64_t traffic)
 {
     unsigned __int128 full = cores > 0 ? (unsigned __int128)ns * s->full_per_s / GIGA : 0;
     unsigned __int128 bytes = traffic > 0 ? traffic : full;
@@ -131,11 +140,12 @@ static void last(const struct sim *s, struct timeline_op *op, uint64_t ns, uint3
     use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
-/* Over no link: the device's memory reads and writes it, and where a core must do it, one does. */
+/* Translates a COPY, which uses no link. The device's memory is read and written, and on virtual
+ * devices one core does it. */
 static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
 {
     const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
-    last(s, op, rate_ns(2 * bytes, s->machine->device_bytes_per_s), by_core ? 1 : 0, 0);
+    set_duration(s, op, rate_ns(2 * bytes, s->machine->device_bytes_per_s), by_core ? 1 : 0, 0);
 }
 
 static void translate_move(const struct sim *s, const struct plan_instr *in, struct timeline_op *op)
@@ -162,7 +172,7 @@ static void translate_move(const struct sim *s, const struct plan_instr *in, str
     use(op, s->shared[SHARED_HOST_MEMORY]);
 }
 
-/* Bytes of the host's memory that a task there reads and writes. */
+/* Returns the bytes of host memory that a host task reads and writes. */
 static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
 {
     uint64_t bytes = 0;
@@ -173,7 +183,7 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* By the profile; a share of a reduction or an update lasts its part of that. */
+/* Returns the task's duration from the profile. A share of a RED or UPD takes the proportional part. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
@@ -182,14 +192,15 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
         if (o->tensor >= s->plan->n_tensors || s->plan->tensors[o->tensor].kind != TENSOR_DW)
             continue;
         const uint64_t part = operand_bytes(o), whole = s->plan->tensors[o->tensor].bytes;
-        if (part >= whole) /* or a plan that nobody verified */
+        if (part >= whole) /* the whole task; an unverified plan may also exceed it */
             break;
         return (uint64_t)(((unsigned __int128)ns * part + whole - 1) / whole);
     }
     return ns;
 }
 
-/* The cores that a task keeps busy when it is alone. A decision is a few scalars: one core. */
+/* Returns the number of cores that a task uses when it runs alone. DECIDE handles a few
+ * scalars and uses one core. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;
@@ -203,7 +214,7 @@ static void translate_task(const struct sim *s, const struct plan_instr *in, str
     bool on_host = in->stream == plan_host_stream(s->plan);
     uint32_t cores = cores_of(s->machine, in->kind, on_host);
     uint64_t traffic = on_host && s->shared[SHARED_HOST_MEMORY] != UNLIMITED ? host_traffic(s, in) : 0;
-    last(s, op, task_ns(s, in, on_host), cores, traffic);
+    set_duration(s, op, task_ns(s, in, on_host), cores, traffic);
 }
 
 static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
@@ -224,6 +235,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
+/* Gives instructions that never started the end time of the simulation. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -1,14 +1,20 @@
-/* The simulator: runs a plan against a profile and a machine, and predicts. Bytes are exact (they are the
- * plan's); times are as good as the profile. Deterministic, whole nanoseconds. docs/simulator.md has the model.
+/* The simulator: predicts how long a plan takes, from a profile and a machine.
  *
- * An instruction starts when its stream is free and its waits are done. A task lasts as the profile says, a share of
- * one the same part of that, a drop nothing. A copy inside a device takes machine.launch_ns and twice its bytes at the
- * device's memory bandwidth. Any other move takes machine.launch_ns, and then its bytes flow: through the device's own link, what all links carry
- * together and the host's memory, or from the sender's peer port to the receiver's. What is under way at the same time
- * shares these fairly. Tasks of the host share its memory with the copies, where the machine says what that carries.
- * Where devices are slices of one processor (machine.cores), tasks and copies share its cores.
- * What the machine leaves at 0 is unlimited: a move alone, or on a machine without common limits, lasts
- * ceil(bytes * 1e9 / bandwidth) + machine.launch_ns.
+ * The bytes it reports are exact, because they are in the plan. The times are as accurate as the
+ * profile and the machine. The simulation is deterministic, in whole nanoseconds. docs/simulator.md
+ * describes the model; in short:
+ *
+ * An instruction starts when its stream is free and its waits are done. A task takes the time in the profile,
+ * and a share of a task takes the proportional part. A drop takes no time.
+ *
+ * A move takes machine.launch_ns, and then its bytes flow. A FETCH or SPILL uses the device's link, the total
+ * bandwidth of all links, and host memory. A SEND uses the peer port of the sender and of the receiver. Moves
+ * that run at the same time share these resources fairly. A COPY uses no link: after launch_ns it takes twice
+ * its bytes at the device's memory bandwidth, since it reads and writes.
+ *
+ * Host tasks share the host's memory bandwidth with moves, if the machine gives one. If the devices are
+ * virtual, tasks and moves share the cores of the processor (machine.cores). A limit of 0 in the machine
+ * means unlimited, so a move without competition takes ceil(bytes * 1e9 / bandwidth) + launch_ns.
  */
 #ifndef SCHEDULER_PREDICT_SIMULATE_H
 #define SCHEDULER_PREDICT_SIMULATE_H
@@ -17,31 +23,36 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Runs of the cycle to simulate when the time of one step is wanted. The first run starts with empty streams and so is not
- * typical. The two runs after it are: sim_result.cycle_ns is the mean of these two. Planner, reports and pictures all use
- * this number, so that they predict the same time for the same plan. */
+/* How many runs of the cycle to simulate when the time of one step is wanted. The first run starts with empty streams,
+ * so it is not typical; the two runs after it are. Planner, reports and pictures all use this number, so that they
+ * predict the same time for the same plan. */
 #define SIM_RUNS 3
 
-/* What devices share. */
+/* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
+/* A prediction. plan_simulate makes it, and sim_destroy frees it. */
 struct sim_result {
-    uint64_t total_ns; /* entry is not included: from the start of run 0 to the end of the last */
-    uint64_t cycle_ns; /* steady state: (end of last run - end of first) / (runs - 1); total for one run */
-    uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream, all runs */
+    uint64_t total_ns; /* from the start of the first run to the end of the last */
+    /* time per run in the steady state; total_ns if there is one run */
+    uint64_t cycle_ns;
+    uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream, over all runs */
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
-    uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of every stream, all runs */
-    uint64_t host_ns;                         /* of the host's */
-    uint64_t bound_ns[SHARED_COUNT]; /* how long somebody was held up by this one; 0 where it has no limit */
-    struct plan_bytes bytes;         /* of one run */
-    struct plan_span *spans;         /* runs * n_instrs */
+    uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream, over all runs */
+    uint64_t host_ns;                         /* busy time of the host's stream, over all runs */
+    uint64_t bound_ns[SHARED_COUNT];          /* time in which the shared resource slowed something down */
+    struct plan_bytes bytes;                  /* bytes that one run moves */
+    struct plan_span *spans;                  /* instruction i of run r is at r * n_instrs + i */
     uint32_t runs, n_instrs;
-    struct arena *arena;
+    struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Runs program `k` `runs` times back to back (more than one only for the cycle). */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. For the cycle,
+ * cycle_ns is (end of the last run - end of the first) / (runs - 1). */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
+
+/* Frees a prediction. Does nothing when `r` is NULL. */
 void sim_destroy(struct sim_result *r);
 
 #endif

@@ -1,24 +1,29 @@
-/* The event loop of the timeline.
+/* Implements the event loop of the timeline.
  *
- * Time goes from instant to instant. What ends at an instant is taken off, what can begin then begins (and may end at
- * once, when it takes no time), and only when nothing more happens at the instant are the shares computed. So the order
- * in which things of one instant are handled is not seen in the result.
+ * Time advances from instant to instant. At each instant, operations that end are finished, and
+ * operations that can start are started; an operation that takes no time ends at once. Rates are computed
+ * only when nothing more happens at the instant. Therefore the order in which events of one instant are
+ * handled does not affect the result.
  *
- * - A stream has one operation under way, or is blocked by one unfinished operation that it waits for, or is at its end.
- *   A blocked stream hangs in a list at that operation (stream.next_blocked), so that whoever ends wakes whom it blocks
- *   and nobody is looked at in vain: time is linear in operations and waits.
- * - A resource that only one stream uses is never shared: it is a limit of that stream's operations. Where an operation
- *   uses no other, its end is known when it begins.
- * - A flow is bytes under way through resources that are shared. Resources that operations use together form a pool.
- *   Pools do not influence each other, and only one in which a flow started or ended is computed anew.
- * - The next event is the top of a heap of sources: streams (the end of what is known to last so long) and pools (the
- *   first of its flows to end). A source has one place in the heap for good and only its time changes, so the heap stays
- *   as small as the machine, however long the program is.
+ * Streams. A stream runs one operation, or is blocked by one unfinished operation, or has reached its end.
+ * Each operation has a list of the streams that it blocks and wakes them when it ends. Thus the total time is
+ * linear in the number of operations and waits.
  *
- * Arithmetic. Bytes are counted in units of 1e-9/1024 bytes and rates in 1/1024 bytes per second, so that a rate is the
- * number of units in a nanosecond, and both are integers: what a flow has left is exact and its end is a ceiling. Shares
- * are rounded up by less than 1/1024 byte per second, so that three times a third ends with the whole and not a nanosecond
- * later.
+ * Resources. A resource that only one stream uses is never shared: it only limits the rate of that stream's
+ * operations. If an operation uses no other resources, its end is known when it starts.
+ *
+ * Flows and pools. A flow is an operation whose bytes move through shared resources. Resources that some
+ * operation uses together belong to one pool. Pools do not influence each other, so only pools in which a
+ * flow started or ended are computed anew.
+ *
+ * Heap. The next event is the top of a heap of sources. A source is a stream (the known end of its operation)
+ * or a pool (the first end of its flows). The heap always holds every source once, and only their times
+ * change. Its size depends on the machine and not on the length of the program.
+ *
+ * Arithmetic. Bytes are counted in units of 1e-9/1024 bytes, and rates in 1/1024 bytes per second. A rate is
+ * thus the number of units per nanosecond, both are integers, the remainder of a flow is exact, and its end
+ * is rounded up to a nanosecond. Rates are rounded up, by less than 1/1024 byte per second, so that three
+ * flows with a third of the rate each do not end a nanosecond late.
  */
 #include "scheduler/predict/timeline.h"
 
@@ -31,69 +36,79 @@
 #include "scheduler/rate.h"
 
 #define NONE       UINT32_MAX
-#define SHARED     (UINT32_MAX - 1) /* as an owner: several streams */
-#define IDLE_NS    UINT64_MAX       /* of a source: nothing is going to happen */
-#define LAST_NS    (UINT64_MAX - 1) /* times beyond end here */
+#define SHARED     (UINT32_MAX - 1) /* owner of a resource that several streams use */
+#define IDLE_NS    UINT64_MAX       /* time of a source without a next event */
+#define LAST_NS    (UINT64_MAX - 1) /* largest time; later times become this one */
 #define RATE_SHIFT 10
-#define RATE_MAX   (1ull << 53) /* bytes per second; more counts as that */
+#define RATE_MAX   (1ull << 53) /* largest rate in bytes per second; higher rates become this one */
 
 typedef unsigned __int128 units;
 
-struct resource {
+/* A resource with a limited rate, such as a link. */
+struct timeline_resource {
     uint64_t rate;
-    uint32_t owner; /* the only stream that uses it, SHARED, or NONE */
-    uint32_t pool;  /* of one that is shared */
-    uint64_t users; /* weights of the flows under way */
-    bool bound;     /* since bound_since it is what somebody's share ends at */
+    uint32_t owner; /* the only stream that uses it, or SHARED, or NONE */
+    uint32_t pool;  /* its pool, if it is shared */
+    uint64_t users; /* sum of the weights of its current flows */
+    bool bound;     /* whether it limits the rate of a flow, since bound_since */
     uint64_t bound_since;
-    /* while shares are computed */
-    uint64_t left, share; /* of what is left, for each without a share */
-    uint64_t open;        /* weights of the flows without a share */
-    bool binds;
+
+    /* The following fields are used while the rates of a pool are computed. */
+    uint64_t left;  /* rate that is not given to any flow yet */
+    uint64_t share; /* equal part of `left` for each flow that has no rate yet */
+    uint64_t open;  /* sum of the weights of the flows that have no rate yet */
+    bool binds;     /* new value of `bound` */
 };
 
-struct flow {
+/* The bytes of an operation that are moving through shared resources. */
+struct timeline_flow {
     uint32_t stream;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* shared resources */
     uint32_t weights[TIMELINE_MAX_USES];
-    units left;    /* at since_ns */
-    uint64_t most; /* rate that its own limits allow */
-    uint64_t rate, since_ns, end_ns;
-    uint64_t offer; /* while shares are computed */
+    units left;        /* units that were left to move at since_ns */
+    uint64_t most;     /* highest rate that its unshared resources and its own limit allow */
+    uint64_t rate;     /* current rate */
+    uint64_t since_ns; /* when the current rate began */
+    uint64_t end_ns;   /* when the flow ends at the current rate */
+    uint64_t offer;    /* while rates are computed: the rate that it could have now */
 };
 
-struct stream {
-    uint32_t first, n; /* range in order[] */
-    uint32_t at, run;  /* the operation that is next, or under way */
-    uint32_t checked;  /* of its waits, these are known to be done */
-    uint32_t next_blocked;
-    bool flows_next; /* the part that is under way is fixed_ns, and bytes follow */
-    uint64_t begun_ns;
+/* The progress of one stream. */
+struct timeline_stream {
+    uint32_t first, n;     /* first operation and count, in timeline_engine.order */
+    uint32_t at, run;      /* current operation (index from `first`) and run: next to start, or running */
+    uint32_t checked;      /* number of its waits that are known to be done */
+    uint32_t next_blocked; /* next stream that is blocked by the same operation */
+    bool flows_next;       /* fixed_ns of the current operation is passing, and its bytes follow */
+    uint64_t begun_ns;     /* when the current operation started */
 };
 
-struct pool {
-    struct flow *flows; /* under way; there is room for all that can be */
+/* Resources that are used together, and the flows through them. */
+struct sharing_pool {
+    struct timeline_flow *flows; /* current flows; the array is as long as can ever be needed */
     uint32_t n;
     uint32_t *resources, n_resources;
-    bool dirty;
+    bool dirty; /* a flow started or ended, and the rates must be computed anew */
 };
 
-struct engine {
+/* The state of one timeline_run. */
+struct timeline_engine {
     const struct timeline *t;
     uint32_t runs;
     uint64_t now;
     struct timeline_result *result;
-    uint32_t *order;         /* operations by stream */
-    uint32_t *first_blocked; /* of each operation of each run: the first of the streams that it blocks */
-    struct stream *streams;
-    struct resource *resources;
-    struct pool *pools;
+    uint32_t *order;         /* operations, sorted by stream */
+    uint32_t *first_blocked; /* [run][operation]: first stream that it blocks, or NONE */
+    struct timeline_stream *streams;
+    struct timeline_resource *resources;
+    struct sharing_pool *pools;
     uint32_t n_pools;
-    uint32_t *todo, n_todo;   /* streams that may begin something */
-    uint32_t *dirty, n_dirty; /* pools whose flows changed */
-    struct flow **open;       /* while shares are computed */
-    uint64_t *source_ns;      /* streams, then pools */
-    uint32_t *heap, *place;
+    uint32_t *todo, n_todo;      /* streams that may be able to start an operation */
+    uint32_t *dirty, n_dirty;    /* pools whose flows changed */
+    struct timeline_flow **open; /* while rates are computed: flows that have no rate yet */
+    uint64_t *source_ns;         /* per source: time of its next event; streams come first, then pools */
+    uint32_t *heap;              /* sources, as a binary heap by source_ns */
+    uint32_t *heap_at;           /* per source: its index in `heap` */
     uint32_t n_sources;
 };
 
@@ -120,21 +135,23 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Equal times: by number, so that the order is one. */
-static bool before(const struct engine *e, uint32_t a, uint32_t b)
+/* Returns whether source `a` comes before source `b`. Equal times are ordered by number, so
+ * that the order is unique. */
+static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
 }
 
-static void put(struct engine *e, uint32_t at, uint32_t source)
+static void put(struct timeline_engine *e, uint32_t at, uint32_t source)
 {
     e->heap[at] = source;
-    e->place[source] = at;
+    e->heap_at[source] = at;
 }
 
-static void set_source(struct engine *e, uint32_t source, uint64_t ns)
+/* Sets the time of a source's next event and restores the order of the heap. */
+static void set_source(struct timeline_engine *e, uint32_t source, uint64_t ns)
 {
-    uint32_t at = e->place[source];
+    uint32_t at = e->heap_at[source];
     e->source_ns[source] = ns;
     while (at > 0 && before(e, source, e->heap[(at - 1) / 2])) {
         put(e, at, e->heap[(at - 1) / 2]);
@@ -151,9 +168,9 @@ static void set_source(struct engine *e, uint32_t source, uint64_t ns)
     put(e, at, source);
 }
 
-/* ---- shares ---- */
+/* ---- rates ---- */
 
-static void pool_changed(struct engine *e, uint32_t pool)
+static void pool_changed(struct timeline_engine *e, uint32_t pool)
 {
     if (e->pools[pool].dirty)
         return;
@@ -161,7 +178,7 @@ static void pool_changed(struct engine *e, uint32_t pool)
     e->dirty[e->n_dirty++] = pool;
 }
 
-static void flow_join(struct engine *e, const struct flow *f)
+static void flow_join(struct timeline_engine *e, const struct timeline_flow *f)
 {
     uint32_t pool = e->resources[f->uses[0]].pool;
     e->pools[pool].flows[e->pools[pool].n++] = *f;
@@ -170,15 +187,15 @@ static void flow_join(struct engine *e, const struct flow *f)
     pool_changed(e, pool);
 }
 
-static void flow_leave(struct engine *e, struct pool *p, uint32_t at)
+static void flow_leave(struct timeline_engine *e, struct sharing_pool *p, uint32_t at)
 {
     for (uint32_t i = 0; i < p->flows[at].n_uses; i++)
         e->resources[p->flows[at].uses[i]].users -= p->flows[at].weights[i];
     p->flows[at] = p->flows[--p->n];
 }
 
-/* Changes the rate of a flow, and with it its end. */
-static void set_rate(struct engine *e, struct flow *f, uint64_t rate)
+/* Changes the rate of a flow, and updates what is left and when it ends. */
+static void set_rate(struct timeline_engine *e, struct timeline_flow *f, uint64_t rate)
 {
     if (rate == f->rate)
         return;
@@ -188,10 +205,10 @@ static void set_rate(struct engine *e, struct flow *f, uint64_t rate)
     f->end_ns = later(e->now, ns_at(f->left, rate));
 }
 
-static void begin_shares(struct engine *e, const struct pool *p)
+static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
-        struct resource *r = &e->resources[p->resources[i]];
+        struct timeline_resource *r = &e->resources[p->resources[i]];
         r->left = r->rate;
         r->open = r->users;
         r->binds = false;
@@ -200,21 +217,24 @@ static void begin_shares(struct engine *e, const struct pool *p)
         e->open[i] = &p->flows[i];
 }
 
-/* What each without a share gets if all that is left is divided equally, by weight: rounded up, and not nothing. */
-static void divide(struct engine *e, const struct pool *p)
+/* Computes, for each resource, the rate per unit of weight if the rest is divided equally among the flows
+ * without a rate. It is rounded up and at least 1. */
+static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
-        struct resource *r = &e->resources[p->resources[i]];
+        struct timeline_resource *r = &e->resources[p->resources[i]];
         if (r->open > 0)
             r->share = r->left > r->open ? (r->left + r->open - 1) / r->open : 1;
     }
 }
 
-static uint64_t least_offer(struct engine *e, uint32_t n)
+/* Computes the offer of each of the first `n` open flows, which is the least that its resources and its own
+ * limit allow. Returns the smallest offer. */
+static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        struct flow *f = e->open[i];
+        struct timeline_flow *f = e->open[i];
         f->offer = f->most;
         for (uint32_t k = 0; k < f->n_uses; k++) {
             uint64_t share = e->resources[f->uses[k]].share;
@@ -225,11 +245,11 @@ static uint64_t least_offer(struct engine *e, uint32_t n)
     return least;
 }
 
-/* Gives a flow its share. */
-static void settle(struct engine *e, struct flow *f)
+/* Gives a flow the rate that it was offered, and takes that from its resources. */
+static void settle(struct timeline_engine *e, struct timeline_flow *f)
 {
     for (uint32_t i = 0; i < f->n_uses; i++) {
-        struct resource *r = &e->resources[f->uses[i]];
+        struct timeline_resource *r = &e->resources[f->uses[i]];
         r->binds = r->binds || (r->share == f->offer && f->offer < f->most);
         units taken = (units)f->offer * f->weights[i];
         r->left = r->left > taken ? r->left - (uint64_t)taken : 0;
@@ -238,10 +258,11 @@ static void settle(struct engine *e, struct flow *f)
     set_rate(e, f, f->offer);
 }
 
-static void end_shares(struct engine *e, const struct pool *p)
+/* Records for how long each resource of the pool limited a flow. */
+static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
-        struct resource *r = &e->resources[p->resources[i]];
+        struct timeline_resource *r = &e->resources[p->resources[i]];
         if (r->bound == r->binds)
             continue;
         if (r->bound)
@@ -251,11 +272,12 @@ static void end_shares(struct engine *e, const struct pool *p)
     }
 }
 
-/* Max-min by filling: in every round the flows with the least offer take it, and what they leave is divided again among
- * the others, whose offers can only grow. */
-static void share(struct engine *e, uint32_t pool)
+/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows
+ * with the smallest offer get it as their rate. The rest is then divided among the other flows,
+ * whose offers can only grow. */
+static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
-    struct pool *p = &e->pools[pool];
+    struct sharing_pool *p = &e->pools[pool];
     uint64_t first_end = IDLE_NS;
     p->dirty = false;
     bounded_poll_steps(p->n);
@@ -279,22 +301,22 @@ static void share(struct engine *e, uint32_t pool)
 
 /* ---- streams ---- */
 
-/* The operation that is next, or under way. */
-static uint32_t current(const struct engine *e, const struct stream *s)
+/* Returns the stream's current operation: the next to start, or the running one. */
+static uint32_t current(const struct timeline_engine *e, const struct timeline_stream *s)
 {
     return e->order[s->first + s->at];
 }
 
-static bool is_done(const struct engine *e, size_t at)
+static bool is_done(const struct timeline_engine *e, size_t at)
 {
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Whether all waits of the stream's next operation are done. If not, the stream hangs at the first that is not, and is
- * woken by it. */
-static bool may_begin(struct engine *e, uint32_t id, const struct timeline_op *op)
+/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
+ * the first unfinished operation, which will wake it. */
+static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
-    struct stream *s = &e->streams[id];
+    struct timeline_stream *s = &e->streams[id];
     for (; s->checked < op->n_waits; s->checked++) {
         const struct plan_wait *w = &e->t->waits[op->wait + s->checked];
         if (w->distance > s->run)
@@ -309,10 +331,11 @@ static bool may_begin(struct engine *e, uint32_t id, const struct timeline_op *o
     return true;
 }
 
-/* The operation under way is done: records it, wakes whom it blocks, and moves the stream on. */
-static void finish(struct engine *e, uint32_t id)
+/* Ends the stream's current operation: records its span, wakes the streams that it
+ * blocks, and advances the stream. */
+static void finish(struct timeline_engine *e, uint32_t id)
 {
-    struct stream *s = &e->streams[id];
+    struct timeline_stream *s = &e->streams[id];
     size_t at = (size_t)s->run * e->t->n_ops + current(e, s);
     bounded_poll();
     e->result->spans[at] = (struct plan_span){.start_ns = s->begun_ns, .end_ns = e->now};
@@ -328,20 +351,21 @@ static void finish(struct engine *e, uint32_t id)
     }
 }
 
-/* The bytes of an operation as a flow: its shared resources, and the least of its other limits. */
-static struct flow make_flow(const struct engine *e, uint32_t id, const struct timeline_op *op)
+/* Makes the flow of an operation: its shared resources, and the least of its other limits. */
+static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
+                                      const struct timeline_op *op)
 {
-    struct flow f = {.stream = id,
-                     .left = units_of(op->bytes),
-                     .most = UINT64_MAX,
-                     .since_ns = e->now,
-                     .end_ns = IDLE_NS}; /* not known before the shares of the instant */
+    struct timeline_flow f = {.stream = id,
+                              .left = units_of(op->bytes),
+                              .most = UINT64_MAX,
+                              .since_ns = e->now,
+                              .end_ns = IDLE_NS}; /* not known until the rates of this instant are computed */
     if (op->most_per_s > 0)
         f.most = rate_of(op->most_per_s);
     for (uint32_t i = 0; i < op->n_uses; i++) {
-        const struct resource *r = &e->resources[op->uses[i]];
+        const struct timeline_resource *r = &e->resources[op->uses[i]];
         uint32_t weight = op->weights[i] > 0 ? op->weights[i] : 1;
-        uint64_t alone = (r->rate + weight - 1) / weight; /* a share: rounded up */
+        uint64_t alone = (r->rate + weight - 1) / weight; /* rounded up, like shared rates */
         if (r->owner == SHARED) {
             f.uses[f.n_uses] = op->uses[i];
             f.weights[f.n_uses++] = weight;
@@ -352,11 +376,11 @@ static struct flow make_flow(const struct engine *e, uint32_t id, const struct t
     return f;
 }
 
-/* Begins an operation; false when it takes no time. */
-static bool begin(struct engine *e, uint32_t id, const struct timeline_op *op)
+/* Starts an operation. Returns false if it takes no time. */
+static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
-    struct stream *s = &e->streams[id];
-    struct flow f = make_flow(e, id, op);
+    struct timeline_stream *s = &e->streams[id];
+    struct timeline_flow f = make_flow(e, id, op);
     uint64_t ns = op->fixed_ns;
     s->begun_ns = e->now;
     s->flows_next = f.n_uses > 0 && op->bytes > 0;
@@ -369,10 +393,11 @@ static bool begin(struct engine *e, uint32_t id, const struct timeline_op *op)
     return ns > 0 || s->flows_next;
 }
 
-/* Begins what the stream can begin; operations that take no time pass. */
-static void advance(struct engine *e, uint32_t id)
+/* Starts the stream's next operation if its waits are done. Finishes operations that
+ * take no time and goes on. */
+static void advance(struct timeline_engine *e, uint32_t id)
 {
-    struct stream *s = &e->streams[id];
+    struct timeline_stream *s = &e->streams[id];
     while (s->run < e->runs) {
         const struct timeline_op *op = &e->t->ops[current(e, s)];
         if (!may_begin(e, id, op) || begin(e, id, op))
@@ -383,12 +408,12 @@ static void advance(struct engine *e, uint32_t id)
 
 /* ---- events ---- */
 
-static void stream_event(struct engine *e, uint32_t id)
+static void stream_event(struct timeline_engine *e, uint32_t id)
 {
-    struct stream *s = &e->streams[id];
+    struct timeline_stream *s = &e->streams[id];
     set_source(e, id, IDLE_NS);
     if (s->flows_next) {
-        struct flow f = make_flow(e, id, &e->t->ops[current(e, s)]);
+        struct timeline_flow f = make_flow(e, id, &e->t->ops[current(e, s)]);
         flow_join(e, &f);
         return;
     }
@@ -396,11 +421,11 @@ static void stream_event(struct engine *e, uint32_t id)
     e->todo[e->n_todo++] = id;
 }
 
-static void pool_event(struct engine *e, uint32_t id)
+static void pool_event(struct timeline_engine *e, uint32_t id)
 {
-    struct pool *p = &e->pools[id];
+    struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    for (uint32_t i = p->n; i-- > 0;) { /* downwards: who leaves is replaced by the last */
+    for (uint32_t i = p->n; i-- > 0;) { /* backwards, because the last flow replaces one that leaves */
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
             continue;
@@ -411,7 +436,7 @@ static void pool_event(struct engine *e, uint32_t id)
     pool_changed(e, id);
 }
 
-static void run(struct engine *e)
+static void run_events(struct timeline_engine *e)
 {
     for (uint32_t s = e->t->n_streams; s-- > 0;)
         if (e->streams[s].n > 0)
@@ -420,7 +445,7 @@ static void run(struct engine *e)
         while (e->n_todo > 0)
             advance(e, e->todo[--e->n_todo]);
         while (e->n_dirty > 0)
-            share(e, e->dirty[--e->n_dirty]);
+            share_pool(e, e->dirty[--e->n_dirty]);
         if (e->n_sources == 0 || e->source_ns[e->heap[0]] == IDLE_NS)
             return;
         e->now = e->source_ns[e->heap[0]];
@@ -436,7 +461,7 @@ static void run(struct engine *e)
 
 /* ---- setting up ---- */
 
-static void sort_by_stream(struct engine *e, struct arena *scratch)
+static void sort_by_stream(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;
     uint32_t first = 0;
@@ -449,17 +474,18 @@ static void sort_by_stream(struct engine *e, struct arena *scratch)
         e->streams[s].n = 0;
     }
     for (uint32_t i = 0; i < t->n_ops; i++) {
-        struct stream *s = &e->streams[t->ops[i].stream];
+        struct timeline_stream *s = &e->streams[t->ops[i].stream];
         e->order[s->first + s->n++] = i;
     }
 }
 
-static void find_owners(struct engine *e)
+/* Determines for each resource whether one stream or several streams use it. */
+static void find_owners(struct timeline_engine *e)
 {
     const struct timeline *t = e->t;
     for (uint32_t r = 0; r < t->n_resources; r++) {
         assert(t->per_s[r] > 0);
-        e->resources[r] = (struct resource){.rate = rate_of(t->per_s[r]), .owner = NONE, .pool = r};
+        e->resources[r] = (struct timeline_resource){.rate = rate_of(t->per_s[r]), .owner = NONE, .pool = r};
     }
     for (uint32_t i = 0; i < t->n_ops; i++) {
         const struct timeline_op *op = &t->ops[i];
@@ -471,18 +497,20 @@ static void find_owners(struct engine *e)
     }
 }
 
-/* While pools are found a resource names another of the same pool in `pool`, or itself. The least of a pool names
- * itself. */
-static uint32_t pool_root(struct resource *r, uint32_t at)
+/* Returns the first resource of the pool that resource `at` is in. While pools are being found,
+ * the field `pool` is a union-find link: it names another resource of the same pool, and the
+ * first resource names itself. */
+static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
         at = r[at].pool = r[r[at].pool].pool;
     return at;
 }
 
-static void join_pools(struct engine *e)
+/* Joins the pools of all shared resources that one operation uses together. */
+static void join_pools(struct timeline_engine *e)
 {
-    struct resource *r = e->resources;
+    struct timeline_resource *r = e->resources;
     for (uint32_t i = 0; i < e->t->n_ops; i++) {
         const struct timeline_op *op = &e->t->ops[i];
         uint32_t root = NONE;
@@ -498,8 +526,8 @@ static void join_pools(struct engine *e)
     }
 }
 
-/* Pools get numbers, and lists of their resources. */
-static void number_pools(struct engine *e, struct arena *scratch)
+/* Numbers the pools and lists the resources of each. */
+static void number_pools(struct timeline_engine *e, struct arena *scratch)
 {
     uint32_t n = e->t->n_resources;
     uint32_t *number = arena_alloc_array(scratch, n, sizeof *number);
@@ -525,7 +553,7 @@ static void number_pools(struct engine *e, struct arena *scratch)
     }
 }
 
-static uint32_t pool_of_op(const struct engine *e, const struct timeline_op *op)
+static uint32_t pool_of_op(const struct timeline_engine *e, const struct timeline_op *op)
 {
     for (uint32_t k = 0; k < op->n_uses; k++)
         if (e->resources[op->uses[k]].owner == SHARED)
@@ -533,7 +561,9 @@ static uint32_t pool_of_op(const struct engine *e, const struct timeline_op *op)
     return NONE;
 }
 
-static void make_pools(struct engine *e, struct arena *scratch)
+/* Makes the pools, each with an array for the most flows that it can have. A stream has
+ * at most one flow at a time. */
+static void make_pools(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;
     find_owners(e);
@@ -551,19 +581,19 @@ static void make_pools(struct engine *e, struct arena *scratch)
     }
 }
 
-static void make_heap(struct engine *e, struct arena *scratch)
+static void make_heap(struct timeline_engine *e, struct arena *scratch)
 {
     e->n_sources = e->t->n_streams + e->n_pools;
     e->source_ns = arena_alloc_array(scratch, e->n_sources, sizeof *e->source_ns);
     e->heap = arena_alloc_array(scratch, e->n_sources, sizeof *e->heap);
-    e->place = arena_alloc_array(scratch, e->n_sources, sizeof *e->place);
+    e->heap_at = arena_alloc_array(scratch, e->n_sources, sizeof *e->heap_at);
     for (uint32_t i = 0; i < e->n_sources; i++) {
         e->source_ns[i] = IDLE_NS;
         put(e, i, i);
     }
 }
 
-static void make_engine(struct engine *e, struct arena *scratch)
+static void make_engine(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;
     size_t n = (size_t)t->n_ops * e->runs;
@@ -582,7 +612,7 @@ int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, s
 {
     struct arena *scratch = arena_create();
     size_t n = (size_t)t->n_ops * runs;
-    struct engine e = {.t = t, .runs = runs, .result = ret};
+    struct timeline_engine e = {.t = t, .runs = runs, .result = ret};
     int r = 0;
     *ret = (struct timeline_result){
         .spans = arena_alloc_array(arena, n, sizeof *ret->spans),
@@ -591,7 +621,7 @@ int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, s
     };
     memset(ret->spans, 0xff, n * sizeof *ret->spans); /* TIMELINE_NEVER */
     make_engine(&e, scratch);
-    run(&e);
+    run_events(&e);
     ret->total_ns = e.now;
     for (uint32_t s = 0; s < t->n_streams; s++)
         if (e.streams[s].n > 0 && e.streams[s].run < runs)

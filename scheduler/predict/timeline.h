@@ -1,19 +1,24 @@
-/* The timeline: an event-driven engine that says when each operation of a program begins and ends. It knows streams,
- * operations, waits and shared resources, and nothing of plans, tensors or devices; simulate.c and harmony_rules.c
- * translate into it.
+/* The timeline: an event-driven engine that computes when each operation of a program starts and ends.
  *
- * A stream runs its operations one after another, in the order in which they stand in `ops`. An operation begins when
- * the one before it in its stream is done and all its waits are done. First `fixed_ns` pass, whatever else happens; then
- * its bytes go through all the resources that it uses at once (in no time, where nothing limits them). What is under way
- * through a resource shares it fairly (max-min: nobody could be given more bytes a second except by taking from somebody
- * who has no more), and the shares are computed anew whenever something starts or ends. An operation may take more than one
- * byte of a resource for a byte of its own: its weight there.
+ * The engine knows streams, operations, waits and shared resources, and nothing of plans, tensors or devices.
+ * simulate.c translates plans into operations, and harmony_rules.c translates Harmony's schedules.
  *
- * A program may run several times back to back without draining. A wait of distance 0 names an operation of the same run,
- * which may stand before or behind; of distance d >= 1 that of the d-th run before; runs before the first are done.
+ * A stream runs its operations one after another, in the order in which they stand in `ops`. An operation
+ * starts when its predecessor in the stream and all its waits are done. It first takes `fixed_ns`. Then its
+ * bytes flow through all of its resources at the same time; without resources this takes no time. An
+ * operation may use more than one byte of a resource for each byte of its own: this is its weight there.
  *
- * Pure and deterministic: integers only, whole nanoseconds, rounded up where the bytes of an operation end. So the same
- * program has the same times on every computer, and bytes alone on a resource take ceil(bytes * 1e9 / rate).
+ * Flows that use the same resource share it fairly (max-min fairness): the rate of a flow can only
+ * be raised by lowering the rate of a flow that is not faster. The rates are computed anew
+ * whenever a flow starts or ends.
+ *
+ * A program may run several times, with runs overlapping. A wait of distance 0 names an operation of the same
+ * run, which may come before or after the waiting one in `ops`. A wait of distance d >= 1 names an operation
+ * d runs earlier; runs before the first count as done.
+ *
+ * The result is deterministic: all arithmetic is in integers and in whole nanoseconds, rounded up where an
+ * operation ends. The same program has the same times on every computer. An operation that has a resource for
+ * itself takes ceil(bytes * 1e9 / rate) for its bytes.
  */
 #ifndef SCHEDULER_PREDICT_TIMELINE_H
 #define SCHEDULER_PREDICT_TIMELINE_H
@@ -22,36 +27,41 @@
 
 struct arena;
 
-#define TIMELINE_MAX_USES 5          /* resources of one operation */
-#define TIMELINE_NEVER    UINT64_MAX /* the span of what never began, in a program that waits for itself */
+#define TIMELINE_MAX_USES 5          /* most resources of one operation */
+#define TIMELINE_NEVER    UINT64_MAX /* start and end of an operation in a deadlock, which never starts */
 
+/* One operation of a program. */
 struct timeline_op {
     uint32_t stream;
-    uint64_t fixed_ns;
-    uint64_t bytes;
-    uint64_t most_per_s; /* no more of its bytes in a second, even alone; 0: no such limit */
-    uint32_t uses[TIMELINE_MAX_USES], n_uses; /* different resources */
-    uint32_t weights[TIMELINE_MAX_USES];      /* bytes of the resource that one byte of this takes; 0: one */
-    uint32_t wait, n_waits;                   /* range in timeline.waits */
+    uint64_t fixed_ns; /* duration of the first part, before any bytes flow */
+    uint64_t bytes;    /* bytes that flow through the resources */
+    /* limit for the operation's own rate, in bytes per second; 0: none */
+    uint64_t most_per_s;
+    uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
+    uint32_t weights[TIMELINE_MAX_USES];      /* bytes of the resource per byte of the operation; 0 means 1 */
+    uint32_t wait, n_waits;                   /* first wait and count, in timeline.waits */
 };
 
+/* A program for the engine. The caller fills it and keeps the arrays. */
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
-    const uint64_t *per_s; /* of each resource, more than 0: what is unlimited is no resource */
+    const uint64_t *per_s; /* per resource: bytes per second, more than 0 */
     uint32_t n_ops, n_streams, n_resources;
 };
 
+/* The times that timeline_run computes. */
 struct timeline_result {
-    struct plan_span *spans; /* runs * n_ops */
-    uint64_t *stream_ns;     /* how long each stream was in operations, in all runs */
-    uint64_t
-        *bound_ns; /* how long each resource was what held somebody up; 0 of one that only one stream uses */
-    uint64_t first_ns, total_ns; /* end of the first run, of all */
+    struct plan_span *spans; /* start and end of each operation: operation i of run r is at r * n_ops + i */
+    uint64_t *stream_ns;     /* per stream: time in which it was busy, over all runs */
+    uint64_t *bound_ns;      /* per resource: time in which it limited a flow; 0 if only one stream uses it */
+    uint64_t first_ns;       /* end of the first run */
+    uint64_t total_ns;       /* end of all runs */
 };
 
-/* Everything in the result is the arena's. -EDEADLK: some operations wait for each other; these have spans of
- * TIMELINE_NEVER, and the rest of the result holds for the others. */
+/* Runs a program `runs` times. All arrays of the result are allocated in `arena`. Returns -EDEADLK if some
+ * operations wait for each other. These have spans of TIMELINE_NEVER then, and the rest of the result is
+ * valid for the other operations. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

@@ -1,10 +1,13 @@
-/* The critical path: from the instruction that ends the last run backwards, always to what the start waited for (the one
- * before in its stream, or one of its waits: whichever ended last), until the run before. Every moment of the
- * iteration is then on the account of one instruction.
+/* Implements why.h.
  *
- * What memory costs cannot be read off that path: who waits for a drop waits at the same time for everything before it. So
- * the program is run again with the lengths that its instructions had, each waiting for its stream and for the writers of
- * what it reads, but never for addresses. What that saves is the price of too little room.
+ * The critical path starts at the instruction that ends last in the last run and goes backwards. From each
+ * instruction it goes to the one that it waited for last: its predecessor in the stream or one of its waits.
+ * It stops one cycle earlier. Every moment of the cycle then belongs to exactly one instruction.
+ *
+ * The path does not show what waiting for memory costs, because an instruction that waits for a drop also
+ * waits for everything before the drop. Therefore the cycle is replayed with the simulated durations: each
+ * instruction waits for its stream and for the data that it reads, but never for free addresses. The time
+ * that this saves is the cost of waiting for memory.
  */
 #include "scheduler/predict/why.h"
 
@@ -13,10 +16,13 @@
 
 #include "base/arena.h"
 
-#define BUSY_SHARE                                                                                           \
-    0.9 /* of the compute on the path: by one device, so that the others are not what it waits for */
-#define ROOM_SHARE 0.2 /* of the iteration: from here on memory binds */
-#define MORE_SHARE 0.1 /* so much less with more memory: likewise */
+/* Compute binds if one device is busy for this share of the compute on the path. Otherwise
+ * devices wait for each other. */
+#define BUSY_SHARE 0.9
+/* Memory binds if waiting for it takes more than this share of the cycle. */
+#define MEMORY_WAIT_SHARE 0.2
+/* Memory also binds if more memory would save more than this share of the cycle. */
+#define MORE_SHARE 0.1
 
 const char *const path_part_names[PATH_PART_COUNT] = {
     [PATH_COMPUTE] = "compute", [PATH_IN] = "in",     [PATH_OUT] = "out",
@@ -29,20 +35,21 @@ const char *const binding_names[BINDING_COUNT] = {
 
 /* ---- the critical path ---- */
 
-struct walk {
+/* A simulated cycle, with the links that the critical path follows. */
+struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    uint32_t *before; /* in its stream; PLAN_NONE for the first, which follows the last of the run before */
-    uint32_t *last_of_stream;
+    uint32_t *before;         /* per instruction: its predecessor in the stream; PLAN_NONE for the first */
+    uint32_t *last_of_stream; /* per stream: its last instruction, which precedes the first of the next run */
 };
 
-static const struct plan_span *span(const struct walk *w, uint32_t run, uint32_t instr)
+static const struct plan_span *span(const struct path_walk *w, uint32_t run, uint32_t instr)
 {
     return &w->sim->spans[(size_t)run * w->sim->n_instrs + instr];
 }
 
-static void link_streams(struct walk *w, struct arena *a)
+static void link_streams(struct path_walk *w, struct arena *a)
 {
     uint32_t n_streams = plan_n_streams(w->plan);
     w->before = arena_alloc_array(a, w->program->n_instrs + 1, sizeof *w->before);
@@ -55,8 +62,8 @@ static void link_streams(struct walk *w, struct arena *a)
     }
 }
 
-/* Moves to what the instruction waited for longest. False at the beginning. */
-static bool step_back(const struct walk *w, uint32_t *run, uint32_t *instr)
+/* Moves to the instruction that the current one waited for last. Returns false if it waited for none. */
+static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
     uint32_t from_run = *run, from = w->before[*instr];
@@ -89,7 +96,7 @@ static enum path_part part_of(const struct plan *p, uint32_t stream)
     return stream == plan_host_stream(p) ? PATH_HOST : (enum path_part)(stream % LANE_COUNT);
 }
 
-static void walk_path(const struct walk *w, uint64_t path_ns[PATH_PART_COUNT])
+static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUNT])
 {
     uint32_t run = w->sim->runs - 1, at = 0;
     for (uint32_t i = 1; i < w->sim->n_instrs; i++)
@@ -112,8 +119,11 @@ static void walk_path(const struct walk *w, uint64_t path_ns[PATH_PART_COUNT])
 
 /* ---- without waits for memory ---- */
 
-/* The end of one run, from the state that the run before left: when each stream is free, when each copy is there. */
-static uint64_t run_roomy(const struct walk *w, uint32_t run, uint64_t *free_at, uint64_t *there_at)
+/* Replays one run without waits for memory and returns when it ends. free_at has the time at which
+ * each stream is free, and there_at the time at which each tensor is present at each location; both
+ * carry over from run to run. */
+static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
+                                         uint64_t *there_at)
 {
     const struct plan_program *prog = w->program;
     uint32_t places = w->plan->n_devices + 1;
@@ -142,14 +152,14 @@ static uint64_t run_roomy(const struct walk *w, uint32_t run, uint64_t *free_at,
     return end;
 }
 
-static uint64_t price_of_room(const struct walk *w, struct arena *a)
+static uint64_t cost_of_memory_waits(const struct path_walk *w, struct arena *a)
 {
     uint64_t *free_at = arena_alloc_array(a, plan_n_streams(w->plan), sizeof *free_at);
     uint64_t *there_at =
         arena_alloc_array(a, (size_t)w->plan->n_tensors * (w->plan->n_devices + 1), sizeof *there_at);
     uint64_t first = 0, last = 0;
     for (uint32_t run = 0; run < w->sim->runs; run++) {
-        last = run_roomy(w, run, free_at, there_at);
+        last = run_without_memory_waits(w, run, free_at, there_at);
         first = run == 0 ? last : first;
     }
     uint64_t cycle = w->sim->runs > 1 ? (last - first) / (w->sim->runs - 1) : last;
@@ -163,7 +173,7 @@ static enum binding binding_of(const struct why *y)
     uint64_t link = y->path_ns[PATH_IN] + y->path_ns[PATH_OUT];
     uint64_t compute = y->path_ns[PATH_COMPUTE], peer = y->path_ns[PATH_PEER], host = y->path_ns[PATH_HOST];
     double cycle = (double)y->cycle_ns;
-    if ((double)y->room_ns > ROOM_SHARE * cycle)
+    if ((double)y->memory_wait_ns > MEMORY_WAIT_SHARE * cycle)
         return BINDING_MEMORY;
     if (compute >= link && compute >= peer && compute >= host)
         return y->busiest * cycle >= BUSY_SHARE * (double)compute ? BINDING_COMPUTE : BINDING_BUBBLE;
@@ -173,12 +183,12 @@ static enum binding binding_of(const struct why *y)
 void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret)
 {
     struct arena *a = arena_create();
-    struct walk w = {.plan = p, .program = &p->programs[PROGRAM_CYCLE], .sim = cycle};
+    struct path_walk w = {.plan = p, .program = &p->programs[PROGRAM_CYCLE], .sim = cycle};
     *ret = (struct why){.cycle_ns = cycle->cycle_ns};
     link_streams(&w, a);
     if (cycle->n_instrs > 0) {
         walk_path(&w, ret->path_ns);
-        ret->room_ns = price_of_room(&w, a);
+        ret->memory_wait_ns = cost_of_memory_waits(&w, a);
     }
     for (uint32_t d = 0; d < p->n_devices && cycle->cycle_ns > 0; d++) {
         double share = (double)cycle->compute_ns[d] / cycle->runs / (double)cycle->cycle_ns;

@@ -1,64 +1,76 @@
-/* Why an iteration takes as long as it does: what is on the critical path of a simulated plan, what waiting for memory
- * costs, and what more memory or another device would bring. Pure. */
+/* Explains why a training step takes as long as it does.
+ *
+ * why_of finds the critical path of a simulated plan, computes how much time waiting for free
+ * memory costs, and names the limit that binds. The what-if functions predict what more memory or
+ * another device would save.
+ */
 #ifndef SCHEDULER_PREDICT_WHY_H
 #define SCHEDULER_PREDICT_WHY_H
 
 #include "scheduler/policy/policy.h"
 #include "scheduler/predict/simulate.h"
 
-/* The lane of a device, or the host's stream: where an instruction spends its time. */
+/* Where an instruction runs: on one of the four lanes of a device, or on the host's stream. */
 enum path_part { PATH_COMPUTE, PATH_IN, PATH_OUT, PATH_PEER, PATH_HOST, PATH_PART_COUNT };
 extern const char *const path_part_names[PATH_PART_COUNT]; /* "compute", "in", "out", "peer", "host" */
 
+/* What limits the speed of a step. */
 enum binding {
-    BINDING_COMPUTE, /* the path is compute, most of it of one device */
-    BINDING_BUBBLE,  /* the path is compute, but the devices take turns: each waits for the others */
-    BINDING_LINK,    /* the copies to and from the host */
-    BINDING_PEER,    /* the copies between devices */
-    BINDING_HOST,    /* the updates on the host */
-    BINDING_MEMORY,  /* the others would do better with more room */
+    BINDING_COMPUTE, /* the critical path is mostly compute, and one device does nearly all of it */
+    BINDING_BUBBLE,  /* the critical path is mostly compute, but devices take turns and wait for each other */
+    BINDING_LINK,    /* transfers to and from the host */
+    BINDING_PEER,    /* transfers between devices */
+    BINDING_HOST,    /* updates on the host */
+    BINDING_MEMORY,  /* with more memory on the devices, the step would be clearly faster */
     BINDING_COUNT
 };
-extern const char
-    *const binding_names[BINDING_COUNT]; /* "compute", "bubble", "link", "peer", "host", "memory" */
+
+/* "compute", "bubble", "link", "peer", "host", "memory" */
+extern const char *const binding_names[BINDING_COUNT];
 
 struct why {
-    uint64_t cycle_ns;                 /* of the iteration */
-    uint64_t path_ns[PATH_PART_COUNT]; /* of the last run of the cycle: their sum is about its time */
-    uint64_t
-        room_ns; /* less, if instructions waited for data and their stream, and never for memory to be free */
-    double busiest; /* compute share of the device that computes most */
+    uint64_t cycle_ns;                 /* time of one run of the cycle */
+    uint64_t path_ns[PATH_PART_COUNT]; /* time of each part on the critical path of the last run */
+    /* time saved if no instruction had to wait for addresses to become free */
+    uint64_t memory_wait_ns;
+    double busiest; /* share of cycle_ns in which the busiest device computes */
     enum binding binds;
 };
 
-/* `cycle` is of at least two runs. */
+/* Analyses a simulated cycle, which must have at least two runs. */
 void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret);
 
-/* The same work otherwise: on a better machine, or without a part of it. */
+/* The prediction for the same work under another condition, such as more memory. */
 struct what_if {
-    bool fits;
-    uint64_t cycle_ns, host_bytes; /* of an iteration: its time; in and out */
+    bool fits;           /* whether there is a plan; otherwise the rest is 0 */
+    uint64_t cycle_ns;   /* time of one run of the cycle */
+    uint64_t host_bytes; /* bytes to and from the host in one run */
 };
 
-/* With `more_bytes` on every device, and with `more_devices` like the last one. -ERANGE when these are too many. */
+/* Makes a machine like `m`, with more_bytes on every device and with more_devices that are like the last
+ * device. Returns -ERANGE if that is more than DEVICE_MAX devices. */
 int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret);
-/* What the request is told, by simulation; `fits` is false where it has no plan. */
+
+/* Plans the request and simulates the plan. Sets `fits` to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
-/* A plan at hand fits wherever there is more memory, so nothing worse counts: a search is no proof. */
+
+/* Replaces `w` by `at_hand` if `w` is worse. With more memory the plan at hand still fits, so a worse answer
+ * only means that the search missed it. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
-/* What is told of a plan beside its figures. */
+/* Everything that reports say about why a plan takes its time. */
 struct why_report {
     struct why why;
-    uint64_t host_bytes;           /* of an iteration, in and out */
-    bool asked;                    /* what follows is known */
-    struct what_if memory, device; /* with WHY_MORE_BYTES on each device; with one more device */
-    bool decision;                 /* updates wait for one (clipping, non-finite steps); then: */
-    struct what_if plain;          /* the same work without it */
+    uint64_t host_bytes;   /* bytes to and from the host in one run */
+    bool asked;            /* whether the what-if questions below were asked */
+    struct what_if memory; /* with WHY_MORE_BYTES more on each device */
+    struct what_if device; /* with one more device */
+    bool decision;         /* updates wait for a decision (clipping, or skipping non-finite steps) */
+    struct what_if plain;  /* without a decision; only if `decision` is true */
 };
 #define WHY_MORE_BYTES 1000000000
 
-/* Memory binds, too, where more of it brings much. */
+/* Sets the binding limit to memory if the what-if answer shows that more memory saves much time. */
 void why_report_settle(struct why_report *r);
 
 #endif

@@ -58,7 +58,7 @@ def test_rules_links_of_the_command_line_win(t):
 
 
 MISTAKES = [
-    ("packs-fwd", "1", "--packs-fwd[0]", "behind layer 0"),
+    ("packs-fwd", "1", "--packs-fwd[0]", "comes after layer 0"),
     ("packs-fwd", "-", "--packs-fwd", "must end with layer 0"),
     ("packs-fwd", "0,", "--packs-fwd", "cannot read"),
     ("packs-fwd", "one", "--packs-fwd", 'cannot read "one"'),
@@ -87,7 +87,7 @@ def test_rules_mistake_is_named_with_its_place(t, value):
 @case
 def test_rules_uneven_batch_is_refused(t):
     run = t.worker(*schedule(t, form="dp", batch=3), expect=2)
-    t.contains(run.err, "--batch: 2 devices do not divide it equally", what="standard error")
+    t.contains(run.err, "--batch: is 3, which 2 devices do not divide equally", what="standard error")
 
 
 @case

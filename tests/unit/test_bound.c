@@ -14,11 +14,11 @@
 
 #define W 1200ull
 
-static struct bound bound_of_state(struct bound_state state, uint64_t stash, uint64_t turn_room,
-                                   uint64_t end_room)
+static struct bound bound_of_state(struct bound_state state, uint64_t stash, uint64_t turn_free_bytes,
+                                   uint64_t end_free_bytes)
 {
     struct bound b;
-    bound_compute(&(struct bound_sizes){&state, 1, stash, turn_room, end_room}, &b);
+    bound_compute(&(struct bound_sizes){&state, 1, stash, turn_free_bytes, end_free_bytes}, &b);
     return b;
 }
 
@@ -167,8 +167,8 @@ static void check_sizes(const struct plan *p, const struct graph *g, uint64_t me
         assert_int_equal(s.states[0].k, 2 * w);
         assert_int_equal(s.states[0].waiting, 0);
         assert_int_equal(s.stash, turn == 2 ? x + s0 : s0);
-        assert_int_equal(memory - s.turn_room, turn == 2 ? x + target + x : 3 * x + w / 2);
-        assert_int_equal(memory - s.end_room, 2 * x + s0 + g->layers[0].size.scratch_bwd + w / 2);
+        assert_int_equal(memory - s.turn_free_bytes, turn == 2 ? x + target + x : 3 * x + w / 2);
+        assert_int_equal(memory - s.end_free_bytes, 2 * x + s0 + g->layers[0].size.scratch_bwd + w / 2);
         bound_sizes_finish(&s);
     }
 }

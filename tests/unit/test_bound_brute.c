@@ -53,11 +53,11 @@ static struct bound bound_at(const struct brute_case *c, uint32_t turn)
     struct bound_sizes s = {.states = states, .n_states = n, .stash = of_one_micro_batch(c, turn)};
     if (turn == n) { /* X, dX */
         s.stash = c->stash == BRUTE_ANY ? s.stash : c->stash;
-        s.turn_room = room_beside(c, 2 * c->x[n]);
+        s.turn_free_bytes = room_beside(c, 2 * c->x[n]);
     } else { /* dY, dW, X, and dX unless it is the first */
-        s.turn_room = room_beside(c, c->x[turn + 1] + c->w[turn] + c->x[turn] * (turn > 0 ? 2 : 1));
+        s.turn_free_bytes = room_beside(c, c->x[turn + 1] + c->w[turn] + c->x[turn] * (turn > 0 ? 2 : 1));
     }
-    s.end_room = room_beside(c, c->x[1] + c->w[0] + c->x[0]);
+    s.end_free_bytes = room_beside(c, c->x[1] + c->w[0] + c->x[0]);
     s.stash = c->recompute ? 0 : s.stash * PARTS;
     struct bound b;
     bound_compute(&s, &b);

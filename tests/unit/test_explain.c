@@ -914,7 +914,7 @@ static const struct why_report some_report = {
     .why =
         {.cycle_ns = 1000000,
          .path_ns = {[PATH_COMPUTE] = 250000, [PATH_IN] = 610000, [PATH_OUT] = 100000, [PATH_HOST] = 40000},
-         .room_ns = 80000,
+         .memory_wait_ns = 80000,
          .busiest = 0.25,
          .binds = BINDING_LINK},
     .host_bytes = 4096,

@@ -207,12 +207,12 @@ static void test_wrong_packs_are_named(void **state)
     (void)state;
     check_packs_refused(PACKS(0), PACKS(0, 1), "packs_bwd", "must end with layer 2");
     check_packs_refused(PACKS(0), none, "packs_bwd", "must end with layer 2");
-    check_packs_refused(PACKS(0), PACKS(0, 3), "packs_bwd[1]", "layer 3 is behind layer 2");
+    check_packs_refused(PACKS(0), PACKS(0, 3), "packs_bwd[1]", "layer 3, which comes after layer 2");
     check_packs_refused(PACKS(0), PACKS(1, 0, 2), "packs_bwd[1]", "ascend");
     check_packs_refused(PACKS(0), PACKS(0, 0, 2), "packs_bwd[1]", "ascend");
     check_packs_refused(PACKS(0), PACKS(1, 2), "packs_fwd", "must end with layer 1");
     check_packs_refused(none, PACKS(1, 2), "packs_fwd", "must end with layer 1");
-    check_packs_refused(PACKS(1), PACKS(0, 2), "packs_fwd[0]", "layer 1 is behind layer 0");
+    check_packs_refused(PACKS(1), PACKS(0, 2), "packs_fwd[0]", "layer 1, which comes after layer 0");
     check_packs_refused(PACKS(0), PACKS(2), "packs_fwd", "must be empty");
 }
 
@@ -249,7 +249,7 @@ static void test_a_profile_without_links_is_refused(void **state)
     strbuf_addn(&b, small, (size_t)(link - small));
     strbuf_add(&b, "\"link\":{\"swap_bytes_per_s\":1},");
     strbuf_add(&b, layers);
-    check_refused(&s, b.at, "link.p2p_bytes_per_s", "does not have it");
+    check_refused(&s, b.at, "link.p2p_bytes_per_s", "missing in the profile");
     strbuf_finish(&b);
 }
 

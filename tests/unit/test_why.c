@@ -69,7 +69,7 @@ static void test_why_path_by_hand(void **state)
     assert_int_equal(y.path_ns[PATH_OUT], 4196);
     assert_int_equal(y.path_ns[PATH_PEER], 2 * 271);
     assert_int_equal(y.path_ns[PATH_HOST], 700);
-    assert_int_equal(y.room_ns, 0); /* nothing on the path waits for a drop */
+    assert_int_equal(y.memory_wait_ns, 0); /* nothing on the path waits for a drop */
     assert_float_equal(y.busiest, 3000.0 / 14658, 1e-6);
     assert_int_equal(y.binds, BINDING_LINK);
 }
@@ -146,17 +146,17 @@ static void test_why_memory_binds_where_it_is_waited_for(void **state)
     assert_int_equal(y.cycle_ns, 4000);
     assert_int_equal(y.path_ns[PATH_COMPUTE], 2000);
     assert_int_equal(y.path_ns[PATH_IN], 2000);
-    assert_int_equal(y.room_ns, 2000);
+    assert_int_equal(y.memory_wait_ns, 2000);
     assert_int_equal(y.binds, BINDING_MEMORY);
 
     why_two_fetches(true, 1000, &y); /* with an address each all of it does */
     assert_int_equal(y.cycle_ns, 2000);
-    assert_int_equal(y.room_ns, 0);
+    assert_int_equal(y.memory_wait_ns, 0);
     assert_int_not_equal(y.binds, BINDING_MEMORY);
 
     why_two_fetches(false, 100, &y); /* waits for memory, but the link is what it is busy with */
     assert_int_equal(y.cycle_ns, 2200);
-    assert_int_equal(y.room_ns, 200);
+    assert_int_equal(y.memory_wait_ns, 200);
     assert_int_equal(y.binds, BINDING_LINK);
 }
 
@@ -236,7 +236,7 @@ static void test_why_path_of_random_plans_is_the_iteration(void **state)
         if (sum > sim->cycle_ns || sum < sim->cycle_ns - sim->cycle_ns / 100)
             fail_msg("seed %u, policy %s: the path of %llu ns has %llu", seed, p->policy,
                      (unsigned long long)sim->cycle_ns, (unsigned long long)sum);
-        assert_true(y.room_ns < sim->cycle_ns);
+        assert_true(y.memory_wait_ns < sim->cycle_ns);
         sim_destroy(sim);
         profile_destroy(prof);
         plan_destroy(p);
