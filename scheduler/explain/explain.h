@@ -1,5 +1,5 @@
-/* A plan for people and for other programs: text, JSON both ways, Chrome trace, a picture. Pure: strings in,
- * strings out. */
+/* Presents a plan to people and to other programs: as text, as JSON, as a Chrome trace, and as a picture. All
+ * functions append to a string buffer and have no other effects. plan_from_json reads a plan back. */
 #ifndef SCHEDULER_EXPLAIN_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_EXPLAIN_H
 
@@ -10,64 +10,77 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
-/* The whole program as text, one line per instruction, stable across runs: for diffs, golden files and the
- * curious.
+/* Prints the whole plan as text, one line per instruction, for diffs and golden files. Equal plans give the
+ * same text. A line looks like this:
  *
  *     12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* The page that `tutti-worker --plan` prints: what a person wants to know before running. Machine, policy,
- * packs (which layers which device computes), what stays resident, bytes per iteration by kind (state, stash,
- * data) and direction beside the lower bound (bound.h), peak against capacity per device, predicted time
- * split in compute and stall. `times`: by what it was predicted; NULL: the analytic profile. */
+/* Prints the page of `tutti-worker --plan`: which device computes which layers, the bytes that an iteration
+ * moves beside their lower bound (bound.h), the peak and capacity of each device, what stays resident, and
+ * the predicted time, split into compute and stall. `times` names the source of the prediction; NULL means
+ * the analytic profile. If `cycle` is NULL, the page has no times. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* The same in figures, as one JSON object: what `tutti plan --json` prints. For a verified plan. Averages
- * over devices; activation_bytes are stash in and out and what devices send each other; bound_bytes is the
- * least that state and stash of this plan could move. plan_s: how long planning took. */
+/* Prints the figures of a verified plan as one JSON object, for `tutti plan --json`. Times are averages over
+ * devices. activation_bytes is stash in and out plus all bytes between devices. bound_bytes is the lower
+ * bound for the state and stash of this plan. plan_s is the time in seconds that planning took. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
-/* The figures of a plan that people compare: what plan_summary_json prints, for tables. */
+/* The figures of a plan that people compare, for tables of several plans.
+ * plan_summary_json prints the same figures. */
 struct plan_figures {
-    const char *form;                    /* "single", "pp" or "dp": how the devices share the work */
-    uint64_t iteration_ns;               /* predicted */
-    uint64_t compute_ns, stall_ns;       /* averages over the devices */
-    uint64_t moved_bytes, bound_bytes;   /* state and stash, in and out; the least that these could be */
-    uint64_t peak_bytes, capacity_bytes; /* of the device that is fullest */
+    const char *form;        /* how the devices share the work: "single", "pp" or "dp" */
+    uint64_t iteration_ns;   /* predicted time of an iteration */
+    uint64_t compute_ns;     /* compute time of an iteration, averaged over the devices */
+    uint64_t stall_ns;       /* the rest of the iteration */
+    uint64_t moved_bytes;    /* state and stash, in and out */
+    uint64_t bound_bytes;    /* lower bound for moved_bytes */
+    uint64_t peak_bytes;     /* peak of the device that is fullest */
+    uint64_t capacity_bytes; /* capacity of the same device */
 };
+
+/* Computes the figures of a plan from its simulated cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* The last block of the page: what binds, the parts of the critical path, and, where they were asked, what more memory and
- * another device would bring and what the decision costs. */
+/* Prints the last block of the page: what binds, the parts of the critical path, and, if the questions were
+ * asked, what more memory or another device would save and what the decision costs. */
 void plan_why(const struct why_report *r, struct strbuf *out);
-/* The same as one JSON object. Shares of the iteration; null for what has no plan. */
+
+/* Prints a why_report as one JSON object. Times on the path are shares of the iteration. A what-if
+ * question without a plan is null. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
-/* JSON both ways: plan_from_json(plan_to_json(p)) equals p. Loading checks structure and ranges (no index out
- * of bounds, counts sane), not meaning: that is plan_verify's. */
+/* Prints a plan as JSON. plan_from_json turns it into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
+
+/* Reads a plan from JSON. It checks the structure and that every index and count is in range, so that the
+ * plan can be printed, simulated and verified safely. plan_verify checks whether the plan is correct. Returns
+ * -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
-/* A timeline of the program: the simulator's prediction, or what the executor measured. */
+/* One timeline of a program for plan_trace: the simulator's prediction, or the executor's measurement. */
 struct trace_part {
-    const char *name;              /* "plan", "run": the viewer shows "device 0 (plan)" */
-    const struct plan_span *spans; /* runs * n_instrs of the program; the earliest becomes time 0 */
+    const char *name; /* "plan" or "run"; the viewer shows "device 0 (plan)" */
+    /* instruction i of run r is at r * n_instrs + i; the earliest becomes time 0 */
+    const struct plan_span *spans;
     uint32_t runs;
 };
 
-/* Chrome/Perfetto trace of one or more timelines of program `k`, below each other: of each part one process
- * per device, with tracks compute, in, out, peer; its host last. Every instruction but drops is an event,
- * once per run, with the same name and arguments in every part. */
+/* Prints a trace for Chrome and Perfetto that shows one or more timelines of program `k` below each
+ * other. Each part has one process per device, with the tracks compute, in, out and peer, and then one
+ * for the host. Every instruction except drops is an event, once per run. An instruction has the same
+ * name and arguments in every part. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 
-/* The cycle in its steady state as a picture: a standalone SVG of one iteration, a row per stream, time from left to
- * right, with busy shares, legend and axis; pointing at something tells what it is. Areas are times by kind of
- * instruction, however many instructions share a pixel. Below 2 MB for every plan. `cycle`: three runs or more, so
- * that the last but one has others on either side; fewer are drawn from a cold start. */
+/* Prints a picture of one iteration in the steady state, as a standalone SVG of less than 2 MB. It has a row
+ * per stream, time runs from left to right, and the mouse pointer shows details. Coloured areas are
+ * proportional to time, even where many instructions share a pixel. `cycle` should have at least three runs,
+ * so that the drawn run has a run on either side; with fewer runs, the picture shows a cold start. */
 void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbuf *out);
 
 #endif

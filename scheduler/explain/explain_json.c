@@ -1,10 +1,9 @@
-/* A plan as JSON: the format, and writing it. explain_load.c reads it.
+/* Writes a plan as JSON, and documents the format. explain_load.c reads it.
  *
- * A plan has up to 100,000 instructions, so its tables are arrays of rows, not of objects: a tenth of the
- * text, and loaded in a fraction of a second. What stands where in a row is said once, under "columns"; a
- * file whose columns differ is not of this schema and is refused. Operands and waits stand inside the row of
- * their instruction: there are no index ranges in the file that could point astray, and moving an instruction
- * moves all of it.
+ * A plan has up to 100,000 instructions. Therefore its tables are arrays of rows and not of objects: the text
+ * has a tenth of the size and loads in a fraction of a second. The key "columns" names the values of a row
+ * once; the reader refuses a file with other columns. The operands and waits of an instruction are inside its
+ * row. Thus the file has no index ranges that could be wrong, and moving a row moves the whole instruction.
  *
  *     {"schema":"plan/v1","policy":"stream","n_devices":2, ... ,
  *      "columns":{...},
@@ -14,9 +13,9 @@
  *      "programs":{"entry":[...],
  *                  "cycle":[["FWD",0,1,0,0,0,[[3,0,"r",4096],[5,0,"w",8192,0,512]],[[9,0]]], ...], ...}}
  *
- * null stands for what does not apply (PLAN_NONE), for the host (PLAN_HOST) and for no host copy
- * (PLAN_NO_HOST). An operand without begin and end is the whole tensor. A stream is 4 * device + lane
- * (compute, in, out, peer), the host's is 4 * n_devices.
+ * null means PLAN_NONE (does not apply), PLAN_HOST (the host) or PLAN_NO_HOST (no host copy). An operand
+ * without begin and end is the whole tensor. The number of a stream is 4 * device + lane (compute, in, out,
+ * peer), and 4 * n_devices for the host.
  */
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
@@ -32,7 +31,7 @@ const char plan_json_columns[] =
 const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT] = {
     [ACCESS_READ] = "r", [ACCESS_WRITE] = "w", [ACCESS_RW] = "rw", [ACCESS_DROP] = "drop"};
 
-/* Values put their own comma, unless they are the first in their array. */
+/* Adds a comma before a value, unless the value is the first in its array. */
 static void put_comma(struct strbuf *out)
 {
     if (out->at[out->n - 1] != '[')
@@ -45,7 +44,7 @@ static void put_open(struct strbuf *out)
     strbuf_addn(out, "[", 1);
 }
 
-/* A row of a table, on a line of its own: files can be diffed. */
+/* Starts a row of a table on a new line, so that files can be compared by diff. */
 static void put_open_row(struct strbuf *out)
 {
     put_comma(out);
@@ -57,7 +56,7 @@ static void put_close(struct strbuf *out)
     strbuf_addn(out, "]", 1);
 }
 
-/* By hand, because millions of them are what writing a plan is. */
+/* Adds a number. A plan consists of millions of numbers, and this is much faster than printf. */
 static void put_u64(struct strbuf *out, uint64_t v)
 {
     char digits[20];

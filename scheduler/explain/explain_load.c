@@ -1,14 +1,16 @@
-/* A plan from JSON (the format is described in explain_json.c), for plans that come from a file: nothing is
- * trusted.
+/* Reads a plan from JSON (explain_json.c describes the format). The file may come from anywhere, so
+ * nothing in it is trusted.
  *
- * Every index is checked against its table, every count has a limit, keys nobody knows are errors, and each
- * error has its path ("programs.cycle[12][6][0][2]"). Paths are made only when something failed: a row is
- * read through a cursor that knows which cursor it came from. The first failure is kept in the loader and
- * turns all later reads into no-ops, so readers are straight lists of values; whatever uses a value read as
- * an index asks failed() first.
+ * Every index is checked against its table, every count has a limit, and unknown keys are errors. Each error
+ * names its path, such as "programs.cycle[12][6][0][2]". A path is built only when something fails: a row is
+ * read through a cursor, and each cursor knows the cursor of the enclosing row.
  *
- * Whether the plan means anything is plan_verify's question, not asked here. But what was loaded is safe to
- * dump, simulate, trace and verify.
+ * The first failure is stored in the loader and turns all later reads into no-ops. Thus the functions
+ * that read a row are plain lists of values, without error checks. Only code that uses a value as an
+ * index must call failed() first.
+ *
+ * A loaded plan can safely be printed, simulated, traced and verified. Whether it is correct
+ * is checked by plan_verify.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,10 +21,11 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
-/* Far above what any plan has, low enough that no file makes a reader of plans allocate or loop without
- * bound. Steps and distances have the limits of plan_verify: PLAN_RING, PLAN_MAX_DISTANCE. */
+/* Limits on counts. They are far above what any plan has, and low enough that no file makes a reader
+ * allocate or loop without bound. Steps and distances have the same limits as in plan_verify:
+ * PLAN_RING and PLAN_MAX_DISTANCE. */
 enum {
-    MAX_ROWS = 1 << 22, /* of any table; operands and waits of a program likewise */
+    MAX_ROWS = 1 << 22, /* rows of a table; also the operands and the waits of a program */
     MAX_LAYERS = 1 << 20,
     MAX_MICRO = 1 << 20,
     MAX_REPLICAS = 1 << 16,
@@ -30,24 +33,24 @@ enum {
 };
 #define MAX_BYTES (1ull << 53)
 
-struct loader {
+/* The state of one plan_from_json. */
+struct plan_loader {
     struct plan *plan;
     struct err *err;
-    int status;        /* the first failure; everything after it does nothing */
-    struct err detail; /* what json.h says of a value, before the path is known */
+    int status;        /* error code of the first failure; all reads after it do nothing */
+    struct err detail; /* scratch for messages of json.h, which do not know the path */
 };
 
-/* A place in an array. `up` is the cursor that stands at this array, NULL for a table, which has a name
- * instead. */
-struct cursor {
-    struct loader *l;
-    const struct cursor *up;
-    const char *name;
-    const struct json *at; /* NULL at the end */
-    size_t index;
+/* A position in a JSON array while its values are read one after another. */
+struct load_cursor {
+    struct plan_loader *l;
+    const struct load_cursor *up; /* cursor whose current element is this array; NULL for a table */
+    const char *name;             /* name of the table, if `up` is NULL */
+    const struct json *at;        /* current element; NULL at the end */
+    size_t index;                 /* index of the current element */
 };
 
-static void cursor_path(const struct cursor *c, char *buf, size_t size)
+static void cursor_path(const struct load_cursor *c, char *buf, size_t size)
 {
     char base[256];
 
@@ -56,7 +59,7 @@ static void cursor_path(const struct cursor *c, char *buf, size_t size)
     json_path_index(buf, size, c->up ? base : c->name, c->index);
 }
 
-__attribute__((format(printf, 2, 3))) static void fail(const struct cursor *c, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void fail(const struct load_cursor *c, const char *fmt, ...)
 {
     char path[256];
     va_list ap;
@@ -69,20 +72,21 @@ __attribute__((format(printf, 2, 3))) static void fail(const struct cursor *c, c
     va_end(ap);
 }
 
-static bool failed(const struct cursor *c)
+static bool failed(const struct load_cursor *c)
 {
     return c->l->status < 0;
 }
 
-static struct cursor table_begin(struct loader *l, const char *name, const struct json *array)
+static struct load_cursor table_begin(struct plan_loader *l, const char *name, const struct json *array)
 {
-    return (struct cursor){.l = l, .name = name, .at = json_array_first(array)};
+    return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* The array at which `up` stands. Move `up` on only when done with it: it is part of the path. */
-static struct cursor row_begin(const struct cursor *up, const char *what)
+/* Returns a cursor for the array that is the current element of `up`. The caller must not advance `up` before
+ * it is done with the new cursor, since error paths use `up`. */
+static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
-    struct cursor c = {.l = up->l, .up = up};
+    struct load_cursor c = {.l = up->l, .up = up};
 
     if (failed(up))
         return c;
@@ -95,20 +99,20 @@ static struct cursor row_begin(const struct cursor *up, const char *what)
     return c;
 }
 
-static void cursor_next(struct cursor *c)
+static void cursor_next(struct load_cursor *c)
 {
     if (c->at)
         c->at = json_array_next(c->at);
     c->index++;
 }
 
-static void row_end(const struct cursor *c)
+static void row_end(const struct load_cursor *c)
 {
     if (c->at)
-        fail(c, "one value too many in this row");
+        fail(c, "this row has too many values");
 }
 
-static uint64_t take_u64(struct cursor *c, uint64_t max, const char *what)
+static uint64_t take_u64(struct load_cursor *c, uint64_t max, const char *what)
 {
     uint64_t v = 0;
 
@@ -124,15 +128,15 @@ static uint64_t take_u64(struct cursor *c, uint64_t max, const char *what)
     return failed(c) ? 0 : v;
 }
 
-/* An index into a table of n rows. */
-static uint32_t take_index(struct cursor *c, uint32_t n, const char *what)
+/* Reads an index into a table of `n` rows. */
+static uint32_t take_index(struct load_cursor *c, uint32_t n, const char *what)
 {
     if (n == 0)
-        fail(c, "%s: there is none to refer to", what);
+        fail(c, "%s: its table is empty, so there is nothing to refer to", what);
     return (uint32_t)take_u64(c, n ? n - 1 : 0, what);
 }
 
-static bool take_null(struct cursor *c)
+static bool take_null(struct load_cursor *c)
 {
     if (failed(c) || !c->at || json_type(c->at) != JSON_NULL)
         return false;
@@ -140,13 +144,13 @@ static bool take_null(struct cursor *c)
     return true;
 }
 
-/* PLAN_NONE and PLAN_HOST are the same number. */
-static uint32_t take_id(struct cursor *c, uint32_t n, const char *what)
+/* Reads an index, or null for PLAN_NONE or PLAN_HOST, which are the same number. */
+static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);
 }
 
-static int take_name(struct cursor *c, const char *const *names, int n, const char *what)
+static int take_name(struct load_cursor *c, const char *const *names, int n, const char *what)
 {
     const char *text = NULL;
 
@@ -166,8 +170,8 @@ static int take_name(struct cursor *c, const char *const *names, int n, const ch
     return 0;
 }
 
-/* A byte range of a tensor, checked against the tensor. */
-static void take_range(struct cursor *c, uint64_t bytes, uint64_t *ret_begin, uint64_t *ret_end)
+/* Reads a byte range of a tensor that has `bytes` bytes. */
+static void take_range(struct load_cursor *c, uint64_t bytes, uint64_t *ret_begin, uint64_t *ret_end)
 {
     *ret_begin = take_u64(c, bytes, "begin");
     *ret_end = take_u64(c, bytes, "end");
@@ -175,19 +179,19 @@ static void take_range(struct cursor *c, uint64_t bytes, uint64_t *ret_begin, ui
         fail(c, "begin is after end");
 }
 
-static void read_device(struct cursor *at, struct plan_device *ret)
+static void read_device(struct load_cursor *at, struct plan_device *ret)
 {
-    struct cursor row = row_begin(at, "device");
+    struct load_cursor row = row_begin(at, "device");
 
     ret->lease_bytes = take_u64(&row, MAX_BYTES, "lease_bytes");
     ret->peak_bytes = take_u64(&row, MAX_BYTES, "peak_bytes");
     row_end(&row);
 }
 
-static void read_tensor(struct cursor *at, struct plan_tensor *ret)
+static void read_tensor(struct load_cursor *at, struct plan_tensor *ret)
 {
     const struct plan *p = at->l->plan;
-    struct cursor row = row_begin(at, "tensor");
+    struct load_cursor row = row_begin(at, "tensor");
 
     ret->kind = (enum tensor_kind)take_name(&row, tensor_kind_names, TENSOR_KIND_COUNT, "kind");
     ret->layer = take_id(&row, p->n_layers, "layer");
@@ -199,10 +203,10 @@ static void read_tensor(struct cursor *at, struct plan_tensor *ret)
     row_end(&row);
 }
 
-static void read_copy(struct cursor *at, struct plan_copy *ret)
+static void read_copy(struct load_cursor *at, struct plan_copy *ret)
 {
     const struct plan *p = at->l->plan;
-    struct cursor row = row_begin(at, "copy");
+    struct load_cursor row = row_begin(at, "copy");
 
     ret->tensor = take_index(&row, p->n_tensors, "tensor");
     ret->device = take_index(&row, p->n_devices, "device");
@@ -213,10 +217,10 @@ static void read_copy(struct cursor *at, struct plan_copy *ret)
     row_end(&row);
 }
 
-static void read_operand(struct cursor *at, struct plan_operand *ret)
+static void read_operand(struct load_cursor *at, struct plan_operand *ret)
 {
     const struct plan *p = at->l->plan;
-    struct cursor row = row_begin(at, "operand");
+    struct load_cursor row = row_begin(at, "operand");
 
     ret->tensor = take_index(&row, p->n_tensors, "tensor");
     ret->loc = take_id(&row, p->n_devices, "device");
@@ -234,10 +238,10 @@ static void read_operand(struct cursor *at, struct plan_operand *ret)
 typedef VEC(struct plan_operand) operand_vec;
 typedef VEC(struct plan_wait) wait_vec;
 
-static uint32_t read_operands(struct cursor *at, operand_vec *v)
+static uint32_t read_operands(struct load_cursor *at, operand_vec *v)
 {
     size_t before = v->n;
-    struct cursor list = row_begin(at, "operands");
+    struct load_cursor list = row_begin(at, "operands");
 
     for (; list.at && !failed(at); cursor_next(&list)) {
         struct plan_operand o = {0};
@@ -250,13 +254,13 @@ static uint32_t read_operands(struct cursor *at, operand_vec *v)
     return (uint32_t)(v->n - before);
 }
 
-static uint32_t read_waits(struct cursor *at, uint32_t n_instrs, wait_vec *v)
+static uint32_t read_waits(struct load_cursor *at, uint32_t n_instrs, wait_vec *v)
 {
     size_t before = v->n;
-    struct cursor list = row_begin(at, "waits");
+    struct load_cursor list = row_begin(at, "waits");
 
     for (; list.at && !failed(at); cursor_next(&list)) {
-        struct cursor row = row_begin(&list, "wait");
+        struct load_cursor row = row_begin(&list, "wait");
         struct plan_wait w = {.instr = take_index(&row, n_instrs, "instr")};
         w.distance = (uint32_t)take_u64(&row, PLAN_MAX_DISTANCE, "distance");
         row_end(&row);
@@ -268,11 +272,11 @@ static uint32_t read_waits(struct cursor *at, uint32_t n_instrs, wait_vec *v)
     return (uint32_t)(v->n - before);
 }
 
-static void read_instr(struct cursor *at, uint32_t n_instrs, operand_vec *operands, wait_vec *waits,
+static void read_instr(struct load_cursor *at, uint32_t n_instrs, operand_vec *operands, wait_vec *waits,
                        struct plan_instr *ret)
 {
     const struct plan *p = at->l->plan;
-    struct cursor row = row_begin(at, "instruction");
+    struct load_cursor row = row_begin(at, "instruction");
 
     ret->kind = (enum instr_kind)take_name(&row, instr_kind_names, INSTR_KIND_COUNT, "kind");
     ret->stream = take_index(&row, plan_n_streams(p), "stream");
@@ -289,8 +293,8 @@ static void read_instr(struct cursor *at, uint32_t n_instrs, operand_vec *operan
     row_end(&row);
 }
 
-/* How many rows, once it is an array of a sane size; 0 after a failure. */
-static uint32_t count_rows(struct loader *l, const char *name, const struct json *node)
+/* Checks that `node` is an array of acceptable size and returns its size. Returns 0 after a failure. */
+static uint32_t count_rows(struct plan_loader *l, const char *name, const struct json *node)
 {
     if (l->status < 0)
         return 0;
@@ -307,7 +311,7 @@ static uint32_t count_rows(struct loader *l, const char *name, const struct json
     return (uint32_t)n;
 }
 
-static void read_program(struct loader *l, const char *name, const struct json *node,
+static void read_program(struct plan_loader *l, const char *name, const struct json *node,
                          struct plan_program *ret)
 {
     struct arena *arena = l->plan->arena;
@@ -318,7 +322,7 @@ static void read_program(struct loader *l, const char *name, const struct json *
     if (l->status < 0)
         return;
     ret->instrs = arena_alloc_array(arena, n, sizeof *ret->instrs);
-    struct cursor at = table_begin(l, name, node);
+    struct load_cursor at = table_begin(l, name, node);
     for (uint32_t i = 0; i < n && l->status == 0; i++, cursor_next(&at))
         read_instr(&at, n, &operands, &waits, &ret->instrs[i]);
     ret->operands = arena_memdup(arena, operands.at, operands.n * sizeof *operands.at);
@@ -330,7 +334,7 @@ static void read_program(struct loader *l, const char *name, const struct json *
     vec_free(&waits);
 }
 
-static void read_programs(struct loader *l, const struct json *node)
+static void read_programs(struct plan_loader *l, const struct json *node)
 {
     const struct json *programs[PROGRAM_COUNT];
     struct json_obj o;
@@ -346,7 +350,7 @@ static void read_programs(struct loader *l, const struct json *node)
     }
 }
 
-static void read_devices(struct loader *l, const struct json *node)
+static void read_devices(struct plan_loader *l, const struct json *node)
 {
     struct plan *p = l->plan;
     uint32_t n = count_rows(l, "devices", node);
@@ -355,12 +359,12 @@ static void read_devices(struct loader *l, const struct json *node)
         l->status = err_set_at(l->err, -EINVAL, "devices", "%u rows for %u devices", n, p->n_devices);
     if (l->status < 0)
         return;
-    struct cursor at = table_begin(l, "devices", node);
+    struct load_cursor at = table_begin(l, "devices", node);
     for (uint32_t i = 0; i < n && l->status == 0; i++, cursor_next(&at))
         read_device(&at, &p->devices[i]);
 }
 
-static void read_tensors(struct loader *l, const struct json *node)
+static void read_tensors(struct plan_loader *l, const struct json *node)
 {
     struct plan *p = l->plan;
     uint32_t n = count_rows(l, "tensors", node);
@@ -369,12 +373,12 @@ static void read_tensors(struct loader *l, const struct json *node)
         return;
     p->tensors = arena_alloc_array(p->arena, n, sizeof *p->tensors);
     p->n_tensors = n;
-    struct cursor at = table_begin(l, "tensors", node);
+    struct load_cursor at = table_begin(l, "tensors", node);
     for (uint32_t i = 0; i < n && l->status == 0; i++, cursor_next(&at))
         read_tensor(&at, &p->tensors[i]);
 }
 
-static void read_boundary(struct loader *l, const struct json *node)
+static void read_boundary(struct plan_loader *l, const struct json *node)
 {
     struct plan *p = l->plan;
     uint32_t n = count_rows(l, "boundary", node);
@@ -383,7 +387,7 @@ static void read_boundary(struct loader *l, const struct json *node)
         return;
     p->boundary = arena_alloc_array(p->arena, n, sizeof *p->boundary);
     p->n_boundary = n;
-    struct cursor at = table_begin(l, "boundary", node);
+    struct load_cursor at = table_begin(l, "boundary", node);
     for (uint32_t i = 0; i < n && l->status == 0; i++, cursor_next(&at))
         read_copy(&at, &p->boundary[i]);
 }
@@ -433,7 +437,7 @@ static void take_columns(struct json_obj *o)
     xfree(text);
 }
 
-static int load(struct loader *l, const struct json *doc)
+static int load(struct plan_loader *l, const struct json *doc)
 {
     struct plan *p = l->plan;
     const struct json *devices = NULL, *tensors = NULL, *boundary = NULL, *programs = NULL;
@@ -457,7 +461,7 @@ static int load(struct loader *l, const struct json *doc)
     json_take(&o, "programs", JSON_REQUIRED, &programs);
     l->status = json_obj_end(&o);
 
-    /* Each table is checked against those before it. */
+    /* The rows of each table refer to the tables before it. */
     if (l->status == 0)
         read_devices(l, devices);
     if (l->status == 0)
@@ -478,7 +482,7 @@ int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err
         return r;
     struct arena *arena = arena_create();
     struct plan *p = arena_alloc(arena, sizeof *p);
-    struct loader l = {.plan = p, .err = err};
+    struct plan_loader l = {.plan = p, .err = err};
     p->arena = arena;
     r = load(&l, doc);
     json_free(doc);

@@ -1,14 +1,16 @@
-/* Packs, found again. A plan has no packs, only instructions. On one device and for one kind of task, layer
- * l+1 is in the pack of layer l when for EVERY micro-batch the task of l+1 comes right after that of l
- * (before it, in the backward pass), tasks of other kinds between them left aside. Every micro-batch, because
- * the last micro-batch of one pack may be followed directly by the first of the next pack: that alone does
- * not join them. With one micro-batch this finds the longest stretches, which is what the device does.
+/* Recovers the packs of a plan, which contains only instructions.
+ *
+ * For one device and one kind of task, layers l and l+1 are in the same pack if, for every micro-batch, the
+ * task of l+1 directly follows the task of l (in the backward pass, precedes it). Tasks of other kinds in
+ * between are ignored. It is not enough that this holds for one micro-batch, because the last micro-batch
+ * of one pack may be directly followed by the first of the next pack. With a single micro-batch, this finds
+ * the longest possible packs.
  */
 #include <string.h>
 
 #include "scheduler/explain/explain_parts.h"
 
-/* The layer whose task comes before that of `layer` inside a pack. */
+/* Returns the layer whose task precedes that of `layer` within a pack. */
 static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
 {
     return kind == INSTR_BWD ? layer + 1 : layer - 1;
@@ -47,5 +49,3 @@ uint32_t explain_find_packs(const struct plan *p, const struct layer_use *use, i
     }
     return n;
 }
-
-/* Layers from one pack to the next, by their first layers. */

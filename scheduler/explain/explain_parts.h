@@ -1,49 +1,72 @@
-/* What the files of explain share: the names of tensors, streams and tasks, and the words of the JSON form. Private to
- * scheduler/explain/; the contract is explain.h. */
+/* Declarations shared by the files of scheduler/explain/, and private to them: names of tensors, streams and
+ * tasks, packs, and the vocabulary of the JSON format. */
 #ifndef SCHEDULER_EXPLAIN_EXPLAIN_PARTS_H
 #define SCHEDULER_EXPLAIN_EXPLAIN_PARTS_H
 
 #include "base/strbuf.h"
 #include "scheduler/plan.h"
 
-/* "W3", "X3.1" (layer.micro), "T.1", "decision"; with more than one replica "dW3/r1". */
+/* Adds the name of a tensor: "W3", "X3.1" (layer 3, micro-batch 1), "T.1", "decision". With more
+ * than one replica: "dW3/r1". */
 void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
-/* "d0.compute", or "host". */
-void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
-/* "l1 m0" as far as it applies; " r0" with more than one replica, " s0" with more than one step. */
-void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
-/* Timelines show every instruction but drops, which are an order of events and not an event. */
+/* Adds the name of a stream: "d0.compute", or "host". */
+void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
+
+/* Adds the layer and micro-batch of an instruction, such as "l1 m0", as far as it has them. With more than
+ * one replica adds " r0", and with more than one step " s0". */
+void explain_add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
+
+/* Returns whether traces and pictures show an instruction. They show all except drops, which take no time. */
 bool explain_is_event(const struct plan_instr *in);
-/* What a move moves; NULL for everything else, and for a move that lacks it. */
+
+/* Returns the operand that a move moves. Returns NULL for other instructions, and
+ * for a move without operands. */
 const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in);
-/* "FWD", "fetch": tasks are shouted, moves are not. */
+
+/* Returns the word for a kind of instruction: upper case for tasks ("FWD"), lower
+ * case for moves ("fetch"). */
 const char *explain_kind_word(enum instr_kind k);
-/* "FWD l1 m0", "fetch W3". */
+
+/* Adds the name of an instruction in traces and pictures: "FWD l1 m0", "fetch W3". */
 void explain_add_event(struct strbuf *out, const struct plan *p, const struct plan_program *prog,
                        const struct plan_instr *in);
 
-/* Lines of a page (explain_summary.c): the label that a line begins with; returns where the line begins. */
+/* Starts a line of the page with a label. Returns the position in `out` where the line starts. */
 size_t explain_label(struct strbuf *out, const char *text);
-/* "1.234 s", "12.345 ms". */
+
+/* Adds a duration: "1.234 s", "12.345 ms", "1.000 us". */
 void explain_add_time(struct strbuf *out, uint64_t ns);
 
-/* Per layer, for one device and one kind of task. */
+/* Returns the ending of a noun after the number `n`: "" for 1, otherwise "s". */
+static inline const char *explain_plural(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* What one device does with one layer, for one kind of task. */
 struct layer_use {
     bool used;   /* the device runs this task for this layer */
-    bool begins; /* it begins a pack: for some micro-batch it does not follow the neighbour's task */
+    bool begins; /* the layer starts a pack: for some micro-batch, its task does not follow the neighbour's */
 };
+
+/* A pack, as the layers in the order of the pass: backward packs have first >= last. */
 struct pack {
-    uint32_t first, last; /* in the order of the pass: backward packs have first >= last */
+    uint32_t first, last;
 };
+
+/* Finds out, for every layer, whether a stream runs tasks of this kind for it, and whether it starts a pack.
+ * `use` has one element per layer. */
 void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
-/* In the order of the pass: way is 1 or -1. Returns how many; `ret` has room for one per layer. */
+
+/* Lists the packs in the order of the pass: `way` is 1 for ascending layers and -1 for descending. Returns
+ * their number. `ret` must have space for one pack per layer. */
 uint32_t explain_find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret);
 
-/* What the writer and the reader of JSON agree on (explain_json.c). */
+/* The vocabulary of the JSON format, for its writer and its reader (explain_json.c). */
 #define PLAN_JSON_SCHEMA "plan/v1"
 enum { PLAN_JSON_ACCESS_COUNT = ACCESS_DROP + 1 };
 extern const char plan_json_columns[];
-extern const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT]; /* NULL where there is no such access */
+extern const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT]; /* indexed by enum access; may be NULL */
 
 #endif

@@ -1,9 +1,10 @@
-/* plan_summary: the page a person reads before running a job. Four questions, four blocks (explain_why.c has the fifth):
+/* Implements plan_summary, the page that a person reads before running a job, and its JSON form. The page has
+ * four blocks, and explain_why.c adds a fifth:
  *
- *     who computes what   packs per device, forward, backward and recompute; where updates run
- *     what moves          bytes per iteration by class and direction, rounded and exact; the least possible
- *     does it fit         peak against capacity; what stays on the devices from one iteration to the next
- *     how long            the simulator's prediction, split in compute and stall
+ *     COMPUTE  packs of each device in the forward and backward pass, recomputation, where updates run
+ *     BYTES    bytes per iteration by class and direction, rounded and exact, and their lower bound
+ *     MEMORY   peak and capacity of each device, and what stays there between iterations
+ *     TIME     the simulator's prediction, split into compute and stall
  */
 #include "scheduler/explain/explain.h"
 
@@ -20,7 +21,7 @@
 
 enum { LABEL_WIDTH = 12 };
 
-/* Spaces until the line has `width` columns, and at least two. */
+/* Adds spaces until the line that starts at `line` has `width` columns. Adds at least two. */
 static void pad(struct strbuf *out, size_t line, size_t width)
 {
     do
@@ -28,7 +29,6 @@ static void pad(struct strbuf *out, size_t line, size_t width)
     while (out->n - line < width || out->at[out->n - 2] != ' ');
 }
 
-/* Starts a line; returns where it starts, for pad. */
 size_t explain_label(struct strbuf *out, const char *text)
 {
     size_t line = out->n;
@@ -46,7 +46,7 @@ static size_t label_device(struct strbuf *out, uint32_t device)
     return explain_label(out, text);
 }
 
-/* Right-aligned, so that columns of sizes line up. */
+/* Adds a size, right-aligned in `width` columns. */
 static void add_size(struct strbuf *out, uint64_t bytes, int width)
 {
     struct strbuf size = {0};
@@ -73,11 +73,6 @@ static double percent(uint64_t part, uint64_t whole)
     return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 /* ------------------------------------------------------------------------------------- packs */
 
 static uint32_t pack_size(const struct pack *k)
@@ -90,7 +85,7 @@ static uint32_t pack_stride(const struct pack *a, const struct pack *b)
     return pack_size(&(struct pack){a->first, b->first}) - 1;
 }
 
-/* How many packs from the first on are of one size and at one distance. */
+/* Returns how many packs, from the first on, have the same size and the same distance to the next. */
 static uint32_t count_alike(const struct pack *packs, uint32_t n)
 {
     uint32_t same = 1;
@@ -108,7 +103,7 @@ static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
         strbuf_addf(out, "-%u", last);
 }
 
-/* Packs that are alike, shortened: "0-11 by 4" without gaps, else "0-1, 4-5 .. 48-49". */
+/* Adds equal packs in a short form: "0-11 by 4" if there are no gaps, otherwise "0-1, 4-5 .. 48-49". */
 static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 {
     const struct pack *last = &packs[n - 1];
@@ -125,7 +120,7 @@ static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
     add_range(out, last->first, last->last);
 }
 
-/* "0-3, 4-7, 8", in the order of the pass; long rows of packs that are alike are shortened. */
+/* Adds the packs in the order of the pass, such as "0-3, 4-7, 8". Four or more equal packs are shortened. */
 static void add_packs(struct strbuf *out, const struct plan *p, const struct layer_use *use, int way)
 {
     struct pack *packs = xcalloc(p->n_layers, sizeof *packs);
@@ -145,7 +140,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
     xfree(packs);
 }
 
-/* Plain ranges, packs or not. */
+/* Adds the used layers as plain ranges, ignoring packs. */
 static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
 {
     for (uint32_t l = 0; l < p->n_layers; l++)
@@ -155,7 +150,7 @@ static void add_layers(struct strbuf *out, const struct plan *p, struct layer_us
 
 /* ---------------------------------------------------------------------------------- the head */
 
-/* "dense x4, softmax_xent": runs of equal types. */
+/* Adds the types of the layers, with counts for equal neighbours: "dense x4, softmax_xent". */
 static void add_types(struct strbuf *out, const struct graph *g)
 {
     for (uint32_t l = 0, end; l < g->n_layers; l = end) {
@@ -176,7 +171,7 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
         k += g->layers[l].k_bytes;
     }
     explain_label(out, "model");
-    strbuf_addf(out, "%u layer%s (", p->n_layers, plural(p->n_layers));
+    strbuf_addf(out, "%u layer%s (", p->n_layers, explain_plural(p->n_layers));
     add_types(out, g);
     strbuf_add(out, "), weights ");
     strbuf_add_bytes(out, w);
@@ -185,7 +180,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* "8 micro-batches of 4 rows", or, where layers differ, "32 rows in micro-batches of 4; layers 41-51 of 1". */
+/* Adds "8 micro-batches of 4 rows", or, if layers differ, "32 rows in micro-batches
+ * of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -201,14 +197,14 @@ static void add_sizes(struct strbuf *out, const struct plan *p, const struct gra
     }
     if (n <= 1)
         strbuf_addf(out, "%u micro-batch%s of %u row%s", p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
-                    plural(p->rows));
+                    explain_plural(p->rows));
 }
 
-static void add_head(struct strbuf *out, const struct plan *p, const struct graph *g)
+static void add_summary_head(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     explain_label(out, "plan");
     strbuf_addf(out, "policy %s on %u device%s, %u instructions per iteration\n", p->policy, p->n_devices,
-                plural(p->n_devices), p->programs[PROGRAM_CYCLE].n_instrs);
+                explain_plural(p->n_devices), p->programs[PROGRAM_CYCLE].n_instrs);
     add_model(out, p, g);
     explain_label(out, "batch");
     add_sizes(out, p, g);
@@ -221,7 +217,7 @@ static void add_head(struct strbuf *out, const struct plan *p, const struct grap
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* One line; the label only on the first line of a device, so that devices stand apart. */
+/* Adds one line about a kind of task. `who` is the device on its first line, and "" on the lines after it. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -281,7 +277,7 @@ static void add_compute(struct strbuf *out, const struct plan *p)
 
 enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
 
-/* Peer bytes by class, which struct plan_bytes does not have. */
+/* Counts the bytes between devices by class. struct plan_bytes has only their total. */
 static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -306,7 +302,7 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* What the programs around the cycle move: paid at start, checkpoint and suspension, not per iteration. */
+/* Adds the bytes of the programs around the cycle, which run at start, checkpoint and suspension only. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;
@@ -324,7 +320,7 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* How far state and stash are from the least that could move. */
+/* Adds the lower bound for state and stash, and how much the plan moves in comparison. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
@@ -362,7 +358,7 @@ static void add_bytes(struct strbuf *out, const struct plan *p)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-/* "W 1.20 MiB (layers 0-2), K ...": the boundary of one device by kind of tensor. */
+/* Adds the boundary copies of one device by kind of tensor: "W 1.20 MiB (0-2); K ...". */
 static void add_resident(struct strbuf *out, const struct plan *p, uint32_t device, struct layer_use *use)
 {
     bool any = false;
@@ -399,7 +395,7 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
-/* How much more the addresses span than what is alive at once. */
+/* Returns the peak address divided by the most bytes that are alive at once: 1 means no gaps. */
 static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
 {
     return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
@@ -438,7 +434,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* What is left of an iteration. Never negative: runs overlap, so their ends may lie closer than their work. */
+/* Returns the part of an iteration that is not compute. It is never negative: runs overlap, so an iteration
+ * may take less time than its compute. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -465,7 +462,7 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out)
 {
-    add_head(out, p, g);
+    add_summary_head(out, p, g);
     add_compute(out, p);
     add_bytes(out, p);
     add_memory(out, p);
@@ -478,7 +475,7 @@ void plan_summary(const struct plan *p, const struct graph *g, const struct sim_
 static const char *form_of(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
-    uint32_t used = 0, first = 0; /* devices that compute; of these, that compute the first layer */
+    uint32_t used = 0, first = 0; /* devices that compute; devices that compute the first layer */
     bool busy[DEVICE_MAX] = {false}, begins[DEVICE_MAX] = {false};
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];
@@ -494,7 +491,7 @@ static const char *form_of(const struct plan *p)
     }
     if (used <= 1)
         return "single";
-    return first > 1 ? "dp" : "pp"; /* replicas of pipelines are both */
+    return first > 1 ? "dp" : "pp"; /* several pipelines count as "dp" */
 }
 
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret)
@@ -530,8 +527,8 @@ static int by_first_layer(const void *pa, const void *pb)
     return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Packs of all devices as [[first, last], ...], ascending, whichever the direction of the pass; those that several devices
- * have, once. */
+/* Adds the packs of all devices as [[first, last], ...], always in ascending order of layers. A pack that
+ * several devices have is listed once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -555,7 +552,8 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     xfree(use);
 }
 
-/* Rows of every layer's micro-batches, by how many there are; 0 for a layer that has none. The caller frees it. */
+/* Returns the rows of each layer's micro-batches, derived from their number. A layer without forward tasks
+ * has 0. The caller frees the array. */
 static uint32_t *layer_rows(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -568,7 +566,7 @@ static uint32_t *layer_rows(const struct plan *p)
     return rows;
 }
 
-/* [[first, last, rows], ...]: layers of one micro-batch size. */
+/* Adds [first, last, rows] for each range of layers with the same micro-batch size. */
 static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint32_t *rows)
 {
     uint32_t first = 0;

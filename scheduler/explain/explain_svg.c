@@ -1,24 +1,22 @@
-/* plan_svg: one iteration of a plan as a picture.
+/* Implements plan_svg, which draws one iteration of a plan.
  *
- * What is drawn is a window of the simulation, as long as an iteration takes (sim->cycle_ns), that begins with the
- * first forward task of the last run but one. Runs of the cycle overlap: while one ends, the next fetches ahead. So
- * the window shows whatever happens in it, whichever run it is of: at the left the last updates of the run before, at
- * the right the first fetches of the run after, which is why that one must have been simulated, too. What crosses an
- * edge is cut there and not left to hang over: in the steady state the part that is cut off at the right is there at
- * the left, so that every row has exactly the work of one iteration, and the share that is written behind a row is
- * the coloured part of it. How the first run begins is not drawn: it waits for nobody, and all fetch at once.
+ * Window. The picture shows a window of the simulation that is as long as an iteration (sim->cycle_ns). It
+ * starts with the first forward task of the last run but one. Runs of the cycle overlap, so the window also
+ * shows the last updates of the previous run at its left, and the first fetches of the next run at its right.
+ * Instructions that cross an edge are cut there. In the steady state, the part that is cut off at the right
+ * appears at the left, so each row contains exactly the work of one iteration. The first run is not drawn,
+ * because it starts with idle links.
  *
- * Areas are times. An instruction that is wide enough is a rectangle as high as its row. Narrower ones stand together
- * in a mark of about half a pixel, whose kinds are stacked, each as high as its share of the time: a stream that is
- * busy for a third of a pixel is a third high there, and forward tasks among backward ones keep their colour and their
- * area. A gap that is as narrow belongs to the mark before it, and what stands alone is widened to a pixel; both make
- * the mark lower. Only what would be lower than a pixel is not: it must be seen. So there are at most some thousand
- * marks in a row, however many instructions. Where that is too much for a file (many devices), marks are made twice as
- * wide until it is not.
+ * Marks. The coloured area is proportional to time. An instruction that is wide enough is a rectangle as high
+ * as its row. Narrower instructions are collected in a mark of about half a pixel. The mark is as high as its
+ * stream is busy in that time, and the kinds in it are stacked, each with its share of the height. A narrow
+ * gap is added to the mark before it, and a mark that stands alone is widened to a pixel; both make the mark
+ * lower. A mark is at least one pixel high, so that it can be seen. A row has therefore at most a few
+ * thousand marks. If the file is still too large, marks are made twice as wide, until it is small enough.
  *
- * Positions are whole hundredths of a pixel, cut off and never rounded up: marks of a row may touch and do not overlap,
- * and the same plan gives the same bytes everywhere. Edges are drawn sharp, because where soft ones touch, the
- * background shines through.
+ * Positions are in hundredths of a pixel and rounded down. Marks of a row may touch but do not overlap, and
+ * the same plan always gives the same file. Edges are drawn without anti-aliasing, because otherwise the
+ * background would show through where marks touch.
  */
 #include "scheduler/explain/explain.h"
 
@@ -31,18 +29,18 @@
 
 enum {
     LEFT = 96,
-    PLOT = 1364, /* of the timeline */
+    PLOT = 1364, /* width of the timeline */
     WIDTH = 1600,
-    TOP = 96, /* of the first row */
+    TOP = 96, /* y of the first row */
     BOTTOM = 56,
-    TASKS_HEIGHT = 22, /* of a row with tasks; with moves: */
-    MOVES_HEIGHT = 14,
+    TASKS_HEIGHT = 22, /* height of a row with tasks */
+    MOVES_HEIGHT = 14, /* height of a row with moves */
     ROW_GAP = 3,
     DEVICE_GAP = 10,
-    LEGEND_WIDTH = 84, /* of an entry */
-    PARTS = 100,       /* of a pixel */
+    LEGEND_WIDTH = 84, /* width of an entry */
+    HUNDREDTHS = 100,  /* units of a pixel */
     MAX_TICKS = 14,
-    MARKS_BYTES = 1800000, /* of text, for all marks together */
+    MARKS_BYTES = 1800000, /* limit for the text of all marks together */
 };
 
 static const char *const colours[INSTR_KIND_COUNT] = {
@@ -56,38 +54,41 @@ static const char *colour_of(enum instr_kind k)
     return colours[k] ? colours[k] : "#000000";
 }
 
-/* One instruction, or some that are too narrow to be drawn on their own. */
-struct mark {
-    uint32_t n, first, last;            /* how many; which, in the program */
+/* A mark of the picture: one instruction, or several that are too narrow to be drawn separately. */
+struct svg_mark {
+    uint32_t n;                         /* number of instructions */
+    uint32_t first, last;               /* indices of the first and last instruction in the program */
     uint64_t begin_ns, end_ns;          /* on the simulation's clock */
-    uint64_t from_ns, to_ns;            /* the same within the window, from its begin */
-    uint64_t busy_ns[INSTR_KIND_COUNT]; /* within the window */
-    uint64_t bytes;                     /* moved, also by what was cut off */
+    uint64_t from_ns, to_ns;            /* relative to the start of the window, and cut at its edges */
+    uint64_t busy_ns[INSTR_KIND_COUNT]; /* time of each kind within the window */
+    uint64_t bytes;                     /* bytes moved, including parts outside the window */
 };
 
-struct row {
-    uint32_t y, height;
-    uint64_t busy_ns;
-    struct mark open; /* takes in what comes next, if that is near and narrow */
-    struct strbuf marks;
+/* A row of the picture: one stream. */
+struct svg_row {
+    uint32_t y, height;   /* in pixels */
+    uint64_t busy_ns;     /* time within the window */
+    struct svg_mark open; /* the last mark, which the next instruction may still join */
+    struct strbuf marks;  /* text of the finished marks */
 };
 
+/* The state of one plan_svg. */
 struct picture {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
     struct strbuf *out;
-    uint64_t zero_ns, length_ns; /* the window */
-    uint64_t narrow_ns;          /* what takes less is not drawn on its own */
-    struct row *rows;            /* by stream */
-    size_t marks_bytes;          /* of the marks of all rows */
-    uint32_t bottom;             /* of the last row */
+    uint64_t zero_ns, length_ns; /* start and length of the window */
+    uint64_t narrow_ns;          /* shorter instructions are not drawn separately */
+    struct svg_row *rows;        /* one per stream */
+    size_t marks_bytes;          /* size of the text of all marks */
+    uint32_t bottom;             /* y of the end of the last row */
 };
 
 /* ---- text and numbers ---- */
 
-/* Adds foreign text as XML. Control characters, which XML forbids, and other unsafe characters are shown as
- * escapes, as everywhere else (base/utf8.h). */
+/* Adds text from outside as XML. XML forbids control characters, so they and other unsafe characters are
+ * shown as escapes (base/utf8.h). */
 static void add_text(struct strbuf *out, const char *s)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -105,24 +106,24 @@ static void add_text(struct strbuf *out, const char *s)
     }
 }
 
-/* part * of / whole, rounded down; 0 of nothing. */
+/* Returns part * of / whole, rounded down, or 0 if whole is 0. */
 static uint64_t portion(uint64_t part, uint64_t whole, uint64_t of)
 {
     return whole ? (uint64_t)((unsigned __int128)part * of / whole) : 0;
 }
 
-/* Parts of a pixel, in pixels. */
-static void add_parts(struct strbuf *out, uint64_t parts)
+/* Adds a length given in hundredths of a pixel, as a number of pixels. */
+static void add_hundredths(struct strbuf *out, uint64_t parts)
 {
-    strbuf_addf(out, "%u", (unsigned)(parts / PARTS));
-    if (parts % PARTS)
-        strbuf_addf(out, ".%02u", (unsigned)(parts % PARTS));
+    strbuf_addf(out, "%u", (unsigned)(parts / HUNDREDTHS));
+    if (parts % HUNDREDTHS)
+        strbuf_addf(out, ".%02u", (unsigned)(parts % HUNDREDTHS));
 }
 
 static void add_pixels(struct strbuf *out, const char *attribute, uint64_t parts)
 {
     strbuf_addf(out, " %s=\"", attribute);
-    add_parts(out, parts);
+    add_hundredths(out, parts);
     strbuf_add(out, "\"");
 }
 
@@ -132,14 +133,9 @@ static void add_percent(struct strbuf *out, uint64_t part, uint64_t whole)
     strbuf_addf(out, "%u.%u %%", (unsigned)(tenths / 10), (unsigned)(tenths % 10));
 }
 
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 /* ---- marks ---- */
 
-static uint64_t busy_of(const struct mark *m)
+static uint64_t busy_of(const struct svg_mark *m)
 {
     uint64_t ns = 0;
 
@@ -153,8 +149,9 @@ static void add_instr(const struct picture *c, struct strbuf *out, uint32_t i)
     explain_add_event(out, c->plan, c->program, &c->program->instrs[i]);
 }
 
-/* What one sees when pointing at it: "fetch W3, 40.00 MiB / at 1.250 ms for 3.000 ms". Whole also where it is cut. */
-static void add_tip(const struct picture *c, struct strbuf *out, const struct mark *m)
+/* Adds the text that the mouse pointer shows, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000 ms". The
+ * times are those of the whole instruction, even if the picture cuts it. */
+static void add_tip(const struct picture *c, struct strbuf *out, const struct svg_mark *m)
 {
     bool before = m->begin_ns < c->zero_ns;
 
@@ -181,15 +178,16 @@ static void add_tip(const struct picture *c, struct strbuf *out, const struct ma
     strbuf_add(out, "</title>");
 }
 
-/* Its kinds between two positions, from the bottom up; so high that it can be seen. */
-static void add_rectangles(struct strbuf *out, const struct mark *m, uint64_t wide_ns, uint64_t left,
+/* Adds the rectangles of a mark between two positions: one for each kind, stacked from the bottom up. The
+ * mark is at least one pixel high. */
+static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_t wide_ns, uint64_t left,
                            uint64_t right, uint32_t row_height)
 {
     uint64_t busy_ns = busy_of(m), sum_ns = 0, below = 0;
-    uint64_t height = portion(busy_ns, wide_ns, row_height * PARTS);
+    uint64_t height = portion(busy_ns, wide_ns, row_height * HUNDREDTHS);
 
-    if (height < PARTS)
-        height = PARTS;
+    if (height < HUNDREDTHS)
+        height = HUNDREDTHS;
     for (int k = 0; k < INSTR_KIND_COUNT; k++) {
         sum_ns += m->busy_ns[k];
         uint64_t top = portion(sum_ns, busy_ns, height);
@@ -197,7 +195,7 @@ static void add_rectangles(struct strbuf *out, const struct mark *m, uint64_t wi
             continue;
         strbuf_add(out, "<rect");
         add_pixels(out, "x", left);
-        add_pixels(out, "y", row_height * PARTS - top);
+        add_pixels(out, "y", row_height * HUNDREDTHS - top);
         add_pixels(out, "width", right - left);
         add_pixels(out, "height", top - below);
         strbuf_addf(out, " fill=\"%s\"/>", colour_of((enum instr_kind)k));
@@ -205,9 +203,9 @@ static void add_rectangles(struct strbuf *out, const struct mark *m, uint64_t wi
     }
 }
 
-/* Where a mark ends in the picture: it takes in a gap that is narrow itself, and is a pixel wide at least, as far as the row
- * is free. */
-static uint64_t end_of(const struct picture *c, const struct mark *m, uint64_t free_until_ns)
+/* Returns where a mark ends in the picture. The mark includes a narrow gap after it, and is at least a pixel
+ * wide, unless the next mark begins earlier. */
+static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
 
@@ -216,13 +214,13 @@ static uint64_t end_of(const struct picture *c, const struct mark *m, uint64_t f
     return end_ns > m->to_ns ? end_ns : m->to_ns;
 }
 
-/* Ends the open mark of a row. */
-static void close_mark(struct picture *c, struct row *row, uint64_t free_until_ns)
+/* Finishes the open mark of a row and adds its text. */
+static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_until_ns)
 {
-    const struct mark *m = &row->open;
+    const struct svg_mark *m = &row->open;
     uint64_t end_ns = end_of(c, m, free_until_ns);
-    uint64_t left = portion(m->from_ns, c->length_ns, PLOT * PARTS);
-    uint64_t right = portion(end_ns, c->length_ns, PLOT * PARTS);
+    uint64_t left = portion(m->from_ns, c->length_ns, PLOT * HUNDREDTHS);
+    uint64_t right = portion(end_ns, c->length_ns, PLOT * HUNDREDTHS);
     size_t before = row->marks.n;
 
     if (left < right) {
@@ -232,22 +230,23 @@ static void close_mark(struct picture *c, struct row *row, uint64_t free_until_n
         strbuf_add(&row->marks, "</g>\n");
     }
     c->marks_bytes += row->marks.n - before;
-    row->open = (struct mark){0};
+    row->open = (struct svg_mark){0};
 }
 
-/* May the mark take this in? Only as long as it is narrow itself. */
-static bool takes(const struct picture *c, const struct mark *m, uint64_t from_ns, uint64_t to_ns)
+/* Returns whether an instruction may join the mark: both must be narrow, and so
+ * must be the gap between them. */
+static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
            from_ns < m->to_ns + c->narrow_ns;
 }
 
-static void add_span(struct picture *c, uint32_t i, const struct plan_span *span)
+static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *span)
 {
     const struct plan_instr *in = &c->program->instrs[i];
     const struct plan_operand *moved = explain_moved(c->program, in);
-    struct row *row = &c->rows[in->stream];
-    struct mark *m = &row->open;
+    struct svg_row *row = &c->rows[in->stream];
+    struct svg_mark *m = &row->open;
     uint64_t end_ns = c->zero_ns + c->length_ns;
 
     if (!explain_is_event(in) || span->end_ns <= c->zero_ns || span->start_ns >= end_ns ||
@@ -258,7 +257,7 @@ static void add_span(struct picture *c, uint32_t i, const struct plan_span *span
     if (m->n > 0 && !takes(c, m, from_ns, to_ns))
         close_mark(c, row, from_ns);
     if (m->n == 0)
-        *m = (struct mark){.first = i, .begin_ns = span->start_ns, .from_ns = from_ns};
+        *m = (struct svg_mark){.first = i, .begin_ns = span->start_ns, .from_ns = from_ns};
     m->n++;
     m->last = i;
     m->end_ns = span->end_ns;
@@ -268,7 +267,8 @@ static void add_span(struct picture *c, uint32_t i, const struct plan_span *span
     row->busy_ns += to_ns - from_ns;
 }
 
-/* A stream does one thing after the other, in issue order. False: that is too much text. */
+/* Makes the marks of all rows. Returns false if their text is too long. Spans are visited in issue order,
+ * which is also the order in time within each stream. */
 static bool make_marks(struct picture *c)
 {
     const size_t n = c->sim->n_instrs;
@@ -277,10 +277,10 @@ static bool make_marks(struct picture *c)
     for (uint32_t s = 0; s < plan_n_streams(c->plan); s++) {
         c->rows[s].marks.n = 0;
         c->rows[s].busy_ns = 0;
-        c->rows[s].open = (struct mark){0};
+        c->rows[s].open = (struct svg_mark){0};
     }
     for (size_t at = 0; at < c->sim->runs * n && c->marks_bytes <= MARKS_BYTES; at++)
-        add_span(c, (uint32_t)(at % n), &c->sim->spans[at]);
+        add_to_row(c, (uint32_t)(at % n), &c->sim->spans[at]);
     for (uint32_t s = 0; s < plan_n_streams(c->plan); s++)
         if (c->rows[s].open.n > 0)
             close_mark(c, &c->rows[s], c->length_ns);
@@ -289,7 +289,7 @@ static bool make_marks(struct picture *c)
 
 /* ---- layout ---- */
 
-/* When the run begins: with its first forward task, or, for want of one, with whatever is first. */
+/* Returns the start of a run: its first forward task or, if it has none, its first instruction. */
 static uint64_t begin_of_run(const struct picture *c, uint32_t run)
 {
     uint64_t forward_ns = UINT64_MAX, any_ns = UINT64_MAX;
@@ -302,12 +302,12 @@ static uint64_t begin_of_run(const struct picture *c, uint32_t run)
         if (in->kind == INSTR_FWD && ns < forward_ns)
             forward_ns = ns;
     }
-    /* Of a single run all is drawn. */
+    /* A single run is drawn from its first instruction. */
     uint64_t ns = forward_ns < UINT64_MAX && c->sim->runs > 1 ? forward_ns : any_ns;
     return ns < UINT64_MAX ? ns : 0;
 }
 
-static void place_rows(struct picture *c)
+static void lay_out_rows(struct picture *c)
 {
     uint32_t y = TOP;
 
@@ -323,7 +323,7 @@ static void place_rows(struct picture *c)
 
 /* ---- around the marks ---- */
 
-static void add_head(const struct picture *c)
+static void add_title(const struct picture *c)
 {
     const struct plan *p = c->plan;
     const struct plan_bytes *b = &c->sim->bytes;
@@ -331,8 +331,9 @@ static void add_head(const struct picture *c)
 
     strbuf_addf(out, "<text x=\"%d\" y=\"28\" font-size=\"17\" font-weight=\"bold\">policy ", LEFT);
     add_text(out, p->policy);
-    strbuf_addf(out, " on %u device%s, %u micro-batch%s of %u row%s", p->n_devices, plural(p->n_devices),
-                p->n_micro, p->n_micro == 1 ? "" : "es", p->rows, plural(p->rows));
+    strbuf_addf(out, " on %u device%s, %u micro-batch%s of %u row%s", p->n_devices,
+                explain_plural(p->n_devices), p->n_micro, p->n_micro == 1 ? "" : "es", p->rows,
+                explain_plural(p->rows));
     if (p->n_replicas > 1)
         strbuf_addf(out, ", %u replicas", p->n_replicas);
     strbuf_add(out, ": ");
@@ -367,7 +368,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Smallest of 1, 2, 5, 10, 20, ... with at most MAX_TICKS of them in the window. */
+/* Returns the distance between ticks: the smallest of 1, 2, 5, 10, 20, ... ns that
+ * gives at most MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};
@@ -378,7 +380,8 @@ static uint64_t tick_step(uint64_t length_ns)
                 return power * times[i];
 }
 
-/* Lines through all rows, with times in the unit of the whole and as many decimals as the step needs. */
+/* Adds the time axis: vertical lines through all rows, labelled in the unit that fits the whole window, with
+ * as many decimals as the step needs. */
 static void add_axis(const struct picture *c)
 {
     static const struct {
@@ -396,7 +399,7 @@ static void add_axis(const struct picture *c)
     strbuf_add(c->out, "<g text-anchor=\"middle\">\n");
     for (uint64_t t = 0; t <= c->length_ns; t += step_ns) {
         strbuf_add(c->out, "<g transform=\"translate(");
-        add_parts(c->out, LEFT * PARTS + portion(t, c->length_ns, PLOT * PARTS));
+        add_hundredths(c->out, LEFT * HUNDREDTHS + portion(t, c->length_ns, PLOT * HUNDREDTHS));
         strbuf_addf(c->out, ",%d)\"><path d=\"M0 0V%u\" stroke=\"#bbbbbb\"/><text y=\"%u\">%llu", TOP - 4,
                     c->bottom - TOP + 8, c->bottom - TOP + 24, (unsigned long long)(t / units[unit].ns));
         if (decimals > 0)
@@ -415,7 +418,7 @@ static void add_caption(const struct picture *c)
                "are narrower than a pixel, a row is as high as its stream is busy</text>\n");
 }
 
-/* Behind everything: what is not covered is idle. */
+/* Adds a background to each row. Where it stays visible, the stream is idle. */
 static void add_backgrounds(const struct picture *c)
 {
     for (uint32_t s = 0; s < plan_n_streams(c->plan); s++)
@@ -423,7 +426,7 @@ static void add_backgrounds(const struct picture *c)
                     c->rows[s].y, PLOT, c->rows[s].height);
 }
 
-/* Of the device's lane, as counted in the plan. */
+/* Returns the bytes that a stream moves in one run of the cycle. */
 static uint64_t bytes_of(const struct picture *c, uint32_t stream)
 {
     struct plan_bytes b = {0};
@@ -442,10 +445,10 @@ static uint64_t bytes_of(const struct picture *c, uint32_t stream)
     }
 }
 
-/* Its name at the left, how busy it is at the right, and its marks. */
+/* Adds a row: its name at the left, its marks, and at the right its busy share and its bytes. */
 static void add_row(const struct picture *c, uint32_t stream)
 {
-    const struct row *row = &c->rows[stream];
+    const struct svg_row *row = &c->rows[stream];
     uint32_t base = row->y + row->height / 2 + 4;
     uint64_t bytes = bytes_of(c, stream);
 
@@ -479,7 +482,7 @@ static void draw(const struct picture *c)
                 "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n"
                 "<rect width=\"%d\" height=\"%u\" fill=\"#ffffff\"/>\n",
                 WIDTH, height, WIDTH, height, WIDTH, height);
-    add_head(c);
+    add_title(c);
     add_legend(c);
     add_backgrounds(c);
     add_axis(c);
@@ -502,7 +505,7 @@ void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbu
     };
 
     c.zero_ns = begin_of_run(&c, cycle->runs > 1 ? cycle->runs - 2 : 0);
-    place_rows(&c);
+    lay_out_rows(&c);
     while (!make_marks(&c))
         c.narrow_ns = c.narrow_ns ? 2 * c.narrow_ns : 1;
     draw(&c);

@@ -1,17 +1,18 @@
-/* plan_dump: the whole plan as text, and the names that all reports share.
+/* Implements plan_dump, which prints the whole plan as text, and the names that all reports share.
  *
- * Stable: the same plan gives the same bytes, whatever built it, so that dumps serve as golden files and
- * diffs. It leaves nothing out that has an effect when the plan runs.
+ * The same plan always gives the same text, so dumps can be compared and kept as golden files. The text
+ * contains everything that has an effect when the plan runs.
  *
  * How to read a line:
  *
  *   12  d0.compute  BWD     l1 m0   W1@0..4096 dX2.0@8192..9216 -> +dW1@16384..20480   wait d0.in#9 host#3-1
  *
- * Instruction 12 of its program, on device 0's compute stream. Left of the arrow is what it reads, right what
- * it writes, "+" before what it reads and writes. A tensor stands with its address range on the stream's own
- * device; elsewhere the place is named (W1@host:0..4096, X2.0@d1:0..512). A part of a tensor has its byte
- * range in brackets: W1[0..2048]@0..2048. It waits for instruction 9, which is on d0.in, and for instruction
- * 3 on the host one run of the program before (-1).
+ * This is instruction 12 of its program, on device 0's compute stream. Operands left of the arrow are read,
+ * operands right of it are written, and "+" marks an operand that is both read and written. After the "@" is
+ * the operand's address range on the device of the stream. For an operand elsewhere, the location comes
+ * first: W1@host:0..4096, X2.0@d1:0..512. A part of a tensor has its byte range in brackets:
+ * W1[0..2048]@0..2048. The instruction waits for instruction 9, which is on d0.in, and for instruction 3 on
+ * the host, one run of the program earlier (-1).
  */
 #include "scheduler/explain/explain.h"
 
@@ -38,7 +39,7 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
         strbuf_addf(out, "d%u.%s", stream / LANE_COUNT, lane_names[stream % LANE_COUNT]);
 }
 
-void explain_add_place(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
+void explain_add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
 {
     const char *gap = "";
     const struct {
@@ -92,12 +93,12 @@ void explain_add_event(struct strbuf *out, const struct plan *p, const struct pl
     if (moved)
         explain_add_tensor(out, p, moved->tensor);
     else
-        explain_add_place(out, p, in);
-    if (out->at[out->n - 1] == ' ') /* DECIDE has no place */
+        explain_add_coordinates(out, p, in);
+    if (out->at[out->n - 1] == ' ') /* DECIDE has neither layer nor micro-batch */
         out->at[--out->n] = '\0';
 }
 
-/* Spaces up to `width` columns from `start`, and at least one: columns line up, and never run together. */
+/* Adds spaces until the line, which starts at `start`, has `width` columns. Adds at least one space. */
 static void pad_to(struct strbuf *out, size_t start, size_t width)
 {
     do
@@ -113,7 +114,7 @@ static void add_location(struct strbuf *out, uint32_t loc)
         strbuf_addf(out, "d%u:", loc);
 }
 
-/* `home` is where the stream works: operands there need no name of the place. */
+/* Adds an operand. Its location is omitted if it is `home`, the location of the instruction's stream. */
 static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o, uint32_t home)
 {
     if (o->access == ACCESS_RW)
@@ -181,7 +182,7 @@ static void dump_instr(struct strbuf *out, const struct plan *p, const struct pl
     explain_add_stream(out, p, in->stream);
     pad_to(out, start, 20);
     strbuf_addf(out, "%-6s  ", instr_kind_names[in->kind]);
-    explain_add_place(out, p, in);
+    explain_add_coordinates(out, p, in);
     pad_to(out, start, 36);
     add_operands(out, p, prog, in);
     add_waits(out, p, prog, in);

@@ -1,26 +1,26 @@
-/* plan_trace: timelines of a program for Chrome's and Perfetto's trace viewer.
+/* Implements plan_trace, which prints timelines of a program for the trace viewers of Chrome and Perfetto.
  *
- * A prediction and a measurement go through the same code, so whatever differs in the picture differs in the
- * times. Each part has one process per device with a track per stream, the host last; each begins at time 0,
- * so that they can be laid side by side. A drop is an order of events, not an event, and does not appear.
- * Times are microseconds with three decimals, so no nanosecond is lost.
+ * Predictions and measurements go through the same code, so differences in the picture are differences in
+ * time. Each part has one process per device, with a track per stream, and the host last. Each part starts at
+ * time 0, so that parts can be compared. Drops do not appear, because they take no time. Times are printed in
+ * microseconds with three decimals, so nothing is lost by rounding.
  *
- * Process and thread ids start at 1 and are unique over the whole trace: viewers give 0 a meaning of its own
- * (the idle task), and take equal thread ids of two processes for one thread.
+ * Process and thread ids start at 1 and are unique in the whole trace. Viewers treat id 0 as the idle task,
+ * and they merge threads of different processes that have the same id.
  */
 #include "scheduler/explain/explain.h"
 
 #include "scheduler/explain/explain_parts.h"
 
+/* The state of one plan_trace. The last fields belong to the part that is being written. */
 struct tracer {
     const struct plan *plan;
     const struct plan_program *program;
     struct strbuf *out;
-    bool begun; /* an event has been written */
-    /* Of the part being written: */
-    const char *name;
+    bool begun;       /* an event has been written */
+    const char *name; /* name of the part */
     uint32_t first_pid, first_tid;
-    uint64_t zero_ns;
+    uint64_t zero_ns; /* start of the part's first event */
 };
 
 static uint32_t pid_of(const struct tracer *t, uint32_t stream)
@@ -39,7 +39,7 @@ static void begin_event(struct tracer *t)
     t->begun = true;
 }
 
-/* Names a process or thread and fixes its place from top to bottom. */
+/* Writes the name of a process or thread, and its position in the viewer from top to bottom. */
 static void add_names(struct tracer *t, const char *what, uint32_t stream, const char *name)
 {
     uint32_t pid = pid_of(t, stream), tid = tid_of(t, stream);
@@ -85,7 +85,8 @@ static void add_id(struct strbuf *out, const char *key, uint32_t id)
         strbuf_addf(out, ",\"%s\":%u", key, id);
 }
 
-/* Layer and micro-batch of a move are those of what it moves. */
+/* Adds the arguments of an event. The layer and micro-batch of a move are those of
+ * the tensor that it moves. */
 static void add_args(struct tracer *t, const struct plan_instr *in, const struct plan_operand *moved)
 {
     const struct plan_tensor *tensor = moved ? &t->plan->tensors[moved->tensor] : NULL;
@@ -99,7 +100,7 @@ static void add_args(struct tracer *t, const struct plan_instr *in, const struct
     }
 }
 
-static void add_span(struct tracer *t, uint32_t run, uint32_t i, const struct plan_span *span)
+static void add_trace_event(struct tracer *t, uint32_t run, uint32_t i, const struct plan_span *span)
 {
     const struct plan_instr *in = &t->program->instrs[i];
     const struct plan_operand *moved = explain_moved(t->program, in);
@@ -116,7 +117,7 @@ static void add_span(struct tracer *t, uint32_t run, uint32_t i, const struct pl
     strbuf_add(t->out, "}}");
 }
 
-/* When the first event begins. */
+/* Returns the start of the first event. */
 static uint64_t earliest_ns(const struct plan_program *prog, const struct trace_part *part)
 {
     uint64_t least = UINT64_MAX;
@@ -137,7 +138,7 @@ static void add_part(struct tracer *t, const struct trace_part *part)
     for (uint32_t run = 0; run < part->runs; run++)
         for (uint32_t i = 0; i < n; i++)
             if (explain_is_event(&t->program->instrs[i]))
-                add_span(t, run, i, &part->spans[(size_t)run * n + i]);
+                add_trace_event(t, run, i, &part->spans[(size_t)run * n + i]);
     t->first_pid += t->plan->n_devices + 1;
     t->first_tid += plan_n_streams(t->plan);
 }

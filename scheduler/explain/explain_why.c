@@ -1,4 +1,5 @@
-/* plan_why: the block of the page that says what holds an iteration up, and what would help. */
+/* Implements plan_why and plan_why_json, which print what limits the speed of an
+ * iteration, and what would help. */
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
@@ -19,14 +20,15 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* By the larger of the two reasons. */
+/* Adds why memory binds: the larger of what more memory would save and the time of waiting for memory. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
-    double room = 100 * share(&r->why, r->why.memory_wait_ns), more = r->asked ? gain(&r->why, &r->memory) : 0;
-    if (more > room)
+    double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
+           more = r->asked ? gain(&r->why, &r->memory) : 0;
+    if (more > waiting)
         strbuf_addf(out, "memory: one more GB on each device would save %.0f%%", more);
     else
-        strbuf_addf(out, "memory: %.0f%% of the time is waiting until some is free", room);
+        strbuf_addf(out, "memory: %.0f%% of the time is waiting until some is free", waiting);
 }
 
 static void add_binding(struct strbuf *out, const struct why_report *r)
@@ -67,7 +69,8 @@ static void add_path(struct strbuf *out, const struct why *y)
         strbuf_addf(out, "%s%s %.1f%%", i ? "   " : "", path_part_names[i], part(y, (enum path_part)i));
     strbuf_add(out, "\n");
     explain_label(out, "room");
-    strbuf_addf(out, "%.1f%% of the time is waiting until memory is free\n", 100 * share(y, y->memory_wait_ns));
+    strbuf_addf(out, "%.1f%% of the time is waiting until memory is free\n",
+                100 * share(y, y->memory_wait_ns));
 }
 
 /* "12.300 s (-4.1%), 3.20 GiB less over the host link" */
@@ -135,7 +138,9 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    if (r->asked && r->decision && r->plain.fits) /* less, not more, comes of another search only */
+    /* The plan without the decision cannot really be slower. If the search missed a
+     * better one, the cost is 0. */
+    if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);
     strbuf_add(out, "}");
