@@ -21,17 +21,17 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* The tensors and the tasks of one kind and layer. The number of a tensor kind and the number of a task kind
- * may be equal; both then share an entry. */
+/* The index entry of one kind and layer. Tensor kinds and task kinds have the same numbers, so an
+ * entry serves one kind of each. */
 struct graph_entry {
-    uint32_t tensor, n_tensors; /* id of the first tensor, or PLAN_NONE, and number of consecutive ids */
+    uint32_t tensor, n_tensors; /* first tensor id (or PLAN_NONE) and number of consecutive ids */
     uint32_t task, n_tasks;     /* first element and count, in graph_index.tasks */
 };
 
 /* Finds tensors and tasks by kind, layer and micro-batch or replica, in constant time. */
 struct graph_index {
-    struct graph_entry *entries; /* [kind][layer], where kind is a tensor kind or a task kind */
-    uint32_t *tasks;             /* indices in graph.tasks; PLAN_NONE where the graph has no such task */
+    struct graph_entry *entries; /* indexed by [kind][layer], for tensor kinds and task kinds */
+    uint32_t *tasks;             /* indices in graph.tasks; PLAN_NONE: no such task */
 };
 
 /* A graph under construction: its lists while they grow. */
@@ -40,7 +40,7 @@ struct builder {
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    uint32_t *next_use; /* per layer: the next layer that uses the same W, or PLAN_NONE */
+    uint32_t *next_use; /* per layer: next layer with the same W, or PLAN_NONE */
 };
 
 static bool has_dx(const struct graph *g, uint32_t layer)
@@ -269,7 +269,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
-/* Adds the dW of every layer that uses this layer's W as an operand to read, in ascending order of layers. */
+/* Makes the current task read the dW of every layer that uses this layer's W, in
+ * ascending order of layers. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -475,7 +476,7 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
         gl->type = is_loss(g, l) ? "loss" : "layer";
         gl->size =
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
-        uint32_t pieces = input_pieces(g, l); /* round up so that all pieces have the same size */
+        uint32_t pieces = input_pieces(g, l); /* sizes are rounded up, so that all pieces are equal */
         gl->size.x = input_rows(g, l) > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
         gl->k_bytes = t->layers[l].k;
         gl->b_bytes = t->layers[l].b;
@@ -530,7 +531,7 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
     return g;
 }
 
-/* Fills next_use: links each owner of a W with its tied layers, in ascending order of layers. */
+/* Links each layer that has a W with the layers tied to it, in ascending order (next_use). */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;

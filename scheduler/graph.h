@@ -52,10 +52,10 @@ struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    uint32_t pieces; /* number of equal pieces in which tasks read or write it; 1: as a whole */
+    uint32_t pieces; /* number of equal pieces in which tasks read or write the tensor; 1: whole */
     uint32_t writes_per_step;
-    bool persistent; /* survives the step, with the host as its home: W, K, B, GROUP */
-    /* Whether it is exchanged with the training loop on the host: the loader writes X of layer 0 and TARGET,
+    bool persistent; /* the tensor survives the step: W, K, B, GROUP */
+    /* Whether the training loop uses the tensor on the host: the loader writes X of layer 0 and TARGET, and
      * the trainer reads RESULT and DECISION after the step. An external tensor has PLAN_RING host slots. */
     bool external;
 };
@@ -67,8 +67,8 @@ struct graph_operand {
     /* Whether an instruction may leave this write out. A FWD writes either S and room, or work. A REC may
      * leave out any of its writes. */
     bool optional;
-    uint32_t read_version;  /* version within the step that READ and RW must see */
-    uint32_t write_version; /* version within the step that WRITE and RW make */
+    uint32_t read_version;  /* version that READ and RW must see, counted within the step */
+    uint32_t write_version; /* version that WRITE and RW make, counted within the step */
     uint64_t begin, end;    /* byte range of the tensor: a piece, or all of it */
 };
 
@@ -93,8 +93,8 @@ struct graph_layer {
      * no W, no K and no update. The owner's NORM and UPD add up the dW of all tied layers, in
      * ascending order of layers. */
     bool tied;
-    uint32_t owner;         /* index of the layer that has the W; for tied layers only */
-    bool loss_in_bwd;       /* a loss whose FWD only reads X in training, and whose BWD writes RESULT */
+    uint32_t owner;         /* for tied layers: the layer that has the W */
+    bool loss_in_bwd;       /* this is a loss whose training FWD only reads X, and whose BWD writes RESULT */
     struct layer_cost cost; /* per micro-batch */
 };
 
@@ -103,13 +103,13 @@ struct graph_layer {
 struct graph {
     uint32_t n_layers, n_replicas;
     uint32_t rows;          /* rows of a micro-batch; if layers differ, the smallest size */
-    uint32_t n_micro;       /* micro-batches of a step of size `rows`, over all replicas */
-    uint32_t first_trained; /* first layer with W, where the backward pass ends; n_layers if no layer has W */
-    bool training;          /* false: a forward-only graph, for the eval program */
+    uint32_t n_micro;       /* number of micro-batches of size `rows` in a step, over all replicas */
+    uint32_t first_trained; /* first layer with W, where the backward pass ends; n_layers: no layer has W */
+    bool training;          /* true: training; false: forward pass only, for the eval program */
     /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. Then every UPD
      * waits for the gradients of all layers. */
     bool decision;
-    bool has_group; /* whether there is a GROUP tensor; a training graph then has a DECIDE */
+    bool has_group; /* there is a GROUP tensor and, in training, a DECIDE task */
     struct graph_layer *layers;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
@@ -122,12 +122,13 @@ struct graph {
 /* The input of graph_build: a model, its optimizer, and how a step is divided. */
 struct graph_config {
     const struct model *model;
-    const struct optimizer *optimizer; /* gives the sizes of K and GROUP; clip > 0 makes gradients decide */
-    uint32_t rows;                     /* rows of a micro-batch */
-    uint32_t n_micro;                  /* micro-batches of a step */
-    uint32_t n_replicas;               /* replicas that share the micro-batches; divides n_micro; 0: one */
+    /* The optimizer determines the sizes of K and GROUP. With clip > 0, gradients decide about the step. */
+    const struct optimizer *optimizer;
+    uint32_t rows;       /* rows of a micro-batch */
+    uint32_t n_micro;    /* micro-batches of a step */
+    uint32_t n_replicas; /* number of replicas; must divide n_micro; 0 means 1 */
     bool training;
-    bool skip_nonfinite; /* skip steps whose gradient is not finite: gradients decide about the step */
+    bool skip_nonfinite; /* steps with non-finite gradients are skipped, so gradients decide */
 };
 
 struct table;

@@ -13,17 +13,16 @@ struct machine {
     uint32_t n_devices;
     uint64_t capacity_bytes[DEVICE_MAX]; /* bytes of each device that the job may use */
     uint64_t host_bytes;                 /* bytes of host memory that the job may use */
-    /* part of host_bytes that is not for the plan, such as the data set */
-    uint64_t host_taken_bytes;
-    uint64_t link_bytes_per_s;          /* host to device, over one device's link */
-    uint64_t link_out_bytes_per_s;      /* device to host; 0: same as link_bytes_per_s */
-    uint64_t all_links_bytes_per_s;     /* host to all devices together; 0: every link at its full speed */
-    uint64_t all_links_out_bytes_per_s; /* all devices to the host; 0: same as all_links_bytes_per_s */
-    uint64_t peer_bytes_per_s; /* between two devices; also the total that one device sends or receives */
+    uint64_t host_taken_bytes;           /* part of host_bytes that the data set takes */
+    uint64_t link_bytes_per_s;           /* rate from host to device, over one link */
+    uint64_t link_out_bytes_per_s;       /* rate from device to host; 0: same as link_bytes_per_s */
+    uint64_t all_links_bytes_per_s;      /* total rate from host to all devices; 0: no limit */
+    uint64_t all_links_out_bytes_per_s;  /* total rate from all devices to host; 0: the same */
+    uint64_t peer_bytes_per_s; /* rate between two devices; also limits what one device sends in all */
     bool peers_by_link;        /* transfers between devices use the host links and share their bandwidth */
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
-    uint64_t host_bytes_per_s;   /* memory bandwidth of the host, for updates there */
+    uint64_t host_bytes_per_s;   /* memory bandwidth of the host, for host tasks */
     /* Host memory bandwidth that updates and transfers share when they run at the same
      * time; 0: no common limit. */
     uint64_t host_shared_bytes_per_s;

@@ -1,5 +1,5 @@
-/* Implements plan.h: the names of a plan's enums, comparing two plans, and counting bytes moved and bytes
- * alive.
+/* Implements plan.h: the names of a plan's enums, comparing two plans, and counting
+ * bytes moved and bytes alive.
  *
  * The short names of tensor kinds below are used wherever a person or a file names a tensor: dumps, traces,
  * JSON and the verifier's messages.
@@ -88,7 +88,7 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)
         count_out(ret, c, operand_bytes(o));
-    else if (in->kind == INSTR_SEND) /* not COPY: it stays within a device and uses no link */
+    else if (in->kind == INSTR_SEND) /* a COPY is not counted, because it uses no link */
         ret->peer += operand_bytes(o);
 }
 
@@ -195,7 +195,7 @@ bool plan_equal(const struct plan *a, const struct plan *b)
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    uint64_t base;  /* address that byte 0 of the tensor has, or would have, modulo 2^64 */
+    uint64_t base;  /* address of the tensor's byte 0, modulo 2^64; the byte may not be in the copy */
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
     bool alive;     /* whether the copy is on the device at the current instruction */
 };
@@ -252,9 +252,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns, for each operand, the bytes of the copy that it belongs to. The drop that ends a copy gives
- * its size, so the operands are visited from the last to the first. Afterwards each entry of `copies` has
- * the size of its first life. */
+/* Returns, for each operand, the size of its copy. Only the drop at the end of a copy tells its
+ * size, so the operands are visited from last to first. Afterwards each entry of `copies` has the
+ * size of the first copy there. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -34,41 +34,42 @@
 typedef uint32_t tensor_id; /* index in plan.tensors, and in graph.tensors of the same model */
 
 #define PLAN_NONE         UINT32_MAX   /* no layer, no micro-batch, no replica, no tensor */
-#define PLAN_HOST         UINT32_MAX   /* the location of host memory, in place of a device number */
+#define PLAN_HOST         UINT32_MAX   /* location of host memory, where otherwise a device number stands */
 #define PLAN_NO_HOST      UINT64_MAX   /* host_offset of a tensor that is never in host memory */
 #define PLAN_RING         2            /* host slots of a tensor that the loader fills or the trainer reads */
 #define PLAN_ALIGN        DEVICE_ALIGN /* alignment of copies, on devices and in host memory */
 #define PLAN_MAX_DISTANCE 16           /* largest distance of a wait; the executor has fewer runs in flight */
 
-/* What a tensor is for. The letters in parentheses are its name in reports, for example "dW3" for layer 3. */
+/* What a tensor is for. In reports, tensors have short names such as "dW3" for layer 3 and "X3.1" for layer 3
+ * and micro-batch 1; tensor_kind_names has the letters. */
 enum tensor_kind {
-    TENSOR_W,        /* (W) weights: one per layer */
-    TENSOR_DW,       /* (dW) sum of weight gradients: one per layer and replica */
-    TENSOR_K,        /* (K) optimizer state: one per layer */
-    TENSOR_B,        /* (B) buffers: one per layer; no task of a step writes them */
-    TENSOR_X,        /* (X) layer input: one per layer and micro-batch; the loader fills those of layer 0 */
-    TENSOR_DX,       /* (dX) gradient of X: one per layer and micro-batch */
-    TENSOR_S,        /* (S) values that FWD saves for BWD: one per layer and micro-batch */
-    TENSOR_WORK,     /* (work) workspace of a FWD that does not save S: one per layer and micro-batch */
-    TENSOR_ROOM,     /* (room) workspace of a FWD that saves S: one per layer and micro-batch */
-    TENSOR_SCRATCH,  /* (scratch) workspace of a BWD: one per layer and micro-batch */
-    TENSOR_TARGET,   /* (T) targets of the loss: one per micro-batch, filled by the loader */
-    TENSOR_RESULT,   /* (R) struct step_result: one per micro-batch, read by the trainer */
-    TENSOR_SUMSQ,    /* (N) squared norm of dW, a double: one per layer */
-    TENSOR_DECISION, /* (decision) struct step_decision: one per step, read by the trainer */
-    TENSOR_GROUP,    /* (group) struct group_state: one per decision group, written by DECIDE, read by UPD */
+    TENSOR_W,        /* weights: one per layer */
+    TENSOR_DW,       /* sum of weight gradients: one per layer and replica */
+    TENSOR_K,        /* optimizer state: one per layer */
+    TENSOR_B,        /* buffers: one per layer; no task of a step writes them */
+    TENSOR_X,        /* layer input: one per layer and micro-batch; the loader fills layer 0's */
+    TENSOR_DX,       /* gradient of X: one per layer and micro-batch */
+    TENSOR_S,        /* values that FWD saves for BWD: one per layer and micro-batch */
+    TENSOR_WORK,     /* workspace of a FWD that does not save S: one per layer and micro-batch */
+    TENSOR_ROOM,     /* workspace of a FWD that saves S: one per layer and micro-batch */
+    TENSOR_SCRATCH,  /* workspace of a BWD: one per layer and micro-batch */
+    TENSOR_TARGET,   /* targets of the loss: one per micro-batch, filled by the loader */
+    TENSOR_RESULT,   /* struct step_result: one per micro-batch, read by the trainer */
+    TENSOR_SUMSQ,    /* squared norm of dW, a double: one per layer */
+    TENSOR_DECISION, /* struct step_decision: one per step, read by the trainer */
+    TENSOR_GROUP,    /* struct group_state: one per decision group, written by DECIDE, read by UPD */
     TENSOR_KIND_COUNT
 };
 
 /* One tensor of the model's step, and its home in host memory. The graph defines the tensors; the planner
  * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill the next step's
- * slot while the current step reads its own. */
+ * slot while the current step reads its own. A slot has `bytes` rounded up to PLAN_ALIGN. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
     uint64_t host_offset; /* offset of slot 0 in the host pool, or PLAN_NO_HOST */
-    uint32_t host_slots;  /* step s uses slot s % host_slots, of round_up(bytes, PLAN_ALIGN) bytes */
+    uint32_t host_slots;  /* number of host slots; step s uses slot s % host_slots */
 };
 
 /* What an instruction does. The kinds up to UPD are tasks, which compute. The others move or end copies. */
@@ -78,7 +79,7 @@ enum instr_kind {
     INSTR_REC,    /* recomputation: repeats a FWD to get its S or its output again */
     INSTR_RED,    /* adds the dW of another replica to the dW of replica 0 */
     INSTR_NORM,   /* computes SUMSQ of a layer from its complete dW */
-    INSTR_DECIDE, /* on the host: computes this step's GROUP, and its DECISION if there is one */
+    INSTR_DECIDE, /* computes this step's GROUP on the host, and its DECISION if there is one */
     INSTR_UPD,    /* updates W and K from dW, with the scale and bias corrections in GROUP if there is one */
     INSTR_FETCH,  /* copies from host to device */
     INSTR_SPILL,  /* copies from device to host */
@@ -95,7 +96,7 @@ enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc;        /* device number, or PLAN_HOST */
-    uint64_t begin, end; /* byte range of the tensor; 0..bytes for the whole tensor */
+    uint64_t begin, end; /* byte range of the tensor; the whole tensor is 0..bytes */
     /* Address of byte `begin`. On a device: the offset in the device's arena. On the host: host_offset +
      * begin, which is in slot 0; the executor adds the offset of the step's slot. */
     uint64_t addr;
@@ -105,7 +106,7 @@ struct plan_operand {
 /* A condition for starting an instruction: another instruction, of this run or an earlier one, is done. */
 struct plan_wait {
     uint32_t instr;    /* index in the same program */
-    uint32_t distance; /* how many runs earlier; 0: the same run */
+    uint32_t distance; /* number of runs back; 0: the same run */
 };
 
 /* One instruction of a program: a task, a move or a drop.
@@ -126,8 +127,8 @@ struct plan_wait {
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */
-    uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none; moves and drops have none */
-    uint32_t step;                  /* step within the cycle: 0 .. plan.steps - 1 */
+    uint32_t layer, micro, replica; /* PLAN_NONE where the kind of instruction has none */
+    uint32_t step;                  /* step of the cycle: 0 .. plan.steps - 1 */
     uint32_t operand, n_operands;   /* first operand and count, in plan_program.operands */
     uint32_t wait, n_waits;         /* first wait and count, in plan_program.waits */
 };
@@ -169,7 +170,7 @@ struct plan_copy {
 /* The memory that a plan uses on one device. */
 struct plan_device {
     uint64_t lease_bytes; /* bytes that the job may use */
-    uint64_t peak_bytes;  /* end of the highest address range that any program uses */
+    uint64_t peak_bytes;  /* highest address in use, plus 1 */
 };
 
 /* A complete plan for one job on one machine. The planner builds it, or plan_from_json reads it. It is
@@ -178,7 +179,7 @@ struct plan {
     char policy[32]; /* name of the policy that made the plan, such as "harmony-pp" */
     uint32_t n_devices, n_layers;
     uint32_t n_micro;          /* micro-batches of a step, over all replicas */
-    uint32_t n_replicas;       /* replica r has the r-th n_micro / n_replicas of the micro-batches */
+    uint32_t n_replicas;       /* each replica has n_micro / n_replicas consecutive micro-batches */
     uint32_t rows;             /* rows of a micro-batch */
     uint32_t steps;            /* training steps per run of the cycle: 1 .. PLAN_RING */
     uint64_t host_lease_bytes; /* bytes of host memory that the job may use */
@@ -228,11 +229,11 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
  * wait arrays does not matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of bytes that traffic reports distinguish. Each class is reduced by different means. */
+/* The three classes of bytes in traffic reports. Each class can be reduced in a different way. */
 enum byte_class {
-    BYTES_STATE, /* weights, gradients, optimizer state, buffers: fewer bytes when layers are pinned */
-    BYTES_STASH, /* activations and their gradients between layers: fewer bytes when S is recomputed */
-    BYTES_DATA,  /* inputs, targets, results, group state: every step moves them anew */
+    BYTES_STATE, /* weights, gradients, optimizer state; pinning layers reduces these bytes */
+    BYTES_STASH, /* activations and their gradients; recomputing reduces these bytes */
+    BYTES_DATA,  /* inputs, targets, results; every step has to move these bytes */
     BYTES_CLASS_COUNT
 };
 
@@ -242,11 +243,11 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t);
 /* The bytes that one run of a program moves over links, as the counters of the devices will show them. `in`
  * is the sum of state_in, stash_in and data_in, and `out` likewise. */
 struct plan_bytes {
-    uint64_t in, out, peer;       /* totals: host to device, device to host, device to device */
+    uint64_t in, out, peer;       /* totals: host to device, device to host, between devices */
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
-    uint64_t stash_in, stash_out; /* X, dX and S of layers after the first */
+    uint64_t stash_in, stash_out; /* X, dX, S of layers after the first */
     uint64_t data_in, data_out;   /* inputs, targets, results, decision, group state */
-    uint64_t group_in; /* the part of data_in that is group state, fetched once per updating device */
+    uint64_t group_in;            /* part of data_in: group state, once per device that updates */
 };
 
 /* Counts the bytes that one run of program `k` moves on all devices. */

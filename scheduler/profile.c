@@ -85,7 +85,7 @@ uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t
 {
     if (kind == INSTR_DECIDE)
         return p->decide_ns;
-    if (layer >= p->n_layers) /* the plan may be unverified, so do not rely on its layer numbers */
+    if (layer >= p->n_layers) /* an unverified plan may have any layer number */
         return 0;
 
     const struct profile_layer *l = &p->layers[layer];

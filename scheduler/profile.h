@@ -11,13 +11,13 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* The durations of one layer's tasks. A layer without weights has no RED, NORM
+/* The durations of one layer's tasks, on a device or on the host. A layer without weights has no RED, NORM
  * and UPD, and zeros for them. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
-    uint64_t red_device_ns, red_host_ns;   /* RED of one replica, on a device or on the host */
-    uint64_t norm_device_ns, norm_host_ns; /* NORM, on a device or on the host */
-    uint64_t upd_device_ns, upd_host_ns;   /* UPD, on a device or on the host */
+    uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
+    uint64_t norm_device_ns, norm_host_ns; /* NORM */
+    uint64_t upd_device_ns, upd_host_ns;   /* UPD */
 };
 
 struct profile {

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* Returns the nanoseconds that `amount` takes at `per_s` units per second, rounded up. A rate of 0
- * means unlimited speed and gives 0. A result beyond 64 bits is UINT64_MAX. The product needs 128 bits:
- * 18 GB times 1e9 overflows 64. */
+/* Returns the nanoseconds that `amount` takes at `per_s` units per second, rounded up. A rate of 0 means
+ * unlimited speed and gives 0. A result beyond 64 bits becomes UINT64_MAX. The product needs 128 bits, since
+ * 18 GB times 1e9 overflows 64 bits. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

@@ -312,7 +312,7 @@ static double within(double v)
 
 static double value_at(const struct table_axis *axis, const double *v, double size)
 {
-    if (axis->n == 1) /* with one size only, assume values proportional to the size */
+    if (axis->n == 1) /* with one measured size, values are proportional to the size */
         return within(v[0] * size / axis->sizes[0]);
     uint32_t i = 1;
     while (i < axis->n - 1 && axis->sizes[i] < size)

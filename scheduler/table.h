@@ -28,9 +28,9 @@ struct table_axis {
 
 /* The measurements of one layer. Each array has as many elements as its axis in struct table. */
 struct table_layer {
-    bool tied;           /* uses the weights of an earlier layer, `owner`; has no optimizer state */
-    uint32_t owner;      /* index of the layer that has the weights; for tied layers only */
-    uint64_t w, b, k;    /* bytes of weights (gradients have as many), buffers, optimizer state */
+    bool tied;           /* the layer uses the weights of layer `owner` and has no optimizer state */
+    uint32_t owner;      /* for tied layers: the earlier layer that has the weights */
+    uint64_t w, b, k;    /* bytes of weights, buffers and optimizer state */
     double *input_bytes; /* axis: input */
     double *fwd_s;       /* seconds of the forward pass; axis: fwd */
     double *bwd_s;       /* seconds of the backward pass, including a repeated forward pass; axis: bwd */
@@ -43,11 +43,11 @@ struct table_layer {
 struct table {
     char model[64], device[80]; /* names for people; "": not known */
     struct table_axis fwd, bwd, fwd_bytes, bwd_bytes, input;
-    uint64_t link_bytes_per_s;      /* in each direction between host and all devices; 0: not known */
+    uint64_t link_bytes_per_s;      /* rate between host and all devices, in each direction; 0: not known */
     uint64_t peer_bytes_per_s;      /* between two devices; 0: not known */
     uint64_t host_copy_bytes_per_s; /* within host memory; 0: not known */
     uint32_t n_layers;
-    struct table_layer *layers; /* in the order of the chain; the last layer is the loss */
+    struct table_layer *layers; /* layers in the order of the chain; the last is the loss */
     struct arena *arena;        /* owns all arrays, and this struct */
 };
 

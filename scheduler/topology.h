@@ -24,16 +24,15 @@ extern const char *const backend_names[BACKEND_COUNT + 1]; /* NULL-terminated */
 
 struct topology {
     enum backend_id backend;
-    uint32_t n_devices;                     /* 0: virtual devices, of which a job may have any number */
-    struct device_info devices[DEVICE_MAX]; /* their field `peer` is not used; see `peers` below */
-    uint64_t link_in_bytes_per_s;           /* host to device, for the slowest device; 0: not known */
-    uint64_t link_out_bytes_per_s;          /* device to host, for the slowest device; 0: not known */
-    uint64_t all_links_in_bytes_per_s;      /* host to all devices together; 0: each link at its full speed */
-    /* all devices to the host together; 0: same as the other direction */
-    uint64_t all_links_out_bytes_per_s;
-    uint64_t peer_bytes_per_s; /* between two devices, for the slowest pair; 0: not known */
-    bool peers_by_link;        /* transfers between devices use the host links */
-    bool has_peers;            /* whether `peers` is known */
+    uint32_t n_devices;                     /* 0: devices are virtual, and jobs may have any number */
+    struct device_info devices[DEVICE_MAX]; /* the field `peer` is not used; `peers` below replaces it */
+    uint64_t link_in_bytes_per_s;           /* rate from host to the slowest device; 0: not known */
+    uint64_t link_out_bytes_per_s;          /* rate from the slowest device to the host; 0: not known */
+    uint64_t all_links_in_bytes_per_s;      /* total rate from host to all devices; 0: no limit */
+    uint64_t all_links_out_bytes_per_s;     /* total rate to the host; 0: same as from the host */
+    uint64_t peer_bytes_per_s;              /* rate between the slowest pair of devices; 0: not known */
+    bool peers_by_link;                     /* transfers between devices use the host links */
+    bool has_peers;                         /* whether `peers` is known */
     /* [from][to]: bytes per second, or TOPOLOGY_PEER_DIRECT; 0: no direct connection. */
     uint64_t peers[DEVICE_MAX][DEVICE_MAX];
     uint64_t host_memory_bytes;     /* host memory that jobs may use; 0: not known */

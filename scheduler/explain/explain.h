@@ -64,8 +64,8 @@ int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err
 
 /* One timeline of a program for plan_trace: the simulator's prediction, or the executor's measurement. */
 struct trace_part {
-    const char *name; /* "plan" or "run"; the viewer shows "device 0 (plan)" */
-    /* instruction i of run r is at r * n_instrs + i; the earliest becomes time 0 */
+    const char *name; /* "plan" or "run"; part of the process names in the viewer */
+    /* Spans of all runs: instruction i of run r is at r * n_instrs + i. The earliest becomes time 0. */
     const struct plan_span *spans;
     uint32_t runs;
 };

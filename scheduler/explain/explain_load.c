@@ -25,7 +25,7 @@
  * allocate or loop without bound. Steps and distances have the same limits as in plan_verify:
  * PLAN_RING and PLAN_MAX_DISTANCE. */
 enum {
-    MAX_ROWS = 1 << 22, /* rows of a table; also the operands and the waits of a program */
+    MAX_ROWS = 1 << 22, /* rows of a table; operands or waits of a program */
     MAX_LAYERS = 1 << 20,
     MAX_MICRO = 1 << 20,
     MAX_REPLICAS = 1 << 16,
@@ -37,14 +37,14 @@ enum {
 struct plan_loader {
     struct plan *plan;
     struct err *err;
-    int status;        /* error code of the first failure; all reads after it do nothing */
-    struct err detail; /* scratch for messages of json.h, which do not know the path */
+    int status;        /* error code of the first failure, or 0 */
+    struct err detail; /* buffer for the messages of json.h */
 };
 
 /* A position in a JSON array while its values are read one after another. */
 struct load_cursor {
     struct plan_loader *l;
-    const struct load_cursor *up; /* cursor whose current element is this array; NULL for a table */
+    const struct load_cursor *up; /* cursor of the enclosing array; NULL for a table */
     const char *name;             /* name of the table, if `up` is NULL */
     const struct json *at;        /* current element; NULL at the end */
     size_t index;                 /* index of the current element */
@@ -461,7 +461,7 @@ static int load(struct plan_loader *l, const struct json *doc)
     json_take(&o, "programs", JSON_REQUIRED, &programs);
     l->status = json_obj_end(&o);
 
-    /* The rows of each table refer to the tables before it. */
+    /* Each table is read after the tables that its rows refer to. */
     if (l->status == 0)
         read_devices(l, devices);
     if (l->status == 0)

@@ -13,8 +13,8 @@ void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 /* Adds the name of a stream: "d0.compute", or "host". */
 void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
 
-/* Adds the layer and micro-batch of an instruction, such as "l1 m0", as far as it has them. With more than
- * one replica adds " r0", and with more than one step " s0". */
+/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. Adds " r0"
+ * for the replica if there are several replicas, and " s0" for the step if the cycle has several steps. */
 void explain_add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
 /* Returns whether traces and pictures show an instruction. They show all except drops, which take no time. */
@@ -24,8 +24,8 @@ bool explain_is_event(const struct plan_instr *in);
  * for a move without operands. */
 const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in);
 
-/* Returns the word for a kind of instruction: upper case for tasks ("FWD"), lower
- * case for moves ("fetch"). */
+/* Returns the word for a kind of instruction in traces and pictures: "fetch", "spill" and "send" in lower
+ * case, all others in upper case. */
 const char *explain_kind_word(enum instr_kind k);
 
 /* Adds the name of an instruction in traces and pictures: "FWD l1 m0", "fetch W3". */
@@ -44,13 +44,13 @@ static inline const char *explain_plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-/* What one device does with one layer, for one kind of task. */
+/* Whether a device runs one kind of task for a layer, and whether a pack starts at the layer. */
 struct layer_use {
     bool used;   /* the device runs this task for this layer */
-    bool begins; /* the layer starts a pack: for some micro-batch, its task does not follow the neighbour's */
+    bool begins; /* the layer starts a pack */
 };
 
-/* A pack, as the layers in the order of the pass: backward packs have first >= last. */
+/* A pack: its first and last layer in the order of the pass. Backward packs have first >= last. */
 struct pack {
     uint32_t first, last;
 };

@@ -217,7 +217,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds one line about a kind of task. `who` is the device on its first line, and "" on the lines after it. */
+/* Adds one line about a kind of task. `who` names the device, and is "" on all
+ * but the device's first line. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -475,7 +476,7 @@ void plan_summary(const struct plan *p, const struct graph *g, const struct sim_
 static const char *form_of(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
-    uint32_t used = 0, first = 0; /* devices that compute; devices that compute the first layer */
+    uint32_t used = 0, first = 0; /* devices that compute; devices with layer 0 */
     bool busy[DEVICE_MAX] = {false}, begins[DEVICE_MAX] = {false};
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         const struct plan_instr *in = &prog->instrs[i];

@@ -59,7 +59,7 @@ struct svg_mark {
     uint32_t n;                         /* number of instructions */
     uint32_t first, last;               /* indices of the first and last instruction in the program */
     uint64_t begin_ns, end_ns;          /* on the simulation's clock */
-    uint64_t from_ns, to_ns;            /* relative to the start of the window, and cut at its edges */
+    uint64_t from_ns, to_ns;            /* time in the window, cut at its edges */
     uint64_t busy_ns[INSTR_KIND_COUNT]; /* time of each kind within the window */
     uint64_t bytes;                     /* bytes moved, including parts outside the window */
 };
@@ -68,7 +68,7 @@ struct svg_mark {
 struct svg_row {
     uint32_t y, height;   /* in pixels */
     uint64_t busy_ns;     /* time within the window */
-    struct svg_mark open; /* the last mark, which the next instruction may still join */
+    struct svg_mark open; /* last mark, which the next instruction may join */
     struct strbuf marks;  /* text of the finished marks */
 };
 
@@ -82,7 +82,7 @@ struct picture {
     uint64_t narrow_ns;          /* shorter instructions are not drawn separately */
     struct svg_row *rows;        /* one per stream */
     size_t marks_bytes;          /* size of the text of all marks */
-    uint32_t bottom;             /* y of the end of the last row */
+    uint32_t bottom;             /* y where the last row ends */
 };
 
 /* ---- text and numbers ---- */

@@ -114,7 +114,7 @@ static void add_location(struct strbuf *out, uint32_t loc)
         strbuf_addf(out, "d%u:", loc);
 }
 
-/* Adds an operand. Its location is omitted if it is `home`, the location of the instruction's stream. */
+/* Adds an operand. The location is omitted if it equals `home`, the location of the instruction's stream. */
 static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o, uint32_t home)
 {
     if (o->access == ACCESS_RW)

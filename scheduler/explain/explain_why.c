@@ -20,7 +20,8 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* Adds why memory binds: the larger of what more memory would save and the time of waiting for memory. */
+/* Adds the reason why memory is the limit: what more memory would save, or the time spent waiting for
+ * memory, whichever is larger. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
     double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
@@ -73,7 +74,7 @@ static void add_path(struct strbuf *out, const struct why *y)
                 100 * share(y, y->memory_wait_ns));
 }
 
-/* "12.300 s (-4.1%), 3.20 GiB less over the host link" */
+/* Adds a what-if answer: "12.300 s (-4.1%), 3.20 GiB less over the host link". */
 static void add_what_if(struct strbuf *out, const struct why *y, const struct what_if *w, uint64_t host_bytes)
 {
     if (!w->fits) {

@@ -50,7 +50,7 @@
 #include "base/arena.h"
 #include "base/bounded.h"
 
-#define UNIT     5040 /* rent is counted in 1/5040 of a byte */
+#define UNIT     5040 /* rents are in units of 1/5040 byte */
 #define MAX_RENT (3 * UNIT)
 
 typedef __int128 parts;
@@ -110,7 +110,7 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    try_rents(s, MAX_RENT, UNIT / 12, &p, &q); /* for the usual optimizers, this step finds the optimum */
+    try_rents(s, MAX_RENT, UNIT / 12, &p, &q); /* this step finds the optimum for the usual optimizers */
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
     try_rents(s, UNIT / 420, 1, &p, &q);
@@ -245,7 +245,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* RED adds the other replicas to this dW */
+        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* the dW of other replicas are added to it */
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
             layers[pt->layer].k += pt->bytes;
@@ -258,7 +258,7 @@ static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_s
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    uint32_t first = first_trained(p); /* its dW is in the working set of the end */
+    uint32_t first = first_trained(p); /* whose dW never waits */
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {
         struct bound_state *layer = &layers[l];

@@ -12,11 +12,12 @@
 
 #include "scheduler/plan.h"
 
-/* The summed state of layers in which W, dW, K and `waiting` have the same proportions. */
+/* Bytes of state, summed over layers that have the same ratio of W, dW, K and `waiting`. Such layers behave
+ * alike in the bound, so one sum stands for all of them. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
-    uint64_t waiting;  /* bytes of dW that exist at the end, because their update waits for the decision */
-    bool passed;       /* the layers come after the turn layer; their backward pass may be over at the turn */
+    uint64_t waiting;  /* bytes of dW whose update waits for the decision, at the end */
+    bool passed;       /* the layers come after the turn layer */
 };
 
 /* The sizes of a plan that its bound depends on. The turn and the end are two moments of a
@@ -29,16 +30,16 @@ struct bound_sizes {
     uint64_t end_free_bytes;  /* memory of all devices less the working set of the task at the end */
 };
 
-/* Bytes of state over the host link. */
+/* Bytes of state that cross the host link in a step. */
 struct bound_way {
     uint64_t in, out, total;
 };
 
-/* The lower bounds for one set of sizes. */
+/* Lower bounds on the bytes of a training step. bound_compute derives them from the sizes. */
 struct bound {
-    struct bound_way host;   /* state alone, if every update runs on the host */
-    struct bound_way device; /* state alone, if every update runs on a device */
-    uint64_t bytes;          /* state and stash, in and out, with each update where it costs least */
+    struct bound_way host;   /* bytes of state, if every update runs on the host */
+    struct bound_way device; /* bytes of state, if every update runs on a device */
+    uint64_t bytes;          /* bytes of state and stash, with each update where it costs least */
 };
 
 /* Computes the lower bounds for given sizes. */

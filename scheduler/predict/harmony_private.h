@@ -21,7 +21,7 @@ enum task_kind {
  * input of that layer is stashed there. */
 struct rules_part {
     uint32_t first, last; /* layers */
-    uint32_t taker;       /* index of the backward task that needs the part's input again, or NO_OP */
+    uint32_t taker;       /* backward task that needs the part's input again, or NO_OP */
 };
 
 /* One pack's forward or backward pass, for all micro-batches. rules_make_tasks fills the first fields, and
@@ -32,28 +32,28 @@ struct rules_task {
     uint32_t device;
     uint32_t micro;           /* samples of a micro-batch */
     uint32_t n_micro;         /* number of micro-batches */
-    struct rules_task *left;  /* previous task on the same device, or NULL */
-    struct rules_task *left2; /* the task before `left` on the same device, or NULL */
+    struct rules_task *left;  /* previous task on this device, or NULL */
+    struct rules_task *left2; /* the task before `left`, or NULL */
     struct rules_part *parts; /* TASK_FWD only */
     uint32_t n_parts;
-    struct rules_task *source; /* TASK_BWD only: the forward task that stashed its input */
-    uint32_t source_part;      /* index of the part of `source` whose input it is */
+    struct rules_task *source; /* forward task that stashed the input, or NULL */
+    uint32_t source_part;      /* in a TASK_BWD: part of that forward task */
 
     /* Numbers of operations, or NO_OP. Arrays have one element per micro-batch. fwd and stash of a forward
      * task have one element per micro-batch and part. */
     uint32_t w;      /* fetch of the weights */
-    uint32_t *x;     /* fetch of the input; in a TASK_BWD, of the stash */
-    uint32_t *dy;    /* TASK_BWD only: fetch of the gradient of the output */
-    uint32_t *fwd;   /* forward pass; in a backward task, the repeated forward pass */
+    uint32_t *x;     /* fetch of the input, or of the stash */
+    uint32_t *dy;    /* in a TASK_BWD: fetch of the output gradient */
+    uint32_t *fwd;   /* forward pass, or repeated forward pass */
     uint32_t *bwd;   /* backward pass */
     uint32_t *stash; /* spill of the stash */
-    /* transfer of the stash to the taker's process, per micro-batch of the taker and part */
+    /* Transfer of the stash to the taker's process, indexed by the taker's micro-batch and part. */
     uint32_t *handed;
-    uint32_t *y;        /* spill or send of the output; in a backward task, of the gradient of the input */
-    uint32_t *y_handed; /* transfer of the output to the next task's process, per micro-batch of that task */
+    uint32_t *y;        /* spill or send of the output, or of the input gradient in a backward task */
+    uint32_t *y_handed; /* transfer of the output to the next task's process */
     uint32_t reduce;    /* sum of the gradients over all devices */
     uint32_t dw;        /* spill of the gradients */
-    uint32_t end;       /* end of the task, on the compute stream */
+    uint32_t end;       /* end of the task, on compute */
     uint32_t update;    /* update on the cpu stream */
 };
 
@@ -62,10 +62,10 @@ struct rules_tasks {
     const struct rules_schedule *schedule;
     const struct table *table;
     bool pipeline;         /* pipeline form with more than one device */
-    bool last_by_host;     /* micro-batch sizes differ: the last forward output goes through the host */
-    uint32_t n_devices;    /* devices that are simulated; without a pipeline, one stands for all */
+    bool last_by_host;     /* the last forward output goes through the host, as micro-batch sizes differ */
+    uint32_t n_devices;    /* number of simulated devices; without a pipeline, one stands for all */
     uint32_t n_busy;       /* devices that have work and share the links */
-    struct rules_task *at; /* in the order of the chain: forward tasks, then backward tasks */
+    struct rules_task *at; /* the tasks: first forward, then backward */
     uint32_t n;
     uint32_t n_fwd; /* number of forward tasks */
 };

@@ -30,7 +30,7 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    struct table_point *points[2]; /* per layer: [0] at the forward, [1] at the backward micro-batch size */
+    struct table_point *points[2]; /* per layer: [0] for forward and [1] for backward micro-batches */
     VEC(struct timeline_op) ops;
     VEC(uint32_t) before; /* per operation: its predecessor in the stream, or NO_OP */
     VEC(struct edge) edges;

@@ -21,7 +21,7 @@ extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; 
 
 /* How the devices share the host link and copies within the host. */
 enum rules_sharing {
-    RULES_STATIC, /* as in Harmony: each of the n devices with work always gets 1/n of the bandwidth */
+    RULES_STATIC, /* each of n busy devices always gets 1/n of the bandwidth, as in Harmony */
     RULES_FAIR,   /* transfers that run at the same time share the bandwidth equally */
     RULES_SHARING_COUNT
 };
@@ -32,7 +32,7 @@ struct rules_packs {
     uint32_t n;
 };
 
-/* A schedule to simulate. The caller fills it. */
+/* A Harmony schedule: devices, batch, micro-batches and packs. The caller fills it in. */
 struct rules_schedule {
     enum rules_form form;
     uint32_t devices;
@@ -40,14 +40,14 @@ struct rules_schedule {
     uint32_t micro_fwd, micro_bwd; /* samples of a micro-batch, in forward and backward tasks */
     struct rules_packs fwd;        /* forward packs: cover the layers before the last backward pack */
     struct rules_packs bwd;        /* backward packs: cover all layers */
-    /* extra time on the compute stream at the end of every task, to free memory */
+    /* Extra time on the compute stream at the end of every task, for freeing memory. */
     uint64_t task_ns;
 };
 
 /* The prediction for one iteration. */
 struct rules_result {
     uint64_t iteration_ns;
-    double compute_share;                     /* share of the devices' time in forward and backward passes */
+    double compute_share;                     /* share of device time spent computing */
     uint64_t in_bytes, out_bytes, peer_bytes; /* bytes over links, of all devices */
     uint32_t n_tasks, n_ops;                  /* simulated tasks and operations */
 };

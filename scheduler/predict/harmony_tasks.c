@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-#define MAX_OPS 10000000ull /* limit for the operations of a schedule, so that simulating it takes seconds */
+#define MAX_OPS 10000000ull /* most operations of a schedule; more would take too long to simulate */
 
 const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
 

@@ -40,7 +40,7 @@ struct sim {
     const struct machine *machine;
     struct device_links links[DEVICE_MAX];
     uint32_t shared[SHARED_COUNT];                 /* numbers of resources, or UNLIMITED */
-    uint64_t full_per_s;                           /* with cores: bytes per second of a task at full speed */
+    uint64_t full_per_s;                           /* bytes per second of a task at full speed */
     uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT]; /* rates of the resources */
     uint32_t n_resources;
 };
@@ -192,7 +192,7 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
         if (o->tensor >= s->plan->n_tensors || s->plan->tensors[o->tensor].kind != TENSOR_DW)
             continue;
         const uint64_t part = operand_bytes(o), whole = s->plan->tensors[o->tensor].bytes;
-        if (part >= whole) /* the whole task; an unverified plan may also exceed it */
+        if (part >= whole) /* not a share, or an unverified plan */
             break;
         return (uint64_t)(((unsigned __int128)ns * part + whole - 1) / whole);
     }

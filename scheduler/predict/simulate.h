@@ -31,16 +31,16 @@
 /* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
-/* A prediction. plan_simulate makes it, and sim_destroy frees it. */
+/* The predicted times and bytes of a program. The busy times are sums over all runs. plan_simulate makes it,
+ * and sim_destroy frees it. */
 struct sim_result {
-    uint64_t total_ns; /* from the start of the first run to the end of the last */
-    /* time per run in the steady state; total_ns if there is one run */
-    uint64_t cycle_ns;
-    uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream, over all runs */
-    uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
-    uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream, over all runs */
-    uint64_t host_ns;                         /* busy time of the host's stream, over all runs */
-    uint64_t bound_ns[SHARED_COUNT];          /* time in which the shared resource slowed something down */
+    uint64_t total_ns;               /* time from the start of the first run to the end of the last */
+    uint64_t cycle_ns;               /* time of one run in the steady state */
+    uint64_t compute_ns[DEVICE_MAX]; /* busy time of the compute stream */
+    uint64_t stall_ns[DEVICE_MAX];   /* total_ns - compute_ns */
+    uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
+    uint64_t host_ns;                         /* busy time of the host's stream */
+    uint64_t bound_ns[SHARED_COUNT];          /* time in which a shared resource was the limit */
     struct plan_bytes bytes;                  /* bytes that one run moves */
     struct plan_span *spans;                  /* instruction i of run r is at r * n_instrs + i */
     uint32_t runs, n_instrs;
@@ -48,7 +48,7 @@ struct sim_result {
 };
 
 /* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. For the cycle,
- * cycle_ns is (end of the last run - end of the first) / (runs - 1). */
+ * cycle_ns is (end of the last run - end of the first) / (runs - 1), or total_ns if there is one run. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

@@ -36,8 +36,8 @@
 #include "scheduler/rate.h"
 
 #define NONE       UINT32_MAX
-#define SHARED     (UINT32_MAX - 1) /* owner of a resource that several streams use */
-#define IDLE_NS    UINT64_MAX       /* time of a source without a next event */
+#define SHARED     (UINT32_MAX - 1) /* owner of a resource with several streams */
+#define IDLE_NS    UINT64_MAX       /* time of a source that has no next event */
 #define LAST_NS    (UINT64_MAX - 1) /* largest time; later times become this one */
 #define RATE_SHIFT 10
 #define RATE_MAX   (1ull << 53) /* largest rate in bytes per second; higher rates become this one */
@@ -47,16 +47,16 @@ typedef unsigned __int128 units;
 /* A resource with a limited rate, such as a link. */
 struct timeline_resource {
     uint64_t rate;
-    uint32_t owner; /* the only stream that uses it, or SHARED, or NONE */
+    uint32_t owner; /* the only stream that uses it, SHARED or NONE */
     uint32_t pool;  /* its pool, if it is shared */
-    uint64_t users; /* sum of the weights of its current flows */
-    bool bound;     /* whether it limits the rate of a flow, since bound_since */
+    uint64_t users; /* sum of the weights of its flows */
+    bool bound;     /* it has limited some flow since bound_since */
     uint64_t bound_since;
 
     /* The following fields are used while the rates of a pool are computed. */
     uint64_t left;  /* rate that is not given to any flow yet */
-    uint64_t share; /* equal part of `left` for each flow that has no rate yet */
-    uint64_t open;  /* sum of the weights of the flows that have no rate yet */
+    uint64_t share; /* `left` divided equally among those flows */
+    uint64_t open;  /* weights of the flows without a rate */
     bool binds;     /* new value of `bound` */
 };
 
@@ -65,30 +65,30 @@ struct timeline_flow {
     uint32_t stream;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* shared resources */
     uint32_t weights[TIMELINE_MAX_USES];
-    units left;        /* units that were left to move at since_ns */
+    units left;        /* units left to move at since_ns */
     uint64_t most;     /* highest rate that its unshared resources and its own limit allow */
     uint64_t rate;     /* current rate */
     uint64_t since_ns; /* when the current rate began */
-    uint64_t end_ns;   /* when the flow ends at the current rate */
-    uint64_t offer;    /* while rates are computed: the rate that it could have now */
+    uint64_t end_ns;   /* end of the flow at this rate */
+    uint64_t offer;    /* rate that the flow could have, while rates are computed */
 };
 
 /* The progress of one stream. */
 struct timeline_stream {
     uint32_t first, n;     /* first operation and count, in timeline_engine.order */
-    uint32_t at, run;      /* current operation (index from `first`) and run: next to start, or running */
-    uint32_t checked;      /* number of its waits that are known to be done */
+    uint32_t at, run;      /* the operation (relative to `first`) and the run that is current */
+    uint32_t checked;      /* waits of the operation known to be done */
     uint32_t next_blocked; /* next stream that is blocked by the same operation */
-    bool flows_next;       /* fixed_ns of the current operation is passing, and its bytes follow */
+    bool flows_next;       /* fixed_ns is passing, and bytes follow */
     uint64_t begun_ns;     /* when the current operation started */
 };
 
 /* Resources that are used together, and the flows through them. */
 struct sharing_pool {
-    struct timeline_flow *flows; /* current flows; the array is as long as can ever be needed */
+    struct timeline_flow *flows; /* current flows; the array has space for all streams */
     uint32_t n;
     uint32_t *resources, n_resources;
-    bool dirty; /* a flow started or ended, and the rates must be computed anew */
+    bool dirty; /* the rates must be computed anew */
 };
 
 /* The state of one timeline_run. */
@@ -103,10 +103,10 @@ struct timeline_engine {
     struct timeline_resource *resources;
     struct sharing_pool *pools;
     uint32_t n_pools;
-    uint32_t *todo, n_todo;      /* streams that may be able to start an operation */
+    uint32_t *todo, n_todo;      /* streams that may start an operation */
     uint32_t *dirty, n_dirty;    /* pools whose flows changed */
-    struct timeline_flow **open; /* while rates are computed: flows that have no rate yet */
-    uint64_t *source_ns;         /* per source: time of its next event; streams come first, then pools */
+    struct timeline_flow **open; /* flows that have no rate yet */
+    uint64_t *source_ns;         /* per source (streams, then pools): time of its next event */
     uint32_t *heap;              /* sources, as a binary heap by source_ns */
     uint32_t *heap_at;           /* per source: its index in `heap` */
     uint32_t n_sources;
@@ -359,7 +359,7 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
                               .left = units_of(op->bytes),
                               .most = UINT64_MAX,
                               .since_ns = e->now,
-                              .end_ns = IDLE_NS}; /* not known until the rates of this instant are computed */
+                              .end_ns = IDLE_NS}; /* the end is known when the rates are computed */
     if (op->most_per_s > 0)
         f.most = rate_of(op->most_per_s);
     for (uint32_t i = 0; i < op->n_uses; i++) {
@@ -425,7 +425,7 @@ static void pool_event(struct timeline_engine *e, uint32_t id)
 {
     struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    for (uint32_t i = p->n; i-- > 0;) { /* backwards, because the last flow replaces one that leaves */
+    for (uint32_t i = p->n; i-- > 0;) { /* goes backwards, because the last flow replaces one that leaves */
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
             continue;

@@ -28,15 +28,14 @@
 struct arena;
 
 #define TIMELINE_MAX_USES 5          /* most resources of one operation */
-#define TIMELINE_NEVER    UINT64_MAX /* start and end of an operation in a deadlock, which never starts */
+#define TIMELINE_NEVER    UINT64_MAX /* start and end of an operation that never starts */
 
 /* One operation of a program. */
 struct timeline_op {
     uint32_t stream;
-    uint64_t fixed_ns; /* duration of the first part, before any bytes flow */
-    uint64_t bytes;    /* bytes that flow through the resources */
-    /* limit for the operation's own rate, in bytes per second; 0: none */
-    uint64_t most_per_s;
+    uint64_t fixed_ns;                        /* time before the bytes flow */
+    uint64_t bytes;                           /* bytes that flow through the resources */
+    uint64_t most_per_s;                      /* limit for the operation's own rate; 0: none */
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
     uint32_t weights[TIMELINE_MAX_USES];      /* bytes of the resource per byte of the operation; 0 means 1 */
     uint32_t wait, n_waits;                   /* first wait and count, in timeline.waits */
@@ -54,7 +53,7 @@ struct timeline {
 struct timeline_result {
     struct plan_span *spans; /* start and end of each operation: operation i of run r is at r * n_ops + i */
     uint64_t *stream_ns;     /* per stream: time in which it was busy, over all runs */
-    uint64_t *bound_ns;      /* per resource: time in which it limited a flow; 0 if only one stream uses it */
+    uint64_t *bound_ns;      /* per resource with several streams: time in which it limited a flow */
     uint64_t first_ns;       /* end of the first run */
     uint64_t total_ns;       /* end of all runs */
 };

@@ -16,12 +16,12 @@
 
 #include "base/arena.h"
 
-/* Compute binds if one device is busy for this share of the compute on the path. Otherwise
- * devices wait for each other. */
+/* If one device is busy for at least this share of the compute on the path, compute is the limit. Otherwise
+ * the devices wait for each other. */
 #define BUSY_SHARE 0.9
-/* Memory binds if waiting for it takes more than this share of the cycle. */
+/* If waiting for memory takes more than this share of the cycle, memory is the limit. */
 #define MEMORY_WAIT_SHARE 0.2
-/* Memory also binds if more memory would save more than this share of the cycle. */
+/* If more memory would save more than this share of the cycle, memory is the limit. */
 #define MORE_SHARE 0.1
 
 const char *const path_part_names[PATH_PART_COUNT] = {
@@ -40,8 +40,8 @@ struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    uint32_t *before;         /* per instruction: its predecessor in the stream; PLAN_NONE for the first */
-    uint32_t *last_of_stream; /* per stream: its last instruction, which precedes the first of the next run */
+    uint32_t *before;         /* per instruction: its predecessor in the stream, or PLAN_NONE */
+    uint32_t *last_of_stream; /* per stream: its last instruction */
 };
 
 static const struct plan_span *span(const struct path_walk *w, uint32_t run, uint32_t instr)

@@ -21,7 +21,7 @@ enum binding {
     BINDING_LINK,    /* transfers to and from the host */
     BINDING_PEER,    /* transfers between devices */
     BINDING_HOST,    /* updates on the host */
-    BINDING_MEMORY,  /* with more memory on the devices, the step would be clearly faster */
+    BINDING_MEMORY,  /* the step would be clearly faster with more device memory */
     BINDING_COUNT
 };
 
@@ -31,18 +31,18 @@ extern const char *const binding_names[BINDING_COUNT];
 struct why {
     uint64_t cycle_ns;                 /* time of one run of the cycle */
     uint64_t path_ns[PATH_PART_COUNT]; /* time of each part on the critical path of the last run */
-    /* time saved if no instruction had to wait for addresses to become free */
-    uint64_t memory_wait_ns;
-    double busiest; /* share of cycle_ns in which the busiest device computes */
+    uint64_t memory_wait_ns;           /* time lost by waiting for addresses to become free */
+    double busiest;                    /* share of cycle_ns in which the busiest device computes */
     enum binding binds;
 };
 
-/* Analyses a simulated cycle, which must have at least two runs. */
+/* Finds out what limits the speed of a simulated cycle, which must have at least two runs. */
 void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret);
 
-/* The prediction for the same work under another condition, such as more memory. */
+/* The prediction for the same work under another condition, such as more memory. If there is no plan,
+ * the times and bytes are 0. */
 struct what_if {
-    bool fits;           /* whether there is a plan; otherwise the rest is 0 */
+    bool fits;           /* whether there is a plan */
     uint64_t cycle_ns;   /* time of one run of the cycle */
     uint64_t host_bytes; /* bytes to and from the host in one run */
 };
@@ -58,7 +58,8 @@ void what_if_plan(const struct plan_request *request, struct what_if *ret);
  * only means that the search missed it. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
-/* Everything that reports say about why a plan takes its time. */
+/* The analysis of a plan's speed that reports print: what limits it, and the answers
+ * to the what-if questions. */
 struct why_report {
     struct why why;
     uint64_t host_bytes;   /* bytes to and from the host in one run */
@@ -66,7 +67,7 @@ struct why_report {
     struct what_if memory; /* with WHY_MORE_BYTES more on each device */
     struct what_if device; /* with one more device */
     bool decision;         /* updates wait for a decision (clipping, or skipping non-finite steps) */
-    struct what_if plain;  /* without a decision; only if `decision` is true */
+    struct what_if plain;  /* prediction without the decision */
 };
 #define WHY_MORE_BYTES 1000000000
 

@@ -14,17 +14,17 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    INVARIANT_RESIDENT = 1, /* operands are resident, complete, and of the right version */
+    INVARIANT_RESIDENT = 1, /* operands of a task are resident, complete, and of the right version */
     INVARIANT_OVERLAP = 2,  /* copies that are alive at the same time do not overlap in address */
     INVARIANT_LEASE = 3,    /* copies are aligned and inside the lease */
     INVARIANT_ORDERED = 4,  /* conflicting accesses to the same bytes are ordered by happens-before */
     INVARIANT_DIRTY = 5,    /* the newest value of W or K is never lost */
-    INVARIANT_TASKS = 6,    /* every task of the graph runs exactly once per step, sums in order */
-    INVARIANT_BOUNDARY = 7, /* the copies on the devices after a cycle are those before it */
+    INVARIANT_TASKS = 6,    /* every task runs exactly once per step, and sums are added in order */
+    INVARIANT_BOUNDARY = 7, /* after a cycle, the devices hold the same copies as before it */
     INVARIANT_DEADLOCK = 8, /* waits of distance 0 point backwards */
-    /* entry creates the boundary copies; flush and exit bring every update to the host */
+    /* Entry creates the boundary copies. Flush and exit bring every update to the host. */
     INVARIANT_HOME = 9,
-    /* ids, sizes and operands agree with the graph; host bytes are within the lease */
+    /* Ids, sizes and operands agree with the graph. Host bytes are within the lease. */
     INVARIANT_AGREES = 10,
 };
 
@@ -42,7 +42,7 @@ struct verify_report {
     struct violation *violations; /* in the order found */
     uint32_t n, max;              /* elements used, and size of the array */
     uint32_t total;               /* violations found, including those beyond max */
-    uint32_t by_number[11];       /* violations found of each invariant, indexed by its number */
+    uint32_t by_number[11];       /* number of violations, indexed by invariant */
 };
 
 /* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG and describes the first

@@ -31,19 +31,19 @@ static void agree_leases(struct verify *v)
 }
 
 /* The range of the host pool that holds a tensor, with all slots of a ring tensor. */
-struct host_slot {
+struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
 };
 
 static int compare_slots(const void *a, const void *b)
 {
-    const struct host_slot *x = a, *y = b;
+    const struct host_range *x = a, *y = b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
 /* Checks the host slot of a tensor. Returns true, with the slot in *ret, if the tensor has a valid one. */
-static bool agree_slot(struct verify *v, tensor_id t, struct host_slot *ret)
+static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
     const struct graph_tensor *gt = &v->train->tensors[t];
@@ -65,7 +65,7 @@ static bool agree_slot(struct verify *v, tensor_id t, struct host_slot *ret)
         NOTE(v, "the host slot of %s at %llu does not fit in the pool of %llu bytes", name_tensor(v, t).s,
              (unsigned long long)pt->host_offset, (unsigned long long)v->plan->host_bytes);
     else if (!none) {
-        *ret = (struct host_slot){pt->host_offset, end, t};
+        *ret = (struct host_range){pt->host_offset, end, t};
         return true;
     }
     return false;
@@ -73,9 +73,9 @@ static bool agree_slot(struct verify *v, tensor_id t, struct host_slot *ret)
 
 static void agree_host_pool(struct verify *v)
 {
-    VEC(struct host_slot) slots = {0};
+    VEC(struct host_range) slots = {0};
     for (tensor_id t = 0; t < v->plan->n_tensors; t++) {
-        struct host_slot s;
+        struct host_range s;
         if (agree_slot(v, t, &s))
             vec_push(&slots, s);
     }
@@ -138,10 +138,11 @@ static void agree_host_operand(const struct checked_instr *a, const struct plan_
 
 /* The form of each kind of move: the locations of its two operands, and the stream it must be on. */
 static const struct move_shape {
-    bool from_host, to_host; /* whether the source, the destination is the host */
-    bool within;             /* whether both are on the same device */
-    enum lane lane;          /* lane of the stream */
-    int of;                  /* the stream belongs to the device of this operand, 0 or 1 */
+    bool from_host; /* the source is the host */
+    bool to_host;   /* the destination is the host */
+    bool within;    /* both are on the same device */
+    enum lane lane; /* lane of the stream */
+    int of;         /* index of the operand (0 or 1) whose device has the stream */
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
     [INSTR_SPILL] = {false, true, false, LANE_OUT, 0},
@@ -211,7 +212,7 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
     return false;
 }
 
-/* A task of the graph by its properties, for a binary search. */
+/* The properties that identify a task of the graph, as a key for a binary search. */
 struct task_key {
     uint32_t kind, layer, micro, replica, task;
 };
@@ -283,10 +284,10 @@ void verify_agree(struct verify *v)
         agree_program(v, (enum program_kind)k);
 }
 
-/* ---- [3] ---- */
+/* ---- leases ---- */
 
-/* Checks the address ranges of one program and raises highest[device] to their ends. Alignment is checked
- * when copies are created, in verify_copy.c. */
+/* Checks the address ranges of one program against the leases, and raises highest[d] to the highest end on
+ * each device d. The alignment of copies is checked in verify_copy.c. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -308,8 +309,9 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Also checks that the peaks in the plan cover all addresses [10]. Ranges outside the lease do not count
- * here, so that each is reported only once. */
+/* Checks that all addresses are inside the leases (invariant 3), and that the peaks stated in the plan
+ * cover all addresses (invariant 10). A range outside its lease does not count for the peak, so that
+ * it is reported only once. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

@@ -334,7 +334,7 @@ void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
     }
 }
 
-/* Makes begin..end of a copy one segment of this version. */
+/* Replaces the bytes begin..end of a copy by one segment with this version and writer. */
 static void put_segment(struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version,
                         struct verify_event writer)
 {

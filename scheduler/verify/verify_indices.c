@@ -46,7 +46,7 @@ void verify_header(struct verify *v)
         header_number(v, "n_tensors (against eval)", p->n_tensors, v->eval->n_tensors);
     else if (p->programs[PROGRAM_EVAL].n_instrs > 0)
         BAD_HEADER(v, "the plan has an eval program, but there is no eval graph");
-    /* the loader fills the slots of all steps before a cycle starts */
+    /* The loader fills the slots of all steps before a cycle starts. */
     if (p->steps == 0 || p->steps > PLAN_RING)
         BAD_HEADER(v, "the cycle has %u steps; it must have 1 to %u, the host slots of a ring tensor",
                    p->steps, PLAN_RING);

@@ -21,8 +21,8 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Most instructions of a program. Together with PLAN_MAX_DISTANCE, this keeps the number of instructions in
- * the whole execution below 2^32. */
+/* Limit for the instructions of a program. Together with PLAN_MAX_DISTANCE, it keeps the number of
+ * instructions in the whole execution below 2^32. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
 /* One call of plan_verify: its arguments, and what the checks found so far. */
@@ -35,9 +35,9 @@ struct verify {
     uint32_t total;                    /* violations found */
     bool stop;                         /* the plan must not be executed */
     uint32_t max_distance;             /* largest distance of a wait in the cycle */
-    uint32_t *task_of[PROGRAM_COUNT];  /* per instruction: index of its graph task; PLAN_NONE for moves */
-    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: bit i is set when invariant i was reported */
-    uint64_t *reported_tensor;         /* per tensor: bit 11 * program + invariant is set when reported */
+    uint32_t *task_of[PROGRAM_COUNT];  /* per instruction: index of its graph task, or PLAN_NONE */
+    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: set of the invariants reported there, as bits */
+    uint64_t *reported_tensor;         /* per tensor: what was reported, as bits 11 * program + invariant */
 };
 
 /* Returns the graph that the tasks of a program come from. Returns NULL for eval
@@ -82,22 +82,23 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 /* ---- checks without execution ---- */
 
-/* Checks counts and array pointers, so that the other checks can use the arrays. [10] */
+/* Checks counts and array pointers, so that the other checks can use the arrays (invariant 10). */
 void verify_header(struct verify *v);
-/* Checks every id, range and number that is used as an index or added to an address. [10] */
+/* Checks every id, range and number that is used as an index or added to an address (invariant 10). */
 void verify_indices(struct verify *v);
-/* Checks tensors, host slots, leases, the boundary, and the form of every instruction. [10] */
+/* Checks tensors, host slots, leases, the boundary, and the form of every instruction (invariant 10). */
 void verify_agree(struct verify *v);
-/* Checks that every address is inside its lease. [3] */
+/* Checks that every address is inside its lease (invariant 3). */
 void verify_lease(struct verify *v);
-/* Checks that waits point backwards, and sets max_distance. [8] */
+/* Checks that waits point backwards, and sets max_distance (invariant 8). */
 void verify_waits(struct verify *v);
-/* Checks that every task runs exactly once per step, and that sums are in order. [6] */
+/* Checks that every task runs exactly once per step, and that sums are in order (invariant 6). */
 void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* Checks that instruction `i` has the operands of its graph task, all of them at location `loc`. [10] */
+/* Checks that instruction `i` has the operands of its graph task, all of them at
+ * location `loc` (invariant 10). */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
@@ -121,7 +122,8 @@ const struct plan_operand *share_operand(const struct verify *v, enum program_ki
 
 /* One instruction in one run of a program, as an event of the abstract execution. */
 struct verify_event {
-    /* its number among the instructions of its stream, from 1; 0: before the execution */
+    /* Stream of the instruction, and its number among the instructions of that stream, from 1.
+     * Number 0 is before everything. */
     uint32_t stream, seq;
     uint32_t instr; /* index in the program */
     uint16_t program, run;
@@ -134,7 +136,7 @@ struct verify_copy;
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner;   /* NULL: the copy was dropped */
-    tensor_id tensor;            /* tensor of the copy that is there, or that was there last */
+    tensor_id tensor;            /* tensor of the current or last copy in this range */
     struct verify_event dropped; /* the drop, when owner is NULL */
     uint32_t priority;           /* heap order of the treap */
     struct verify_extent *left, *right;
@@ -169,7 +171,7 @@ struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
     struct verify_event writer; /* the last write */
-    event_vec readers;          /* reads since then, none of them ordered before another */
+    event_vec readers;          /* reads since the last write, none ordered before another */
 };
 
 /* A copy of a tensor, or of part of it, during the abstract execution. A device copy exists from its first
@@ -180,10 +182,10 @@ struct verify_copy {
     /* Address that byte 0 of the tensor has or would have on the device, modulo 2^64. A copy
      * of a part may lack byte 0. */
     uint64_t base;
-    VEC(struct verify_segment) segments; /* ascending and disjoint; bytes in no segment have no value */
+    VEC(struct verify_segment) segments; /* disjoint segments in ascending order; other bytes have no value */
     struct verify_copy *next;            /* next device copy of the same tensor */
     size_t index;                        /* in verify_state.live */
-    bool clobbered;                      /* it was reported as misplaced; do not report that again */
+    bool clobbered;                      /* this copy was reported as misplaced, and is not reported again */
 };
 
 /* The state of one abstract execution: what is where, and what is known to be done. The training
@@ -200,7 +202,7 @@ struct verify_state {
     uint64_t *newest;                /* per tensor: highest version that exists */
     struct verify_copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct verify_copy *) live;  /* all device copies */
-    uint32_t *home_first;            /* per tensor: index of its first host copy in `home` */
+    uint32_t *home_first;            /* per tensor: first host copy in `home` */
     /* Host copies: one per tensor. A ring tensor has one for each step of the cycle. */
     struct verify_copy *home;
     uint32_t n_home;
@@ -240,9 +242,9 @@ size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *r
 /* Returns the number of bytes that have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* The three accesses of the current instruction, st->now. Each reports conflicts with unordered accesses [4].
- * A write to bytes without a value also claims their addresses and reports overlaps [2] and misalignment
- * [3]. */
+/* The three kinds of access by the current instruction, st->now. Each reports conflicting accesses that are
+ * not ordered before it (invariant 4). A write to bytes without a value also claims their addresses, and
+ * reports overlaps (invariant 2) and misalignment (invariant 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
@@ -258,7 +260,7 @@ void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin,
 
 /* ---- execution (verify_run.c) ---- */
 
-/* Executes all programs abstractly and reports what goes wrong. [1] [2] [3] [4] [5] [7] [9] */
+/* Executes all programs abstractly and reports violations of the invariants 1 to 5, 7 and 9. */
 void verify_run(struct verify *v);
 
 #endif

@@ -19,7 +19,7 @@ struct checked_task {
     const struct graph *g;
     const struct graph_task *task;
     uint32_t loc;                     /* location that its operands must have */
-    const struct plan_operand *share; /* share_operand of the instruction; NULL: the task has no shares */
+    const struct plan_operand *share; /* operand that defines the share; NULL: not a RED or UPD */
 };
 
 #define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)

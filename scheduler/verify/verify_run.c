@@ -25,11 +25,11 @@
  * by the runs of the program. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
-    uint32_t *count;  /* per instruction: number of its clocks; 0: no instruction waits for it */
+    uint32_t *count;  /* per instruction: number of its clocks */
     uint32_t *clocks; /* [clock][stream] */
 };
 
-/* The current run of one program. For the cycle, the same struct serves all runs. */
+/* The current run of a program. The runs of the cycle share one struct. */
 struct program_run {
     struct verify_state *st;
     enum program_kind k;
@@ -89,7 +89,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one: its stream learns from its waits and counts one more instruction. */
+/* Makes instruction `i` the current one. The clock of its stream takes in the clocks of its
+ * waits and advances by one. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -147,7 +148,7 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        if (s->version < version) /* repair an old version; lowering a newer one would lose it */
+        if (s->version < version) /* a newer version stays, because lowering it would lose it */
             s->version = version;
     }
 }
@@ -227,7 +228,7 @@ static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t co
 static void task_read(struct program_run *r, const struct plan_operand *o, const struct graph_operand *go)
 {
     struct verify_copy *c = resident(r, o, version_of(r, o->tensor, go->read_version));
-    if (c != NULL && o->access == ACCESS_READ) /* for RW, checking the order of the write is enough */
+    if (c != NULL && o->access == ACCESS_READ) /* for RW, the write is checked instead */
         copy_read(r->st, c, o->begin, o->end);
 }
 
@@ -237,7 +238,7 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    if (other != NULL) /* the wrong address was already reported by the read */
+    if (other != NULL) /* the read has already reported the wrong address */
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
@@ -262,7 +263,7 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
 }
 
 /* Returns the version that the destination has after a move of persistent bytes: the version of the source.
- * Reports a move that overwrites a newer version [5], and then returns the newer version. */
+ * Reports a move that overwrites a newer version (invariant 5), and then returns the newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -286,7 +287,7 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    if (src == NULL) { /* already reported; assume that the newest version arrives */
+    if (src == NULL) { /* the missing source was reported; assume that the newest version arrives */
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
     }

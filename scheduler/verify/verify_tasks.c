@@ -8,7 +8,7 @@
 #include "base/sort.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* ---- [6] ---- */
+/* ---- tasks that are not allowed ---- */
 
 static void tasks_none(struct verify *v, enum program_kind k)
 {
@@ -37,7 +37,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* ---- shares of RED and UPD ---- */
 
-/* An instruction that does a byte range of a task. */
+/* An instruction that does only a byte range of its task. */
 struct share {
     uint32_t step, task, instr;
     uint64_t begin, end;
@@ -128,7 +128,8 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    /* Too few instructions. This check also limits the size of the table below. */
+    /* The program has too few instructions for all tasks. This check also limits
+     * the size of the table below. */
     if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
         refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
                "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
@@ -163,7 +164,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
     xfree(seen);
 }
 
-/* ---- the order of writes: sums add micro-batches and replicas in ascending order ---- */
+/* ---- the order of writes ---- */
 
 /* A write by a task to a byte range of a tensor. */
 struct tensor_write {
@@ -220,9 +221,9 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
  * tensors that are written in parts are collected and checked byte by byte. */
 struct writers {
     uint32_t n_tensors;
-    bool *in_parts;   /* per tensor: whether some write covers only a part of it */
+    bool *in_parts;   /* per tensor: whether any write covers only part of the tensor */
     write_vec writes; /* all writes of tensors that are written in parts */
-    uint32_t *last;   /* [step][tensor]: version of the last write so far, for the other tensors */
+    uint32_t *last;   /* [step][tensor]: version of the last write, for other tensors */
 };
 
 static void note_parts(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
@@ -303,7 +304,7 @@ void verify_tasks(struct verify *v)
         tasks_program(v, PROGRAM_EVAL, 1);
 }
 
-/* ---- [8] ---- */
+/* ---- waits ---- */
 
 void verify_waits(struct verify *v)
 {
