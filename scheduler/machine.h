@@ -17,7 +17,7 @@ struct machine {
     uint64_t link_bytes_per_s;           /* rate from host to device, over one link */
     uint64_t link_out_bytes_per_s;       /* rate from device to host; 0: same as link_bytes_per_s */
     uint64_t all_links_bytes_per_s;      /* total rate from host to all devices; 0: no limit */
-    uint64_t all_links_out_bytes_per_s;  /* total rate from all devices to host; 0: the same */
+    uint64_t all_links_out_bytes_per_s;  /* total rate to the host; 0: same as from the host */
     uint64_t peer_bytes_per_s; /* rate between two devices; also limits what one device sends in all */
     bool peers_by_link;        /* transfers between devices use the host links and share their bandwidth */
     uint64_t device_flops_per_s;

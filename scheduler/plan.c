@@ -195,7 +195,7 @@ bool plan_equal(const struct plan *a, const struct plan *b)
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    uint64_t base;  /* address of the tensor's byte 0, modulo 2^64; the byte may not be in the copy */
+    uint64_t base;  /* address that byte 0 of the tensor has or would have, modulo 2^64 */
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
     bool alive;     /* whether the copy is on the device at the current instruction */
 };
@@ -212,7 +212,7 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Lists the copies of a program, sorted, each of them once. A copy is as large as its largest
+/* Lists the copies of a program, sorted and without duplicates. A copy is as large as its largest
  * operand. Two copies of a tensor that follow each other at the same address share one entry here;
  * live_bytes then tells them apart. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)

@@ -62,7 +62,7 @@ uint64_t topology_hash(const struct topology *t);
  * and kernels that libraries load at their first use. */
 #define TOPOLOGY_CUDA_RESERVE_BYTES (256ull << 20)
 
-/* Returns the bytes of each device that the backend needs for itself. */
+/* Returns the bytes that the backend reserves for itself on each device. */
 uint64_t topology_reserve_bytes(enum backend_id backend);
 
 /* Returns the bytes of a device that plans may use: its free memory less the backend's reserve,

@@ -237,7 +237,7 @@ static bool in_proportion(const struct bound_state *a, const struct bound_state 
            (product)a->w * b->waiting == (product)b->w * a->waiting;
 }
 
-/* Returns the state of each layer. The caller frees the array. */
+/* Returns the bytes of W, dW and K of each layer. The caller frees the array. */
 static struct bound_state *collect_layers(const struct plan *p)
 {
     struct bound_state *layers = xcalloc(p->n_layers, sizeof *layers);

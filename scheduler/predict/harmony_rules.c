@@ -30,11 +30,11 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    struct table_point *points[2]; /* per layer: [0] for forward and [1] for backward micro-batches */
+    struct table_point *points[2]; /* values of each layer for forward [0] and backward [1] micro-batches */
     VEC(struct timeline_op) ops;
     VEC(uint32_t) before; /* per operation: its predecessor in the stream, or NO_OP */
     VEC(struct edge) edges;
-    uint32_t *last_op; /* per stream: the last operation so far, or NO_OP */
+    uint32_t *last_op; /* per stream: its last operation, or NO_OP */
     uint64_t compute_ns;
     uint64_t in_bytes, out_bytes, peer_bytes;
 };
@@ -176,7 +176,8 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    return t->kind == TASK_FWD && t[1].kind == TASK_LOSS; /* a forward task is never the last task */
+    /* t[1] exists, because a forward task is never the last */
+    return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
 /* Returns whether the previous device sends the task its input or the gradient of its output. */

@@ -351,7 +351,7 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation: its shared resources, and the least of its other limits. */
+/* Makes the flow of an operation. Its own limit is the least of its unshared resources and most_per_s. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {

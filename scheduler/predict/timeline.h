@@ -41,7 +41,8 @@ struct timeline_op {
     uint32_t wait, n_waits;                   /* first wait and count, in timeline.waits */
 };
 
-/* A program for the engine. The caller fills it and keeps the arrays. */
+/* A program for timeline_run: operations, waits, and the rates of the resources.
+ * The caller owns the arrays. */
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;

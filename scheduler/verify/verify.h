@@ -28,7 +28,7 @@ enum invariant {
     INVARIANT_AGREES = 10,
 };
 
-/* One broken invariant, and where it was found. */
+/* A violation of one invariant: what is wrong, and where. */
 struct violation {
     int invariant; /* 1..10 */
     enum program_kind program;

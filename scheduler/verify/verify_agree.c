@@ -30,7 +30,7 @@ static void agree_leases(struct verify *v)
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-/* The range of the host pool that holds a tensor, with all slots of a ring tensor. */
+/* The range of the host pool that holds a tensor, including all slots of a ring tensor. */
 struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
@@ -42,7 +42,8 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the host slot of a tensor. Returns true, with the slot in *ret, if the tensor has a valid one. */
+/* Checks the host slots of a tensor. Returns true and sets *ret to their range if
+ * the tensor has valid ones. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -194,8 +195,8 @@ static void agree_move(const struct checked_instr *a)
         agree_copy_move(a);
 }
 
-/* Checks that the stream fits the task. Returns true, with the location that its operands
- * must have in *ret, if so. */
+/* Checks that the task may run on the instruction's stream. If so, returns true and sets *ret to the location
+ * that its operands must have. */
 static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);

@@ -214,8 +214,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Reports the accesses to a segment that are not ordered before the current instruction,
- * which writes or drops it. */
+/* Reports every earlier access to segment `s` that is not ordered before the current instruction, which
+ * writes or drops the segment. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -235,8 +235,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Reports an extent that a claim takes over, if its owner is alive or its drop is not
- * ordered before the claim. */
+/* Checks one extent whose addresses a copy claims. Reports it if another copy is alive there, or if the last
+ * drop there is not ordered before the claim. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -306,7 +306,8 @@ static void release_extent(struct verify_extent *e, void *ctx)
     }
 }
 
-/* Ends begin..end of a copy and frees the addresses. Frees the copy when nothing is left of it. */
+/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy itself
+ * when nothing is left of it. */
 static void release_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                               struct verify_event by)
 {

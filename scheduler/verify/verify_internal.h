@@ -90,7 +90,7 @@ void verify_indices(struct verify *v);
 void verify_agree(struct verify *v);
 /* Checks that every address is inside its lease (invariant 3). */
 void verify_lease(struct verify *v);
-/* Checks that waits point backwards, and sets max_distance (invariant 8). */
+/* Checks that waits point backwards (invariant 8), and sets max_distance. */
 void verify_waits(struct verify *v);
 /* Checks that every task runs exactly once per step, and that sums are in order (invariant 6). */
 void verify_tasks(struct verify *v);
@@ -102,9 +102,9 @@ void verify_tasks(struct verify *v);
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns how many of the first operands in `ops` stand for the graph operand `go`: 0 if the
- * instruction leaves it out, 1 in general, and one per part for the K of a share. It relies on no task
- * having the same tensor twice. */
+/* Returns how many of the operands at the start of `ops` stand for the graph operand `go`: 0
+ * if the instruction leaves it out, one per part for the K of a share, otherwise 1. No task
+ * has the same tensor twice. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -131,8 +131,7 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of device addresses [lo, hi) with one owner. It either belongs to a live copy,
- * or it is free since a drop. */
+/* A range of device addresses [lo, hi). It belongs to a live copy, or it has been free since a drop. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner;   /* NULL: the copy was dropped */
@@ -188,8 +187,8 @@ struct verify_copy {
     bool clobbered;                      /* this copy was reported as misplaced, and is not reported again */
 };
 
-/* The state of one abstract execution: what is where, and what is known to be done. The training
- * programs and eval have one each. */
+/* The state of one abstract execution: which bytes are where, in which version, and which instructions are
+ * known to be done. The training programs share one state, and eval has its own. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
@@ -221,8 +220,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the host copy of a tensor; `step` selects the slot of a ring tensor. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Returns the copy of a tensor on a device with this base, or NULL. A device may have several
- * copies with different bases. */
+/* Returns the copy of a tensor on a device that would have byte 0 at address `base`, or NULL. A device may
+ * have several copies of a tensor, with different bases. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -239,7 +238,7 @@ bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_
  * *ret_end is the index after the last. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
-/* Returns the number of bytes that have a value. */
+/* Returns the number of bytes of a copy that have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
 /* The three kinds of access by the current instruction, st->now. Each reports conflicting accesses that are
@@ -248,12 +247,12 @@ uint64_t copy_bytes(const struct verify_copy *c);
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
-/* Drops a range. Frees the copy if nothing is left of it. */
+/* Drops the bytes begin..end. Frees the copy if nothing is left of it. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* Repair the state after a report, so that one defect is not reported again in other words. copy_fill acts
- * like copy_write and copy_forget like copy_drop, but they report nothing and count as ordered before
- * everything. For a host copy, `st` may be NULL. */
+/* These two functions repair the state after a report, so that one defect is not reported again in other
+ * words. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and count as
+ * ordered before everything. For a host copy, `st` may be NULL. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);

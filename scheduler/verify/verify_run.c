@@ -20,9 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* The clocks that instructions had when they ended, for the instructions that wait for them. An
- * instruction that others wait for over a distance of at most d has d + 1 clocks, used in rotation
- * by the runs of the program. */
+/* The vector clocks at the end of each instruction that others wait for. If the largest distance of such a
+ * wait is d, the instruction has d + 1 clocks, which the runs of the program use in rotation. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -310,7 +309,7 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether some byte of segment `s` exists in this version only in copy `c`. */
+/* Returns whether copy `c` is the only copy that has some byte of segment `s` in this version. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -394,7 +393,7 @@ static void check_copies(struct program_run *r, const struct plan_copy *copies, 
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* Per live copy: bytes that the list says it should have. */
+    /* Per live copy: the number of bytes that it should have according to the list. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -438,8 +437,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Sets the ring tensors to their state at the start of a run: the inputs are on the host, in the slot of
- * their step, if the loader fills them for this program (`loaded`), and the results are not. */
+/* Sets the ring tensors to their state at the start of a run. The results are not on the host yet. The inputs
+ * are there, in the slot of their step, if the loader fills them for this program (`loaded`). */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;

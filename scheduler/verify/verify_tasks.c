@@ -101,8 +101,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks and marks these tasks in `seen`, which already has the tasks that one
- * instruction does as a whole. `seen` is indexed by [step][task]. */
+/* Checks the shares of all tasks. `seen` ([step][task]) marks the tasks that one instruction does as a whole;
+ * the tasks that are done in shares are added to it. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
@@ -223,7 +223,7 @@ struct writers {
     uint32_t n_tensors;
     bool *in_parts;   /* per tensor: whether any write covers only part of the tensor */
     write_vec writes; /* all writes of tensors that are written in parts */
-    uint32_t *last;   /* [step][tensor]: version of the last write, for other tensors */
+    uint32_t *last;   /* [step][tensor]: version of the last write */
 };
 
 static void note_parts(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
