@@ -1,8 +1,9 @@
-/* The end of an attempt: what becomes of a job when its worker has ended. An attempt is one run of a job by one worker.
+/* The end of an attempt: what becomes of a job when its worker has ended. An attempt is one run of a job by
+ * one worker.
  *
- * Each function that ends an attempt sets the job's new state, writes it to the state with an event, and calls `done`
- * (may be NULL) when both are on disk. worker_msgs.c calls these functions when a worker reports its outcome, workers.c
- * when a worker dies without one. Loop thread only.
+ * Each function that ends an attempt sets the job's new state, writes it to the state with an event, and
+ * calls `done` (may be NULL) when both are on disk. worker_msgs.c calls these functions when a worker reports
+ * its outcome, workers.c when a worker dies without one. Loop thread only.
  */
 #ifndef DAEMON_ATTEMPT_H
 #define DAEMON_ATTEMPT_H
@@ -20,23 +21,26 @@ void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int 
 void attempt_requeue(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Puts the job back into the queue for a while without counting a failure, because the disk it writes to is full. */
+/* Puts the job back into the queue for a while without counting a failure, because the disk it writes to is
+ * full. */
 void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                    void *ctx);
 
-/* Counts a failed attempt. The job goes back into the queue and restarts after a delay that doubles with every failure;
- * after too many failures without a new checkpoint the job fails. `why` completes "the worker ...". */
+/* Counts a failed attempt. The job goes back into the queue and restarts after a delay that doubles with
+ * every failure; after too many failures without a new checkpoint the job fails. `why` completes "the worker
+ * ...". */
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 
-/* Ends the attempt of a worker that was asked to stop: by a cancel, by the time limit, or by the end of the daemon.
- * Returns false, and does nothing, when nobody asked the worker to stop. */
+/* Ends the attempt of a worker that was asked to stop: by a cancel, by the time limit, or by the end of the
+ * daemon. Returns false, and does nothing, when nobody asked the worker to stop. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns whether the job has used up its time limit. */
 bool attempt_over_limit(const struct job *j);
 
-/* Adds the running time of the current attempt to job->used_ms. Called once per attempt, before its end is saved. */
+/* Adds the running time of the current attempt to job->used_ms. Called once per attempt, before its end is
+ * saved. */
 void attempt_count_time(struct job *j);
 
 #endif

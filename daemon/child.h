@@ -1,4 +1,4 @@
-/* Runs a program to its end, with a deadline. It blocks: only before the loop starts. */
+/* Runs a program to its end, with a deadline. Blocks, so it is used only before the loop starts. */
 #ifndef DAEMON_CHILD_H
 #define DAEMON_CHILD_H
 
@@ -7,12 +7,13 @@
 #include "base/err.h"
 #include "base/strbuf.h"
 
-/* The exit code of a program that could not be executed, or not be loaded: its shared libraries are missing. */
+/* Exit code of a program that could not be executed, or that could not load its shared libraries. */
 #define CHILD_NOT_RUN 127
 
-/* Collects what the program writes to its standard output (at most 1 MiB); its standard error is ours. A program that
- * does not end in time is killed: -ETIMEDOUT. *ret_exit is its exit code, also after a failure to start it
- * (CHILD_NOT_RUN). A program that a signal ended is an error. */
+/* Runs the program argv[0] and collects what it writes to its standard output, at most 1 MiB, in *ret_output.
+ * The program shares the daemon's standard error. *ret_exit is the program's exit code; it is CHILD_NOT_RUN
+ * when the program could not be started. Kills a program that does not end within timeout_ms, and returns
+ * -ETIMEDOUT. Returns -EIO when a signal ended the program. */
 int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_output, int *ret_exit,
                   struct err *err);
 

@@ -1,4 +1,5 @@
-/* What the daemon was told: where its files are, what machine it hands out, how patient it is. Const after start. */
+/* The daemon's configuration: where its files are, which machine it hands out, and its timeouts and limits.
+ * Filled in from the command line and the environment; constant after the start. */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
 
@@ -10,27 +11,29 @@
 #include "daemon/quota.h"
 
 struct config {
-    char state_dir[PATH_MAX];     /* state.db, lock, logs/ */
-    char socket[PATH_MAX];        /* tutti.sock */
-    char worker_socket[PATH_MAX]; /* worker.sock, beside it */
-    char worker_program[PATH_MAX];
-    char backend[8];        /* "auto", "cpu", "cuda"; "": not said */
-    char machine[PATH_MAX]; /* a topology file, which the worker program reads; "": none */
-    bool devices_given;     /* n_devices is from the command line */
-    /* What was not given is settled by inventory_make. */
-    uint32_t n_devices; /* 0: auto, a job gets what it asks for */
-    uint64_t device_bytes, host_bytes;
-    int private_fd; /* -1: none; EOF on it ends the daemon and its jobs */
+    char state_dir[PATH_MAX];      /* directory with state.db, lock and logs/ */
+    char socket[PATH_MAX];         /* path of tutti.sock */
+    char worker_socket[PATH_MAX];  /* path of worker.sock, in the same directory */
+    char worker_program[PATH_MAX]; /* path of tutti-worker */
+    char backend[8];               /* "auto", "cpu" or "cuda"; "" when it was not given */
+    char machine[PATH_MAX];        /* path of a topology file that the worker program reads; "" for none */
+    bool devices_given;            /* n_devices is from the command line */
+    /* The next three are filled in by inventory_make when they were not given. */
+    uint32_t n_devices;    /* devices to hand out; 0: a job gets as many virtual devices as it asks for */
+    uint64_t device_bytes; /* bytes of each virtual device, or of the largest real one */
+    uint64_t host_bytes;   /* bytes of host memory for jobs */
+    int private_fd;        /* end of file on this descriptor ends the daemon and its jobs; -1: none */
     uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
-    bool accept_older; /* go on although acknowledged changes are gone from the state */
-    /* Ended jobs are removed beyond any of these; 0: no such limit. */
+    bool accept_older; /* start although acknowledged changes are missing from the state */
+    /* Ended jobs that exceed any of the next three limits are removed; 0 means no limit. */
     uint64_t keep_days, keep_jobs;
-    uint64_t keep_bytes;       /* of the ended jobs of one user */
-    struct quota_limits quota; /* of each user */
+    uint64_t keep_bytes;       /* bytes of the ended jobs of one user */
+    struct quota_limits quota; /* limits of each user */
 };
 
-/* Defaults, then the command line. Returns 0; 1: --help or --version was printed; -EINVAL. */
+/* Fills *ret with the defaults and then with the command line. Returns 0 on success, 1 after it has printed
+ * --help or --version, and a negative errno when an option or a path cannot be used. */
 int config_parse(int argc, char **argv, struct config *ret, struct err *err);
 
 #endif

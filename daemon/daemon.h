@@ -1,5 +1,5 @@
-/* The daemon's one object, and a map of its parts. Everything here belongs to the loop thread. Work that blocks (SQLite,
- * reading logs) goes to libuv's pool and comes back by callback.
+/* The daemon's one object, and a map of its parts. Everything here belongs to the loop thread. Work that
+ * blocks (SQLite, reading logs) goes to libuv's pool and comes back by callback.
  *
  * A part calls only parts below it in this list; callbacks lead upwards.
  *
@@ -52,8 +52,8 @@ struct state;
 struct users;
 struct workers;
 
-/* The daemon. There is one, in main.c; it lives as long as the process. Loop thread only, except for `config`, which is
- * constant after the start. */
+/* The daemon. There is one, in main.c; it lives as long as the process. Loop thread only, except for
+ * `config`, which is constant after the start. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -77,7 +77,8 @@ struct daemon {
     bool keep_workers; /* the shutdown leaves the workers running for the next daemon (SIGUSR2) */
 };
 
-/* Ends the process at once, for a failure that must not be retried: the state cannot be written. Workers live on. */
+/* Ends the process at once, for a failure that must not be retried: the state cannot be written. Workers live
+ * on. */
 void daemon_die(struct daemon *d, const char *why);
 
 /* Returns the loop's monotonic clock in milliseconds. It stands still during one turn of the loop. */

@@ -1,38 +1,45 @@
-/* The devices that are handed out: how the queue sees them, which ones failed (health.h), and why jobs wait for
- * them. Loop thread only.
- */
+/* The devices that the daemon hands out: how the queue sees them, which of them have failed (health.h), why
+ * jobs wait for them, and when they are probed again. Loop thread only. */
 #ifndef DAEMON_DEVICES_H
 #define DAEMON_DEVICES_H
 
 #include "daemon/jobs.h"
 #include "daemon/queue.h"
 
-/* The machine as the queue sees it now. */
+/* Returns the machine as the queue sees it now. */
 struct queue_machine devices_machine(const struct daemon *d);
-/* The same for admission: with the most memory that its devices ever had, since what others use they may give back. */
+
+/* Returns the machine as admission sees it: each device counts with the most memory that was ever free on it,
+ * because other programs may free the memory that they use now. */
 struct queue_machine devices_at_best(const struct daemon *d);
 
-/* Whether what is free of the devices may change: they are real, and looked at. */
+/* Returns whether the free memory of the devices can change while the daemon runs: they are real devices, and
+ * not from a topology file. */
 bool devices_change(const struct daemon *d);
-/* Looks at the devices when it is time to: before `next` (may be NULL) is started, or because jobs wait for memory or
- * for a device that failed. Returns 1 when a look is under way: no job may be started until `looked` is called. Returns
- * 0 when no look is needed, or a negative errno when the look could not be started. */
+
+/* Starts a probe of the idle devices if one is due: before the job `next` (may be NULL) starts, or because
+ * jobs wait for memory or for a failed device. Returns 1 while a probe is running: no job may start until
+ * reprobed(d) is called. Returns 0 when no probe is needed, and a negative errno when the probe could not be
+ * started. */
 int devices_reprobe_first(struct daemon *d, const struct job *next, void (*reprobed)(struct daemon *d),
                           struct err *err);
 
-/* The job's worker says that the device with this number of the backend's broke under it. Numbers that are not of
- * the job's lease are ignored. */
+/* Takes failed devices back into service if the probe that has just ended found them working and they have
+ * rested long enough. */
+void devices_reprobed(struct daemon *d);
+
+/* Counts an error of a device under this job's worker. `index` is the backend's number of the device; a
+ * number that is not in the job's lease is ignored. */
 void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const char *reason);
-/* The job was done: nothing is wrong with its devices. */
+
+/* Clears the errors of the job's devices, because the job is done. */
 void devices_praise(struct daemon *d, const struct job *j);
-/* Whether there is a device that is to be used later, by the clock. */
+
+/* Returns whether a device rests after an error and can be used again later. */
 bool devices_rest(const struct daemon *d);
 
-/* Writes into every queued job that no other job's end can help which devices are withheld from it (job->stuck), and
- * clears that of the others. */
+/* Sets job->stuck of every queued job that could not start even if every running job ended, to a text that
+ * names the withheld devices. Clears job->stuck of all other jobs. */
 void devices_find_stuck(struct daemon *d, const struct queue_machine *m);
-
-/* A look has ended: failed devices that it found in order, and that have rested, come back. */
-void devices_reprobed(struct daemon *d);
 
 #endif

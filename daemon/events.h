@@ -1,9 +1,12 @@
 /* Numbered events for watchers. Loop thread only.
  *
- * The newest EVENTS_KEPT are in memory; changes of state are on disk as well, until their job is pruned. A watcher is only a number (the
- * next event it wants): nothing is queued for it beyond what its connection can take, and one that fell behind is served
- * from disk, with a `gap` for what only memory had. Events become visible in the order of their numbers, and none before
- * what it tells is on disk.
+ * The newest EVENTS_KEPT events are in memory. Changes of a job's state are also on disk, until the job is
+ * pruned. A watcher is only a number, the next event that it wants: nothing is queued for it beyond what its
+ * connection can take. A watcher that fell behind is served from disk, with a `gap` event in place of the
+ * events that only memory had.
+ *
+ * Events become visible in the order of their numbers. No event is visible before the change that it reports
+ * is on disk.
  */
 #ifndef DAEMON_EVENTS_H
 #define DAEMON_EVENTS_H
@@ -14,39 +17,56 @@
 #include "daemon/daemon.h"
 #include "daemon/state.h"
 
-#define EVENTS_KEPT 4096
+#define EVENTS_KEPT 4096 /* events in memory */
 
 struct events;
 
-int events_create(struct daemon *d, struct events **ret, struct err *err); /* blocks */
+/* Blocks: reserves event numbers in the state. */
+int events_create(struct daemon *d, struct events **ret, struct err *err);
+
+/* Frees the events. Takes NULL. For tests: the daemon keeps its events until the process exits. */
 void events_destroy(struct events *e);
 
-/* An event in memory only. Without memory for it watchers get a `gap` in its place. `job` 0: it concerns every job, and every
- * watcher gets it. `members`: JSON text of its own fields, e.g. "\"step\":3"; "" or NULL for none. */
+/* Adds an event that is kept in memory only. An event with job 0 concerns every job, and every watcher gets
+ * it. `members` is the JSON text of the event's own fields, such as "\"step\":3"; "" or NULL for none. When
+ * memory runs out, watchers get a `gap` in place of the event. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
-/* An event that is kept: added to the unit, which is committed; visible, and `done` (may be NULL) called, when that is on
- * disk. `optional` as in state_commit: when it was given up there is no event. -ENOMEM, also when the unit had failed before:
- * nothing has happened, `done` is never called, and the unit is gone. */
+
+/* Adds an event to the unit `u` and commits the unit. When the unit is on disk the event becomes visible, and
+ * `done` (may be NULL) is called. `optional` is passed on to state_commit; if the state gives the unit up,
+ * there is no event.
+ *
+ * Returns -ENOMEM when memory runs out or the unit has already failed: then nothing has happened, the unit is
+ * discarded, and `done` is never called.
+ */
 int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
-uint64_t events_newest(const struct events *e); /* number of the newest visible event */
+/* Returns the number of the newest visible event. */
+uint64_t events_newest(const struct events *e);
 
-/* A watcher. `send` gets whole lines; `ready` says whether the connection can take more. */
+/* A connection that wants events. The caller fills in the first part and owns the memory. */
 struct watcher {
-    uint64_t next; /* the first event it has not seen */
-    uint64_t job;  /* 0: of all */
-    bool (*ready)(struct watcher *w);
-    void (*send)(struct watcher *w, const char *line, size_t bytes);
-    void (*gone)(struct watcher *w); /* after events_unwatch: it may be freed */
+    uint64_t next;                    /* number of the first event to send */
+    uint64_t job;                     /* the job whose events are wanted; 0: all jobs */
+    bool (*ready)(struct watcher *w); /* whether the connection can take more */
+    void (*send)(struct watcher *w, const char *line, size_t bytes); /* sends one whole line */
+    void (*gone)(struct watcher *w); /* after events_unwatch: may free the watcher */
+
     /* events.c */
-    bool reading, ended;
-    struct watcher *prev, *following;
+    bool reading;                     /* a read from disk is under way */
+    bool ended;                       /* events_unwatch was called */
+    struct watcher *prev, *following; /* ring of all watchers */
 };
 
+/* Begins to send events to the watcher, now and as they become visible. */
 void events_watch(struct events *e, struct watcher *w);
-void events_pump(struct events *e, struct watcher *w); /* the connection can take more again */
-/* No send comes after this; `gone` comes now or when a read that is under way returns. */
+
+/* Sends more events to a watcher whose connection has become ready again. */
+void events_pump(struct events *e, struct watcher *w);
+
+/* Stops sending events to the watcher. Calls w->gone at once, or when a read from disk that is under way
+ * returns. */
 void events_unwatch(struct events *e, struct watcher *w);
 
 #endif

@@ -1,11 +1,13 @@
-/* Which devices can be trusted. Pure: what workers told of a device in, how it is used out. Loop thread only.
+/* Which devices can be trusted. Pure: the caller reports errors and successes, and asks how a device may be
+ * used. Loop thread only.
  *
- * The rule, for administrators too (docs/machine.md, "Devices that fail"). A worker's outcome names the devices that
- * broke under it. An error makes a device `suspect`: it rests for as long as a failed worker does (1 s, 2 s), and is
- * then given to a job only when the devices without a mark do not suffice. With the third error in a row it is
- * `failed` and is given to nobody; when a probe finds it in order, not before HEALTH_RETRY_RESTS rests have passed,
- * it is suspect again, one error away from failed. A job that is done clears all of its devices. Marks are forgotten
- * when the daemon ends.
+ * The rule, which administrators find in docs/machine.md ("Devices that fail"): the outcome of a worker names
+ * the devices that broke under it. An error makes a device suspect. It rests for as long as the restart of a
+ * failed worker is delayed (1 s, then 2 s). Afterwards it is given to a job only if the devices without
+ * errors do not suffice. The third error in a row makes the device failed, and no job gets it. After
+ * HEALTH_RETRY_RESTS rests, a probe that finds the device working makes it suspect again, one error away from
+ * failed. A job that is done clears the errors of all its devices. The daemon forgets all errors when it
+ * ends.
  */
 #ifndef DAEMON_HEALTH_H
 #define DAEMON_HEALTH_H
@@ -15,32 +17,42 @@
 
 #include "base/strbuf.h"
 
-/* That many errors in a row and a device is failed; it may be tried again after so many --restart-delay: 10 min. */
-#define HEALTH_MOST_ERRORS 3
-#define HEALTH_RETRY_RESTS 600
+#define HEALTH_MOST_ERRORS 3 /* errors in a row that make a device failed */
+#define HEALTH_RETRY_RESTS                                                                                   \
+    600 /* restart delays until a failed device may be tried again: 10 min by default */
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
 extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
+/* The errors of one device. All zeros for a device without errors. */
 struct health {
-    uint32_t errors;        /* since a job was last done on it */
-    uint64_t since_ms;      /* the first of them; wall clock */
-    uint64_t rest_until_ms; /* loop clock */
-    uint64_t job;           /* whose worker told of the last one */
-    char reason[128];       /* of the last one */
+    uint32_t errors;        /* errors since a job was last done on the device */
+    uint64_t since_ms;      /* wall clock: time of the first of these errors */
+    uint64_t rest_until_ms; /* loop clock: the device is not used before */
+    uint64_t job;           /* id of the job whose worker reported the last error */
+    char reason[128];       /* the last error, for people */
 };
 
 enum health_state health_state(const struct health *h);
+
+/* Returns whether the device still rests after its last error. */
 bool health_rests(const struct health *h, uint64_t now_ms);
-/* `rest_ms`: of a first error. */
+
+/* Counts an error that the worker of this job reported. `rest_ms` is the rest after a first error. */
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
+
+/* Clears the errors, because a job was done on the device. */
 void health_success(struct health *h);
-/* Of a failed device: whether its rest is over and a probe may bring it back; and that it has. */
+
+/* Returns whether the device is failed and has rested long enough, so that a successful probe may bring it
+ * back. */
 bool health_may_return(const struct health *h, uint64_t now_ms);
+
+/* Makes a failed device suspect again, after a successful probe. */
 void health_return(struct health *h);
 
-/* ,"state":...,"errors":...,"since_ms":...,"error_job":...,"reason":... : members of a device. */
+/* Adds JSON members to `b`, with a comma before each: state, errors, since_ms, error_job, reason. */
 void health_add_json(const struct health *h, struct strbuf *b);
 
 #endif

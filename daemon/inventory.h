@@ -1,6 +1,9 @@
-/* What this daemon hands out: virtual cpu devices, or those that `tutti-worker --probe` found, or that a topology file
- * names. The daemon itself never touches a device: it believes the probe, a child that ends before the loop starts, and
- * others later (reprobe.h). Loop thread only; const after start, but for inventory_count_own and inventory_refresh.
+/* The devices that this daemon hands out: virtual cpu devices, devices that `tutti-worker --probe` found, or
+ * the devices of a topology file.
+ *
+ * The daemon never touches a device itself. It relies on a probe that runs before the loop starts, and on
+ * later probes (reprobe.h). Loop thread only. After the start only inventory_count_own and inventory_refresh
+ * change the inventory.
  */
 #ifndef DAEMON_INVENTORY_H
 #define DAEMON_INVENTORY_H
@@ -11,37 +14,47 @@
 #include "scheduler/topology.h"
 
 struct inventory {
-    char backend[16];   /* "cpu" */
-    char reason[832];   /* why this one */
-    uint32_t n_devices; /* real: that are handed out, the first of the topology */
-    bool real;          /* devices with names and numbers, in `topology`; else virtual ones */
-    bool from_file;     /* the topology is from a file, and workers get it instead of looking themselves */
-    struct topology topology;
-    uint64_t each_bytes[DEVICE_MAX]; /* real: what is handed out of each now; 0: too little is free */
-    uint64_t most_bytes[DEVICE_MAX]; /* the most that was ever free: what a job may hope for */
-    uint64_t limit_bytes;            /* --device-memory; 0: none */
+    char backend[16];   /* "cpu" or "cuda" */
+    char reason[832];   /* why this backend was chosen, for people */
+    uint32_t n_devices; /* real devices that are handed out: the first n of `topology` */
+    bool real;          /* the devices are in `topology`; false: they are virtual */
+    bool from_file;     /* `topology` is from a file, and workers get it instead of probing themselves */
+    struct topology topology;        /* devices, links and memory of the machine */
+    uint64_t each_bytes[DEVICE_MAX]; /* bytes of each real device for jobs now; 0: too little is free */
+    uint64_t most_bytes[DEVICE_MAX]; /* the largest each_bytes so far; admission counts with it */
+    uint64_t limit_bytes;            /* --device-memory for real devices; 0: no limit */
 };
 
-/* Decides, and settles the numbers that the command line left open: n_devices, device_bytes, host_bytes. Blocks. */
+/* Chooses the devices to hand out. Fills in what the command line left open in *c: n_devices, device_bytes,
+ * host_bytes. Blocks. */
 int inventory_make(struct config *c, struct inventory *ret, struct err *err);
 
-#define INVENTORY_PROBE_WORDS 10
-/* The words of a probe, NULL at the end. `only`: as the option; NULL: all devices. They point into both. */
+#define INVENTORY_PROBE_WORDS 10 /* size of the array for inventory_probe_command */
+
+/* Writes the words of the command that probes the devices, with NULL at the end. `only` is the value of
+ * --only, or NULL for all devices. The words point into *c and `only`. */
 void inventory_probe_command(const struct config *c, const char *only,
                              const char *ret[INVENTORY_PROBE_WORDS]);
-/* What a probe printed and how it ended: backend, reason and topology. */
+
+/* Fills in backend, reason and topology from the text that a probe printed and from its exit code. Returns
+ * -ENODEV with the probe's own message when the probe failed. */
 int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err);
-/* These devices (bit i: device i) were looked at again. One that is not there any more has nothing; one that has another
- * number now, because the driver counts anew, gets that. */
+
+/* Updates the devices that were probed again (bit i: device i) with the result `now`. A device that is
+ * missing in `now` has no memory for jobs. A device whose number has changed, because the driver renumbered
+ * the devices, gets the new number. */
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
-/* A worker of an earlier daemon has the device: what the probe saw in use there was, or may have been, ours. */
+/* Counts the memory that the probe saw in use on this device as available, because a worker of an earlier
+ * daemon has the device and may use that memory. */
 void inventory_count_own(struct inventory *o, uint32_t device);
 
-/* "backend":...,"backend_reason":...,["machine":...]: members of a JSON object, without a comma around. The machine: what
- * is handed out, as a topology. */
+/* Adds the members backend, backend_reason and, for real devices, machine to `b`, without commas around them.
+ * The machine is a topology of the devices that are handed out. */
 void inventory_add_json(const struct inventory *o, struct strbuf *b);
-/* The same for the lease of a worker: backend, the devices' numbers, the topology where workers shall not look. */
+
+/* Adds the members of a worker's lease to `b`: backend, the backend's numbers of the devices, and the
+ * topology if workers must not probe. */
 void inventory_add_lease(const struct inventory *o, const uint32_t *devices, uint32_t n, struct strbuf *b);
 
 #endif

@@ -1,8 +1,8 @@
 /* The daemon's record of one job: struct job, and the functions that need nothing but the record.
  *
- * jobs.h keeps the records of live jobs in a table. job_json.h turns a record into JSON and back. A record that was
- * read from the state for one request belongs to the thread that reads it; all other records belong to the loop
- * thread.
+ * jobs.h keeps the records of live jobs in a table. job_json.h turns a record into JSON and back. A record
+ * that was read from the state for one request belongs to the thread that reads it; all other records belong
+ * to the loop thread.
  */
 #ifndef DAEMON_JOB_RECORD_H
 #define DAEMON_JOB_RECORD_H
@@ -43,7 +43,8 @@ struct job_lease {
     uint64_t device_bytes, host_bytes; /* bytes on each device; bytes of host memory */
 };
 
-/* Identifies one process for all time. A pid alone does not: the kernel gives a freed pid to another process. */
+/* Identifies one process for all time. A pid alone does not: the kernel gives a freed pid to another process.
+ */
 struct job_process {
     pid_t pid;      /* 0: no process */
     uint64_t start; /* start time of the process, in clock ticks since boot */
@@ -59,15 +60,17 @@ struct job_said {
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything the daemon knows about one job. The first part is written to the state when the job is submitted, the
- * status at every change, and the last part never. A worker tells the last part again when a new daemon adopts it. */
+/* Everything the daemon knows about one job. The first part is written to the state when the job is
+ * submitted, the status at every change, and the last part never. A worker tells the last part again when a
+ * new daemon adopts it. */
 struct job {
     struct jobs *table; /* the table that counts this job; NULL: the record was read from the state */
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key is NULL when the submit had none */
     uid_t uid;
     uint64_t
-        spec_hash; /* job_spec_hash of spec and dir: tells a repeated submit from a new job with the same key */
+        /* job_spec_hash of spec and dir: tells a repeated submit from a new job with the same key */
+        spec_hash;
     uint64_t charged_bytes; /* bytes charged to the user's quota: spec and body; 0 once the job has ended */
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
@@ -97,8 +100,8 @@ struct job {
     bool secret_in_clear;   /* the state still holds the secret itself, as tuttid 0.1.0 wrote it */
     uint32_t saves;         /* writes to the state that are under way */
     uint64_t not_before_ms; /* loop clock: earliest time of the next start after a failure; 0: at once */
-    /* Which devices are withheld, for people, while the job could not start even if every running job ended; NULL
-     * when the job could start then. */
+    /* Which devices are withheld, for people, while the job could not start even if every running job ended;
+     * NULL when the job could start then. */
     char *stuck;
     struct job_said said;
     bool archived;         /* the end of the job is on disk, together with the final `said` */
@@ -109,8 +112,8 @@ struct job {
 /* Returns whether the job is done, failed or cancelled. */
 bool job_ended(const struct job *j);
 
-/* Returns the state that clients may see. A job that has ended still shows its earlier state until the end is on
- * disk. */
+/* Returns the state that clients may see. A job that has ended still shows its earlier state until the end is
+ * on disk. */
 enum job_state job_visible_state(const struct job *j);
 
 /* Replaces *text by a copy of `to`, and frees the old text. `to` may be NULL. Aborts when memory runs out. */

@@ -1,11 +1,12 @@
-/* Worker processes: starting them, adopting them after a restart of the daemon, signalling and reaping them. Loop thread
- * only.
+/* Worker processes: starting them, adopting them after a restart of the daemon, signalling and reaping them.
+ * Loop thread only.
  *
- * A worker lives on when the daemon dies. libuv reaps the workers that this daemon started. A worker of an earlier daemon
- * is watched through a pidfd. It is known by pid, start time and boot, so that another process with a reused pid is never
- * taken for the worker.
+ * A worker lives on when the daemon dies. libuv reaps the workers that this daemon started. A worker of an
+ * earlier daemon is watched through a pidfd. It is known by pid, start time and boot, so that another process
+ * with a reused pid is never taken for the worker.
  *
- * This module decides nothing about jobs. It tells its caller through struct worker_ops that a process has ended.
+ * This module decides nothing about jobs. It tells its caller through struct worker_ops that a process has
+ * ended.
  */
 #ifndef DAEMON_LAUNCH_H
 #define DAEMON_LAUNCH_H
@@ -58,18 +59,21 @@ struct worker {
 
 #define LAUNCH_SECRET_CHARS 32
 
-/* Opens the log file that takes the output of the job's workers. Returns a descriptor, or a negative errno. */
+/* Opens the log file that takes the output of the job's workers. Returns a descriptor, or a negative errno.
+ */
 int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
 
-/* Starts a worker for a job whose lease and attempt are set, and sets job->worker. `secret` is what the worker has to
- * present in its hello. The worker inherits `log`; the descriptor stays the caller's.
+/* Starts a worker for a job whose lease and attempt are set, and sets job->worker. `secret` is what the
+ * worker has to present in its hello. The worker inherits `log`; the descriptor stays the caller's.
  *
- * On failure job->worker stays NULL. A failure says nothing about the job, because every worker is started in the same
- * way. */
+ * On failure job->worker stays NULL. A failure says nothing about the job, because every worker is started in
+ * the same way.
+ */
 int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, const char *secret, int log,
                  struct err *err);
 
-/* Finds the worker process that job->process names and sets job->worker. Returns false when that process is dead. */
+/* Finds the worker process that job->process names and sets job->worker. Returns false when that process is
+ * dead. */
 bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops);
 
 /* Sends a signal to the worker's process. Does nothing when the process is dead. */

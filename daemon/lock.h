@@ -1,4 +1,5 @@
-/* A lock file: one process at a time holds it. Blocks for the moment of a system call. Loop thread. */
+/* A lock file, which one process at a time can hold. Loop thread. Blocks only for the moment of a system
+ * call. */
 #ifndef DAEMON_LOCK_H
 #define DAEMON_LOCK_H
 
@@ -9,14 +10,16 @@
 
 struct lock {
     int fd;      /* -1: not held */
-    dev_t dev;   /* of the locked file */
-    ino_t inode; /* of the locked file */
+    dev_t dev;   /* device of the locked file */
+    ino_t inode; /* inode of the locked file */
 };
 
-/* Makes the file when it is missing, and locks it until the process ends. -EBUSY: another process holds the lock; `what`
- * says in the message what that process serves. *ret changes only on success; a lock that it had before is let go. */
+/* Locks the file at `path` until the process ends, and creates the file if it is missing. Returns -EBUSY when
+ * another process holds the lock; `what` names in the message what that process serves. *ret changes only on
+ * success; a lock that it held before is released. */
 int lock_take(const char *path, const char *what, struct lock *ret, struct err *err);
-/* Whether the file that was locked is still at this path. */
+
+/* Returns whether the file that was locked is still the file at `path`. */
 bool lock_is_at(const struct lock *l, const char *path);
 
 #endif

@@ -1,8 +1,10 @@
-/* Who runs next, and on which devices. Pure: a view of queue and machine in, a decision out.
+/* Which job runs next, and on which devices. Pure: a view of the queue and the machine goes in, a decision
+ * comes out.
  *
- * First come, first served: the first job in the queue that may start gets the next devices; while it does not fit, nobody
- * behind it is served. Only jobs that no other job's end can help (queue_stuck) are passed over. The order is one
- * comparison, queue_before: fair share and priorities go there.
+ * First come, first served. The first job in the queue that may start gets the next devices. While that job
+ * does not fit, no job behind it is served. The exception is a job that could not start even if every running
+ * job ended (queue_stuck): other jobs overtake it. The order of the queue is one comparison, queue_before;
+ * fair share and priorities would go there.
  */
 #ifndef DAEMON_QUEUE_H
 #define DAEMON_QUEUE_H
@@ -11,39 +13,47 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/jobs.h"
+#include "base/err.h"
+#include "daemon/job_record.h"
 
-/* How gladly a device is given away. */
+/* How readily a device is given to a job. */
 enum queue_use {
-    QUEUE_USE_GLADLY,
-    QUEUE_USE_LAST,  /* only to jobs that do not get enough devices otherwise */
-    QUEUE_USE_LATER, /* not now, but soon */
-    QUEUE_USE_NEVER, /* out of service */
+    QUEUE_USE_GLADLY, /* to any job */
+    QUEUE_USE_LAST,   /* only to a job that cannot get enough other devices */
+    QUEUE_USE_LATER,  /* not now, but soon: the device rests after an error */
+    QUEUE_USE_NEVER,  /* out of service */
 };
 
+/* The machine as the queue sees it. devices.c makes it anew for every decision. */
 struct queue_machine {
-    uint32_t n_devices; /* 0: auto, as many as a job asks for */
-    uint64_t device_bytes, host_bytes;
-    const uint64_t *device_job; /* per device: the job that has it, 0: free */
-    const uint64_t
-        *each_bytes; /* per device, where they differ: in place of device_bytes; 0: not handed out */
-    bool one_job;    /* at a time: it gets all of the host's memory */
+    uint32_t n_devices;         /* 0: each job gets as many virtual devices as it asks for */
+    uint64_t device_bytes;      /* bytes of each device, unless each_bytes is set */
+    uint64_t host_bytes;        /* bytes of host memory for all jobs */
+    const uint64_t *device_job; /* per device: id of the job that has it; 0: free */
+    /* per device: its bytes, where devices differ; NULL: device_bytes; 0: not handed out */
+    const uint64_t *each_bytes;
+    bool one_job; /* one job at a time, which gets all host memory */
     enum queue_use use[DEVICE_MAX];
 };
 
+/* Returns whether job `a` comes before job `b` in the queue. */
 bool queue_before(const struct job *a, const struct job *b);
 
-/* The job to start now and what it gets; NULL: none. Jobs whose not_before_ms is later than now do not hold up others. */
+/* Returns the job to start now, with its lease in *ret, or NULL when no job can start. A job whose
+ * not_before_ms is later than now_ms does not hold up other jobs. */
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret);
 
-/* Whether the job could not start even if nobody else had a device: too many are out of service, or others use too much of
- * their memory. */
+/* Returns whether the job could not start even if every running job ended: too many devices are out of
+ * service, or other programs use too much of their memory. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
-/* Whether this device is one of those that keep it from starting. */
+
+/* Returns whether this device cannot be given to the job even when it is free: it is out of service or too
+ * small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);
 
-/* Whether the job could ever run here; the message says what it lacks. */
+/* Returns 0 if the job could ever run on this machine. Otherwise returns -ENOSPC with a message that says
+ * what the machine lacks. */
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
 
 #endif

@@ -1,10 +1,11 @@
-/* Requests of clients: parsing a line, finding its method, and answering. Loop thread only, except where noted.
+/* Requests of clients: parsing a line, finding its method, and answering. Loop thread only, except where
+ * noted.
  *
- * A line longer than REQUEST_LARGE_LINE is parsed, and prepared by its method, in the pool (fair_pool.h). Its client
- * gives no further line meanwhile, so the requests of one client begin in the order of their lines.
+ * A line longer than REQUEST_LARGE_LINE is parsed, and prepared by its method, in the pool (fair_pool.h). Its
+ * client gives no further line meanwhile, so the requests of one client begin in the order of their lines.
  *
- * When memory runs out the answer is an error. It is built on the stack and written straight to the socket, so it needs
- * no memory.
+ * When memory runs out the answer is an error. It is built on the stack and written straight to the socket,
+ * so it needs no memory.
  */
 #ifndef DAEMON_REQUEST_H
 #define DAEMON_REQUEST_H
@@ -26,9 +27,9 @@ struct request;
 struct verb {
     const char *name;
     void (*run)(struct request *rq); /* loop thread */
-    /* NULL, or the part of the work that needs only the parameters. It may run in the pool, so it must look at nothing
-     * but `params`, which are freed afterwards. It returns an object that `run` finds as rq->prepared, or NULL with
-     * err set. */
+    /* NULL, or the part of the work that needs only the parameters. It may run in the pool, so it must look
+     * at nothing but `params`, which are freed afterwards. It returns an object that `run` finds as
+     * rq->prepared, or NULL with err set. */
     void *(*prepare)(const struct json *params, struct err *err);
 };
 
@@ -81,12 +82,12 @@ void request_refuse(struct request *rq, const struct err *err);
 /* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). Needs no memory itself. */
 void request_out_of_memory(struct request *rq);
 
-/* Checks that a request for a method without parameters has none. Returns false when it has some; the request is then
- * answered with an error and freed. */
+/* Checks that a request for a method without parameters has none. Returns false when it has some; the request
+ * is then answered with an error and freed. */
 bool request_no_params(struct request *rq);
 
-/* Makes the request's client watch events from number `next` on, of one job or of all (0), and answers with the number
- * of the newest event. */
+/* Makes the request's client watch events from number `next` on, of one job or of all (0), and answers with
+ * the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

@@ -1,15 +1,14 @@
-/* Finds the job that a request names, in the table of live jobs or in the state, and answers when it cannot be found.
- * Loop thread only.
- */
+/* Finds the job that a request names, in the table of live jobs or in the state, and answers when it cannot
+ * be found. Loop thread only. */
 #ifndef DAEMON_REQUEST_FIND_H
 #define DAEMON_REQUEST_FIND_H
 
 #include "daemon/job_record.h"
 #include "daemon/request.h"
 
-/* Finds a job, live or ended, and calls `then` with it: at once for a live job, later for a job that has to be read from
- * the state. The job is valid during that call. When no job has this id, the request is answered with an error, and
- * `then` is not called. */
+/* Finds a job, live or ended, and calls `then` with it: at once for a live job, later for a job that has to
+ * be read from the state. The job is valid during that call. When no job has this id, the request is answered
+ * with an error, and `then` is not called. */
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j));
 
 /* Answers with the short form of the job. */

@@ -1,8 +1,8 @@
 /* The methods of tutti.sock, declared from the list in verbs.def. Each method is one file, verb_<name>.c.
  *
- * A method gets a request and sooner or later answers it with exactly one call of request_reply, request_fail or one of
- * their relatives (request.h, request_find.h), which frees the request. The client may have gone by then; the answer is
- * dropped.
+ * A method gets a request and sooner or later answers it with exactly one call of request_reply, request_fail
+ * or one of their relatives (request.h, request_find.h), which frees the request. The client may have gone by
+ * then; the answer is dropped.
  */
 #ifndef DAEMON_SERVER_VERBS_H
 #define DAEMON_SERVER_VERBS_H

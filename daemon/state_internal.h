@@ -1,12 +1,12 @@
-/* Structures and functions that state*.c share. No other file may include this header.
+/* Structures and functions that the files state*.c share. No other file may include this header.
  *
- *     state.c          units, group commit, the end
- *     state_guard.c    before SQLite opens the database: is anything lost that was acknowledged
- *     state_open.c     opens, checks, loads
+ *     state.c          units, group commit, closing
+ *     state_guard.c    checks, before SQLite opens the database, that nothing acknowledged is lost
+ *     state_open.c     opens the database, checks it, loads the live jobs
  *     state_schema.c   tables, and migrations from older schemas
  *     state_rows.c     rows and their checksums
  *     state_read.c     reads in the pool
- *     state_upkeep.c   folds the log into the database, prunes old jobs, checks large databases while they serve
+ *     state_upkeep.c   folds the log into the database, prunes old jobs, checks a large database while it serves
  *     state_backup.c   a consistent copy while the daemon runs
  */
 #ifndef DAEMON_STATE_INTERNAL_H
@@ -28,55 +28,86 @@
 
 enum write_kind { WRITE_EVENT, WRITE_JOB, WRITE_META, WRITE_STATUS, WRITE_COUNT };
 
-/* One row to write. Which fields are used depends on the kind. */
+/* One row to write. The kind decides which fields are used. */
 struct row_write {
     enum write_kind kind;
-    uint64_t id;  /* of the job; of an event: its number; of a number in meta: its value */
-    uint64_t job; /* of an event */
-    char *key;    /* of a job, may be NULL; of a number in meta: its name */
+    uint64_t id;  /* id of a job; number of an event; value of a number in table meta */
+    uint64_t job; /* id of an event's job */
+    char *key;    /* key of a job, may be NULL; name of a number in table meta */
     char *body, *spec;
-    uint64_t ended_ms, uid, bytes; /* of a status */
+    uint64_t ended_ms, uid, bytes; /* columns of a status */
 };
 
-/* The columns that every job is read with, in the order of take_job. */
+/* The columns of a job, in the order that row_take_job expects. */
 #define JOB_COLUMNS                                                                                          \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                   \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
-/* The same without the spec, which can be large, and without the checksum that covers it. */
+
+/* The columns that row_take_job_brief expects: without the spec, which can be large, and without the checksum
+ * over it. */
 #define BRIEF_COLUMNS                                                                                        \
     "SELECT j.id, j.key, j.body, NULL, NULL, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                      \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 #define EVENT_COLUMNS "SELECT seq, job, body, crc FROM events "
 
+/* The statement that writes a row of each kind. */
 extern const char *const row_put_sql[WRITE_COUNT];
-int row_put(sqlite3_stmt *q, const struct row_write *w); /* an SQLite code */
+
+/* Writes one row with the prepared statement of its kind. Returns an SQLite code. */
+int row_put(sqlite3_stmt *q, const struct row_write *w);
+
+/* Returns the checksum of a row of table jobs, events or meta. Texts that are NULL and a job of 0 are left
+ * out. */
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
-/* Reads the row that `q` stands on. What *ret points to is valid until q moves. -EBADMSG: it does not match its checksum. */
+
+/* Reads a job from the current row of `q`. The texts in *ret are valid until `q` moves on. Returns -EBADMSG
+ * when the row does not match its checksum. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
+
+/* Reads a job without its spec from the current row of `q`. Otherwise as row_take_job, but only the status is
+ * checked. */
 int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
+
+/* Reads an event from the current row of `q`. The text is valid until `q` moves on. Returns -EBADMSG when the
+ * row does not match its checksum. */
 int row_take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err);
-/* Blocks. A number of table meta; 0 when there is no such row. */
+
+/* Reads a number from table meta; *ret is 0 when the table has no such row. Blocks. */
 int row_read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err);
-/* Blocks. The highest job id, and the first event number that was never given out, by all that the database says. */
+
+/* Reads the highest job id, and the first event number that was never given out, as far as the database
+ * knows. `version` is the version of its schema. Blocks. */
 int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
                           struct err *err);
 
-/* SQLite rolls a transaction back when its own memory runs out: nothing of it is on disk. */
+/* ---- SQLite ---- */
+
+/* Opens a connection to the database at `path`. */
+int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
+
+/* Returns whether an SQLite code means that SQLite ran out of memory. SQLite has then rolled the transaction
+ * back, and nothing of it is on disk. */
 bool db_no_memory(int code);
-/* What SQLite says, with the file's name, and with what to do about damage. */
+
+/* Sets err to SQLite's last message with the file's name and, for damage, with what to do. `what` completes
+ * "cannot ...". Returns -EBADMSG for damage, otherwise -EIO. */
 int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err);
+
+/* Runs statements whose rows are ignored. `what` completes "cannot ..." in the message of a failure. */
 int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err);
-/* The first column of the first row that `sql` returns; "" when there is none. */
+
+/* Reads the first column of the first row that `sql` returns; "" when there is no row. */
 int db_first_text(const char *path, sqlite3 *db, const char *sql, char ret[200], struct err *err);
 
 /* ---- the state ---- */
 
+/* The changes that one caller commits together. */
 struct state_unit {
     struct state *state;
     VEC(struct row_write) writes;
-    bool failed; /* a text could not be copied */
-    bool optional;
-    int status; /* of the commit: 0, or -EEXIST when the key of its job is taken */
+    bool failed;   /* a text could not be copied */
+    bool optional; /* may be given up when the disk is full or memory has run out */
+    int status;    /* result of the commit: 0, or -EEXIST when the key of the unit's job is taken */
     void (*done)(void *ctx, int status);
     void *ctx;
     struct state_unit *next;
@@ -86,47 +117,51 @@ struct unit_list {
     struct state_unit *first, **end;
 };
 
-#define CHECK_TABLES 2
-#define FOLD_PAGES   1000 /* under load the log is folded when it has this many pages */
+#define CHECK_TABLES 2    /* tables that the check of the history reads */
+#define FOLD_PAGES   1000 /* pages in the log at which it is folded even under load */
 
-/* Where a thorough check stands. */
+/* How far the check of the history has come. */
 struct check_at {
-    int table;      /* 0: jobs with their status, 1: events, CHECK_TABLES: the check is over */
-    uint64_t after; /* the last row that was checked */
+    int table;      /* 0: jobs with their status, 1: events, CHECK_TABLES: the check is complete */
+    uint64_t after; /* id of the last row that was checked */
 };
 
+/* The "writer" is the connection `db`. One piece of work at a time uses it in the pool; while no work is
+ * under way, it belongs to the loop thread. "Writer" in a field's comment means that only the current user of
+ * `db` touches the field. */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
-    sqlite3 *db;     /* the work under way on the writer, or the loop thread when there is none */
+    sqlite3 *db;     /* writer */
     sqlite3 *reader; /* guarded by reader_lock */
     uv_mutex_t reader_lock;
-    sqlite3_stmt *write[WRITE_COUNT]; /* used only by whoever has `db` */
-    sqlite3_stmt *find_key;           /* used only by whoever has `db` */
-    int mark_fd;                      /* used only by whoever has `db`; -1: none */
-    struct state_mark mark;           /* used only by whoever has `db`: as it was last written */
-    int wal_pages;                    /* used only by whoever has `db`: in the log, after the last commit */
-    struct unit_list waiting;         /* loop thread only */
-    struct unit_list committing;      /* the commit under way */
+    sqlite3_stmt *write[WRITE_COUNT]; /* writer: the statements of row_put_sql */
+    sqlite3_stmt *find_key;           /* writer: finds the job that has a key */
+    int mark_fd;                      /* writer: descriptor of the mark; -1: not open */
+    struct state_mark mark;           /* writer: the mark as it was last written */
+    int wal_pages;                    /* writer: pages in the log after the last commit */
+    struct unit_list waiting;         /* units to commit; loop thread only */
+    struct unit_list committing;      /* units of the commit that is under way */
     bool busy;                        /* work on the writer is under way; loop thread only */
-    char failure[512];                /* of the work under way; "": none */
-    int refusal;                      /* of the commit under way: -ENOSPC, -ENOMEM, 0: none */
-    uint32_t reads;                   /* under way, backups too; loop thread only */
-    struct state_read *read_first, *read_last; /* the first one is in the pool; loop thread only */
-    uv_work_t work;                            /* the work on the writer */
-    uv_prepare_t prepare;                      /* starts the commit of what one turn of the loop collected */
-    uv_timer_t retry;                          /* the disk is full: commits are tried again */
-    uv_timer_t quiet;                          /* nothing was committed for a moment: time for upkeep */
-    uv_timer_t hour;                           /* what is old enough is pruned */
-    int holders;                               /* at the end: handles and work that still refer to this */
+    char failure[512];                /* why the work under way failed; "": it did not */
+    int refusal;                      /* result of the commit under way: -ENOSPC, -ENOMEM, or 0 */
+    uint32_t reads;                   /* reads and backups under way; loop thread only */
+    /* queue of reads; the first is in the pool; loop thread only */
+    struct state_read *read_first, *read_last;
+    uv_work_t work;       /* the work on the writer */
+    uv_prepare_t prepare; /* starts the commit of the units of one turn of the loop */
+    uv_timer_t retry;     /* tries a commit again when the disk was full */
+    uv_timer_t quiet;     /* starts upkeep when nothing was committed for a moment */
+    uv_timer_t hour;      /* starts pruning once an hour */
+    int holders;          /* handles and work that still refer to a closed state */
 
     /* upkeep; loop thread only */
-    bool large;              /* the database was too large to be checked whole at the start */
+    bool large;              /* the database was too large for a complete check at the start */
     bool fold_due;           /* the log is to be folded into the database */
     bool prune_due;          /* there may be jobs to prune */
-    bool pruned_last;        /* the last work on the writer was pruning: commits go first now */
+    bool pruned_last;        /* the last work on the writer was pruning, so commits go first now */
     uint32_t ended;          /* jobs that ended since the last pruning began */
-    struct pruning *pruning; /* under way; NULL: none */
+    struct pruning *pruning; /* the batch that is being pruned; NULL: none */
     struct check_at check;
     bool checking; /* a piece of the check is in the pool */
     bool backing_up;
@@ -134,39 +169,63 @@ struct state {
 
 /* ---- between the files ---- */
 
-/* Whether what is in the directory is what was acknowledged. Changes nothing, except that with config->accept_older it
- * makes room for what can be opened. `ret` is the mark to go on from; ret_fd the descriptor of its file. */
+/* Checks whether everything that was acknowledged is in the directory. Changes nothing, except that with
+ * config->accept_older it removes a log that does not belong to the database, after copying all files aside.
+ * *ret is the mark to continue from, and *ret_fd the descriptor of its file. Blocks. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
-int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err); /* 0: a new file */
+/* Reads the version of the schema; 0 for a new file. Fails when a newer tuttid wrote the database. */
+int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err);
+
+/* Creates the tables in a new file. */
 int schema_make(const char *path, sqlite3 *db, struct err *err);
-/* Whether the tables and indexes are described as this version makes them. */
+
+/* Checks that the tables and indexes are defined exactly as this version defines them. */
 int schema_check(const char *path, sqlite3 *db, struct err *err);
-/* Brings an older schema to SCHEMA_VERSION in one transaction. Keeps the database as it was in a file beside it. */
+
+/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in a file
+ * beside it. */
 int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 
-int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
-/* Checks up to `rows` rows. -EBADMSG: damage. */
+/* Checks the next `rows` rows and advances *at. Returns -EBADMSG when a row is damaged. */
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
-/* One transaction with its number, and the mark; on the writer, blocks. `change` makes the changes and may raise numbers of
- * the mark; NULL: only numbers are written. Both return an SQLite code. A failure to write the mark is in s->failure. */
+/* Runs one transaction on the writer and then writes the mark. `change` makes the changes, and may raise the
+ * numbers of the mark `next`; with a NULL `change` only the numbers are written. Blocks. Returns an SQLite
+ * code, as `change` does. If the mark cannot be written, the reason is in s->failure. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
+
+/* Starts work on the writer in the pool. `done` must clear s->busy and call state_next_work. */
 void state_start_work(struct state *s, void (*run)(uv_work_t *work),
                       void (*done)(uv_work_t *work, int status));
-void state_released(
-    struct state *s); /* after state_close: one of its holders is gone; the last one frees it */
-void state_next_work(struct state *s); /* the writer is free: starts what comes next */
 
-void state_fold(struct state *s, bool empty_log); /* on the writer; blocks */
-void upkeep_begin(struct state *s);               /* everything is loaded */
-void upkeep_committed(struct state *s);           /* after every commit; loop thread */
-bool upkeep_next(struct state *s);                /* starts one piece of upkeep if some is due; loop thread */
+/* Starts the next work on the writer, if it is free and there is something to do. */
+void state_next_work(struct state *s);
 
-/* Copies a file, and syncs the copy. */
+/* After state_close: drops one reference to the state, and frees the state with the last one. */
+void state_released(struct state *s);
+
+/* Folds the log into the database and records that in the mark. With empty_log the log file is truncated too.
+ * On the writer; blocks. */
+void state_fold(struct state *s, bool empty_log);
+
+/* Begins upkeep, when everything is loaded. */
+void upkeep_begin(struct state *s);
+
+/* Notes a commit. Called on the loop thread after every commit. */
+void upkeep_committed(struct state *s);
+
+/* Starts one piece of upkeep if some is due, and returns whether it did. Loop thread. */
+bool upkeep_next(struct state *s);
+
+/* Copies a file and syncs the copy. */
 int state_copy_file(const char *from, const char *to, struct err *err);
+
+/* Syncs a directory, so that files created or renamed in it survive a power cut. */
 int state_sync_dir(const char *dir, struct err *err);
-char *state_join_path(const char *dir, const char *name); /* the caller frees it */
+
+/* Returns "dir/name", which the caller frees. */
+char *state_join_path(const char *dir, const char *name);
 
 #endif

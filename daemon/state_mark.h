@@ -1,13 +1,16 @@
-/* The mark (state.mark): how far the acknowledged state goes, kept outside of the database.
+/* The mark (file state.mark) records, outside of the database, which transaction was the last acknowledged
+ * one.
  *
- * A database that lost its newest transactions looks like any other database. The mark makes such a loss visible: after every
- * commit, and before anyone is told of it, the mark gets the number of the commit. When the database is opened and its own
- * number is lower, acknowledged transactions are gone.
+ * A database that lost its newest transactions looks like any other database. The mark makes the loss
+ * visible: after every commit, and before anyone is told of the commit, the mark gets the number of the
+ * transaction. If the database has a lower number when it is opened, acknowledged transactions are gone.
  *
- * The file has two slots of 4 KiB, each with its own checksum. Writes alternate between the slots, so that a write which a
- * power cut tears damages the older slot only. A slot needs less than 512 bytes, and disks write that much in one piece.
+ * The file has two slots of 4 KiB, each with its own checksum. Writes alternate between the slots, so a write
+ * that a power cut tears damages only the older slot. The used part of a slot is shorter than 512 bytes,
+ * which disks write in one piece.
  *
- * Blocks; one thread at a time. state_mark_read, then state_mark_create or state_mark_open, then state_mark_write.
+ * Order of calls: state_mark_read, then state_mark_create or state_mark_open, then state_mark_write. All of
+ * them block. One thread at a time.
  */
 #ifndef DAEMON_STATE_MARK_H
 #define DAEMON_STATE_MARK_H
@@ -17,20 +20,26 @@
 #include "base/err.h"
 
 struct state_mark {
-    uint64_t turn;    /* counts the writes of the mark */
-    uint64_t commits; /* the number of the newest acknowledged transaction */
-    uint64_t
-        folded;  /* the transactions up to this number are in state.db itself, and may be gone from its log */
-    uint64_t id; /* the highest acknowledged job id */
+    uint64_t turn;    /* number of writes of the mark so far; the newer slot has the higher turn */
+    uint64_t commits; /* number of the newest acknowledged transaction */
+    /* transactions up to this number are in state.db itself; its log may have forgotten them */
+    uint64_t folded;
+    uint64_t id;  /* the highest acknowledged job id */
     uint64_t seq; /* event numbers below this one may have been given out */
 };
 
-/* -ENOENT: there is none. -EBADMSG: neither slot can be read. */
+/* Reads the newer valid slot. Returns -ENOENT when there is no mark, and -EBADMSG when neither slot can be
+ * read. */
 int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
-/* Replaces the mark, or makes the first one; when this returns it is on disk. Returns a descriptor for state_mark_write. */
+
+/* Creates or replaces the mark. It is on disk when this returns. Returns a descriptor for state_mark_write.
+ */
 int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
-int state_mark_open(const char *path, struct err *err); /* a descriptor for state_mark_write */
-/* Writes and syncs. m->turn is incremented. */
+
+/* Opens the mark and returns a descriptor for state_mark_write. */
+int state_mark_open(const char *path, struct err *err);
+
+/* Increments m->turn, and writes and syncs the mark. */
 int state_mark_write(int fd, struct state_mark *m);
 
 #endif

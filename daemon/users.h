@@ -1,8 +1,8 @@
-/* Names of users. getpwuid may ask a server on the network and block for long, so names are looked up in libuv's pool, one
- * at a time, and kept.
+/* Names of users. getpwuid may ask a server on the network and block for long, so names are looked up in
+ * libuv's pool, one at a time, and remembered.
  *
- * A name that is known is given at once, also when it is old; an old one is looked up again meanwhile. Only the first
- * request of a user ever waits. A user without a name is called by their number. Loop thread only.
+ * A known name is given at once, even when it is old; an old name is looked up again meanwhile. So only the
+ * first request of a user ever waits. A user without a name is called by their number. Loop thread only.
  */
 #ifndef DAEMON_USERS_H
 #define DAEMON_USERS_H
@@ -11,22 +11,29 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#define USERS_NAME_BYTES 64
-#define USERS_KEEP_MS    300000 /* after this a name is looked up again */
+#define USERS_NAME_BYTES 64     /* longest name, with its terminating zero */
+#define USERS_KEEP_MS    300000 /* age at which a name is looked up again */
 
 struct users;
 
-/* A question, inside of the caller's own structure. */
+/* A request for a user's name. The caller embeds it in its own structure, which must live until `done` is
+ * called. */
 struct users_ask {
     uid_t uid;
     void (*done)(struct users_ask *ask, const char *name); /* `name` is valid during the call */
     struct users_ask *next;                                /* users.c */
 };
 
-/* `look_up` writes the name of `uid`, in the pool; NULL: by getpwuid_r. Tests bring their own. */
+/* `look_up` writes the name of `uid` to `buf`; it is called in the pool. NULL means getpwuid_r; tests pass
+ * their own. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
-void users_destroy(struct users *u); /* when nothing is asked any more; takes NULL */
-/* `done` is called now or later, always on the loop's thread, for one user in the order of the questions. */
+
+/* Frees the names. Takes NULL. No request may be under way. For tests: the daemon keeps the names until the
+ * process exits. */
+void users_destroy(struct users *u);
+
+/* Asks for a name. `done` is called now or later, always on the loop thread. Requests for one user are
+ * answered in their order. */
 void users_ask(struct users *u, struct users_ask *ask);
 
 #endif

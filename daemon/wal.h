@@ -1,12 +1,14 @@
-/* Looks at SQLite's write-ahead log (state.db-wal) before SQLite does. Reads one file and changes nothing; any thread.
+/* Inspects SQLite's write-ahead log (state.db-wal) before SQLite does. Reads one file and changes nothing.
+ * Any thread.
  *
- * SQLite takes the first frame whose checksum does not match for the end of the log, and silently ignores the rest. That is
- * right for a transaction that a crash cut off. It is wrong when a bit flipped in the middle of the log: whole transactions
- * that were acknowledged lie behind the bad frame. wal_walk tells the two apart: it counts the commits behind the first bad
- * frame.
+ * SQLite takes the first frame whose checksum does not match for the end of the log, and silently ignores the
+ * rest. That is right for a transaction that a crash cut off. It is wrong when a bit flipped in the middle of
+ * the log, because whole acknowledged transactions then follow the bad frame. wal_walk tells the two cases
+ * apart by counting the commits after the first bad frame.
  *
- * The format (https://www.sqlite.org/fileformat2.html#walformat): a header of 32 bytes, then frames. A frame has a header of
- * 24 bytes and one page. Checksums are cumulative: each continues from the frame before.
+ * The format (https://www.sqlite.org/fileformat2.html#walformat) is a header of 32 bytes, and then frames. A
+ * frame is a header of 24 bytes and one page. The checksums are cumulative: each one continues from the frame
+ * before.
  */
 #ifndef DAEMON_WAL_H
 #define DAEMON_WAL_H
@@ -17,14 +19,17 @@
 struct wal_walk {
     uint64_t bytes;          /* length of the file; 0: empty or missing */
     uint64_t good_commits;   /* transactions that SQLite will read */
-    uint64_t good_bytes;     /* end of the last of them */
-    bool bad;                /* something behind good_bytes is not a valid frame of this log */
-    uint64_t bad_offset;     /* where the first such frame begins; 0: the header of the log */
-    uint64_t commits_behind; /* commits of this log behind bad_offset. SQLite will not read them */
+    uint64_t good_bytes;     /* offset of the end of the last of these transactions */
+    bool bad;                /* the log has bytes that are not a valid frame of it */
+    uint64_t bad_offset;     /* offset of the first invalid frame; 0: the header of the log is invalid */
+    uint64_t commits_behind; /* commits of this log after bad_offset, which SQLite will not read */
 };
 
-/* Returns 0, or a negative errno when the file cannot be read. A missing file counts as an empty one. */
+/* Inspects the log at `path`. Returns 0, or a negative errno when the file cannot be read. A missing file
+ * counts as an empty log. */
 int wal_walk(const char *path, struct wal_walk *ret);
-int wal_walk_fd(int fd, struct wal_walk *ret); /* the same of an open file */
+
+/* Inspects the log that is open as `fd`. */
+int wal_walk_fd(int fd, struct wal_walk *ret);
 
 #endif

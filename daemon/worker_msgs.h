@@ -1,8 +1,9 @@
-/* Messages between the daemon and its workers on worker.sock (docs/protocol.md, "Workers"). workers.c is the only caller.
+/* Messages between the daemon and its workers on worker.sock (docs/protocol.md, "Workers"). workers.c is the
+ * only caller.
  *
- * A worker's messages change its job here: progress and the plan are stored in the record, and an outcome ends the
- * attempt (attempt.h). The two messages that concern the worker itself, the first hello and the outcome, are also
- * passed on through worker->ops. Loop thread only.
+ * A worker's messages change its job here: progress and the plan are stored in the record, and an outcome
+ * ends the attempt (attempt.h). The two messages that concern the worker itself, the first hello and the
+ * outcome, are also passed on through worker->ops. Loop thread only.
  */
 #ifndef DAEMON_WORKER_MSGS_H
 #define DAEMON_WORKER_MSGS_H
