@@ -72,7 +72,7 @@ void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*don
 {
     struct strbuf reason = {0}, members = {0};
     if (j->checkpoint_step > j->failed_step)
-        j->failures = 0; /* it got further than the time before */
+        j->failures = 0; /* the job got further than in the attempt before */
     j->failed_step = j->checkpoint_step;
     j->failures++;
     if (j->failures > ATTEMPT_MOST_FAILURES) {
@@ -107,7 +107,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* A job that is stopping although nobody cancelled it and this daemon goes on: the daemon before was to stop. */
+/* A job that is stopping, although its user did not cancel it and this daemon is not stopping, was asked to
+ * stop by an earlier daemon that shut down. That job goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)
@@ -121,9 +122,8 @@ bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, in
     return true;
 }
 
-/* At the end of an attempt, before that is saved. */
 void attempt_count_time(struct job *j)
 {
     j->used_ms += launch_age_ms(&j->process);
-    j->process.start = 0; /* counted once */
+    j->process.start = 0; /* so that the time is counted only once */
 }

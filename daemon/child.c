@@ -1,4 +1,4 @@
-/* A program run to its end, with a deadline. See child.h. */
+/* Implements child_collect of child.h: runs a program to its end, with a deadline. */
 #include "daemon/child.h"
 
 #include <errno.h>
@@ -13,12 +13,13 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* In the child. Writes its errno to `failed` when the program cannot be executed; exec closes it otherwise. */
+/* Turns the forked child into the program. Writes errno to the pipe `failed` if the program cannot be
+ * executed; a successful exec closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     signal(SIGPIPE, SIG_DFL);
-    setpgid(0, 0); /* a kill of the group reaches what the program starts */
+    setpgid(0, 0); /* a new process group, so that a kill also reaches what the program starts */
     if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
         execv(argv[0], argv);
     int code = errno;
@@ -27,7 +28,7 @@ static void become(char *const argv[], int out, int failed)
     _exit(CHILD_NOT_RUN);
 }
 
-/* 0, or a negative errno: of fork, or of the child's exec. */
+/* Starts the program. Returns 0, or the negative errno of fork or of the child's exec. */
 static int start_child(char *const argv[], int out, pid_t *ret)
 {
     int failed[2], code = 0;
@@ -48,7 +49,7 @@ static int start_child(char *const argv[], int out, pid_t *ret)
     return -code;
 }
 
-/* Until the end of the output. 0, or -ETIMEDOUT. */
+/* Reads the program's output up to its end. Returns 0, -ETIMEDOUT, or the negative errno of a failed read. */
 static int read_output(int fd, uint64_t until_ns, struct strbuf *b)
 {
     char chunk[4096];
@@ -88,7 +89,7 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
-        kill(pid, SIGKILL); /* in case it is not a group yet */
+        kill(pid, SIGKILL); /* in case the child has not made its process group yet */
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;

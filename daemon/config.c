@@ -1,4 +1,4 @@
-/* The command line of tuttid, and where things are by default. */
+/* Parses the command line of tuttid, and finds the default paths. */
 #include "daemon/config.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@
 #include "base/print.h"
 #include "kernels/device.h"
 
-#define DEFAULT_CONNECTIONS 1000
-#define SPARE_DESCRIPTORS   64
+#define DEFAULT_CONNECTIONS 1000 /* clients at once */
+#define SPARE_DESCRIPTORS   64   /* file descriptors that are not for clients */
 
 static const char usage[] =
     "usage: tuttid --user [options]   serve training jobs for one user, without privileges\n"
@@ -115,7 +115,7 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* What the command line said, before defaults. */
+/* Words of the command line that are used after all options are parsed. NULL when they were not given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;
@@ -245,7 +245,7 @@ static int set_path(char ret[PATH_MAX], const char *option, struct err *err, con
     return n < 0 || n >= PATH_MAX ? err_set_at(err, -ENAMETOOLONG, option, "the path is too long") : 0;
 }
 
-/* A path that stays right when the directory changes. */
+/* Makes a relative path absolute, so that it stays valid when the daemon changes its directory. */
 static int absolute(char path[PATH_MAX], const char *option, struct err *err)
 {
     char dir[PATH_MAX], copy[PATH_MAX];
@@ -293,7 +293,8 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Beside this program, or where the build puts it. */
+/* Finds the worker program: the one that was named, or the one beside this program, or where the build puts
+ * it. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
@@ -314,7 +315,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
     return err_set_at(err, -ENOENT, "--worker", "tutti-worker is not beside tuttid: say where it is");
 }
 
-/* Virtual devices are cpu devices, and a topology file names its own, whatever the environment says. */
+/* Takes the backend from the environment, unless the command line decides it: virtual devices are cpu
+ * devices, and a topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

@@ -1,7 +1,9 @@
-/* Connections that speak lines. See connection.h.
+/* Implements the connections of connection.h.
  *
- * Sending needs no memory as long as the other side reads: a line goes straight to the socket, and only what the socket does
- * not take is copied and queued. So an error can be answered when memory has run out. */
+ * Sending needs no memory as long as the other side reads: a line goes straight to the socket, and only the
+ * rest that the socket does not take is copied and queued. So the daemon can answer with an error even when
+ * memory has run out.
+ */
 #include "daemon/connection.h"
 
 #include <errno.h>
@@ -14,28 +16,29 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-#define FINISH_MS 5000
-/* In one turn of the loop a peer gives at most this much; then it is the others' turn. Both limits matter: a line of 8 KiB
- * takes a thousand times as long to parse as a ping. */
+#define FINISH_MS 5000 /* time for the last output to go out before the connection is closed */
+/* The most that one connection hands out in one turn of the loop, before the other connections get their
+ * turn. Both limits matter: a line of 8 KiB takes a thousand times as long to parse as a ping. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
 struct connection {
     uv_pipe_t pipe;
-    uv_timer_t timer; /* a line that began, or the last bytes of one that finishes */
-    uv_idle_t turn;   /* active while `more` */
+    uv_timer_t timer; /* deadline for a line that has begun, or for the last output before closing */
+    uv_idle_t turn;   /* active while `more` is set */
     const struct connection_ops *ops;
     void *ctx;
     struct wire_in in;
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
-    bool at_end;       /* of file: nothing is read any more */
-    bool more;         /* its turn is over; lines that are there come with the next */
-    int lines;         /* given in this turn */
-    size_t bytes;      /* of these lines */
-    uint64_t lines_ms; /* loop clock of this turn */
+    bool at_end;       /* the other side has sent end of file */
+    bool more;         /* the turn is over; the remaining lines are handed out in the next turn */
+    int lines;         /* lines handed out in this turn */
+    size_t bytes;      /* bytes of these lines */
+    uint64_t lines_ms; /* loop clock: time of this turn */
 };
 
+/* Output that waits for the socket. */
 struct send {
     uv_write_t write;
     char bytes[];
@@ -76,7 +79,8 @@ static void on_connection_deadline(uv_timer_t *t)
 static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    size_t n; /* 0 without memory: on_connection_read is then called with UV_ENOBUFS */
+    /* Is 0 when there is no memory. on_connection_read is then called with UV_ENOBUFS. */
+    size_t n;
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
 }
@@ -102,15 +106,17 @@ static bool turn_is_over(const struct connection *p)
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
-/* Hands out whole lines until there is none, the peer is held, or it is the others' turn. */
+/* Hands out whole lines until no line is left, the connection is held, or its turn is over. */
 static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        return; /* called from within a line: the loop below goes on; or the next turn comes by itself */
-    if (p->lines_ms != uv_now(p->pipe.loop)) { /* it changes between turns, and not within one */
+        /* Either a line's callback called this, and the loop below goes on; or the next turn comes by
+         * itself. */
+        return;
+    if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
         p->lines_ms = uv_now(p->pipe.loop);
         p->lines = 0;
         p->bytes = 0;
@@ -167,7 +173,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    if (n == UV_ENOBUFS) { /* on_connection_alloc had no memory; a line that is too long was refused before */
+    /* on_connection_alloc had no memory. A line that is too long was refused before. */
+    if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);
         return;
@@ -220,7 +227,7 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-/* Queues the parts without their first `skip` bytes. */
+/* Queues a copy of the parts, without their first `skip` bytes. */
 static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);
@@ -248,12 +255,12 @@ void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned
         return;
     for (unsigned i = 0; i < n; i++)
         all += parts[i].len;
-    int r = uv_try_write((uv_stream_t *)&p->pipe, parts, n); /* UV_EAGAIN while something is queued */
+    int r = uv_try_write((uv_stream_t *)&p->pipe, parts, n); /* UV_EAGAIN while output is queued */
     gone = r > 0 ? (size_t)r : 0;
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        connection_close(p); /* half a line may be out: nothing can follow it */
+        connection_close(p); /* part of the line may have been sent, so no other line can follow */
         return;
     }
     set_reading(p);
@@ -306,7 +313,7 @@ int connection_accept(uv_stream_t *server, const struct connection_ops *ops, siz
     r = uv_accept(server, (uv_stream_t *)&p->pipe);
     *ret = p;
     if (r < 0)
-        connection_close(p); /* `closed` comes */
+        connection_close(p); /* the `closed` callback follows */
     else
         set_reading(p);
     return 0;

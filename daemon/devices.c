@@ -1,5 +1,4 @@
-/* The devices that are handed out: how the queue sees them, which ones failed, and why jobs wait for them. See
- * devices.h. */
+/* Implements devices.h: the queue's view of the devices, their errors, and when they are probed again. */
 #include "daemon/devices.h"
 
 #include <inttypes.h>
@@ -56,7 +55,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* The device of the job's lease with this number of the backend's; NULL: none. */
+/* Returns the health of the device in the job's lease that has this number at the backend, or NULL if the
+ * lease has no such device. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
@@ -90,7 +90,8 @@ void devices_praise(struct daemon *d, const struct job *j)
     }
 }
 
-/* "device 1 (NVIDIA A100) is out of service (3 errors, the last: ...)". */
+/* Adds why the device is withheld, as in "device 1 (NVIDIA A100) is out of service (3 errors, the last:
+ * ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {
     const struct device_info *info = &d->inventory.topology.devices[device];
@@ -107,7 +108,7 @@ static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf 
     strbuf_add(b, " for jobs");
 }
 
-#define MOST_WITHHELD 4 /* devices that a reason names */
+#define MOST_WITHHELD 4 /* devices that job->stuck names */
 
 static void say_stuck(const struct daemon *d, const struct queue_machine *m, struct job *j)
 {
@@ -140,14 +141,14 @@ void devices_find_stuck(struct daemon *d, const struct queue_machine *m)
     }
 }
 
-/* ---- looking again ---- */
+/* ---- probing again ---- */
 
 bool devices_change(const struct daemon *d)
 {
     return d->inventory.real && !d->inventory.from_file;
 }
 
-#define REPROBE_DELAYS 10 /* restart delays between two looks while jobs wait for devices: 10 s */
+#define REPROBE_DELAYS 10 /* restart delays between two probes while jobs wait for devices: 10 s */
 
 static bool somebody_is_stuck(const struct daemon *d)
 {

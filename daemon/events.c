@@ -1,4 +1,5 @@
-/* Numbered events. See events.h. */
+/* Implements the numbered events of events.h: a ring in memory, numbers reserved in the state, and watchers.
+ */
 #include "daemon/events.h"
 
 #include <errno.h>
@@ -11,34 +12,37 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-#define SEQ_BLOCK  (1u << 20) /* numbers that are reserved at once; unused ones are skipped after a restart */
-#define READ_LIMIT 256
+#define SEQ_BLOCK  (1u << 20) /* event numbers that are reserved at once; a restart skips the unused ones */
+#define READ_LIMIT 256        /* events that one read from disk returns */
 
+/* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    char *line; /* NULL: there was no memory for it; watchers get a gap */
+    char *line; /* NULL: there was no memory for the line, and watchers get a gap */
     size_t bytes;
-    bool dropped; /* was given up: nobody sees it */
+    bool dropped; /* the state gave the event up, and no watcher gets it */
 };
 
-/* A kept event that is not yet on disk. */
+/* A kept event that is not visible yet. */
 struct keeping {
     struct events *events;
     uint64_t seq;
-    bool settled; /* the disk has it, or it was given up; another one before it is not settled */
+    bool settled; /* the event is on disk or was given up, but an earlier event is neither */
     void (*done)(void *ctx, int status);
     void *ctx;
-    struct keeping *next; /* by number */
+    struct keeping *next; /* the next higher number */
 };
 
 struct events {
     struct daemon *daemon;
-    struct ring_event ring[EVENTS_KEPT]; /* of number s: ring[s % EVENTS_KEPT] */
-    uint64_t first, next;                /* numbers in the ring: [first, next) */
-    struct keeping *oldest, *newest;     /* not settled */
-    uint64_t visible;  /* all below may be shown; before `first` when the ring turns faster than the disk */
-    uint64_t reserved; /* no number at or above may be given out */
-    struct watcher watchers; /* head of a ring */
+    struct ring_event ring[EVENTS_KEPT]; /* event s is in ring[s % EVENTS_KEPT] */
+    uint64_t first, next;                /* the ring has the numbers first <= s < next */
+    struct keeping *oldest, *newest; /* kept events that are not visible yet, in the order of their numbers */
+    /* Events below this number may be sent. The number can be less than `first`, when the ring fills up
+     * faster than the disk writes. */
+    uint64_t visible;
+    uint64_t reserved;       /* end of the reserved numbers; no event gets this number or a higher one */
+    struct watcher watchers; /* head of the ring of watchers */
 };
 
 int events_create(struct daemon *d, struct events **ret, struct err *err)
@@ -90,7 +94,8 @@ static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char 
     wire_end(b);
 }
 
-/* Half a block before the end, so that the next is on disk long before it is needed. */
+/* Reserves the next block of numbers half a block early, so that the reservation is on disk long before it is
+ * needed. */
 static void reserve_more(struct events *e)
 {
     if (e->next + SEQ_BLOCK / 2 < e->reserved)
@@ -101,7 +106,7 @@ static void reserve_more(struct events *e)
     state_commit(u, false, NULL, NULL);
 }
 
-/* The line of the next event. -ENOMEM: there is no memory for it. */
+/* Builds the line of the next event. Returns -ENOMEM when there is no memory for the line. */
 static int make_line(struct events *e, uint64_t job, const char *event, const char *members,
                      struct strbuf *ret)
 {
@@ -146,7 +151,9 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
     advance(e);
 }
 
-/* Usually the oldest; a full disk settles those that are given up before those that are tried again. */
+/* Makes a kept event visible when its unit has been committed or given up. Events usually settle in the order
+ * of their numbers. When the disk is full, units that are given up settle before earlier units that are tried
+ * again; their events then wait for those. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
@@ -200,6 +207,7 @@ static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
     w->send(w, b.at, b.n);
 }
 
+/* A read of old events from disk for one watcher. */
 struct catching_up {
     struct events *events;
     struct watcher *watcher;

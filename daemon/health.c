@@ -1,4 +1,4 @@
-/* Which devices can be trusted. See health.h. */
+/* Implements the health of a device that health.h declares. */
 #include "daemon/health.h"
 
 #include <inttypes.h>

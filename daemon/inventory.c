@@ -1,10 +1,12 @@
-/* What this daemon hands out. See inventory.h.
+/* Implements inventory.h: chooses the devices that this daemon hands out.
  *
- * --devices or --device-memory alone mean virtual cpu devices, on a machine with GPUs too: whoever makes up devices wants
- * those. Otherwise the probe decides. When it fails and nobody insisted on a backend, the daemon serves cpu devices and
- * says why: a broken driver is no reason not to serve. A probe that cannot even be run is another matter: the worker
- * program is missing, perhaps for the moments of an upgrade. The daemon does not start then. It would serve cpu
- * devices on a machine with GPUs, and go on with that after the upgrade.
+ * --devices or --device-memory without --backend mean virtual cpu devices, even on a machine with GPUs,
+ * because the user has described devices that do not exist. Otherwise the probe decides.
+ *
+ * If the probe fails and the user did not insist on a backend, the daemon serves cpu devices and says why: a
+ * broken driver is no reason to refuse service. If the probe cannot even be run, the daemon does not start:
+ * the worker program is missing, perhaps only for a moment during an upgrade. Otherwise the daemon would
+ * serve cpu devices on a machine with GPUs, and still do so after the upgrade.
  */
 #include "daemon/inventory.h"
 
@@ -45,7 +47,7 @@ static void inventory_virtual(struct config *c, const char *why, struct inventor
             ret->topology.host_memory_bytes > 0 ? ret->topology.host_memory_bytes : half_of_memory();
 }
 
-/* ---- what the probe says ---- */
+/* ---- the result of a probe ---- */
 
 int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err)
 {
@@ -88,7 +90,7 @@ void inventory_probe_command(const struct config *c, const char *only, const cha
     ret[n] = NULL;
 }
 
-/* *ret_ran: the probe ran, whatever became of it. */
+/* Runs the probe and reads its result. Sets *ret_ran to whether the probe could be run at all. */
 static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[INVENTORY_PROBE_WORDS];
@@ -146,7 +148,7 @@ void inventory_count_own(struct inventory *o, uint32_t device)
     set_bytes(o, device, total > reserve ? (total - reserve) & ~(uint64_t)(DEVICE_ALIGN - 1) : 0);
 }
 
-/* ---- looked at again ---- */
+/* ---- probed again ---- */
 
 static bool same_device(const struct device_info *a, const struct device_info *b)
 {
@@ -173,7 +175,7 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    const struct inventory before = *o; /* numbers may change below */
+    const struct inventory before = *o; /* a copy, because the numbers of devices may change below */
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
         uint32_t k = 0;
@@ -185,7 +187,8 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            info->free_bytes = before.topology.devices[i].free_bytes; /* with its new number, next time */
+            /* the device's new number was not probed; the next probe includes it */
+            info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);
         tell_change(o, i, before.each_bytes[i]);
@@ -232,7 +235,7 @@ int inventory_make(struct config *c, struct inventory *ret, struct err *err)
     return 0;
 }
 
-/* ---- telling ---- */
+/* ---- as JSON ---- */
 
 static void add_backend(const struct inventory *o, struct strbuf *b)
 {

@@ -1,5 +1,6 @@
-/* See job_json.h. On disk a job is two JSON texts: `body` is written once, `status` at every change. Reading is strict: a
- * key that is unknown or of another type means that another program wrote it. */
+/* Implements job_json.h. On disk a job is two JSON texts: the body is written once, and the status at every
+ * change. Reading is strict: an unknown key or a value of another type means that another program wrote the
+ * text. */
 #include "daemon/job_json.h"
 
 #include <errno.h>
@@ -14,7 +15,9 @@
 #include "base/wire.h"
 #include "daemon/launch.h"
 
-#define LONG_BYTES (WIRE_LINE_MAX - 2048) /* of the long form; the rest: an id, and what is always there */
+/* Length up to which optional members are added to the long form. The rest of the line is for the request's
+ * id and the members that are always there. */
+#define LONG_BYTES (WIRE_LINE_MAX - 2048)
 
 static void add_text(struct strbuf *b, const char *key, const char *s)
 {
@@ -155,7 +158,8 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* A member that may be null: then it stays as it is, and this says false. */
+/* Takes a member that must be of this type or null. Returns false, and leaves the target as it is, when the
+ * member is null. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -225,7 +229,8 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* The hash of the worker's secret. tuttid 0.1.0 wrote the secret itself; its workers may still run. */
+/* Takes the hash of the worker's secret. tuttid 0.1.0 wrote the secret itself, and workers that it started
+ * may still run. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;
@@ -336,7 +341,8 @@ int job_read(const struct state_job *disk, struct job **ret, struct err *err)
 
 /* ---- for clients ---- */
 
-/* Why the job waits, for people. A pause of launching comes first: it holds up every job. */
+/* Returns why the job waits, for people. A pause of all launches comes first, because it holds up every job.
+ */
 static const char *reason_of(const struct daemon *d, const struct job *j)
 {
     if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&d->pause))
@@ -378,7 +384,8 @@ void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *
     add_json(b, "error", ended ? j->error : NULL);
 }
 
-/* A member of a JSON text, as text; NULL when there is none. Without memory `b` fails. */
+/* Returns a member of a JSON object as text, or NULL if the object does not have it. Makes `b` fail when
+ * there is no memory. */
 static char *member(struct strbuf *b, const struct json *doc, const char *key)
 {
     const struct json *node = doc != NULL ? json_get(doc, key) : NULL;
@@ -401,7 +408,8 @@ static struct json *parse(struct strbuf *b, const char *text)
     return doc;
 }
 
-/* What has no room in a line is null: a spec that is nearly a line by itself, or a report of any length. */
+/* Adds a member if it fits the line, and null otherwise. A spec can be nearly a line by itself, and a report
+ * can be of any length. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);
@@ -417,7 +425,7 @@ static void add_member(struct strbuf *b, const char *key, const struct json *doc
 void job_long_json(const struct daemon *d, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b)
 {
-    /* Of a job that ended, what its worker said is in the status on disk. */
+    /* The last messages of an ended job's worker are in its status on disk. */
     struct json *status = j->archived ? parse(b, disk->status) : NULL;
     char *planned_text = status != NULL ? member(b, status, "planned") : NULL;
     struct json *planned = parse(b, status != NULL ? planned_text : j->said.planned);

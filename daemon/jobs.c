@@ -1,4 +1,4 @@
-/* The table of jobs. See jobs.h. How jobs look as JSON, on disk and for clients, is in job_json.c. */
+/* Implements the table of live jobs that jobs.h declares. */
 #include "daemon/jobs.h"
 
 #include <errno.h>
@@ -51,7 +51,8 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
-/* Among live jobs; the newest first: a retry follows its submit. The state finds the key of a job that has ended. */
+/* Searches the newest jobs first, because a repeated submit usually follows soon. The key of a job that has
+ * ended is found in the state only. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->live.n; i-- > 0;) {
@@ -81,14 +82,14 @@ size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids)
 
 static void insert(struct jobs *jobs, struct job *j)
 {
-    vec_push(&jobs->live, j); /* ids ascend */
+    vec_push(&jobs->live, j); /* at the end, because ids ascend */
     j->table = jobs;
     jobs->n_in[j->state]++;
     if (j->id >= jobs->next_id)
         jobs->next_id = j->id + 1;
 }
 
-/* What a live job takes of the state counts against its user's quota, from its submit to its end. */
+/* Charges the bytes that a live job takes in the state to its user's quota, from its submit to its end. */
 static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
 {
     j->charged_bytes = bytes;
@@ -177,14 +178,14 @@ static void added(void *ctx, int status)
     free(a);
 }
 
-/* A copy of one of the job's texts; `text` may be NULL. False: no memory. */
+/* Copies one of the job's texts; `text` may be NULL. Returns false when there is no memory. */
 static bool set_copy(char **to, const char *text)
 {
     *to = text != NULL ? mem_strdup(text) : NULL;
     return text == NULL || *to != NULL;
 }
 
-/* NULL: no memory. The job is in no table yet. */
+/* Makes the record of a new job, which is in no table yet. Returns NULL when there is no memory. */
 static struct job *job_create(uint64_t id, const struct job_new *n)
 {
     struct job *j = mem_calloc(1, sizeof *j);
@@ -204,7 +205,7 @@ static struct job *job_create(uint64_t id, const struct job_new *n)
     return NULL;
 }
 
-/* The job's row and status. -ENOMEM: the unit has failed. */
+/* Adds the job's row and status to the unit. Returns -ENOMEM when the unit has failed. */
 static int put_new(struct state_unit *u, const struct job *j, const char *spec, uint64_t *ret_bytes)
 {
     struct strbuf body = {.mode = STRBUF_FAILS}, status = {.mode = STRBUF_FAILS};
@@ -227,7 +228,7 @@ static int put_new(struct state_unit *u, const struct job *j, const char *spec, 
     return r < 0 || state_failed(u) ? -ENOMEM : 0;
 }
 
-/* Gives the unit with the job away: to the disk, or up. */
+/* Commits the unit with the new job, or discards the unit when there is no memory for its event. */
 static int commit_new(struct jobs *jobs, struct state_unit *u, struct addition *a)
 {
     struct strbuf members = {.mode = STRBUF_FAILS};
@@ -285,7 +286,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    bool ended; /* what is saved says so */
+    bool ended; /* the status that is being saved is that of an ended job */
     void (*done)(void *ctx, int status);
     void *ctx;
 };
@@ -293,7 +294,7 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* The save that told of the end is on disk. An earlier save, under way when the job ended, does not count. */
+    /* Only the save that contains the end counts. A save that was under way when the job ended does not. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

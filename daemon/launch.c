@@ -1,4 +1,5 @@
-/* Workers as processes. See launch.h. */
+/* Implements the worker processes of launch.h: identifying, starting, adopting, signalling and reaping them.
+ */
 #include "daemon/launch.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 #include "base/arena.h"
 
-/* ---- which process is it ---- */
+/* ---- identity of a process ---- */
 
 static int read_small(const char *path, char *buf, size_t size)
 {
@@ -29,7 +30,8 @@ static int read_small(const char *path, char *buf, size_t size)
     return r;
 }
 
-/* Field 22 of /proc/PID/stat; the name, field 2, may hold anything, parentheses too. */
+/* Reads the start time of a process, field 22 of /proc/PID/stat. Field 2, the program's name, may contain
+ * spaces and parentheses, so the fields are counted from the last closing parenthesis. */
 static int start_time(pid_t pid, uint64_t *ret)
 {
     char path[64], text[1024];
@@ -85,9 +87,10 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
+/* The end of a worker's process, while its handle closes. */
 struct ending {
     struct worker *worker;
-    char how[128];
+    char how[128]; /* how the process ended, for people; completes "the worker ..." */
 };
 
 static void on_worker_handle_closed(uv_handle_t *h)
@@ -118,7 +121,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* A pidfd is readable when the process has ended. How it ended only its parent could know. */
+/* The kernel makes a pidfd readable when the process has ended. Only the parent of the process could learn
+ * its exit code. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -128,7 +132,8 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
-/* What a worker gets of our environment. What CUDA reads of it must be as the probe had it: it numbers the devices. */
+/* The environment variables that a worker inherits. The variables that CUDA reads must be the same as for the
+ * probe, because they decide how the devices are numbered. */
 static const char *const pass[] = {
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
     "TUTTI_CUDA_MODULE", "TUTTI_PROFILE",        "USER", "XDG_CACHE_HOME"};
@@ -136,7 +141,7 @@ static const char *const pass[] = {
 
 #define SECRET_VARIABLE "TUTTI_SECRET="
 
-/* A clean environment: the variables of `pass`, and the one with the secret. */
+/* Builds a clean environment: the variables of `pass` that are set, and the variable with the secret. */
 static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
@@ -144,7 +149,7 @@ static void make_env(char *secret_variable, char *ret[N_PASS + 2])
     for (size_t i = 0; i < N_PASS; i++) {
         const char *v = getenv(pass[i]);
         if (v != NULL)
-            ret[n++] = (char *)v - strlen(pass[i]) - 1; /* NAME=value stands in the environment */
+            ret[n++] = (char *)v - strlen(pass[i]) - 1; /* getenv returns a pointer into "NAME=value" */
     }
     ret[n] = NULL;
 }
@@ -157,7 +162,7 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-/* What an administrator can do about an errno of fork or exec. */
+/* Returns what an administrator can do about an errno of fork or exec, or "". */
 static const char *remedy(int code)
 {
     switch (code) {
@@ -208,7 +213,7 @@ int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, 
         .args = args,
         .env = env,
         .cwd = "/",
-        .flags = UV_PROCESS_DETACHED, /* a Ctrl-C for the daemon is not one for the worker */
+        .flags = UV_PROCESS_DETACHED, /* a Ctrl-C in the daemon's terminal must not reach the worker */
         .stdio_count = 3,
         .stdio = stdio,
     };
@@ -238,7 +243,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* With the pidfd in hand: what is compared now is what the pidfd stands for. */
+    /* The identity is read after the pidfd was opened, and poll then shows that the process of the pidfd is
+     * still alive. So the identity is that of the process behind the pidfd. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
@@ -264,7 +270,7 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     return true;
 }
 
-/* A child that libuv has reaped gets no signal: another process may have its pid by then. */
+/* Does not signal a child that libuv has already reaped, because another process may have its pid by now. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)

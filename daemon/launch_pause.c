@@ -1,4 +1,4 @@
-/* Pausing all launching after a failure that is no job's fault. See launch_pause.h. */
+/* Implements the pause of all launches that launch_pause.h describes. */
 #include "daemon/launch_pause.h"
 
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 
 #include "base/utf8.h"
 
-#define MOST_DOUBLINGS 20 /* enough to reach the longest delay from any first one, and no overflow */
+#define MOST_DOUBLINGS 20 /* reaches the longest delay from any first delay, and cannot overflow */
 
 bool launch_paused(const struct launch_pause *p)
 {
@@ -29,8 +29,8 @@ static uint64_t delay_after(uint32_t failures, uint64_t delay_ms)
     uint32_t doublings = failures - 1 < MOST_DOUBLINGS ? failures - 1 : MOST_DOUBLINGS;
     if (delay_ms >= LAUNCH_PAUSE_MOST_MS)
         return LAUNCH_PAUSE_MOST_MS;
-    delay_ms = (delay_ms > 0 ? delay_ms : 1)
-               << doublings; /* never 0: the next try must come in a later turn */
+    /* The delay must not be 0, because the next try has to come in a later turn of the loop. */
+    delay_ms = (delay_ms > 0 ? delay_ms : 1) << doublings;
     return delay_ms < LAUNCH_PAUSE_MOST_MS ? delay_ms : LAUNCH_PAUSE_MOST_MS;
 }
 

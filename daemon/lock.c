@@ -1,8 +1,8 @@
-/* Lock files. See lock.h.
+/* Implements the lock files of lock.h.
  *
- * A lock file stays when its holder ends: removing it would let two processes lock two files of one name. The lock is
- * one of fcntl and not of flock, because a worker that is being started inherits the descriptor for a moment, and would
- * hold a flock beyond our death.
+ * A lock file stays when its holder ends. If it were removed, two processes could each lock a file of the
+ * same name. The lock is taken with fcntl and not with flock, because a worker that is being started inherits
+ * the descriptor for a moment, and would keep a flock after the daemon has died.
  */
 #include "daemon/lock.h"
 

@@ -1,7 +1,8 @@
-/* tuttid: starts and ends the daemon. See daemon.h for its parts.
+/* tuttid: starts and ends the daemon. daemon.h has a map of its parts.
  *
- * Order: locks first (a second daemon on the same state or socket goes away and touches nothing), then what there is to hand out
- * (inventory.c), the state, the jobs in it, their workers, and last the socket for clients: whoever can connect finds a daemon that is ready.
+ * Order of the start: both locks, so that a second daemon on the same state or sockets ends without touching
+ * anything; then the inventory, the state, its jobs, and their workers; and last the socket for clients. So a
+ * client that can connect finds a daemon that is ready.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
-static struct daemon the_daemon; /* static: what is left at the end is still reachable */
+static struct daemon the_daemon; /* static, so that leak checkers still reach what it holds at exit */
 static uv_signal_t signals[4];
 static uv_pipe_t private_pipe;
 static uv_timer_t watchdog;
@@ -51,7 +52,7 @@ static void start_watchdog(uv_loop_t *loop)
 
 /* ---- ending ---- */
 
-/* The jobs of a private daemon have nobody to take them up. */
+/* Cancels all jobs of a private daemon, because no other daemon will continue them. */
 static void cancel_all(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -71,7 +72,7 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        workers_schedule(d); /* keeps the clock ticking */
+        workers_schedule(d); /* keeps the timer ticking, which ends the loop */
     workers_maybe_finished(d);
 }
 
@@ -125,7 +126,7 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-/* Both locks come before anything is touched that another daemon could be using. */
+/* Takes both locks, before anything is touched that another daemon could be using. */
 static int take_locks(struct daemon *d, struct err *err)
 {
     static struct lock state = {.fd = -1};
@@ -153,15 +154,15 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create the threads of its pool now. It does so with the first work it gets, and aborts the process when it
- * cannot; later, jobs depend on this daemon. */
+/* Makes libuv create the threads of its pool now. libuv creates them with the first work it gets, and aborts
+ * the process if it cannot. Later that would hurt running jobs. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* In the pool; the configuration is constant. */
+/* Called in the pool. The configuration is constant. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -234,7 +235,9 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    do /* what the last turn of the loop began goes on in the pool; the state must be idle when it is closed */
+    /* Work that the last turn of the loop began goes on in the pool. The state must be idle when it is
+     * closed. */
+    do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));
     reprobe_abandon(d);

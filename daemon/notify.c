@@ -1,4 +1,4 @@
-/* One datagram to the socket that NOTIFY_SOCKET names. See notify.h. */
+/* Implements notify.h with one datagram to the socket that NOTIFY_SOCKET names. */
 #include "daemon/notify.h"
 
 #include <stddef.h>
@@ -18,7 +18,7 @@ void notify(const char *assignment)
         return;
     memcpy(a.sun_path, path, strlen(path));
     if (path[0] == '@')
-        a.sun_path[0] = '\0'; /* an abstract socket */
+        a.sun_path[0] = '\0'; /* the name of an abstract socket begins with a zero byte */
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return;

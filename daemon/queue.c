@@ -1,4 +1,4 @@
-/* First come, first served. See queue.h. */
+/* Implements the queue of queue.h: first come, first served. */
 #include "daemon/queue.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ static uint64_t bytes_of(const struct queue_machine *m, uint32_t device)
     return m->each_bytes != NULL ? m->each_bytes[device] : m->device_bytes;
 }
 
-/* Devices that have as much as the job asks for, or anything at all. */
+/* Returns whether the device has any memory, and at least as much as the job asks for. */
 static bool suits(const struct job_ask *ask, const struct queue_machine *m, uint32_t device)
 {
     uint64_t bytes = bytes_of(m, device);
@@ -53,7 +53,8 @@ int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struc
     return 0;
 }
 
-/* Virtual devices without end: numbers mean nothing, and neither do other jobs. */
+/* Makes a lease of virtual devices when their number is not limited. The devices are numbered from 0 for
+ * every job, and other jobs do not matter. */
 static void lease_auto(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
     *ret = (struct job_lease){.n_devices = ask->devices_max, .device_bytes = ask->device_bytes};
@@ -69,8 +70,9 @@ static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
     return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
 }
 
-/* One more device: of those that are free and suit, one without a mark, then the one with the most memory, of equals the
- * first. */
+/* Takes one more device, and lowers *ret_bytes to its memory. Of the free devices that suit the job, prefers
+ * the most readily used (enum queue_use), then the one with the most memory, then the one with the lowest
+ * number. */
 static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
                       bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {
@@ -98,8 +100,9 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
     for (uint32_t i = 0; i < m->n_devices; i++)
         if (taken[i])
             ret->devices[ret->n_devices++] = i;
-    ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least; /* one number for all of them */
-    /* Host memory is shared out by devices. */
+    /* all devices of a lease have the same size */
+    ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least;
+    /* By default, host memory is divided in proportion to the devices. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
                       : m->one_job        ? m->host_bytes
                                           : m->host_bytes / m->n_devices * ret->n_devices;

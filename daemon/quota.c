@@ -1,5 +1,5 @@
-/* See quota.h. A user's tokens are counted in thousandths, so that a millisecond at one token a second is not rounded to
- * nothing. Loop thread only. */
+/* Implements the limits of quota.h. A user's tokens are counted in thousandths, so that the growth in one
+ * millisecond is not rounded to zero even at one token a second. Loop thread only. */
 #include "daemon/quota.h"
 
 #include <assert.h>
@@ -11,13 +11,14 @@
 #include "base/strbuf.h"
 #include "base/vec.h"
 
-#define TOKEN 1000u
+#define TOKEN 1000u /* one token in the unit of quota_user.tokens */
 
+/* What one user has taken. */
 struct quota_user {
     uid_t uid;
-    uint64_t bytes;
-    uint64_t tokens;   /* in thousandths; at most burst * TOKEN */
-    uint64_t since_ms; /* when `tokens` was right */
+    uint64_t bytes;    /* bytes of state that are charged */
+    uint64_t tokens;   /* in thousandths; at most submit_burst * TOKEN */
+    uint64_t since_ms; /* monotonic clock: time for which `tokens` is valid */
 };
 
 struct quota {
@@ -57,7 +58,8 @@ static struct quota_user *find_or_add(struct quota *q, uid_t uid)
     return &q->users.at[q->users.n - 1];
 }
 
-/* Tokens grow by per_s thousandths a millisecond, up to the burst. */
+/* Adds the tokens that have grown since the last call: submits_per_s thousandths per millisecond, up to the
+ * burst. */
 static void refill(const struct quota_limits *l, struct quota_user *u, uint64_t now_ms)
 {
     uint64_t full = l->submit_burst * TOKEN, missing = full - u->tokens, passed = now_ms - u->since_ms;

@@ -1,8 +1,9 @@
-/* A probe as a child of the loop. See reprobe.h.
+/* Implements the probe of reprobe.h as a child process of the loop.
  *
- * A look has three handles: the process, its output, and the deadline for both to end. The look is over when all three
- * are closed. Only then `looked` is called, so that it can start a new look. A probe that fails changes nothing: the
- * daemon keeps what it knew, and logs the failure once until a probe succeeds or fails for another reason.
+ * A probe has three handles: the process, its output, and the deadline for both. The probe is over when all
+ * three are closed. Only then is `reprobed` called, so that it can start another probe. A probe that fails
+ * changes nothing: the daemon keeps what it knew. It logs the failure once, until a probe succeeds or fails
+ * for another reason.
  */
 #include "daemon/reprobe.h"
 
@@ -16,17 +17,18 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 
-#define REPROBE_MS 30000
-#define OUTPUT_MAX (1u << 20)
+#define REPROBE_MS 30000      /* time for a probe to end */
+#define OUTPUT_MAX (1u << 20) /* bytes of output that are kept */
 
+/* A probe that is running. Freed when all its handles are closed. */
 struct reprobe {
     struct daemon *daemon;
-    uint64_t devices; /* of the offer, that were asked */
+    uint64_t devices; /* the devices to probe; bit i: device i of the inventory */
     void (*reprobed)(struct daemon *d);
     uv_process_t process;
     uv_pipe_t output;
     uv_timer_t deadline;
-    uint32_t open; /* handles */
+    uint32_t open; /* handles that are not closed yet */
     struct strbuf text;
     bool late;
     int exit, signal;
@@ -38,11 +40,11 @@ bool reprobe_under_way(const struct daemon *d)
     return d->reprobe != NULL;
 }
 
-/* ---- its end ---- */
+/* ---- the end of a probe ---- */
 
 static int take_result(struct reprobe *p, struct err *err)
 {
-    struct inventory *now = xcalloc(1, sizeof *now); /* 45 KiB */
+    struct inventory *now = xcalloc(1, sizeof *now); /* 45 KiB: too large for the stack */
     int r = p->late ? err_set(err, -ETIMEDOUT, "the probe did not end within %d s", REPROBE_MS / 1000)
             : p->signal != 0
                 ? err_set(err, -EIO, "the probe was ended by signal %d", p->signal)
@@ -53,7 +55,8 @@ static int take_result(struct reprobe *p, struct err *err)
     return r;
 }
 
-/* "" when the look succeeded. */
+/* Logs why a probe failed, unless the last probe failed for the same reason. `why` is "" when the probe
+ * succeeded. */
 static void tell_failure(struct daemon *d, const char *why)
 {
     uint32_t hash = crc32c(0, why, strlen(why));
@@ -96,7 +99,7 @@ static void close_handle(struct reprobe *p, void *handle)
         uv_close((uv_handle_t *)&p->deadline, on_probe_closed);
 }
 
-/* The output may come to its end before or after this. */
+/* The end of the output may come before or after this. */
 static void on_probe_ended(uv_process_t *process, int64_t status, int sig)
 {
     struct reprobe *p = process->data;
@@ -121,7 +124,7 @@ static void on_output_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         strbuf_addn(&p->text, buf->base, (size_t)n);
 }
 
-/* What it started itself is killed with it. */
+/* Kills the probe with all processes that it started. */
 static void kill_probe(struct reprobe *p)
 {
     if (!is_closing(&p->process))
@@ -133,10 +136,10 @@ static void on_probe_deadline(uv_timer_t *t)
     struct reprobe *p = t->data;
     p->late = true;
     kill_probe(p);
-    close_handle(p, &p->output); /* whoever may hold it yet */
+    close_handle(p, &p->output); /* another process may still hold the output open */
 }
 
-/* ---- its beginning ---- */
+/* ---- starting a probe ---- */
 
 static void add_only(const struct inventory *o, uint64_t devices, struct strbuf *b)
 {

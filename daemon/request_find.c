@@ -1,4 +1,4 @@
-/* Implements request_find.h. A job that ends while it is read from the state is read again. */
+/* Implements request_find.h. A job that ends while it is being read from the state is read again. */
 #include "daemon/request_find.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-#define MOST_READS                                                                                           \
-    3 /* reads of one job; the second read finds the end of a job that ended during the first */
+/* Reads of one job. If the job ends during the first read, the second read finds its end. */
+#define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)
 {
@@ -35,12 +35,12 @@ void request_unreadable(struct request *rq, int status)
 struct finding {
     struct request *rq;
     uint64_t id;
-    struct job *found; /* NULL: none */
+    struct job *found; /* the job as read; NULL: not found */
     int reads;
     void (*then)(struct request *rq, struct job *j);
 };
 
-/* In the pool. */
+/* Called in the pool. */
 static int take_found(void *ctx, const struct state_job *disk)
 {
     struct finding *f = ctx;
@@ -53,8 +53,9 @@ static void finish_finding(void *ctx, int status)
 {
     struct finding *f = ctx;
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
-    if (j == NULL && f->found != NULL && !job_ended(f->found) &&
-        ++f->reads < MOST_READS) { /* it has ended since */
+    bool ended = f->found != NULL && job_ended(f->found);
+    if (j == NULL && f->found != NULL && !ended && ++f->reads < MOST_READS) {
+        /* The job has ended and left the table after it was read. */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);
@@ -64,11 +65,10 @@ static void finish_finding(void *ctx, int status)
         request_unreadable(f->rq, status);
     else if (j != NULL && j->on_disk)
         f->then(f->rq, j);
-    else if (j == NULL && f->found != NULL && job_ended(f->found))
-        f->then(f->rq,
-                f->found); /* a job in memory whose submit is not on disk yet does not exist for clients */
+    else if (j == NULL && ended)
+        f->then(f->rq, f->found);
     else
-        request_no_job(f->rq, f->id);
+        request_no_job(f->rq, f->id); /* also for a job whose submit is not on disk yet */
     job_destroy(f->found);
     free(f);
 }
@@ -81,7 +81,7 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    if (id == 0) { /* the state takes 0 for no id */
+    if (id == 0) { /* an id of 0 would mean "any job" to the state */
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {
         then(rq, j);

@@ -1,5 +1,5 @@
-/* Implements the server of server.h. The clients are kept in a ring in the order of their last activity, so that the
- * client that has been idle longest is found at once when there are too many. */
+/* Implements the server of server.h. The clients are kept in a ring in the order of their last activity, so
+ * that the client that has been idle longest is found at once when there are too many. */
 #include "daemon/server.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 struct server {
     struct daemon *daemon;
-    struct server_client clients; /* head of the ring; the rest of it is unused */
+    struct server_client clients; /* head of the ring; only prev and next are used */
     uint64_t n_clients;
     struct request_reader reader;
 };
@@ -75,7 +75,8 @@ static void on_client_drained(struct connection *p)
         events_pump(c->daemon->events, c->watcher);
 }
 
-/* `echo '{...}' | socat - UNIX-CONNECT:tutti.sock` has said all it wants and waits for the answers. */
+/* The client sends no more requests but still waits for answers, as in `echo '{...}' | socat -
+ * UNIX-CONNECT:tutti.sock`. */
 static void on_client_ended(struct connection *p)
 {
     struct server_client *c = connection_ctx(p);
@@ -115,7 +116,8 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* False: all of them watch. */
+/* Closes the client that has been idle longest, to make room for `newcomer`. Returns false if every other
+ * client watches or waits for an answer. */
 static bool make_room(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {

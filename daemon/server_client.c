@@ -32,7 +32,7 @@ void server_client_send_out_of_memory(struct server_client *c, const char *id)
 
 /* ---- requests under way ---- */
 
-/* Stops or continues reading lines. */
+/* Reads lines only while no large line is being parsed and the client has few requests under way. */
 static void update_reading(struct server_client *c)
 {
     if (c->connection != NULL)

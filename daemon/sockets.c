@@ -1,10 +1,11 @@
-/* Listening sockets that come back when their files are removed. See sockets.h.
+/* Implements the listening sockets of sockets.h, which come back when their files are removed.
  *
- * A timer and not inotify: it costs three calls of lstat every few seconds, and it also sees a directory that was
- * replaced, file systems without notification, and a user who has used up the inotify watches.
+ * A timer is used rather than inotify. It costs three calls of lstat every few seconds. It also notices a
+ * directory that was replaced, and it works on file systems without notification and for users who have used
+ * up their inotify watches.
  *
- * The sockets are made by hand and given to libuv, because libuv would remove the file of a pipe that it bound itself
- * when that pipe is closed, whoever's file it is by then.
+ * The sockets are created here and then given to libuv. If libuv bound the socket itself, it would remove the
+ * file when the pipe is closed, even if the file belonged to another process by then.
  */
 #include "daemon/sockets.h"
 
@@ -25,18 +26,19 @@
 #include "daemon/lock.h"
 
 #define BACKLOG      512
-#define CHECK_DELAYS 5    /* restart delays between two looks at the files */
-#define CHECK_MOST   5000 /* ms: at most so far apart */
-#define CHECK_LEAST  20   /* ms: at least so far apart */
+#define CHECK_DELAYS 5    /* restart delays between two checks of the files */
+#define CHECK_MOST   5000 /* ms: longest time between two checks */
+#define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. Who is at its path: dev, inode and ctime of the file that we bound. */
+/* One listening socket. dev, inode and ctime of `file` tell whether the file at the path is still the one
+ * that was bound. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    uv_pipe_t
-        *old; /* the file of this one was removed; it is closed when those who had connected are accepted */
+    /* the socket whose file was removed; closed when all who had connected to it are accepted */
+    uv_pipe_t *old;
     struct stat file;
 };
 
@@ -51,7 +53,7 @@ struct sockets {
 
 /* ---- the lock ---- */
 
-/* One lock for both sockets: they lie side by side. */
+/* Takes the one lock for both sockets, which are in the same directory. */
 static int take_lock(struct sockets *s, struct err *err)
 {
     const struct config *c = &s->daemon->config;
@@ -82,7 +84,7 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
                           sizeof a.sun_path - 1);
     memcpy(a.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* bind makes the file with the mode of the socket. */
+    /* bind creates the file with the mode of the socket. */
     if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ||
         lstat(path, ret_file) < 0) {
         int r = err_set_at(err, -errno, path, "cannot listen: %s", strerror(errno));
@@ -109,7 +111,7 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        unlink(door->path); /* nobody listens there; the next look makes it again */
+        unlink(door->path); /* nobody listens there; the next check listens again */
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
     door->file = file;
@@ -118,9 +120,10 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
     return 0;
 }
 
-/* ---- looking ---- */
+/* ---- checking ---- */
 
-/* Whether this process listens at the path: asks the kernel who would accept a connection there. */
+/* Returns whether this process listens at the path. Connects to it and asks the kernel which process would
+ * accept. */
 static bool we_answer(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -135,8 +138,8 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Whether the file is the one that we bound. An inode's number may be given to another file at once, so a changed ctime
- * needs a closer look. */
+/* Returns whether the file is the one that was bound. The kernel may give the inode's number to another file
+ * at once, so a changed ctime needs a closer look. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;
@@ -153,7 +156,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    if (door->old != NULL) /* whoever had connected before its file was removed has been accepted by now */
+    if (door->old != NULL) /* by now all who had connected before the file was removed are accepted */
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
     if (lstat(door->path, &st) == 0)

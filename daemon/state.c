@@ -1,12 +1,15 @@
-/* Durable state: units, group commit, the end. See state.h for the contract, state_internal.h for the other files.
+/* Implements units, group commit and closing of the state. state.h has the contract, and state_internal.h
+ * lists the other files.
  *
- * DESIGN. Two connections to one database. `db` writes; it belongs to the one piece of work that is under way in the pool
- * (a commit, or upkeep) or, at start and end, to the loop thread. `reader` serves reads in the pool, one at a time under
- * `reader_lock`. WAL lets the two work side by side. The loop thread builds units; a prepare handle, active only while there
- * are units, starts a commit when none is under way, so that all that happened in one turn of the loop shares one fsync.
+ * DESIGN. There are two connections to one database. `db` writes: it belongs to the one piece of work that is
+ * under way in the pool (a commit, or upkeep), and to the loop thread when there is none. `reader` serves
+ * reads in the pool, one at a time under `reader_lock`. WAL mode lets the two work side by side.
  *
- * Every commit increments `commits` in table meta. When the commit is on disk the mark gets the same number, and only then
- * the callbacks are called.
+ * The loop thread builds units. A prepare handle, which is active only while there are units, starts a commit
+ * when none is under way. So everything that happened in one turn of the loop shares one fsync.
+ *
+ * Every commit increments `commits` in table meta. When the commit is on disk, the mark gets the same number.
+ * Only then are the callbacks called.
  */
 #include "daemon/state.h"
 
@@ -20,9 +23,9 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-#define FULL_RETRY_MS 1000
+#define FULL_RETRY_MS 1000 /* delay before a commit is tried again when the disk was full */
 
-/* ---- small things ---- */
+/* ---- lists and texts ---- */
 
 static void list_init(struct unit_list *l)
 {
@@ -95,7 +98,7 @@ void state_put_event(struct state_unit *u, const struct state_event *e)
 void state_put_seq(struct state_unit *u, uint64_t limit)
 {
     vec_push(&u->writes,
-             (struct row_write){.kind = WRITE_META, .id = limit}); /* write_numbers knows its key */
+             (struct row_write){.kind = WRITE_META, .id = limit}); /* write_numbers supplies the key */
 }
 
 void state_fail(struct state_unit *u)
@@ -133,7 +136,7 @@ bool state_idle(const struct state *s)
 
 /* ---- a transaction; on the writer ---- */
 
-/* Whether another job has the key of the job in this unit. */
+/* Sets *ret to whether another job has the key of the job in this unit. Returns an SQLite code. */
 static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
 {
     *ret = false;
@@ -185,7 +188,7 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the mark before any callback is called. So whatever was acknowledged is in the mark. */
+/* Writes the mark before any callback is called, so that the mark covers everything that was acknowledged. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
@@ -231,12 +234,12 @@ static bool has_writes(const struct state_unit *units)
     return false;
 }
 
-/* In the pool (or, at the end, on the loop thread): one transaction for all units. */
+/* Writes all units in one transaction. Called in the pool, or on the loop thread when the state is closed. */
 static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        return; /* units that only wait for those before them */
+        return; /* the units are empty; their callers only wait for earlier units */
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
     if (r != SQLITE_OK && s->refusal == 0)
@@ -257,8 +260,9 @@ static void on_retry(uv_timer_t *timer)
     state_next_work(timer->data);
 }
 
-/* No room on the disk, or no memory: optional units are refused with `code`; the rest goes first when there is room again. */
-static void no_room(struct state *s, struct state_unit *units, int code)
+/* Refuses the optional units with `code`, because the disk is full or memory has run out. All other units are
+ * tried again first, after a while. */
+static void refuse_optional(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
     list_init(&keep);
@@ -287,7 +291,7 @@ static void after_commit(struct state *s)
     if (s->failure[0] != '\0') {
         s->config.die(s->config.ctx, s->failure);
     } else if (s->refusal < 0) {
-        no_room(s, units, s->refusal);
+        refuse_optional(s, units, s->refusal);
     } else {
         for (struct state_unit *u = units, *next; u != NULL; u = next) {
             next = u->next;
@@ -324,7 +328,7 @@ void state_start_work(struct state *s, void (*run)(uv_work_t *work),
     uv_queue_work(s->config.loop, &s->work, run, done);
 }
 
-/* The loop is about to wait: what this turn collected is committed together. */
+/* The loop is about to wait, so the units that this turn collected are committed together. */
 static void on_prepare(uv_prepare_t *handle)
 {
     struct state *s = handle->data;
@@ -346,7 +350,7 @@ void state_next_work(struct state *s)
         uv_prepare_start(&s->prepare, on_prepare);
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 void state_released(struct state *s)
 {
@@ -382,7 +386,7 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The state is idle. Only a piece of the check may be under way in the pool. */
+/* The state is idle when it is closed. Only a piece of the check may be under way in the pool. */
 void state_close(struct state *s)
 {
     if (s == NULL)
@@ -393,7 +397,7 @@ void state_close(struct state *s)
         commit_all(s);
         after_commit(s);
     }
-    if (s->reader != NULL) { /* it was opened whole */
+    if (s->reader != NULL) { /* the state was opened completely */
         close_reader(s);
         state_fold(s, true);
     }

@@ -1,8 +1,9 @@
-/* A copy of the database while the daemon runs. VACUUM INTO reads one snapshot on a connection of its own: commits go on
- * meanwhile, and the copy has what was committed when it began. The copy is a whole database in one file, without a log.
+/* Copies the database while the daemon runs. VACUUM INTO reads one snapshot on a connection of its own.
+ * Commits go on meanwhile, and the copy has what was committed when it began. The copy is a complete database
+ * in one file, without a log.
  *
- * The file gets its name in the state directory and loses it at once, so that a daemon that dies leaves no more than one
- * unfinished copy, which the next backup removes.
+ * The copy is made under a name in the state directory, and the name is removed as soon as the copy is open.
+ * So a daemon that dies leaves at most one unfinished copy, which the next backup removes.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,24 +1,27 @@
-/* Before the database is opened: is everything there that was acknowledged?
+/* Checks, before SQLite opens the database, that everything that was acknowledged is still there.
  *
- * SQLite repairs silently. A log (state.db-wal) with a bad frame ends there for SQLite; a missing log is an empty one; an
- * older copy of the database is as good as the newest. In each case acknowledged jobs would be gone, their ids would be given
- * out again, and finished jobs would run again. So four things are looked at first, and nothing is changed meanwhile:
+ * SQLite repairs silently. It takes a bad frame for the end of the log (state.db-wal), a missing log for an
+ * empty one, and an older copy of the database for the newest. In each case acknowledged jobs would be gone,
+ * their ids would be given out again, and finished jobs would run again. So the guard looks at four things
+ * first, and changes nothing meanwhile:
  *
- *   the mark       (state_mark.h) says which transaction was the last acknowledged one, and which is the last that was folded from
- *                  the log into the database.
- *   the log        (wal.h) says whether commits lie behind a bad frame.
- *   the database with its log has a number, `commits` in table meta. A number below the mark's: transactions are gone.
- *   the database without its log has a number too. A number below what was folded: an older copy of state.db lies under a log
- *                  that does not belong to it.
+ *    the mark            says which transaction was the last acknowledged one, and which was the last
+ *                        that was folded from the log into the database (state_mark.h)
+ *    the log             may have commits behind a bad frame (wal.h)
+ *    state.db with log   has a transaction number, `commits` in table meta; if that number is lower
+ *                        than the mark's, acknowledged transactions are gone
+ *    state.db alone      has such a number too; if it is lower than the number of the last folded
+ *                        transaction, state.db is an older copy and the log does not belong to it
  *
- * A transaction that was cut off by a crash was never acknowledged: the mark does not know it, and it may be gone. After a
- * power cut its last frame may be on disk while an earlier one is not, so one commit behind a bad frame is not yet damage.
- * Two are, because a transaction begins only when the one before it is in the mark.
+ * A transaction that a crash cut off was never acknowledged: the mark does not have it, and it may be gone.
+ * After a power cut its last frame may be on disk while an earlier one is not. So one commit behind a bad
+ * frame is not damage yet. Two are, because a transaction begins only when the one before it is in the mark.
  *
- * With --accept-older-state what was found is taken knowingly: the files are copied aside, and job ids and event numbers
- * go on above those of the mark. Without a readable mark nobody knows how far they had come; then they go on far above.
+ * With --accept-older-state the daemon starts with what is there. The files are copied aside, and job ids and
+ * event numbers continue above those of the mark. Without a readable mark nobody knows which numbers were
+ * given out, so they continue far above.
  *
- * Blocks; at start only.
+ * Blocks. At start only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,29 +36,30 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-#define ID_JUMP           1000000u            /* without a mark: ids that may have been given out since */
-#define SEQ_JUMP          (UINT64_C(1) << 32) /* and event numbers */
+/* job ids that are skipped when there is no mark, because they may have been given out */
+#define ID_JUMP  1000000u
+#define SEQ_JUMP (UINT64_C(1) << 32) /* event numbers that are skipped then */
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
     "go on "                                                                                                 \
     "without them"
 
-/* What was found in the directory. */
+/* What was found in the state directory. */
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
-    bool exists;            /* state.db, with at least one byte */
+    bool exists;            /* state.db exists and is not empty */
     bool other_log;         /* the log does not belong to this state.db */
-    int version;            /* of the schema; 0: no tables */
-    int mark_status;        /* 0, -ENOENT, -EBADMSG */
-    struct state_mark mark; /* zeros when mark_status is not 0 */
+    int version;            /* version of the schema; 0: no tables */
+    int mark_status;        /* result of reading the mark: 0, -ENOENT or -EBADMSG */
+    struct state_mark mark; /* all zeros when mark_status is not 0 */
     struct wal_walk wal;
     bool base_known;           /* `base` could be read */
-    uint64_t base;             /* the number in state.db without its log */
+    uint64_t base;             /* the transaction number in state.db without its log */
     uint64_t commits, id, seq; /* the numbers in state.db with its log */
 };
 
-/* ---- looking ---- */
+/* ---- inspecting ---- */
 
 static int read_header(struct found *f, struct err *err)
 {
@@ -72,7 +76,8 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    f->other_log = h[18] == 1 && f->wal.bytes > 0; /* 1: a database without a log, as a backup is one */
+    /* 1: this database never had a log, as a backup has none */
+    f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
             err, -EBADMSG, f->path,
@@ -82,7 +87,7 @@ static int read_header(struct found *f, struct err *err)
     return 0;
 }
 
-/* The name of a database that is read without its log. */
+/* Returns the URI under which SQLite reads a database without its log. */
 static char *immutable_uri(const char *path)
 {
     size_t n = 3 * strlen(path) + sizeof "file:?immutable=1";
@@ -97,7 +102,8 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* state.db by itself. When its number cannot be read, a checkpoint may have been interrupted; then the log has it. */
+/* Reads the transaction number of state.db alone. If the number cannot be read, folding may have been
+ * interrupted, and the log still has it. */
 static void look_at_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -122,8 +128,9 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* state.db with its log, as SQLite sees it. Locked exclusively, SQLite keeps its index of the log in memory and makes no
- * -shm file. It must not fold the log into the database when it closes. */
+/* Reads the numbers of state.db with its log, as SQLite sees them. With an exclusive lock SQLite keeps its
+ * index of the log in memory and makes no -shm file. SQLite must not fold the log into the database when it
+ * closes. */
 static int look_at_all(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -159,7 +166,7 @@ static int inspect(struct found *f, struct err *err)
 
 /* ---- judging ---- */
 
-/* Where the log is damaged, for a message. */
+/* Describes where the log is damaged, for a message. */
 static void describe_log(const struct found *f, char *buf, size_t size)
 {
     if (f->wal.bytes == 0)
@@ -238,7 +245,7 @@ static int judge(const struct found *f, struct err *err)
     return r;
 }
 
-/* ---- taking it all the same ---- */
+/* ---- accepting an older state ---- */
 
 static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct err *err)
 {
@@ -262,7 +269,7 @@ static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct
     return r == 0 ? state_sync_dir(f->dir, err) : r;
 }
 
-/* The log cannot be used when it belongs to another state.db. */
+/* Removes a log that belongs to another state.db, because it cannot be used. */
 static int drop_foreign_log(const struct found *f, struct err *err)
 {
     bool foreign = f->other_log || !f->exists || (f->base_known && f->base < f->mark.folded);
@@ -278,14 +285,14 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        r = look_at_all(f, err); /* without that log the numbers may be others */
+        r = look_at_all(f, err); /* without the log the numbers may have changed */
     if (r < 0)
         return r;
     log_warning("--accept-older-state: %s; the files as they were are in %s",
                 err_text(why, text, sizeof text), aside);
     *ret = f->mark;
     ret->folded = 0;
-    if (f->mark_status < 0) { /* what came after what is here is not known */
+    if (f->mark_status < 0) { /* nobody knows which numbers were given out after this state */
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;
     }

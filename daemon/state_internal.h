@@ -6,7 +6,7 @@
  *     state_schema.c   tables, and migrations from older schemas
  *     state_rows.c     rows and their checksums
  *     state_read.c     reads in the pool
- *     state_upkeep.c   folds the log into the database, prunes old jobs, checks a large database while it serves
+ *     state_upkeep.c   folds the log into the database, prunes old jobs, checks large databases
  *     state_backup.c   a consistent copy while the daemon runs
  */
 #ifndef DAEMON_STATE_INTERNAL_H

@@ -1,5 +1,5 @@
-/* The mark beside the database. See state_mark.h. A slot is the struct below in the machine's byte order: the file never leaves the
- * machine, and the checksum refuses one that did. */
+/* Implements the mark of state_mark.h. A slot is struct mark_slot in the machine's byte order: the file never
+ * leaves the machine, and the checksum rejects a file from another one. */
 #include "daemon/state_mark.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 struct mark_slot {
     char magic[16];
     struct state_mark mark;
-    uint32_t crc; /* of all before it */
+    uint32_t crc; /* CRC-32C of the bytes before it */
 };
 
 static const char magic[16] = "tutti mark 1";

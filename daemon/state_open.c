@@ -1,8 +1,9 @@
-/* Opens the state: guard first (state_guard.c), then schema, checks, and the jobs that have not ended. At start only; blocks.
+/* Opens the state: first the guard (state_guard.c), then the schema, the checks, and the jobs that have not
+ * ended. At start only. Blocks.
  *
- * A small database is checked whole before anything is served: SQLite's integrity_check, and the checksum of every row. That
- * would take seconds with a long history, so of a large one only the rows of live jobs are checked here. The rest is
- * checked in the pool while the daemon serves (state_upkeep.c).
+ * A small database is checked completely before anything is served, with SQLite's integrity_check and the
+ * checksum of every row. That would take seconds with a long history. So of a large database only the rows of
+ * live jobs are checked here, and the rest in the pool while the daemon serves (state_upkeep.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,8 @@
 
 #include "daemon/state_internal.h"
 
-#define SMALL_BYTES (8u << 20) /* a database of this size is checked in well under a second */
+/* largest database that is checked completely at start; takes well under a second */
+#define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
 {
@@ -46,7 +48,7 @@ static bool is_large(const struct state *s)
     return stat(s->path, &st) == 0 && st.st_size > SMALL_BYTES;
 }
 
-/* Tables are made in a new file only. Making them again in an old one would hide that one is lost. */
+/* Creates the tables in a new file only. Creating them in an old file would hide the loss of a table. */
 static int prepare_schema(struct state *s, struct err *err)
 {
     int version = 0, r = schema_version(s->path, s->db, &version, err);
@@ -72,8 +74,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Numbers go on above all that the database and the mark know. Then the log is folded into the database, so that the
- * tables, or what a crash left in the log, are in state.db itself. */
+/* Continues with numbers above all that the database and the mark know. Then folds the log into the database,
+ * so that state.db itself has the tables and whatever a crash left in the log. */
 static int take_up_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -113,7 +115,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* When something is refused below, the files stay as they are: closing does not fold a log that was there. */
+        /* If anything is refused below, the files must stay as they are. So closing must not fold a log that
+         * was there before. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -123,7 +126,7 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = prepare_statements(s, err);
     if (r == 0) {
-        /* The log is folded by state_upkeep.c, because the mark must learn of it. */
+        /* SQLite must not fold the log by itself. state_upkeep.c does it, because the mark must record it. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = take_up_numbers(s, err);
@@ -133,11 +136,12 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* The first read opens all files that it needs. Later there may be no descriptors left. */
+        /* The first read opens all files that later reads need. Later there may be no file descriptors
+         * left. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
-    return r == 0 ? state_sync_dir(s->config.dir, err) : r; /* SQLite syncs the directory for its log only */
+    return r == 0 ? state_sync_dir(s->config.dir, err) : r; /* SQLite syncs the directory only for its log */
 }
 
 static void init_handles(struct state *s)
@@ -174,7 +178,7 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 
 /* ---- checking rows ---- */
 
-/* Each row comes with one more column: whether it is also found by way of the indexes. */
+/* Each row has one more column at the end: whether the row is also found through the indexes. */
 #define JOB_CHECK                                                                                            \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes,"                  \
     " EXISTS(SELECT 1 FROM status i INDEXED BY status_by_end WHERE i.ended_ms = s.ended_ms AND i.id = j.id)" \

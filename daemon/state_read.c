@@ -1,5 +1,6 @@
-/* Reads of the state in the pool. See state.h. They use a connection of their own, so that no read waits for a commit. One
- * read at a time is in the pool; the others wait on the loop thread, where they keep no thread from a commit. */
+/* Reads the state in the pool. Reads use a connection of their own, so that no read waits for a commit. One
+ * read at a time is in the pool. The others wait on the loop thread, so that they do not occupy threads that
+ * commits need. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,15 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
+/* One read that waits or is in the pool. Exactly one of jobs_done, job_done and events_done is set. */
 struct state_read {
     uv_work_t work;
     struct state *state;
     struct state_query query;
-    char *key;           /* the query's */
-    uint64_t first, end; /* of events */
+    char *key;           /* copy of query.key */
+    uint64_t first, end; /* range of event numbers */
     int status;
-    struct arena *arena; /* what was read, for callbacks on the loop thread */
+    struct arena *arena; /* copies of what was read, for callbacks on the loop thread */
     int (*each)(void *ctx, const struct state_job *job);
     struct state_job job;
     VEC(struct state_event) events;
@@ -24,7 +26,7 @@ struct state_read {
     void (*job_done)(void *ctx, int status, const struct state_job *job);
     void (*events_done)(void *ctx, int status, const struct state_event *events, size_t n);
     void *ctx;
-    struct state_read *next; /* in the queue */
+    struct state_read *next; /* next read in the queue */
 };
 
 static const char *keep(struct state_read *r, const char *s)
@@ -48,7 +50,7 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* Costs by the jobs that are wanted, not by all that ended before. */
+    /* The cost depends on the number of jobs that are wanted, not on all jobs that ended earlier. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
@@ -65,7 +67,7 @@ static void bind_query(const struct state_read *r, sqlite3_stmt *q)
         sqlite3_bind_text(q, 5, r->query.key, -1, SQLITE_STATIC);
 }
 
-/* For state_read_job: the job stays until its callback has been called. */
+/* Copies a job for state_read_job, so that it is valid until the callback returns. */
 static int keep_job(void *ctx, const struct state_job *job)
 {
     struct state_read *r = ctx;
@@ -77,7 +79,8 @@ static int keep_job(void *ctx, const struct state_job *job)
     return 0;
 }
 
-/* 0, a negative errno, or what is positive when the callback has had enough. */
+/* Takes one row. Returns 0, a negative errno, or the positive value with which the callback ends the reading.
+ */
 static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;
@@ -110,8 +113,8 @@ static int read_rows(void *arg)
     return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
-/* Rows that are copied for the loop thread. A user sized them: when there is no memory for the copies, the reading ends with
- * -ENOMEM and leaves nothing. */
+/* Reads rows that are copied for the loop thread. Users decide how large the rows are, so the copies may
+ * exceed memory: the reading then ends with -ENOMEM and leaves no copy behind. */
 static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};

@@ -1,7 +1,8 @@
-/* Rows of the database and their checksums. See state_internal.h.
+/* Rows of the database and their checksums, and helpers around SQLite and files.
  *
- * The checksum of a row covers every column, each with its end, so that content cannot move from one column to the next. The
- * checksums of jobs and events are those of schema version 1. That of a status also covers the columns that version 2 added.
+ * The checksum of a row covers every column, and each text with its terminating zero, so that content cannot
+ * move from one column to the next unnoticed. Jobs and events still have the checksums of schema version 1.
+ * The checksum of a status also covers the columns that version 2 added.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ int row_put(sqlite3_stmt *q, const struct row_write *w)
 {
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
-    /* SQLite refuses parameters that a statement does not have. That is no failure here. */
+    /* SQLite refuses to bind a parameter that the statement does not have. That is not an error here. */
     sqlite3_bind_int64(q, 1, (sqlite3_int64)w->id);
     if (w->key != NULL)
         sqlite3_bind_text(q, 2, w->key, -1, SQLITE_STATIC);

@@ -1,15 +1,15 @@
-/* Tables of the database, and the way from older schemas to this one.
+/* Tables of the database, and migrations from older schemas.
  *
- * `PRAGMA user_version` holds the version of the schema. A migration takes the database from version N to N + 1. All that are
- * needed run in one transaction, after the whole database was checked. Before that, the database is copied to
- * state-vN.db beside it. A database of a newer version is refused.
+ * `PRAGMA user_version` holds the version of the schema. A migration takes the database from version N to N +
+ * 1. All migrations that are needed run in one transaction, after the whole database was checked and copied
+ * to state-vN.db beside it. A database of a newer version is refused.
  *
- * To change the schema: raise SCHEMA_VERSION, change `tables`, add a row to `migrations`, and commit a database of the old
- * version under tests/golden. A new member of the JSON texts needs no new version, as long as job_json.c reads texts that do
- * not have it.
+ * To change the schema, raise SCHEMA_VERSION, change `tables`, add a row to `migrations`, and commit a
+ * database of the old version under tests/golden. A new member in the JSON texts needs no new version, as
+ * long as job_json.c reads texts without that member.
  *
- * Version 2 added to `status` when the job ended, whose it is and how large it is, with indexes, so that live jobs and old
- * jobs are found without reading all of them; and checksums to each row of `meta`.
+ * Version 2 added three columns to `status`: the end of the job, its user, and its size. Their indexes find
+ * live jobs and old jobs without reading all jobs. Version 2 also added a checksum to each row of `meta`.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static const char tables[] =
     "CREATE TABLE events(seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, body TEXT NOT NULL,"
     "  crc INTEGER NOT NULL);"
     "CREATE INDEX events_by_job ON events(job, seq);"
-    "CREATE INDEX status_by_end ON status(ended_ms, id);" /* 0: jobs that have not ended */
+    "CREATE INDEX status_by_end ON status(ended_ms, id);" /* ended_ms is 0 for jobs that have not ended */
     "CREATE INDEX status_by_user ON status(uid, ended_ms, bytes);";
 
 int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err)
@@ -77,8 +77,9 @@ static int refuse_schema(const char *path, const char *type, const char *name, s
         type, name);
 }
 
-/* SQLite keeps the text that made a table, and reads the table by that text. A bit that flips in the text can change what a
- * column means, and integrity_check finds nothing wrong with that. So the texts are compared with those of a new database. */
+/* SQLite stores the text that created a table, and interprets the table by that text. A flipped bit in the
+ * text can change the meaning of a column, and integrity_check does not notice. So the texts are compared
+ * with those of a new database. */
 int schema_check(const char *path, sqlite3 *db, struct err *err)
 {
     sqlite3 *fresh = NULL;
@@ -110,7 +111,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
 
 /* ---- version 1 to 2 ---- */
 
-/* What version 2 wants to know of a job, from the texts of version 1. */
+/* Fills in the columns of a version 2 status from the JSON texts of version 1. */
 static int take_v1_status(const char *path, sqlite3_stmt *q, struct row_write *ret, struct err *err)
 {
     const char *status = (const char *)sqlite3_column_text(q, 1),
@@ -172,7 +173,7 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Version 1 had one number, `seq`, with its checksum in a row of its own, `seq_crc`. */
+/* Moves the one number of version 1, `seq`, whose checksum is in a row of its own, `seq_crc`. */
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];
@@ -216,13 +217,13 @@ static int from_1_to_2(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* ---- all of them ---- */
+/* ---- all migrations ---- */
 
 static int (*const migrations[SCHEMA_VERSION])(const char *path, sqlite3 *db, struct err *err) = {
     [1] = from_1_to_2,
 };
 
-/* The database as it is, in state-vN.db beside it. An older copy of that name is replaced. */
+/* Copies the unchanged database to state-vN.db beside it. Replaces an older copy of that name. */
 static int keep_copy(const char *path, sqlite3 *db, int version, struct err *err)
 {
     size_t stem = strlen(path) - strlen(".db"), n = strlen(path) + 32;

@@ -1,14 +1,16 @@
-/* Upkeep of the database: its log is folded into it, old jobs are pruned, and a large database is checked while it serves.
+/* Upkeep of the database: folds the log into it, prunes old jobs, and checks a large database while the
+ * daemon serves.
  *
- * Folding and pruning use the writer, so commits wait for them. A fold copies at most a few megabytes. Pruning removes a
- * batch at a time, and commits go between two batches. Each batch is a transaction of its own: a kill leaves whole jobs.
+ * Folding and pruning use the writer, so commits wait for them. A fold copies at most a few megabytes.
+ * Pruning removes one batch of jobs at a time, and commits may come between two batches. Each batch is one
+ * transaction, so a kill never leaves half a job.
  *
- * Folding. While nothing is folded, what was acknowledged is in state.db-wal only, and a copy of state.db alone is worth
- * little. So the log is folded and emptied a second after the last commit, and under load whenever it has FOLD_PAGES. The
- * mark must know that a transaction is in state.db before the log may forget it (state_guard.c says why). That is why SQLite
- * does not do this by itself here.
+ * Before a fold, the newest acknowledged transactions are only in state.db-wal, and a copy of state.db alone
+ * would miss them. So the log is folded and emptied a second after the last commit, and under load whenever
+ * it has FOLD_PAGES pages. The mark must record that a transaction is in state.db before the log may forget
+ * it (state_guard.c explains why). SQLite cannot do that, so its own automatic fold is off.
  *
- * Nothing here runs while nothing changes, but for a look once an hour at what has become old.
+ * While nothing changes, nothing here runs, except once an hour to prune jobs that have become too old.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,12 +23,12 @@
 #include "base/log.h"
 #include "daemon/state_internal.h"
 
-#define QUIET_MS    1000
+#define QUIET_MS    1000 /* time without a commit after which upkeep begins */
 #define HOUR_MS     3600000
-#define BUSY_MS     10000
-#define CHECK_ROWS  64  /* in one piece: other reads wait for it */
-#define PRUNE_JOBS  32  /* in one batch: commits wait for it */
-#define PRUNE_EVERY 256 /* ended jobs, after which pruning does not wait for a quiet moment */
+#define BUSY_MS     10000 /* how long SQLite waits for a lock */
+#define CHECK_ROWS  64    /* rows of one piece of the check; other reads wait for the piece */
+#define PRUNE_JOBS  32    /* jobs of one batch; commits wait for the batch */
+#define PRUNE_EVERY 256   /* ended jobs after which pruning no longer waits for a quiet moment */
 
 /* ---- folding; on the writer ---- */
 
@@ -38,7 +40,7 @@ static void fold_failed(struct state *s, int extended)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
-/* When readers are in the way, or the disk is full, the log stays as it is; a later fold gets it. */
+/* If a reader is in the way or the disk is full, the log stays as it is, and a later fold continues. */
 void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
@@ -58,7 +60,7 @@ void state_fold(struct state *s, bool empty_log)
     }
     s->wal_pages = 0;
     if (!empty_log)
-        return; /* the next commit begins the log anew */
+        return; /* the next commit starts the log from its beginning */
     sqlite3_busy_timeout(s->db, 0);
     fold_failed(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
     sqlite3_busy_timeout(s->db, BUSY_MS);
@@ -81,15 +83,15 @@ static void work_done(uv_work_t *work, int status)
 
 /* ---- pruning ---- */
 
-/* One batch. Made on the loop thread, filled and removed in the pool. */
+/* One batch of jobs to prune. Made on the loop thread; chosen and removed in the pool. */
 struct pruning {
     struct state *state;
     uint64_t now_ms;
-    uint64_t *spared; /* ended jobs that are in use */
+    uint64_t *spared; /* ids of ended jobs that are still in use */
     size_t n_spared;
-    uint64_t ids[PRUNE_JOBS]; /* the batch */
+    uint64_t ids[PRUNE_JOBS]; /* jobs of this batch */
     size_t n;
-    bool removed; /* the batch was: there may be more */
+    bool removed; /* the batch was removed, so there may be another one */
 };
 
 static int one_number(sqlite3 *db, const char *sql, uint64_t a, uint64_t *ret)
@@ -114,8 +116,9 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Fills the batch from `sql`, whose rows are (id, bytes) of jobs, the longest ended first. Stops when
- * the batch is full, or has `jobs` jobs, or its jobs have `bytes` bytes together. */
+/* Adds jobs to the batch from `sql`, whose rows are the id and the bytes of ended jobs, with the oldest end
+ * first. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have `bytes` bytes together.
+ */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
@@ -157,7 +160,7 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* One user that has more than its share. */
+/* Chooses jobs of one user whose ended jobs exceed the limit of bytes. */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -218,7 +221,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* What else belongs to a job goes before its rows: after a kill in between, the next pruning finds the rows again. */
+    /* Whatever else belongs to a job is removed before its rows. If the daemon is killed in between, the next
+     * pruning finds the rows again. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
@@ -259,6 +263,7 @@ static void start_pruning(struct state *s)
 
 /* ---- checking a large database; on the reader ---- */
 
+/* One piece of the check of a large database. */
 struct checking {
     uv_work_t work;
     struct state *state;
@@ -308,7 +313,7 @@ static void check_done(uv_work_t *work, int status)
     free(c);
 }
 
-/* ---- when ---- */
+/* ---- scheduling upkeep ---- */
 
 static void on_quiet(uv_timer_t *timer)
 {
@@ -340,7 +345,7 @@ void upkeep_committed(struct state *s)
     s->prune_due |= s->ended >= PRUNE_EVERY;
 }
 
-/* Pruning does not starve commits, nor they it: they take turns. */
+/* Pruning and commits take turns, so that neither holds up the other for long. */
 bool upkeep_next(struct state *s)
 {
     const struct state_keep *k = &s->config.keep;

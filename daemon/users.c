@@ -1,4 +1,5 @@
-/* See users.h. The table is a list: it has one row for each user who ever submitted. */
+/* Implements the names of users.h. The names are in a list with one entry for each user who ever submitted a
+ * job. */
 #include "daemon/users.h"
 
 #include <pwd.h>
@@ -8,11 +9,12 @@
 
 #include "base/arena.h"
 
+/* One user and the requests that wait for their name. */
 struct known_user {
     uid_t uid;
-    char name[USERS_NAME_BYTES]; /* "": not yet known */
-    uint64_t since_ms;           /* loop clock: when it was looked up */
-    bool wanted;                 /* to be looked up */
+    char name[USERS_NAME_BYTES]; /* "": not known yet */
+    uint64_t since_ms;           /* loop clock: when the name was looked up */
+    bool wanted;                 /* the name is to be looked up */
     struct users_ask *first, **end;
     struct known_user *next;
 };
@@ -22,8 +24,8 @@ struct users {
     void (*look_up)(uid_t uid, char *buf, size_t size);
     struct known_user *all;
     uv_work_t work;
-    struct known_user *looking;   /* the one that is being looked up; NULL: none */
-    char found[USERS_NAME_BYTES]; /* the pool's, while looking */
+    struct known_user *looking;   /* the user whose name is being looked up; NULL: none */
+    char found[USERS_NAME_BYTES]; /* result of the lookup under way; written in the pool */
 };
 
 static void look_up_passwd(uid_t uid, char *buf, size_t size)

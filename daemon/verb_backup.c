@@ -1,8 +1,9 @@
-/* backup: a consistent copy of the daemon's state, for `tutti backup`.
+/* Method backup: makes a consistent copy of the daemon's state, for `tutti backup`.
  *
- * The daemon writes no file that a client names. It makes the copy in its own directory, as a file without a name, and the
- * client fetches the bytes: `backup {}` makes the copy and says how long it is, `backup {copy, offset}` returns a piece.
- * There is one copy at a time. It is gone when its end was fetched, or when nobody fetched anything for a minute.
+ * The daemon never writes a file that a client names. It makes the copy in its own directory, as a file
+ * without a name, and the client fetches the bytes: `backup {}` makes the copy and returns its length, and
+ * `backup {copy, offset}` returns a piece of it. There is one copy at a time. It is dropped when its end was
+ * fetched, or when nobody has fetched a piece for a minute.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,13 +16,13 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-#define PIECE_BYTES 524286 /* a multiple of 3, of which base64 fits into a line */
-#define FORGET_MS   60000
+#define PIECE_BYTES 524286 /* bytes of one piece: a multiple of 3, short enough for a line in base64 */
+#define FORGET_MS   60000  /* a copy that nobody fetches is dropped after this time */
 
-/* The copy that clients fetch. Made with the first one, lives as long as the daemon. Loop thread only. */
+/* The copy that clients fetch. Made with the first backup; lives as long as the daemon. Loop thread only. */
 struct backup_copy {
-    uint64_t number; /* of the newest copy */
-    int fd;          /* -1: there is none */
+    uint64_t number; /* number of the newest copy */
+    int fd;          /* -1: no copy */
     uint64_t bytes;
     uv_timer_t forget;
 };
@@ -58,7 +59,7 @@ static void fail(struct request *rq, int code, const char *why)
     request_fail(rq, WIRE_FAILED, &err);
 }
 
-/* ---- making it ---- */
+/* ---- making the copy ---- */
 
 static void made(void *ctx, int status, int fd, uint64_t bytes)
 {
@@ -85,15 +86,16 @@ static void make(struct request *rq)
         fail(rq, -EAGAIN, "another backup is being made; try again when it is done");
 }
 
-/* ---- fetching it ---- */
+/* ---- fetching the copy ---- */
 
+/* One piece of the copy, read in the pool. */
 struct piece {
     uv_work_t work;
     struct request *rq;
-    int fd;          /* its own, so that the copy may go meanwhile */
-    uint64_t number; /* of the copy */
+    int fd;          /* a duplicate, so that the copy may be dropped meanwhile */
+    uint64_t number; /* number of the copy */
     uint64_t offset, end;
-    ssize_t n; /* bytes, or a negative errno */
+    ssize_t n; /* bytes that were read, or a negative errno */
     struct strbuf answer;
 };
 

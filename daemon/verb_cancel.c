@@ -1,7 +1,9 @@
-/* cancel: a queued job ends at once; a running one writes a checkpoint first, or is killed. Answered when on disk.
+/* Method cancel: ends a queued job at once; lets a running job write a checkpoint first, or kills it. Answers
+ * when the change is on disk.
  *
- * The job is altered and saved; when there is no memory for the save the job is put back as it was, and the answer is an
- * error. */
+ * The job is altered and saved. If there is no memory for the save, the job is restored as it was, and the
+ * answer is an error.
+ */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -14,6 +16,7 @@
 #include "daemon/state.h"
 #include "daemon/workers.h"
 
+/* A cancel that waits for the disk. */
 struct cancelling {
     struct request *rq;
     uint64_t id;
@@ -22,18 +25,20 @@ struct cancelling {
 static void cancel_on_disk(void *ctx, int status)
 {
     struct cancelling *c = ctx;
-    (void)status; /* not optional: always 0 */
+    (void)status; /* always 0, because the unit is not optional */
     request_reply_job(c->rq, c->id);
     free(c);
 }
 
-/* Its end may not be on disk yet. An empty unit is committed after it. */
+/* Answers when the end of the job is certainly on disk. The empty unit is committed after all earlier ones.
+ */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
-/* The job in another state, saved. False: there is no memory, the job is as it was, and the request has failed and is gone. */
+/* Changes the job to *to and saves it. Returns false when there is no memory: the job is then as it was, and
+ * the request was answered with an error and freed. */
 static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
                    const char *members)
 {
@@ -66,7 +71,7 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        workers_schedule(d); /* it may have held up others */
+        workers_schedule(d); /* the job may have held up others in the queue */
 }
 
 static void cancel_running(struct cancelling *c, struct job *j, bool now)
@@ -93,7 +98,8 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    else if (j->worker == NULL || j->worker->phase == WORKER_ENDED) /* that one only has to exit */
+    /* A worker in phase WORKER_ENDED only has to exit. */
+    else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else
         cancel_running(c, j, get_flag(rq->params, "now"));

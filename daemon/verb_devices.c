@@ -1,4 +1,4 @@
-/* devices: what this daemon hands out, and who has it. */
+/* Method devices: lists the devices that this daemon hands out, and the jobs that have them. */
 #include <inttypes.h>
 
 #include "daemon/server_verbs.h"
@@ -9,7 +9,7 @@ static void add_name(struct strbuf *b, const char *key, const char *text)
     strbuf_add_json(b, text);
 }
 
-/* Of a device that is there: as it was when it was last looked at. */
+/* Adds what the last probe found out about a real device. */
 static void add_real(struct strbuf *b, const struct inventory *o, uint32_t i)
 {
     const struct device_info *info = &o->topology.devices[i];

@@ -1,7 +1,7 @@
-/* list: jobs in short form, a line's worth at a time.
+/* Method list: jobs in short form, one line's worth at a time.
  *
- * Live jobs are in memory. Others are read from the state, where their texts are made in the pool; a job that is in memory too is
- * told as memory has it, because that is newer.
+ * Live jobs are in memory. All others are read from the state, and their texts are made in the pool. A job
+ * that is in both places is listed as memory has it, because that is newer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,31 +13,35 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-#define LIST_MOST  1000
-#define MOST_READS 100 /* of a page on which jobs end while it is read */
-#define LIST_BYTES                                                                                           \
-    (WIRE_LINE_MAX - 8192) /* room for the last job, which has no long texts, and the envelope */
+#define LIST_MOST  1000 /* jobs in one answer */
+#define MOST_READS 100  /* reads of one page, on which jobs may end while it is read */
+/* Length above which no more jobs are added. Leaves space for one more job, which has no long texts, and for
+ * the envelope. */
+#define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
+/* A job read from the state. */
 struct listed {
     uint64_t id;
-    size_t at, bytes; /* of its text; 0 bytes: it had not ended, so memory knows more */
+    /* where the job's text is in `texts`; 0 bytes: the job was live, so memory knows more */
+    size_t at, bytes;
 };
 
+/* One request for a page of jobs. */
 struct list_page {
     struct request *rq;
     bool active;
     uint64_t after, ended_after_ms, limit;
-    VEC(struct listed) jobs; /* from the state */
-    struct strbuf texts;     /* of them */
-    bool more;               /* there are more than the answer has */
-    bool full;               /* the answer has no room for another job */
+    VEC(struct listed) jobs; /* jobs read from the state */
+    struct strbuf texts;     /* texts of these jobs, one after the other */
+    bool more;               /* there are more jobs than the answer has */
+    bool full;               /* the answer has no space for another job */
     bool unreadable;
     int reads;
     struct strbuf answer;
     uint64_t n; /* jobs in the answer */
 };
 
-/* Adds a job to the answer, unless it has no room for it: then there are more. */
+/* Adds a job to the answer if there is space for it. Otherwise notes that there are more jobs. */
 static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 {
     if (l->n == l->limit || l->answer.n > LIST_BYTES) {
@@ -74,7 +78,7 @@ static void list_active(struct list_page *l)
     reply_page(l);
 }
 
-/* In the pool. */
+/* Called in the pool. */
 static int take_listed(void *ctx, const struct state_job *disk)
 {
     struct list_page *l = ctx;
@@ -99,7 +103,8 @@ static int take_listed(void *ctx, const struct state_job *disk)
     return 0;
 }
 
-/* False: a job has ended since it was read, and must be read again. */
+/* Adds all jobs to the answer. Returns false when a job has ended since it was read, so that the page must be
+ * read again. */
 static bool add_all(struct list_page *l)
 {
     for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
@@ -121,8 +126,8 @@ static void rows_taken(void *ctx, int status)
 {
     struct list_page *l = ctx;
     if (status == 0)
-        status =
-            strbuf_status(&l->texts); /* a text that memory ran out for is cut: none of them may be told */
+        /* A text is incomplete if memory ran out. Then no job may be listed. */
+        status = strbuf_status(&l->texts);
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {
         list_all(l);

@@ -1,4 +1,5 @@
-/* logs: what a job's workers wrote, from an offset on. The file is the daemon's own; it is read in the pool. */
+/* Method logs: returns what a job's workers wrote, from an offset on. The file belongs to the daemon. It is
+ * read in the pool. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,15 +14,15 @@
 #include "daemon/request_find.h"
 #include "daemon/server_verbs.h"
 
-#define LOGS_MOST 65536
+#define LOGS_MOST 65536 /* bytes of one answer */
 
 struct log_read {
     uv_work_t work;
     struct request *rq;
     char path[PATH_MAX + 64];
     uint64_t offset, limit;
-    bool ended; /* the job, before the file was read */
-    ssize_t n;  /* bytes, or a negative errno */
+    bool ended; /* the job had ended before the file was read */
+    ssize_t n;  /* bytes that were read, or a negative errno */
     char bytes[LOGS_MOST];
 };
 
@@ -35,7 +36,7 @@ static void read_log(uv_work_t *work)
     if (fd >= 0)
         close(fd);
     if (l->n == -ENOENT)
-        l->n = 0; /* no worker yet */
+        l->n = 0; /* no worker has written anything yet */
 }
 
 static void reply_log(uv_work_t *work, int status)
@@ -49,10 +50,11 @@ static void reply_log(uv_work_t *work, int status)
         request_fail(l->rq, WIRE_INTERNAL, &err);
     } else {
         bool last = (uint64_t)l->n < l->limit;
-        /* A character that is cut at the end comes with the next piece, unless there is none. */
+        /* A character that is cut at the end of the piece comes with the next piece, unless this is the last
+         * one. */
         size_t n = l->ended && last ? (size_t)l->n : utf8_whole_bytes(l->bytes, (size_t)l->n);
         if (n == 0 && l->n > 0 && !last)
-            n = (size_t)l->n; /* limit is smaller than a character */
+            n = (size_t)l->n; /* the limit is smaller than one character */
         strbuf_add(&b, "{\"text\":");
         strbuf_add_jsonn(&b, l->bytes, n);
         strbuf_addf(&b, ",\"offset\":%" PRIu64 ",\"end\":%s}", l->offset + n,

@@ -1,4 +1,4 @@
-/* ping: are you there? */
+/* Method ping: answers {}, so that a client can check that the daemon serves. */
 #include "daemon/server_verbs.h"
 
 void verb_ping(struct request *rq)

@@ -1,5 +1,5 @@
-/* show: all that is known of one job. Of a live job memory has the most, and the state the spec. A job that has ended is all in
- * the state; its answer is made in the pool. */
+/* Method show: returns everything that is known about one job. For a live job, memory has the newest facts
+ * and the state has the spec. An ended job is in the state only, and its answer is made in the pool. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -11,13 +11,14 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
+/* A show that waits for the state. */
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    struct strbuf text; /* of a job that had ended when it was read */
+    struct strbuf text; /* the answer for a job that had ended when it was read */
 };
 
-/* In the pool. */
+/* Called in the pool. */
 static int show_ended(void *ctx, const struct state_job *disk)
 {
     struct showing *s = ctx;
@@ -38,7 +39,7 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
     struct request *rq = s->rq;
     struct strbuf b = {.mode = STRBUF_FAILS};
     const struct job *j = jobs_find(rq->daemon->jobs, s->id);
-    if (j == NULL || j->archived) { /* it has ended meanwhile */
+    if (j == NULL || j->archived) { /* the job has ended meanwhile */
         show(s);
         return;
     }
@@ -55,11 +56,12 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    if (status == -EAGAIN) /* its submit is committed and not acknowledged yet */
+    if (status == -EAGAIN) /* the submit is on disk but not acknowledged yet */
         request_no_job(s->rq, s->id);
     else if (status < 0)
         request_unreadable(s->rq, status);
-    else if (s->text.n > 0 || strbuf_status(&s->text) < 0) /* the latter is answered with ENOMEM */
+    /* A text that failed for want of memory is answered with ENOMEM. */
+    else if (s->text.n > 0 || strbuf_status(&s->text) < 0)
         request_reply(s->rq, &s->text);
     else
         request_no_job(s->rq, s->id);

@@ -1,9 +1,10 @@
-/* submit: checks the schema, freezes the spec, and answers when the job is on disk. It opens no file that the spec names:
- * that is the worker's business, with the user's rights.
+/* Method submit: checks the spec against the schema, stores the job, and answers when the job is on disk. It
+ * opens no file that the spec names; only the worker does, with the user's rights.
  *
- * The way of a submit: submit_prepare turns the parameters into a struct submission (in the pool when the line is large),
- * verb_submit asks for the user's name, with_name adds the job, submit_on_disk answers. A client sizes everything in a submission,
- * so each allocation may fail, and the answer is then an error.
+ * The path of a submit: verb_submit_prepare turns the parameters into a struct submission (in the pool when
+ * the line is large), verb_submit asks for the user's name, with_name adds the job, and submit_on_disk
+ * answers. The client decides how large a submission is, so every allocation may fail; the answer is then an
+ * error.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,21 +25,22 @@
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
-#define KEY_MOST 128
+#define KEY_MOST 128 /* characters of a key */
 
+/* One submit, from its parameters to its answer. */
 struct submission {
     char *dir, *key;    /* key may be NULL */
-    struct strbuf text; /* the spec, printed */
-    uint64_t hash;      /* of spec and dir */
-    struct spec *spec;  /* NULL: spec_err says why not */
+    struct strbuf text; /* JSON text of the spec */
+    uint64_t hash;      /* job_spec_hash of spec and dir */
+    struct spec *spec;  /* NULL: the spec is wrong, and spec_err says why */
     struct err spec_err;
     /* loop thread only */
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
     struct job *found;  /* the job that has the key, read from the state; NULL: none */
-    int status;         /* the answer when no job has the key: why it is refused, */
-    struct err refusal; /* and what is told */
+    int status;         /* why the submit is refused if no job has the key */
+    struct err refusal; /* the message for that refusal */
 };
 
 static void submission_free(struct submission *s)
@@ -88,7 +90,7 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* A wrong spec is no failure yet: with a key that was used before the answer is about the key. */
+    /* A wrong spec is not an error yet: if the key was used before, the answer is about the key. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -136,9 +138,9 @@ static void refuse_other_spec(struct submission *s, const struct job *j)
     refuse_submit(s, err.code, &err);
 }
 
-/* ---- keys of jobs that have ended; they are in the state only ---- */
+/* ---- keys of ended jobs, which are in the state only ---- */
 
-/* In the pool. */
+/* Called in the pool. */
 static int take_keyed(void *ctx, const struct state_job *disk)
 {
     struct submission *s = ctx;
@@ -161,8 +163,8 @@ static void answer_found(void *ctx, int status)
     }
 }
 
-/* Refuses the submit, unless a job that has ended has its key: the retry of a submit gets its job, even if today the same
- * submit would be refused. */
+/* Refuses the submit, unless an ended job has its key. A client that repeats a submit gets its job, even if a
+ * new submit with this spec would be refused today. */
 static void refuse_unless_known(struct submission *s, int r, const struct err *err)
 {
     char key[JOB_KEY_CHARS];
@@ -196,19 +198,21 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        refuse_full(s); /* also when the key is taken (-EEXIST): then the job is found */
+        /* Also when the key is taken (-EEXIST): then the job with that key is found and answered. */
+        refuse_full(s);
     }
 }
 
-/* A submit with the key of a job that may not be on disk yet waits for that: an empty unit is committed after the job. Only
- * then is it known whether the job is there, and its spec can be compared. */
+/* Answers a submit whose key belongs to a live job. An empty unit was committed after that job's own unit, so
+ * by now it is known whether the job is on disk, and its spec can be compared. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        refuse_full(s); /* the first was given up, or it has ended meanwhile and is found */
+        /* The first submit was given up, or its job has ended meanwhile and is found in the state. */
+        refuse_full(s);
         return;
     }
     if (j->spec_hash != s->hash) {
@@ -283,7 +287,8 @@ static void with_name(struct users_ask *ask, const char *user)
     if (before != NULL)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
-        refuse_unless_known(s, -EINVAL, &s->spec_err); /* whatever its errno: the parameters are wrong */
+        /* whatever errno the spec has: the parameters are wrong */
+        refuse_unless_known(s, -EINVAL, &s->spec_err);
     else if ((r = add_submitted(s, user, &err)) < 0)
         refuse_unless_known(s, r, &err);
 }

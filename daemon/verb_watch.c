@@ -1,4 +1,4 @@
-/* watch: events as they come, or from a number on. */
+/* Method watch: sends events as they come, or from a given number on. */
 #include <errno.h>
 #include <inttypes.h>
 

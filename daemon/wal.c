@@ -1,10 +1,11 @@
-/* Walks SQLite's write-ahead log. See wal.h.
+/* Implements wal.h: walks through the frames of SQLite's write-ahead log.
  *
- * Behind a bad frame the cumulative checksum cannot be continued from our own sum. So each later frame is checked from the
- * checksum that the frame before it carries. A frame whose content changed therefore does not hide the frames behind it. A
- * frame whose stored checksum changed makes one more frame look bad, and no others.
+ * After a bad frame the cumulative checksum cannot be continued from the sum computed here. So each later
+ * frame is checked against the checksum that the frame before it stores. A frame whose content changed
+ * therefore does not hide the frames after it. A frame whose stored checksum changed makes only the next
+ * frame look bad as well.
  *
- * Frames that an earlier life of the log left behind carry other salts, and are not counted.
+ * Old frames that the log has not overwritten yet have other salts, and are not counted.
  */
 #include "daemon/wal.h"
 
@@ -17,9 +18,9 @@
 
 #include "base/arena.h"
 
-#define HEADER_BYTES 32
-#define FRAME_BYTES  24
-#define MAGIC        0x377f0682u /* the lowest bit: checksums read big-endian words */
+#define HEADER_BYTES 32          /* header of the log */
+#define FRAME_BYTES  24          /* header of a frame */
+#define MAGIC        0x377f0682u /* with the lowest bit set, checksums are sums of big-endian words */
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
 #define DEFAULT_PAGE 4096u
@@ -28,12 +29,13 @@ struct wal_sum {
     uint32_t a, b;
 };
 
+/* A walk through one log. */
 struct wal_walker {
     int fd;
     uint32_t page_bytes;
-    bool big_endian; /* the words that are summed */
+    bool big_endian; /* byte order of the words that are summed */
     uint8_t salts[8];
-    struct wal_sum sum; /* of the frame before, as it is stored there */
+    struct wal_sum sum; /* checksum that the previous frame stores */
     uint8_t frame[FRAME_BYTES + MOST_PAGE];
 };
 
@@ -47,7 +49,8 @@ static uint32_t little(const uint8_t *p)
     return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* Fibonacci-weighted sums of 32-bit words, as SQLite defines them. `bytes` is a multiple of 8. */
+/* Continues a checksum of SQLite's log: Fibonacci-weighted sums of 32-bit words. `bytes` is a multiple of 8.
+ */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -57,7 +60,7 @@ static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes
     return s;
 }
 
-/* Reads up to `bytes`; returns how many there were, or a negative errno. */
+/* Reads up to `bytes` bytes. Returns how many there were, or a negative errno. */
 static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     size_t got = 0;
@@ -79,7 +82,8 @@ static bool is_page_size(uint32_t bytes)
     return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
 }
 
-/* Whether the header is valid. The page size and the salts of a damaged header are still used to look for commits. */
+/* Reads the header and returns whether it is valid. The page size and the salts are used even if it is
+ * damaged, to look for commits. */
 static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
 {
     struct wal_sum none = {0, 0};
@@ -94,7 +98,8 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Whether the frame in w->frame continues the one before. Its stored checksum becomes the one to continue from. */
+/* Returns whether the frame in w->frame continues the frame before it. The next frame is checked against this
+ * frame's stored checksum. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;
@@ -104,7 +109,7 @@ static bool take_frame(struct wal_walker *w)
     return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* The header is damaged, its salts perhaps too: the first frame has the same. */
+/* Takes the salts from the first frame, because the header is damaged and its salts may be wrong. */
 static void salts_of_first_frame(struct wal_walker *w)
 {
     if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)
@@ -119,7 +124,7 @@ static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
         if (n < 0)
             return (int)n;
         if ((uint64_t)n < frame_bytes)
-            return 0; /* the end, or a frame that was not written whole */
+            return 0; /* the end of the log, or a frame that was not written completely */
         bool good = take_frame(w);
         bool commit = big(w->frame + 4) != 0;
         if (!good && !ret->bad) {
@@ -146,7 +151,7 @@ static int walk_file(struct wal_walker *w, struct wal_walk *ret)
     if (n < 0)
         return (int)n;
     if (n < HEADER_BYTES)
-        return 0; /* SQLite takes a log without a whole header for an empty one */
+        return 0; /* SQLite takes a log without a complete header for an empty one */
     if (!take_header(w, header)) {
         ret->bad = true;
         salts_of_first_frame(w);

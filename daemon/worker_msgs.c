@@ -1,6 +1,9 @@
-/* worker.sock: messages of workers. A connection belongs to a worker from its hello on; what it says before that, or with
- * a wrong secret, changes nothing. Answers that wait for the disk name their connection by a worker_connection, which stays until the
- * last of them has come. */
+/* Implements the messages of workers that worker_msgs.h describes. A connection belongs to a worker from its
+ * hello on. Anything that comes before a hello, or with a wrong secret, changes nothing.
+ *
+ * Some answers have to wait for the disk. Each of them refers to a struct worker_connection, which outlives
+ * the connection itself until the last of these answers has been given.
+ */
 #include "daemon/worker_msgs.h"
 
 #include <errno.h>
@@ -22,8 +25,8 @@
 struct worker_connection {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
-    struct worker *worker;         /* NULL before hello, and once the worker is gone */
-    uint32_t refs;                 /* answers to come */
+    struct worker *worker;         /* NULL before the hello, and once the worker is gone */
+    uint32_t refs;                 /* answers that wait for the disk */
 };
 
 static void maybe_free_worker_connection(struct worker_connection *c)
@@ -51,7 +54,7 @@ static void answer_error(struct worker_connection *c, const char *id, int code, 
 /* An answer that waits for the disk. */
 struct answer {
     struct worker_connection *conn;
-    struct wire_msg msg; /* for its id */
+    struct wire_msg msg; /* the request; its id goes into the answer */
 };
 
 static struct answer *answer_later(struct worker_connection *c, struct wire_msg *m)
@@ -94,7 +97,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
-        w->moved_ms = daemon_now_ms(w->daemon); /* the time for its first step begins */
+        w->moved_ms = daemon_now_ms(w->daemon); /* the time limit for the first step begins now */
         if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
     }
@@ -104,7 +107,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
 static void start_on_disk(void *ctx, int status)
 {
     struct answer *a = ctx;
-    (void)status; /* not optional: always 0 */
+    (void)status; /* always 0, because the unit is not optional */
     if (a->conn->worker == NULL) {
         answer_free(a);
         return;
@@ -117,7 +120,7 @@ static void save_start(struct worker *w, struct answer *a)
     struct job *j = w->job;
     struct strbuf b = {0};
     w->phase = WORKER_STARTING;
-    job_set_text(&j->said.planning, NULL); /* of an earlier attempt */
+    job_set_text(&j->said.planning, NULL); /* left from an earlier attempt */
     if (launch_identify(w->pid, &j->process) < 0)
         j->process = (struct job_process){.pid = w->pid};
     if (j->started_ms == 0)
@@ -150,7 +153,8 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Whether this is the secret of the job's worker. The time it takes does not depend on where the hashes differ. */
+/* Returns whether `secret` is the secret of the job's worker. The comparison takes the same time wherever the
+ * hashes differ, so that its duration reveals nothing. */
 static bool is_secret(const struct job *j, const char *secret)
 {
     char hash[SHA256_HEX_CHARS + 1];
@@ -161,7 +165,7 @@ static bool is_secret(const struct job *j, const char *secret)
     return differs == 0;
 }
 
-/* The worker that may say this; NULL: nobody. */
+/* Returns the worker that this hello comes from, or NULL if no worker may send it. */
 static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
@@ -185,7 +189,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         answer_error(c, m->id, -ESRCH, "this worker is not wanted here");
         return;
     }
-    worker_msgs_hang_up(w); /* of an older connection, if there is one */
+    worker_msgs_hang_up(w); /* ends an older connection of the same worker */
     w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
     c->worker = w;
@@ -194,7 +198,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            start_on_disk(a, 0); /* the first answer was lost */
+            start_on_disk(a, 0); /* the worker did not get the first answer */
         return;
     }
     w->phase = WORKER_RUNNING;
@@ -209,7 +213,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
 
 /* ---- what it tells ---- */
 
-/* A member as JSON text, NULL when absent or null. */
+/* Replaces *to by the JSON text of the member `key`. Does nothing if the member is absent or null. */
 static void take_json(char **to, const struct json *params, const char *key)
 {
     const struct json *node = get_node(params, key);
@@ -219,8 +223,8 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* What the worker said, as an event: without members that are the event's own, or that would make it longer than a line
- * (a worker's line may be longer than a client's). */
+/* Publishes a worker's message as an event. Leaves out members whose names belong to the event itself, and
+ * members that would make the event longer than a client's line, because a worker's line may be longer. */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -242,7 +246,7 @@ static void publish(struct worker *w, const char *event, const struct json *para
     strbuf_finish(&b);
 }
 
-/* Shown until the plan is there: `tutti show` says that the job plans. */
+/* Stores the text that `tutti show` displays until the plan is ready. */
 static void on_planning(struct worker *w, const struct json *params, const char *text)
 {
     char says[64];
@@ -331,7 +335,7 @@ static const struct notice {
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
     if (w->phase == WORKER_ENDED)
-        return; /* its outcome is taken: nothing may change the job after that */
+        return; /* after the outcome no message may change the job */
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
             continue;
@@ -350,7 +354,7 @@ static void outcome_on_disk(void *ctx, int status)
 {
     struct answer *a = ctx;
     struct strbuf b = {0};
-    (void)status; /* not optional: always 0 */
+    (void)status; /* always 0, because the unit is not optional */
     wire_begin_result(&b, a->msg.id);
     strbuf_add(&b, "{}");
     wire_end(&b);
@@ -364,7 +368,8 @@ static void take_stopped(struct worker *w, struct answer *a)
         attempt_failed(w->daemon, w->job, "was stopped from outside", outcome_on_disk, a);
 }
 
-/* The worker's error in our own words: of the known form and length, whatever it said. NULL: none. */
+/* Returns the worker's error as a JSON object that the daemon builds itself, so that its form and length are
+ * known whatever the worker sent. Returns NULL if the message has no error. */
 static char *take_error(const struct json *params)
 {
     const struct json *e = json_get(params, "error");
@@ -378,11 +383,11 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
-/* The devices that broke under it. */
+/* Reports the devices that failed under this worker to devices.c. */
 static void take_blame(struct worker *w, const struct json *params)
 {
     const struct json *failed = get_object(params, "failed_devices"), *list = get_array(failed, "indices");
-    uint64_t index, told = 0; /* each once */
+    uint64_t index, told = 0; /* bit i: device i was already reported */
     for (const struct json *at = list != NULL ? json_array_first(list) : NULL; at != NULL;
          at = json_array_next(at))
         if (json_u64(at, "indices", &index, NULL) == 0 && index < 64 && !(told >> index & 1)) {
@@ -425,7 +430,9 @@ static void on_outcome(struct worker *w, struct worker_connection *c, struct wir
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
-        return; /* it sent it again on a new connection; the answer comes to the first or with its end */
+        /* The worker repeats its outcome on a new connection. The answer goes to the first connection, or the
+         * worker ends without it. */
+        return;
     take_json(&j->said.curve, m->params, "curve");
     take_json(&j->said.evals, m->params, "evals");
     take_json(&j->said.report, m->params, "report");
@@ -457,7 +464,7 @@ static void on_worker_line(struct connection *p, char *line, size_t bytes)
     } else if (m.kind == WIRE_REQUEST && strcmp(m.method, "hello") == 0 && c->worker == NULL) {
         on_hello(c, &m);
     } else if (c->worker == NULL) {
-        connection_close(p); /* it should have said hello */
+        connection_close(p); /* the first message must be a hello */
     } else {
         c->worker->heard_ms = daemon_now_ms(c->daemon);
         if (m.kind == WIRE_REQUEST && strcmp(m.method, "outcome") == 0)
@@ -470,7 +477,7 @@ static void on_worker_line(struct connection *p, char *line, size_t bytes)
 
 static void on_worker_refused(struct connection *p, int code)
 {
-    (void)p; /* it is closed; the worker connects again */
+    (void)p; /* the connection is closed; the worker connects again */
     (void)code;
 }
 

@@ -1,13 +1,13 @@
-/* Decisions about the jobs' workers: whom to start, and what follows when a worker ends. worker_msgs.c reads what
- * workers say, launch.c deals with their processes. See workers.h.
+/* Decides which jobs start, and when workers are stopped or killed. worker_msgs.c handles the messages of
+ * workers, and launch.c their processes.
  *
- * One timer ticks while there are workers, restarts to come, or a pause of launching. It kills workers that hang or do
- * not stop in time, enforces time limits, and starts jobs whose back-off is over.
+ * One timer ticks while there are workers, pending restarts, or a pause of all launches. It kills workers
+ * that hang or do not stop in time, enforces time limits, and starts jobs whose restart delay is over.
  *
- * A failed start is charged to the job only when the job can have caused it. A worker learns its job from the answer to
- * its hello, and until then every worker does the same. So a worker that cannot be spawned, or that ends before its
- * hello, tells of the daemon's surroundings and not of the job: launching pauses (launch_pause.h), and the job waits
- * with all others.
+ * A failed start counts against a job only if the job can have caused the failure. A worker learns its job
+ * from the answer to its hello; until then all workers behave alike. So a worker that cannot be spawned, or
+ * that ends before its hello, points to a problem of the daemon's environment and not of the job. Launches
+ * then pause (launch_pause.h), and the job waits with all others.
  */
 #include "daemon/workers.h"
 
@@ -33,14 +33,14 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS        200
-#define MOST_LATE_MS   1000  /* of a tick */
-#define EXIT_WITHIN_MS 10000 /* of the answer to its outcome */
-#define STOP_WITHIN_MS 60000 /* of a cancel */
+#define MOST_LATE_MS   1000  /* a tick that is later than this means that the daemon itself did not run */
+#define EXIT_WITHIN_MS 10000 /* time for a worker to exit after its outcome was answered */
+#define STOP_WITHIN_MS 60000 /* time for a worker to stop after a cancel */
 
 struct workers {
     struct daemon *daemon;
     uv_timer_t tick;
-    uint64_t tick_ms; /* when it last ticked, or began to */
+    uint64_t tick_ms; /* loop clock: time of the last tick, or of the start of the timer */
 };
 
 static uint64_t wall_ms(void)
@@ -87,12 +87,13 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* 128 random bits in hexadecimal. Nobody can guess them, so their plain SHA-256 says nothing about them. */
+/* Writes 128 random bits in hexadecimal. Nobody can guess that many bits, so a plain SHA-256 of the secret
+ * reveals nothing. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        abort(); /* not on a system that has booted */
+        abort(); /* getrandom cannot fail after the system has booted */
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
 }
@@ -108,7 +109,8 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* The daemon of one `tutti run` does not wait for an administrator: whoever started it sees the reason. */
+/* Fails the job instead of waiting for an administrator. Used by the private daemon of one `tutti run`, where
+ * the user sees the error at once. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -119,8 +121,9 @@ static void give_up_starting(struct daemon *d, struct job *j)
     strbuf_finish(&b);
 }
 
-/* No worker can be started, and that is no fault of this job (NULL: the devices could not be looked at). The job
- * stays in the queue as if it had not been tried. `what` goes on after "cannot start workers: ". */
+/* Pauses all launches, because no worker can be started and the job is not to blame. The job stays in the
+ * queue as if it had not been tried; `j` is NULL when the probe of the devices could not be started. `what`
+ * completes "cannot start workers: ". */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -149,7 +152,7 @@ static void took_job(struct worker *w)
     workers_schedule(d);
 }
 
-/* The worker ended before it took its job. */
+/* Handles the end of a worker that never sent its hello. */
 static void end_unstarted(struct worker *w, const char *how)
 {
     struct strbuf b = {0};
@@ -184,7 +187,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Whether a failure to open the log concerns this one job: there is something else in the place of its log. */
+/* Returns whether a failure to open the log file concerns only this job: something that is not a regular file
+ * has the log's name. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -214,7 +218,7 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    if (!launch_paused(&d->pause)) /* during a pause only a success is worth a line */
+    if (!launch_paused(&d->pause)) /* during a pause only a success is worth a log line */
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
 
@@ -304,7 +308,7 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
         return;
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
-        launch_signal(w, SIGKILL); /* it has nothing to lose */
+        launch_signal(w, SIGKILL); /* a worker without a job has nothing to save */
     else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
     else
@@ -366,7 +370,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* It was this daemon that slept (stopped by a signal, starved of time): what the workers said is still to be read. */
+/* Restarts the timeouts of all workers. The daemon itself did not run for a while (stopped by a signal, or
+ * starved of CPU time), so the messages of the workers are still unread. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -392,12 +397,14 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- start and end ---- */
 
-/* Workers of the daemon before this one. One that died meanwhile (a reboot, most likely) is no failure of the job. */
+/* Adopts the workers that an earlier daemon left running. A worker that has died meanwhile, most likely in a
+ * reboot, does not count as a failure of its job. */
 static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++) {
         struct job *j = d->jobs->live.at[i];
-        if (j->state == JOB_QUEUED && j->cancel) /* cancelled while its worker was being started */
+        /* The earlier daemon ended after the cancel and before the worker took the job. */
+        if (j->state == JOB_QUEUED && j->cancel)
             attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
             continue;
@@ -405,7 +412,7 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* writes its hash in place of the secret */
+                jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* replaces the secret on disk by its hash */
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);
             if (j->state == JOB_STOPPING)
@@ -434,7 +441,7 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err)
     int r = sockets_listen(d->sockets, d->config.worker_socket, on_worker_connection, w, err);
     if (r < 0)
         return r;
-    d->probed_ms = daemon_now_ms(d); /* by the probe at the start */
+    d->probed_ms = daemon_now_ms(d); /* the probe before the start counts */
     adopt(d);
     workers_schedule(d);
     return 0;
