@@ -10,7 +10,8 @@
 #include "daemon/launch.h"
 
 #define MOST_DELAY_MS 60000 /* longest delay before a restart */
-#define PAUSE_DELAYS  30    /* restart delays until a job whose disk was full is tried again */
+/* Restart delays until a job whose disk was full is tried again. */
+#define PAUSE_DELAYS 30
 
 bool attempt_over_limit(const struct job *j)
 {
@@ -72,7 +73,8 @@ void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*don
 {
     struct strbuf reason = {0}, members = {0};
     if (j->checkpoint_step > j->failed_step)
-        j->failures = 0; /* the job got further than in the attempt before */
+        /* The job got further than in the attempt before. */
+        j->failures = 0;
     j->failed_step = j->checkpoint_step;
     j->failures++;
     if (j->failures > ATTEMPT_MOST_FAILURES) {
@@ -125,5 +127,5 @@ bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, in
 void attempt_count_time(struct job *j)
 {
     j->used_ms += launch_age_ms(&j->process);
-    j->process.start = 0; /* so that the time is counted only once */
+    j->process.start = 0; /* The time must be counted only once. */
 }

@@ -10,8 +10,8 @@
 
 #include "daemon/jobs.h"
 
-#define ATTEMPT_MOST_FAILURES                                                                                \
-    3 /* failures in a row, without a new checkpoint, after which a restart still follows */
+/* Failures in a row, without a new checkpoint in between, after which the job is still restarted. */
+#define ATTEMPT_MOST_FAILURES 3
 
 /* Ends the job with this state, exit code and error (a JSON object, or NULL). */
 void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int exit, const char *error,

@@ -15,20 +15,25 @@ struct config {
     char socket[PATH_MAX];         /* path of tutti.sock */
     char worker_socket[PATH_MAX];  /* path of worker.sock, in the same directory */
     char worker_program[PATH_MAX]; /* path of tutti-worker */
-    char backend[8];               /* "auto", "cpu" or "cuda"; "" when it was not given */
-    char machine[PATH_MAX];        /* path of a topology file that the worker program reads; "" for none */
-    bool devices_given;            /* n_devices is from the command line */
+    char backend[8];               /* "auto", "cpu", "cuda"; "": not given */
+    /* Path of a topology file that the worker program reads; "" for none. */
+    char machine[PATH_MAX];
+    bool devices_given; /* n_devices is from the command line */
     /* The next three are filled in by inventory_make when they were not given. */
-    uint32_t n_devices;    /* devices to hand out; 0: a job gets as many virtual devices as it asks for */
-    uint64_t device_bytes; /* bytes of each virtual device, or of the largest real one */
-    uint64_t host_bytes;   /* bytes of host memory for jobs */
-    int private_fd;        /* end of file on this descriptor ends the daemon and its jobs; -1: none */
+    /* Number of devices to hand out. 0 means that each job gets as many virtual devices as it asks for. */
+    uint32_t n_devices;
+    /* Bytes of each virtual device, or of the largest real one. */
+    uint64_t device_bytes;
+    uint64_t host_bytes; /* bytes of host memory for jobs */
+    /* End of file on this descriptor ends the daemon and its jobs; -1: none. */
+    int private_fd;
     uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
-    bool accept_older; /* start although acknowledged changes are missing from the state */
+    /* Start although acknowledged changes are missing from the state (--accept-older-state). */
+    bool accept_older;
     /* Ended jobs that exceed any of the next three limits are removed; 0 means no limit. */
     uint64_t keep_days, keep_jobs;
-    uint64_t keep_bytes;       /* bytes of the ended jobs of one user */
+    uint64_t keep_bytes;       /* bytes of one user's ended jobs */
     struct quota_limits quota; /* limits of each user */
 };
 

@@ -16,7 +16,8 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-#define FINISH_MS 5000 /* time for the last output to go out before the connection is closed */
+/* Time for the last output to go out before the connection is closed. */
+#define FINISH_MS 5000
 /* The most that one connection hands out in one turn of the loop, before the other connections get their
  * turn. Both limits matter: a line of 8 KiB takes a thousand times as long to parse as a ping. */
 #define LINES_A_TURN 16
@@ -24,15 +25,17 @@
 
 struct connection {
     uv_pipe_t pipe;
-    uv_timer_t timer; /* deadline for a line that has begun, or for the last output before closing */
-    uv_idle_t turn;   /* active while `more` is set */
+    /* Deadline for a line that has begun, or for the last output before closing. */
+    uv_timer_t timer;
+    uv_idle_t turn; /* active while `more` is set */
     const struct connection_ops *ops;
     void *ctx;
     struct wire_in in;
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
-    bool at_end;       /* the other side has sent end of file */
-    bool more;         /* the turn is over; the remaining lines are handed out in the next turn */
+    bool at_end; /* the other side sent end of file */
+    /* The turn is over; the remaining lines are handed out in the next turn. */
+    bool more;
     int lines;         /* lines handed out in this turn */
     size_t bytes;      /* bytes of these lines */
     uint64_t lines_ms; /* loop clock: time of this turn */
@@ -260,7 +263,8 @@ void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        connection_close(p); /* part of the line may have been sent, so no other line can follow */
+        /* Part of the line may have been sent, so no other line can follow it. */
+        connection_close(p);
         return;
     }
     set_reading(p);

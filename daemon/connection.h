@@ -21,7 +21,8 @@
 #include "base/strbuf.h"
 
 #define CONNECTION_BACKLOG_BYTES (1u << 20) /* queued output above which nothing is read */
-#define CONNECTION_LINE_MS       30000      /* time within which a line that has begun must end */
+/* Time within which a line that has begun must end. */
+#define CONNECTION_LINE_MS 30000
 
 struct connection;
 

@@ -64,17 +64,23 @@ struct daemon {
     struct sockets *sockets;
     struct server *server;
     struct workers *workers;
-    struct backup_copy *backup; /* verb_backup.c; NULL until the first backup is asked for */
+    struct backup_copy *backup; /* NULL before the first backup (verb_backup.c) */
     struct quota *quota;
     struct users *users;
-    struct reprobe *reprobe;          /* the probe that is running; NULL: none */
-    uint64_t probed_ms;               /* loop clock: when the devices were last probed */
-    uint32_t reprobe_failure;         /* checksum of the last probe's error message; 0: the probe succeeded */
-    uint64_t device_job[DEVICE_MAX];  /* id of the job that has the device; 0: free */
+    struct reprobe *reprobe; /* the probe that is running; NULL: none */
+    /* Loop clock: when the devices were last probed. */
+    uint64_t probed_ms;
+    /* Checksum of the last probe's error message; 0 if the probe succeeded. */
+    uint32_t reprobe_failure;
+    /* Id of the job that has the device; 0: free. */
+    uint64_t device_job[DEVICE_MAX];
     struct health health[DEVICE_MAX]; /* of each device in the inventory */
-    struct launch_pause pause;        /* whether workers can be started at the moment */
-    bool stopping;                    /* the daemon is shutting down: no job is submitted or started */
-    bool keep_workers; /* the shutdown leaves the workers running for the next daemon (SIGUSR2) */
+    /* Whether workers can be started at the moment. */
+    struct launch_pause pause;
+    /* The daemon is shutting down: no job can be submitted or started. */
+    bool stopping;
+    /* The shutdown leaves the workers running for the next daemon (SIGUSR2). */
+    bool keep_workers;
 };
 
 /* Ends the process at once, for a failure that must not be retried: the state cannot be written. Workers live

@@ -148,7 +148,8 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-#define REPROBE_DELAYS 10 /* restart delays between two probes while jobs wait for devices: 10 s */
+/* Time between two probes while jobs wait for devices, in restart delays: 10 s by default. */
+#define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)
 {

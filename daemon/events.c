@@ -12,22 +12,26 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-#define SEQ_BLOCK  (1u << 20) /* event numbers that are reserved at once; a restart skips the unused ones */
-#define READ_LIMIT 256        /* events that one read from disk returns */
+/* Event numbers that are reserved at once. A restart skips the unused ones. */
+#define SEQ_BLOCK  (1u << 20)
+#define READ_LIMIT 256 /* events that one read from disk returns */
 
 /* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    char *line; /* NULL: there was no memory for the line, and watchers get a gap */
+    /* The line that watchers get. NULL when there was no memory for it: watchers then get a gap. */
+    char *line;
     size_t bytes;
-    bool dropped; /* the state gave the event up, and no watcher gets it */
+    /* The state gave the event up, so no watcher gets it. */
+    bool dropped;
 };
 
 /* A kept event that is not visible yet. */
 struct keeping {
     struct events *events;
     uint64_t seq;
-    bool settled; /* the event is on disk or was given up, but an earlier event is neither */
+    /* The event is on disk or was given up. It is not visible yet, because an earlier event is neither. */
+    bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
     struct keeping *next; /* the next higher number */
@@ -36,12 +40,15 @@ struct keeping {
 struct events {
     struct daemon *daemon;
     struct ring_event ring[EVENTS_KEPT]; /* event s is in ring[s % EVENTS_KEPT] */
-    uint64_t first, next;                /* the ring has the numbers first <= s < next */
-    struct keeping *oldest, *newest; /* kept events that are not visible yet, in the order of their numbers */
+    /* The ring has the numbers first <= s < next. */
+    uint64_t first, next;
+    /* Kept events that are not visible yet, in the order of their numbers. */
+    struct keeping *oldest, *newest;
     /* Events below this number may be sent. The number can be less than `first`, when the ring fills up
      * faster than the disk writes. */
     uint64_t visible;
-    uint64_t reserved;       /* end of the reserved numbers; no event gets this number or a higher one */
+    /* End of the reserved numbers: no event gets this number or a higher one. */
+    uint64_t reserved;
     struct watcher watchers; /* head of the ring of watchers */
 };
 

@@ -47,8 +47,9 @@ uint64_t events_newest(const struct events *e);
 
 /* A connection that wants events. The caller fills in the first part and owns the memory. */
 struct watcher {
-    uint64_t next;                    /* number of the first event to send */
-    uint64_t job;                     /* the job whose events are wanted; 0: all jobs */
+    uint64_t next; /* number of the first event to send */
+    /* The job whose events are wanted; 0: all jobs. */
+    uint64_t job;
     bool (*ready)(struct watcher *w); /* whether the connection can take more */
     void (*send)(struct watcher *w, const char *line, size_t bytes); /* sends one whole line */
     void (*gone)(struct watcher *w); /* after events_unwatch: may free the watcher */

@@ -19,7 +19,7 @@
 /* One piece of work. The caller fills in the first three fields and owns the memory until `done` is called.
  */
 struct fair_pool_task {
-    uid_t uid;                              /* the user on whose behalf the work is done */
+    uid_t uid;                              /* the user who asked for the work */
     void (*run)(struct fair_pool_task *t);  /* called in the pool */
     void (*done)(struct fair_pool_task *t); /* called on the loop thread */
 
@@ -32,7 +32,8 @@ struct fair_pool_task {
 /* When a user last had a turn. */
 struct fair_pool_turn {
     uid_t uid;
-    uint64_t last; /* number of the user's newest start; starts are numbered from 1 */
+    /* Number of the user's newest start. Starts are numbered from 1. */
+    uint64_t last;
 };
 
 struct fair_pool {
@@ -40,8 +41,9 @@ struct fair_pool {
     uint32_t most;                       /* tasks that may run at once */
     uint32_t running;                    /* tasks that run now */
     struct fair_pool_task *first, **end; /* tasks that wait, oldest first */
-    VEC(struct fair_pool_turn) turns;    /* one for each user who ever added a task */
-    uint64_t starts;                     /* number of tasks that were started */
+    /* One for each user who ever added a task. */
+    VEC(struct fair_pool_turn) turns;
+    uint64_t starts; /* number of tasks that were started */
 };
 
 /* `most` is the number of tasks that may run at once. It should be less than the number of threads in libuv's

@@ -17,20 +17,25 @@
 
 #include "base/strbuf.h"
 
-#define HEALTH_MOST_ERRORS 3 /* errors in a row that make a device failed */
-#define HEALTH_RETRY_RESTS                                                                                   \
-    600 /* restart delays until a failed device may be tried again: 10 min by default */
+/* Errors in a row after which a device counts as failed. */
+#define HEALTH_MOST_ERRORS 3
+/* Rest of a failed device before it may be tried again, in restart delays: 10 min by default. */
+#define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
 extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
 /* The errors of one device. All zeros for a device without errors. */
 struct health {
-    uint32_t errors;        /* errors since a job was last done on the device */
-    uint64_t since_ms;      /* wall clock: time of the first of these errors */
-    uint64_t rest_until_ms; /* loop clock: the device is not used before */
-    uint64_t job;           /* id of the job whose worker reported the last error */
-    char reason[128];       /* the last error, for people */
+    /* Errors since a job was last done on the device. */
+    uint32_t errors;
+    /* Wall clock: time of the first of these errors. */
+    uint64_t since_ms;
+    /* Loop clock: the device is not used before this time. */
+    uint64_t rest_until_ms;
+    /* Id of the job whose worker reported the last error. */
+    uint64_t job;
+    char reason[128]; /* the last error, for people */
 };
 
 enum health_state health_state(const struct health *h);

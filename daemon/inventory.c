@@ -175,7 +175,8 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    const struct inventory before = *o; /* a copy, because the numbers of devices may change below */
+    /* A copy, because the numbers of devices may change below. */
+    const struct inventory before = *o;
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
         uint32_t k = 0;

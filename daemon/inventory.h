@@ -14,15 +14,20 @@
 #include "scheduler/topology.h"
 
 struct inventory {
-    char backend[16];   /* "cpu" or "cuda" */
-    char reason[832];   /* why this backend was chosen, for people */
-    uint32_t n_devices; /* real devices that are handed out: the first n of `topology` */
-    bool real;          /* the devices are in `topology`; false: they are virtual */
-    bool from_file;     /* `topology` is from a file, and workers get it instead of probing themselves */
-    struct topology topology;        /* devices, links and memory of the machine */
-    uint64_t each_bytes[DEVICE_MAX]; /* bytes of each real device for jobs now; 0: too little is free */
-    uint64_t most_bytes[DEVICE_MAX]; /* the largest each_bytes so far; admission counts with it */
-    uint64_t limit_bytes;            /* --device-memory for real devices; 0: no limit */
+    char backend[16]; /* "cpu" or "cuda" */
+    char reason[832]; /* why this backend was chosen, for people */
+    /* Number of real devices that are handed out: the first ones of `topology`. */
+    uint32_t n_devices;
+    /* The devices are in `topology`; false: they are virtual. */
+    bool real;
+    /* The topology is from a file, and workers get it instead of probing the machine themselves. */
+    bool from_file;
+    struct topology topology; /* devices, links and memory of the machine */
+    /* Bytes of each real device that a job can get now; 0 when too little memory is free. */
+    uint64_t each_bytes[DEVICE_MAX];
+    /* The largest each_bytes so far; admission counts with it. */
+    uint64_t most_bytes[DEVICE_MAX];
+    uint64_t limit_bytes; /* --device-memory for real devices; 0: no limit */
 };
 
 /* Chooses the devices to hand out. Fills in what the command line left open in *c: n_devices, device_bytes,

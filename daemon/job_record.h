@@ -25,36 +25,43 @@ enum job_state {
 };
 extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminated */
 
-#define JOB_NO_EXIT    (-1) /* job->exit of a job that has not ended */
-#define EXIT_CANCELLED 130  /* job->exit of a job that its user cancelled */
+#define JOB_NO_EXIT    (-1) /* job->exit before the job has ended */
+#define EXIT_CANCELLED 130  /* job->exit of a cancelled job */
 
 /* The resources that a job's spec asks for. Filled in when the job is submitted, and constant afterwards. */
 struct job_ask {
     uint32_t devices_min, devices_max; /* 1 <= devices_min <= devices_max */
-    uint64_t device_bytes;             /* bytes on each device; 0: all that the device has */
-    uint64_t host_bytes;               /* bytes of host memory; 0: the job's share */
-    uint64_t time_limit_s;             /* running time over all attempts; 0: no limit */
+    /* Bytes on each device; 0: all that the device has. */
+    uint64_t device_bytes;
+    uint64_t host_bytes; /* host memory; 0: the job's share */
+    /* Running time over all attempts; 0: no limit. */
+    uint64_t time_limit_s;
 };
 
 /* The devices and memory that the daemon lets a job's worker use. */
 struct job_lease {
     uint32_t n_devices;
-    uint32_t devices[DEVICE_MAX];      /* numbers of the inventory's devices; n_devices are set */
-    uint64_t device_bytes, host_bytes; /* bytes on each device; bytes of host memory */
+    /* Numbers of the leased devices in the inventory. The first n_devices are set. */
+    uint32_t devices[DEVICE_MAX];
+    /* Bytes on each device; bytes of host memory. */
+    uint64_t device_bytes, host_bytes;
 };
 
 /* Identifies one process for all time. A pid alone does not: the kernel gives a freed pid to another process.
  */
 struct job_process {
-    pid_t pid;      /* 0: no process */
-    uint64_t start; /* start time of the process, in clock ticks since boot */
-    char boot[40];  /* the kernel's random id of the boot in which the process started */
+    pid_t pid; /* 0: no process */
+    /* Start time of the process, in clock ticks since boot. */
+    uint64_t start;
+    /* The kernel's random id of the boot in which the process started. */
+    char boot[40];
 };
 
 /* The latest messages of the job's worker, as JSON texts. A message that never came is NULL. */
 struct job_said {
     char *planned, *progress, *curve, *evals, *report;
-    char *planning; /* plain text for people; NULL unless the worker is planning */
+    /* Text for people while the worker is planning; otherwise NULL. */
+    char *planning;
 };
 
 struct jobs;
@@ -64,48 +71,59 @@ struct worker; /* launch.h */
  * submitted, the status at every change, and the last part never. A worker tells the last part again when a
  * new daemon adopts it. */
 struct job {
-    struct jobs *table; /* the table that counts this job; NULL: the record was read from the state */
+    /* The table that the job is in. NULL when the record was read from the state for one request. */
+    struct jobs *table;
     uint64_t id;
-    char *key, *name, *user, *dir, *output; /* key is NULL when the submit had none */
+    char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    uint64_t
-        /* job_spec_hash of spec and dir: tells a repeated submit from a new job with the same key */
-        spec_hash;
-    uint64_t charged_bytes; /* bytes charged to the user's quota: spec and body; 0 once the job has ended */
+    /* Hash of spec and dir (job_spec_hash). Tells a repeated submit from a new job with the same key. */
+    uint64_t spec_hash;
+    /* Bytes charged to the user's quota for spec and body; 0 once the job has ended. */
+    uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
-    uint64_t fixed_bytes;  /* bytes on disk of the texts that never change: spec and body */
+    /* Bytes on disk of the texts that never change: spec and body. */
+    uint64_t fixed_bytes;
 
     /* status: on disk */
     enum job_state state;
-    char *reason;                  /* why the job waits, for people; "" when there is nothing to say */
+    /* Why the job waits, for people; "" when there is nothing to say. */
+    char *reason;
     uint64_t started_ms, ended_ms; /* wall clock; 0: not yet */
     uint64_t used_ms;              /* running time of the earlier attempts */
-    uint32_t attempt;              /* number of the current attempt; counts the workers that took this job */
-    uint32_t failures;             /* failed attempts in a row without a new checkpoint in between */
-    uint64_t checkpoint_step;      /* step of the newest checkpoint */
-    uint64_t failed_step;          /* checkpoint_step at the time of the last failure */
-    bool cancel;                   /* the user cancelled the job */
-    struct job_lease lease;        /* lease of the current worker, or of the last one */
-    struct job_process process;    /* the current worker, or the last one */
-    char secret_hash[SHA256_HEX_CHARS +
-                     1]; /* SHA-256 of the worker's secret; "": the job never had a worker */
+    /* Number of the current attempt; counts the workers that took this job. */
+    uint32_t attempt;
+    /* Failed attempts in a row without a new checkpoint in between. */
+    uint32_t failures;
+    uint64_t checkpoint_step; /* step of the newest checkpoint */
+    /* The value of checkpoint_step when the last attempt failed. */
+    uint64_t failed_step;
+    bool cancel;                /* the user cancelled the job */
+    struct job_lease lease;     /* lease of the current or last worker */
+    struct job_process process; /* the current or last worker */
+    /* SHA-256 of the worker's secret; "" if the job never had a worker. */
+    char secret_hash[SHA256_HEX_CHARS + 1];
     int exit;
     char *error; /* JSON object; NULL: no error */
     uint64_t step, total_steps;
     double loss, samples_per_s, eta_s; /* NaN: not known */
 
     /* memory only */
-    bool on_disk;           /* the submit is on disk and acknowledged */
-    bool secret_in_clear;   /* the state still holds the secret itself, as tuttid 0.1.0 wrote it */
-    uint32_t saves;         /* writes to the state that are under way */
-    uint64_t not_before_ms; /* loop clock: earliest time of the next start after a failure; 0: at once */
+    bool on_disk; /* the submit is on disk and acknowledged */
+    /* The state still holds the worker's secret itself, as tuttid 0.1.0 wrote it. */
+    bool secret_in_clear;
+    /* Writes to the state that are under way. */
+    uint32_t saves;
+    /* Loop clock: earliest time of the next start after a failure; 0 means at once. */
+    uint64_t not_before_ms;
     /* Which devices are withheld, for people, while the job could not start even if every running job ended;
      * NULL when the job could start then. */
     char *stuck;
     struct job_said said;
-    bool archived;         /* the end of the job is on disk, together with the final `said` */
-    enum job_state before; /* state before the job ended; clients see this state until the end is on disk */
+    /* The end of the job is on disk, together with the last messages of its worker. */
+    bool archived;
+    /* State before the job ended. Clients see this state until the end is on disk. */
+    enum job_state before;
     struct worker *worker; /* NULL: no worker process */
 };
 

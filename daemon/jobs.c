@@ -286,7 +286,8 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    bool ended; /* the status that is being saved is that of an ended job */
+    /* The status that is being saved is that of an ended job. */
+    bool ended;
     void (*done)(void *ctx, int status);
     void *ctx;
 };

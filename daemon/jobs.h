@@ -22,9 +22,10 @@
 
 struct jobs {
     struct daemon *daemon;
-    VEC(struct job *) live; /* jobs that have not ended, and jobs that are about to leave; ascending id */
+    /* Jobs that have not ended, and ended jobs that are about to leave the table; in ascending id. */
+    VEC(struct job *) live;
     uint64_t n_in[JOB_STATE_COUNT]; /* number of jobs in `live`, by state */
-    uint64_t next_id;               /* id of the next job that is submitted */
+    uint64_t next_id;               /* id of the next submitted job */
 };
 
 struct jobs *jobs_create(struct daemon *d);

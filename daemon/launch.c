@@ -90,7 +90,8 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
 /* The end of a worker's process, while its handle closes. */
 struct ending {
     struct worker *worker;
-    char how[128]; /* how the process ended, for people; completes "the worker ..." */
+    /* How the process ended, for people. Completes the sentence "the worker ...". */
+    char how[128];
 };
 
 static void on_worker_handle_closed(uv_handle_t *h)
@@ -213,7 +214,8 @@ int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, 
         .args = args,
         .env = env,
         .cwd = "/",
-        .flags = UV_PROCESS_DETACHED, /* a Ctrl-C in the daemon's terminal must not reach the worker */
+        /* A Ctrl-C in the daemon's terminal must not reach the worker. */
+        .flags = UV_PROCESS_DETACHED,
         .stdio_count = 3,
         .stdio = stdio,
     };

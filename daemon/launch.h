@@ -19,10 +19,13 @@
 #include "daemon/job_record.h"
 
 enum worker_phase {
-    WORKER_SPAWNED,  /* the process runs; it has not sent hello */
-    WORKER_STARTING, /* hello has come; the start is being written to the state */
-    WORKER_RUNNING,  /* the worker has its job, or its job is on the way */
-    WORKER_ENDED,    /* the daemon has taken the outcome; the process exits */
+    WORKER_SPAWNED, /* spawned; hello has not come yet */
+    /* Hello has come. The start is being written to the state. */
+    WORKER_STARTING,
+    /* The worker has its job, or the answer with the job is on the way. */
+    WORKER_RUNNING,
+    /* The daemon has the outcome. The process is about to exit. */
+    WORKER_ENDED,
 };
 
 /* What the owner of a worker (workers.c) wants to be told. */
@@ -48,13 +51,17 @@ struct worker {
         uv_process_t process; /* of an own child */
         uv_poll_t poll;       /* of an adopted worker: watches pidfd */
     } handle;
-    int pidfd;                     /* of an adopted worker; -1 for an own child */
+    /* Descriptor of an adopted worker's process; -1 for a child of this daemon. */
+    int pidfd;
     struct connection *connection; /* NULL: not connected */
     uint64_t heard_ms;             /* loop clock: when the last message came */
-    uint64_t moved_ms;             /* loop clock: when the last step, evaluation or checkpoint was reported */
-    uint64_t kill_at_ms;           /* loop clock: when the worker gets SIGKILL; 0: no deadline */
-    bool stop_sent;                /* the worker was asked to stop */
-    const char *killed_for;        /* why the daemon killed the worker; NULL: it did not */
+    /* Loop clock: when the last step, evaluation or checkpoint was reported. */
+    uint64_t moved_ms;
+    /* Loop clock: when the worker gets SIGKILL; 0: no deadline. */
+    uint64_t kill_at_ms;
+    bool stop_sent; /* the worker was asked to stop */
+    /* Why the daemon killed the worker; NULL if it did not. */
+    const char *killed_for;
 };
 
 #define LAUNCH_SECRET_CHARS 32

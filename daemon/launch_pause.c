@@ -6,7 +6,8 @@
 
 #include "base/utf8.h"
 
-#define MOST_DOUBLINGS 20 /* reaches the longest delay from any first delay, and cannot overflow */
+/* Enough doublings to reach the longest delay from any first delay. The shift cannot overflow. */
+#define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)
 {

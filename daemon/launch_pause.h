@@ -22,11 +22,13 @@
 #define LAUNCH_PAUSE_MOST_MS 30000 /* longest delay between two tries */
 
 struct launch_pause {
-    char reason[640];  /* why no worker can be started, for people; "" when there is no pause */
+    /* Why no worker can be started, for people; "" when there is no pause. */
+    char reason[640];
     uint32_t failures; /* failed tries in a row */
-    uint64_t since_ms; /* wall clock: time of the first failed try */
+    uint64_t since_ms; /* wall clock: first failed try */
     uint64_t until_ms; /* loop clock: no worker is started before */
-    uint64_t trying;   /* id of the job whose worker is the current try; 0: no try is under way */
+    /* Id of the job whose worker is the current try; 0 when no try is under way. */
+    uint64_t trying;
 };
 
 /* Returns whether launches are paused. */

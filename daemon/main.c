@@ -27,7 +27,8 @@
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
-static struct daemon the_daemon; /* static, so that leak checkers still reach what it holds at exit */
+/* Static, so that leak checkers still reach everything it holds at exit. */
+static struct daemon the_daemon;
 static uv_signal_t signals[4];
 static uv_pipe_t private_pipe;
 static uv_timer_t watchdog;
@@ -72,7 +73,8 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        workers_schedule(d); /* keeps the timer ticking, which ends the loop */
+        /* Keeps the timer ticking; one of its ticks ends the loop. */
+        workers_schedule(d);
     workers_maybe_finished(d);
 }
 

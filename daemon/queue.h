@@ -19,20 +19,25 @@
 /* How readily a device is given to a job. */
 enum queue_use {
     QUEUE_USE_GLADLY, /* to any job */
-    QUEUE_USE_LAST,   /* only to a job that cannot get enough other devices */
-    QUEUE_USE_LATER,  /* not now, but soon: the device rests after an error */
-    QUEUE_USE_NEVER,  /* out of service */
+    /* Only to a job that cannot get enough other devices. */
+    QUEUE_USE_LAST,
+    QUEUE_USE_LATER, /* not now: it rests after an error */
+    QUEUE_USE_NEVER, /* out of service */
 };
 
 /* The machine as the queue sees it. devices.c makes it anew for every decision. */
 struct queue_machine {
-    uint32_t n_devices;         /* 0: each job gets as many virtual devices as it asks for */
-    uint64_t device_bytes;      /* bytes of each device, unless each_bytes is set */
-    uint64_t host_bytes;        /* bytes of host memory for all jobs */
-    const uint64_t *device_job; /* per device: id of the job that has it; 0: free */
+    /* Number of devices. 0 means that each job gets as many virtual devices as it asks for. */
+    uint32_t n_devices;
+    /* Bytes of each device, unless each_bytes is set. */
+    uint64_t device_bytes;
+    uint64_t host_bytes; /* bytes of host memory for all jobs */
+    /* Per device: id of the job that has it; 0: free. */
+    const uint64_t *device_job;
     /* per device: its bytes, where devices differ; NULL: device_bytes; 0: not handed out */
     const uint64_t *each_bytes;
-    bool one_job; /* one job at a time, which gets all host memory */
+    /* The daemon runs one job at a time, which gets all host memory. */
+    bool one_job;
     enum queue_use use[DEVICE_MAX];
 };
 

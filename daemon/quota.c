@@ -18,7 +18,7 @@ struct quota_user {
     uid_t uid;
     uint64_t bytes;    /* bytes of state that are charged */
     uint64_t tokens;   /* in thousandths; at most submit_burst * TOKEN */
-    uint64_t since_ms; /* monotonic clock: time for which `tokens` is valid */
+    uint64_t since_ms; /* monotonic clock: when `tokens` was computed */
 };
 
 struct quota {

@@ -23,7 +23,8 @@
 /* A probe that is running. Freed when all its handles are closed. */
 struct reprobe {
     struct daemon *daemon;
-    uint64_t devices; /* the devices to probe; bit i: device i of the inventory */
+    /* The devices to probe: bit i stands for device i of the inventory. */
+    uint64_t devices;
     void (*reprobed)(struct daemon *d);
     uv_process_t process;
     uv_pipe_t output;
@@ -136,7 +137,8 @@ static void on_probe_deadline(uv_timer_t *t)
     struct reprobe *p = t->data;
     p->late = true;
     kill_probe(p);
-    close_handle(p, &p->output); /* another process may still hold the output open */
+    /* Another process may still hold the output open. */
+    close_handle(p, &p->output);
 }
 
 /* ---- starting a probe ---- */

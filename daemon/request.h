@@ -17,9 +17,11 @@
 #include "daemon/fair_pool.h"
 #include "daemon/server_client.h"
 
-#define REQUEST_LARGE_LINE    8192 /* bytes of the longest line that the loop thread parses itself */
-#define REQUEST_MOST_VERBS    32   /* methods of a server */
-#define REQUEST_LARGE_AT_ONCE 2    /* large lines in the pool at once; the pool has four threads */
+/* Length in bytes of the longest line that the loop thread parses itself. */
+#define REQUEST_LARGE_LINE 8192
+#define REQUEST_MOST_VERBS 32 /* methods of a server */
+/* Large lines that are parsed in the pool at once. The pool has four threads. */
+#define REQUEST_LARGE_AT_ONCE 2
 
 struct request;
 
@@ -35,8 +37,9 @@ struct verb {
 
 /* What all requests of a server share. server.c owns it. */
 struct request_reader {
-    struct fair_pool pool;    /* parses large lines */
-    struct json *no_params;   /* an empty object, for requests without parameters; constant */
+    struct fair_pool pool; /* parses large lines */
+    /* An empty object, for requests without parameters; constant. */
+    struct json *no_params;
     const struct verb *verbs; /* the methods, in alphabetical order; constant */
     size_t n_verbs;
 };
@@ -45,20 +48,25 @@ struct request_reader {
 struct request {
     struct daemon *daemon;
     struct server_client *client;
-    const struct verb *verb; /* NULL: no method has the name that the line gives */
+    /* The method that the request names; NULL if there is no such method. */
+    const struct verb *verb;
     struct wire_msg msg;
-    const struct json *params; /* an object; NULL for a method with `prepare` */
-    void *prepared;            /* the result of verb->prepare; the method frees it */
-    uid_t uid;                 /* the user who asks */
+    /* The parameters, a JSON object; NULL for a method with `prepare`. */
+    const struct json *params;
+    /* The result of verb->prepare; the method frees it. */
+    void *prepared;
+    uid_t uid; /* the user who asks */
 
     /* request.c */
     struct request_reader *reader;
     struct fair_pool_task task; /* used for a large line */
-    char *line, *buffer;        /* the text; for a large line, the memory that holds it (otherwise NULL) */
-    size_t bytes;               /* length of `line` */
-    int status;                 /* result of reading the line: 0, or why it was refused */
-    enum wire_code code;        /* error code of a refused line */
-    struct err err;             /* message of a refused line */
+    /* The text; for a large line, the memory that holds it (otherwise NULL). */
+    char *line, *buffer;
+    size_t bytes; /* length of `line` */
+    /* Result of reading the line: 0, or why it was refused. */
+    int status;
+    enum wire_code code; /* error code of a refused line */
+    struct err err;      /* message of a refused line */
 };
 
 /* `verbs` must live as long as the reader. */

@@ -68,7 +68,8 @@ static void finish_finding(void *ctx, int status)
     else if (j == NULL && ended)
         f->then(f->rq, f->found);
     else
-        request_no_job(f->rq, f->id); /* also for a job whose submit is not on disk yet */
+        /* Clients must not see a job whose submit is not on disk yet. */
+        request_no_job(f->rq, f->id);
     job_destroy(f->found);
     free(f);
 }
@@ -81,7 +82,8 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    if (id == 0) { /* an id of 0 would mean "any job" to the state */
+    /* The state would take an id of 0 for "any job". */
+    if (id == 0) {
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {
         then(rq, j);

@@ -13,7 +13,8 @@
 
 struct server {
     struct daemon *daemon;
-    struct server_client clients; /* head of the ring; only prev and next are used */
+    /* Head of the ring; only prev and next are used. */
+    struct server_client clients;
     uint64_t n_clients;
     struct request_reader reader;
 };

@@ -18,18 +18,22 @@
 #include "daemon/daemon.h"
 #include "daemon/events.h"
 
-#define SERVER_CLIENT_MOST_REQUESTS                                                                          \
-    16 /* unanswered requests of one client, after which no more lines are read */
+/* Unanswered requests of one client at which the daemon stops reading its lines. */
+#define SERVER_CLIENT_MOST_REQUESTS 16
 
 struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    uint32_t under_way;            /* requests without an answer, and calls that keep the object */
-    struct watcher *watcher;       /* NULL: the client watches nothing */
-    bool large;                    /* a large line of this client waits for the pool or is in it */
-    bool evicted;                  /* the connection is closing to make room for a new one */
-    bool leaving;                  /* the client sends no more; the connection closes when all is answered */
+    /* Requests without an answer, and calls that keep the object alive. */
+    uint32_t under_way;
+    struct watcher *watcher; /* NULL: the client watches nothing */
+    /* A large line of this client waits for the pool or is in it. */
+    bool large;
+    /* The connection is closing to make room for a new one. */
+    bool evicted;
+    /* The client sends no more requests. The connection closes when all are answered. */
+    bool leaving;
 
     /* server.c: the ring of all clients, least recently active first */
     struct server *server;

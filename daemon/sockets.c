@@ -25,8 +25,9 @@
 #include "base/log.h"
 #include "daemon/lock.h"
 
-#define BACKLOG      512
-#define CHECK_DELAYS 5    /* restart delays between two checks of the files */
+#define BACKLOG 512
+/* Time between two checks of the files, in restart delays. */
+#define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
@@ -48,7 +49,8 @@ struct sockets {
     struct lock lock;
     struct door doors[2];
     size_t n;
-    uint32_t told; /* checksum of the failure that was logged last; 0: none */
+    /* Checksum of the failure that was logged last; 0 if there is none. */
+    uint32_t told;
 };
 
 /* ---- the lock ---- */
@@ -111,7 +113,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        unlink(door->path); /* nobody listens there; the next check listens again */
+        /* Nobody listens at this path now. The next check listens there again. */
+        unlink(door->path);
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
     door->file = file;
@@ -156,7 +159,8 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    if (door->old != NULL) /* by now all who had connected before the file was removed are accepted */
+    /* By now every process that connected before the file was removed is accepted. */
+    if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
     if (lstat(door->path, &st) == 0)

@@ -23,7 +23,8 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-#define FULL_RETRY_MS 1000 /* delay before a commit is tried again when the disk was full */
+/* Delay before a commit is tried again when the disk was full. */
+#define FULL_RETRY_MS 1000
 
 /* ---- lists and texts ---- */
 
@@ -239,7 +240,8 @@ static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        return; /* the units are empty; their callers only wait for earlier units */
+        /* The units are empty. Their callers only wait for earlier units. */
+        return;
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
     if (r != SQLITE_OK && s->refusal == 0)

@@ -32,16 +32,17 @@ struct state_unit;
 /* How long ended jobs are kept. A job that exceeds any of the three limits is removed; the jobs that ended
  * first go first. */
 struct state_keep {
-    uint64_t ms;    /* time since the job's end; 0: no limit */
-    uint64_t jobs;  /* number of ended jobs of all users; 0: no limit */
-    uint64_t bytes; /* bytes of the ended jobs of one user; 0: no limit */
+    uint64_t ms;    /* time since the end; 0: unlimited */
+    uint64_t jobs;  /* ended jobs of all users; 0: unlimited */
+    uint64_t bytes; /* bytes of one user; 0: unlimited */
 };
 
 /* The arguments of state_open. */
 struct state_config {
     uv_loop_t *loop;
-    const char *dir; /* the state directory; the text must stay valid */
-    /* ends the process: the state cannot be written, or it is damaged */
+    /* The state directory. The caller keeps the text valid. */
+    const char *dir;
+    /* Ends the process, because the state cannot be written or is damaged. */
     void (*die)(void *ctx, const char *why);
     void *ctx;         /* passed to all callbacks */
     bool accept_older; /* go on although acknowledged transactions are missing */
@@ -57,17 +58,19 @@ struct state_config {
 /* One job as it is on disk. */
 struct state_job {
     uint64_t id;
-    const char *key;    /* NULL: none */
-    const char *body;   /* JSON: what never changes, without the spec */
-    const char *spec;   /* JSON text of the spec; NULL when many jobs are read at once */
+    const char *key;  /* NULL: none */
+    const char *body; /* JSON: what never changes, without the spec */
+    /* JSON text of the spec; NULL when many jobs are read at once. */
+    const char *spec;
     const char *status; /* JSON: what changes */
-    uint64_t ended_ms;  /* wall clock; 0: the job has not ended */
+    uint64_t ended_ms;  /* wall clock; 0: not ended */
     uint64_t uid;       /* the user who submitted the job */
-    uint64_t bytes;     /* bytes of all texts of the job, without its events; state_put_job computes it */
+    /* Bytes of all texts of the job, without its events. state_put_job computes them. */
+    uint64_t bytes;
 };
 
 struct state_event {
-    uint64_t seq, job; /* number of the event; id of its job */
+    uint64_t seq, job; /* event number; id of its job */
     const char *body;  /* the line that watchers get */
 };
 
@@ -128,11 +131,14 @@ bool state_idle(const struct state *s);
 
 /* Which jobs to read. */
 struct state_query {
-    uint64_t id;     /* the job with this id; 0: not by id */
-    const char *key; /* the job with this key; NULL: not by key. The text is copied */
-    /* otherwise all jobs with greater ids, in ascending order, without their specs */
+    /* Selects the job with this id. 0: select by the other fields. */
+    uint64_t id;
+    /* Selects the job with this key. NULL: select by the other fields. The text is copied. */
+    const char *key;
+    /* Selects all jobs with greater ids if neither id nor key is set, in ascending order and without their
+     * specs. */
     uint64_t after;
-    /* leaves out jobs that ended before this time (wall clock); 0: leaves out none */
+    /* With `after`: leaves out jobs that ended before this time (wall clock); 0 leaves out none. */
     uint64_t ended_after_ms;
     uint32_t limit; /* most jobs to read */
 };

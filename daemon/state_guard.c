@@ -48,14 +48,17 @@
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
-    bool exists;            /* state.db exists and is not empty */
-    bool other_log;         /* the log does not belong to this state.db */
-    int version;            /* version of the schema; 0: no tables */
-    int mark_status;        /* result of reading the mark: 0, -ENOENT or -EBADMSG */
+    bool exists; /* state.db exists and is not empty */
+    /* The log does not belong to this state.db. */
+    bool other_log;
+    int version; /* version of the schema; 0: no tables */
+    /* Result of reading the mark: 0, -ENOENT or -EBADMSG. */
+    int mark_status;
     struct state_mark mark; /* all zeros when mark_status is not 0 */
     struct wal_walk wal;
-    bool base_known;           /* `base` could be read */
-    uint64_t base;             /* the transaction number in state.db without its log */
+    bool base_known; /* `base` could be read */
+    /* The transaction number in state.db without its log. */
+    uint64_t base;
     uint64_t commits, id, seq; /* the numbers in state.db with its log */
 };
 
@@ -285,14 +288,16 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        r = look_at_all(f, err); /* without the log the numbers may have changed */
+        /* Without the log, the database may have other numbers. */
+        r = look_at_all(f, err);
     if (r < 0)
         return r;
     log_warning("--accept-older-state: %s; the files as they were are in %s",
                 err_text(why, text, sizeof text), aside);
     *ret = f->mark;
     ret->folded = 0;
-    if (f->mark_status < 0) { /* nobody knows which numbers were given out after this state */
+    /* Nobody knows which numbers were given out after this state was written. */
+    if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;
     }

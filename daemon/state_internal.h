@@ -31,9 +31,11 @@ enum write_kind { WRITE_EVENT, WRITE_JOB, WRITE_META, WRITE_STATUS, WRITE_COUNT 
 /* One row to write. The kind decides which fields are used. */
 struct row_write {
     enum write_kind kind;
-    uint64_t id;  /* id of a job; number of an event; value of a number in table meta */
+    /* Id of a job, number of an event, or value of a number in table meta. */
+    uint64_t id;
     uint64_t job; /* id of an event's job */
-    char *key;    /* key of a job, may be NULL; name of a number in table meta */
+    /* Key of a job (may be NULL), or name of a number in table meta. */
+    char *key;
     char *body, *spec;
     uint64_t ended_ms, uid, bytes; /* columns of a status */
 };
@@ -105,9 +107,11 @@ int db_first_text(const char *path, sqlite3 *db, const char *sql, char ret[200],
 struct state_unit {
     struct state *state;
     VEC(struct row_write) writes;
-    bool failed;   /* a text could not be copied */
-    bool optional; /* may be given up when the disk is full or memory has run out */
-    int status;    /* result of the commit: 0, or -EEXIST when the key of the unit's job is taken */
+    bool failed; /* a text could not be copied */
+    /* May be given up when the disk is full or memory has run out. */
+    bool optional;
+    /* Result of the commit: 0, or -EEXIST when the key of the unit's job is taken. */
+    int status;
     void (*done)(void *ctx, int status);
     void *ctx;
     struct state_unit *next;
@@ -117,13 +121,17 @@ struct unit_list {
     struct state_unit *first, **end;
 };
 
-#define CHECK_TABLES 2    /* tables that the check of the history reads */
-#define FOLD_PAGES   1000 /* pages in the log at which it is folded even under load */
+#define CHECK_TABLES 2 /* tables that the check reads */
+/* Pages in the log at which it is folded even under load. */
+#define FOLD_PAGES 1000
 
 /* How far the check of the history has come. */
 struct check_at {
-    int table;      /* 0: jobs with their status, 1: events, CHECK_TABLES: the check is complete */
-    uint64_t after; /* id of the last row that was checked */
+    /* The table that is being checked: 0 is jobs with their status, 1 is events, CHECK_TABLES means that the
+     * check is complete. */
+    int table;
+    /* Id of the last row that was checked. */
+    uint64_t after;
 };
 
 /* The "writer" is the connection `db`. One piece of work at a time uses it in the pool; while no work is
@@ -136,34 +144,39 @@ struct state {
     sqlite3 *reader; /* guarded by reader_lock */
     uv_mutex_t reader_lock;
     sqlite3_stmt *write[WRITE_COUNT]; /* writer: the statements of row_put_sql */
-    sqlite3_stmt *find_key;           /* writer: finds the job that has a key */
-    int mark_fd;                      /* writer: descriptor of the mark; -1: not open */
-    struct state_mark mark;           /* writer: the mark as it was last written */
-    int wal_pages;                    /* writer: pages in the log after the last commit */
-    struct unit_list waiting;         /* units to commit; loop thread only */
-    struct unit_list committing;      /* units of the commit that is under way */
-    bool busy;                        /* work on the writer is under way; loop thread only */
-    char failure[512];                /* why the work under way failed; "": it did not */
-    int refusal;                      /* result of the commit under way: -ENOSPC, -ENOMEM, or 0 */
-    uint32_t reads;                   /* reads and backups under way; loop thread only */
-    /* queue of reads; the first is in the pool; loop thread only */
+    /* Writer: finds the job that has a key. */
+    sqlite3_stmt *find_key;
+    int mark_fd; /* writer: the mark's file; -1: closed */
+    /* Writer: the mark as it was last written. */
+    struct state_mark mark;
+    int wal_pages;               /* writer: pages in the log */
+    struct unit_list waiting;    /* units to commit; loop thread only */
+    struct unit_list committing; /* units of the current commit */
+    /* Work on the writer is under way; loop thread only. */
+    bool busy;
+    char failure[512]; /* error of the current work; "": none */
+    int refusal;       /* current commit: -ENOSPC, -ENOMEM or 0 */
+    uint32_t reads;    /* running reads and backups; loop thread only */
+    /* Queue of reads. The first one is in the pool. Loop thread only. */
     struct state_read *read_first, *read_last;
     uv_work_t work;       /* the work on the writer */
-    uv_prepare_t prepare; /* starts the commit of the units of one turn of the loop */
-    uv_timer_t retry;     /* tries a commit again when the disk was full */
-    uv_timer_t quiet;     /* starts upkeep when nothing was committed for a moment */
+    uv_prepare_t prepare; /* commits the units of one turn */
+    uv_timer_t retry;     /* retries a commit after a full disk */
+    uv_timer_t quiet;     /* starts upkeep in a quiet moment */
     uv_timer_t hour;      /* starts pruning once an hour */
-    int holders;          /* handles and work that still refer to a closed state */
+    int holders;          /* references to a closed state */
 
     /* upkeep; loop thread only */
-    bool large;              /* the database was too large for a complete check at the start */
-    bool fold_due;           /* the log is to be folded into the database */
-    bool prune_due;          /* there may be jobs to prune */
-    bool pruned_last;        /* the last work on the writer was pruning, so commits go first now */
-    uint32_t ended;          /* jobs that ended since the last pruning began */
-    struct pruning *pruning; /* the batch that is being pruned; NULL: none */
+    /* Too large for a complete check at start. */
+    bool large;
+    bool fold_due;  /* the log is to be folded */
+    bool prune_due; /* there may be jobs to prune */
+    /* The last work was pruning: commits go first. */
+    bool pruned_last;
+    uint32_t ended;          /* jobs that ended since the last pruning */
+    struct pruning *pruning; /* the current batch; NULL: none */
     struct check_at check;
-    bool checking; /* a piece of the check is in the pool */
+    bool checking; /* a check is in the pool */
     bool backing_up;
 };
 

@@ -20,12 +20,14 @@
 #include "base/err.h"
 
 struct state_mark {
-    uint64_t turn;    /* number of writes of the mark so far; the newer slot has the higher turn */
+    /* Number of writes of the mark so far. The newer slot has the higher turn. */
+    uint64_t turn;
     uint64_t commits; /* number of the newest acknowledged transaction */
     /* transactions up to this number are in state.db itself; its log may have forgotten them */
     uint64_t folded;
-    uint64_t id;  /* the highest acknowledged job id */
-    uint64_t seq; /* event numbers below this one may have been given out */
+    uint64_t id; /* the highest acknowledged job id */
+    /* Event numbers below this one may have been given out. */
+    uint64_t seq;
 };
 
 /* Reads the newer valid slot. Returns -ENOENT when there is no mark, and -EBADMSG when neither slot can be

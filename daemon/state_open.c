@@ -141,7 +141,8 @@ static int open_database(struct state *s, struct err *err)
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
-    return r == 0 ? state_sync_dir(s->config.dir, err) : r; /* SQLite syncs the directory only for its log */
+    /* SQLite itself syncs the directory only for its log. */
+    return r == 0 ? state_sync_dir(s->config.dir, err) : r;
 }
 
 static void init_handles(struct state *s)

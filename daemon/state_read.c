@@ -18,7 +18,7 @@ struct state_read {
     char *key;           /* copy of query.key */
     uint64_t first, end; /* range of event numbers */
     int status;
-    struct arena *arena; /* copies of what was read, for callbacks on the loop thread */
+    struct arena *arena; /* copies for callbacks on the loop thread */
     int (*each)(void *ctx, const struct state_job *job);
     struct state_job job;
     VEC(struct state_event) events;

@@ -32,7 +32,8 @@ static const char tables[] =
     "CREATE TABLE events(seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, body TEXT NOT NULL,"
     "  crc INTEGER NOT NULL);"
     "CREATE INDEX events_by_job ON events(job, seq);"
-    "CREATE INDEX status_by_end ON status(ended_ms, id);" /* ended_ms is 0 for jobs that have not ended */
+    /* ended_ms is 0 for jobs that have not ended. */
+    "CREATE INDEX status_by_end ON status(ended_ms, id);"
     "CREATE INDEX status_by_user ON status(uid, ended_ms, bytes);";
 
 int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err)

@@ -23,12 +23,16 @@
 #include "base/log.h"
 #include "daemon/state_internal.h"
 
-#define QUIET_MS    1000 /* time without a commit after which upkeep begins */
-#define HOUR_MS     3600000
-#define BUSY_MS     10000 /* how long SQLite waits for a lock */
-#define CHECK_ROWS  64    /* rows of one piece of the check; other reads wait for the piece */
-#define PRUNE_JOBS  32    /* jobs of one batch; commits wait for the batch */
-#define PRUNE_EVERY 256   /* ended jobs after which pruning no longer waits for a quiet moment */
+/* Time without a commit after which upkeep begins. */
+#define QUIET_MS 1000
+#define HOUR_MS  3600000
+#define BUSY_MS  10000 /* how long SQLite waits for a lock */
+/* Rows that one piece of the check reads. Other reads wait for the piece. */
+#define CHECK_ROWS 64
+/* Jobs that one batch removes. Commits wait for the batch. */
+#define PRUNE_JOBS 32
+/* Ended jobs after which pruning no longer waits for a quiet moment. */
+#define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
 
@@ -60,7 +64,8 @@ void state_fold(struct state *s, bool empty_log)
     }
     s->wal_pages = 0;
     if (!empty_log)
-        return; /* the next commit starts the log from its beginning */
+        /* The next commit starts the log from its beginning. */
+        return;
     sqlite3_busy_timeout(s->db, 0);
     fold_failed(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
     sqlite3_busy_timeout(s->db, BUSY_MS);
@@ -87,11 +92,11 @@ static void work_done(uv_work_t *work, int status)
 struct pruning {
     struct state *state;
     uint64_t now_ms;
-    uint64_t *spared; /* ids of ended jobs that are still in use */
+    uint64_t *spared; /* ended jobs that are still in use */
     size_t n_spared;
     uint64_t ids[PRUNE_JOBS]; /* jobs of this batch */
     size_t n;
-    bool removed; /* the batch was removed, so there may be another one */
+    bool removed; /* the batch is removed; more may follow */
 };
 
 static int one_number(sqlite3 *db, const char *sql, uint64_t a, uint64_t *ret)

@@ -13,8 +13,9 @@
 struct known_user {
     uid_t uid;
     char name[USERS_NAME_BYTES]; /* "": not known yet */
-    uint64_t since_ms;           /* loop clock: when the name was looked up */
-    bool wanted;                 /* the name is to be looked up */
+    /* Loop clock: when the name was looked up. */
+    uint64_t since_ms;
+    bool wanted; /* the name is to be looked up */
     struct users_ask *first, **end;
     struct known_user *next;
 };
@@ -24,8 +25,9 @@ struct users {
     void (*look_up)(uid_t uid, char *buf, size_t size);
     struct known_user *all;
     uv_work_t work;
-    struct known_user *looking;   /* the user whose name is being looked up; NULL: none */
-    char found[USERS_NAME_BYTES]; /* result of the lookup under way; written in the pool */
+    struct known_user *looking; /* the user being looked up; NULL: none */
+    /* Result of the lookup under way; written in the pool. */
+    char found[USERS_NAME_BYTES];
 };
 
 static void look_up_passwd(uid_t uid, char *buf, size_t size)

@@ -11,8 +11,9 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#define USERS_NAME_BYTES 64     /* longest name, with its terminating zero */
-#define USERS_KEEP_MS    300000 /* age at which a name is looked up again */
+#define USERS_NAME_BYTES 64 /* longest name, with its terminating zero */
+/* Age at which a name is looked up again. */
+#define USERS_KEEP_MS 300000
 
 struct users;
 

@@ -16,8 +16,10 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-#define PIECE_BYTES 524286 /* bytes of one piece: a multiple of 3, short enough for a line in base64 */
-#define FORGET_MS   60000  /* a copy that nobody fetches is dropped after this time */
+/* Bytes of one piece: a multiple of 3, and short enough that its base64 fits a line. */
+#define PIECE_BYTES 524286
+/* A copy that nobody fetches is dropped after this time. */
+#define FORGET_MS 60000
 
 /* The copy that clients fetch. Made with the first backup; lives as long as the daemon. Loop thread only. */
 struct backup_copy {
@@ -92,10 +94,11 @@ static void make(struct request *rq)
 struct piece {
     uv_work_t work;
     struct request *rq;
-    int fd;          /* a duplicate, so that the copy may be dropped meanwhile */
+    /* A duplicate descriptor, so that the copy may be dropped meanwhile. */
+    int fd;
     uint64_t number; /* number of the copy */
     uint64_t offset, end;
-    ssize_t n; /* bytes that were read, or a negative errno */
+    ssize_t n; /* bytes read, or a negative errno */
     struct strbuf answer;
 };
 

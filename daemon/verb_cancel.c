@@ -25,7 +25,7 @@ struct cancelling {
 static void cancel_on_disk(void *ctx, int status)
 {
     struct cancelling *c = ctx;
-    (void)status; /* always 0, because the unit is not optional */
+    (void)status; /* always 0: the unit is not optional */
     request_reply_job(c->rq, c->id);
     free(c);
 }
@@ -71,7 +71,8 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        workers_schedule(d); /* the job may have held up others in the queue */
+        /* The job may have held up other jobs in the queue. */
+        workers_schedule(d);
 }
 
 static void cancel_running(struct cancelling *c, struct job *j, bool now)

@@ -13,8 +13,9 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-#define LIST_MOST  1000 /* jobs in one answer */
-#define MOST_READS 100  /* reads of one page, on which jobs may end while it is read */
+#define LIST_MOST 1000 /* jobs in one answer */
+/* Reads of one page, on which jobs may end while it is read. */
+#define MOST_READS 100
 /* Length above which no more jobs are added. Leaves space for one more job, which has no long texts, and for
  * the envelope. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
@@ -32,9 +33,11 @@ struct list_page {
     bool active;
     uint64_t after, ended_after_ms, limit;
     VEC(struct listed) jobs; /* jobs read from the state */
-    struct strbuf texts;     /* texts of these jobs, one after the other */
-    bool more;               /* there are more jobs than the answer has */
-    bool full;               /* the answer has no space for another job */
+    /* Texts of these jobs, one after the other. */
+    struct strbuf texts;
+    bool more; /* more jobs follow the answer */
+    /* The answer has no space for another job. */
+    bool full;
     bool unreadable;
     int reads;
     struct strbuf answer;

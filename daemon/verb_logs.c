@@ -21,8 +21,8 @@ struct log_read {
     struct request *rq;
     char path[PATH_MAX + 64];
     uint64_t offset, limit;
-    bool ended; /* the job had ended before the file was read */
-    ssize_t n;  /* bytes that were read, or a negative errno */
+    bool ended; /* the job ended before the read */
+    ssize_t n;  /* bytes read, or a negative errno */
     char bytes[LOGS_MOST];
 };
 

@@ -15,7 +15,8 @@
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    struct strbuf text; /* the answer for a job that had ended when it was read */
+    /* The answer, if the job had ended when it was read. */
+    struct strbuf text;
 };
 
 /* Called in the pool. */
@@ -56,7 +57,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    if (status == -EAGAIN) /* the submit is on disk but not acknowledged yet */
+    /* The submit is on disk but not acknowledged yet. */
+    if (status == -EAGAIN)
         request_no_job(s->rq, s->id);
     else if (status < 0)
         request_unreadable(s->rq, status);

@@ -32,14 +32,17 @@ struct submission {
     char *dir, *key;    /* key may be NULL */
     struct strbuf text; /* JSON text of the spec */
     uint64_t hash;      /* job_spec_hash of spec and dir */
-    struct spec *spec;  /* NULL: the spec is wrong, and spec_err says why */
+    /* NULL: the spec is wrong, and spec_err says why. */
+    struct spec *spec;
     struct err spec_err;
     /* loop thread only */
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
-    struct job *found;  /* the job that has the key, read from the state; NULL: none */
-    int status;         /* why the submit is refused if no job has the key */
+    /* The job that has the key, as read from the state; NULL if there is none. */
+    struct job *found;
+    /* Why the submit is refused if no job has its key. */
+    int status;
     struct err refusal; /* the message for that refusal */
 };
 

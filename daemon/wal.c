@@ -18,9 +18,10 @@
 
 #include "base/arena.h"
 
-#define HEADER_BYTES 32          /* header of the log */
-#define FRAME_BYTES  24          /* header of a frame */
-#define MAGIC        0x377f0682u /* with the lowest bit set, checksums are sums of big-endian words */
+#define HEADER_BYTES 32 /* header of the log */
+#define FRAME_BYTES  24 /* header of a frame */
+/* With the lowest bit set, checksums are sums of big-endian words. */
+#define MAGIC        0x377f0682u
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
 #define DEFAULT_PAGE 4096u
@@ -33,7 +34,7 @@ struct wal_sum {
 struct wal_walker {
     int fd;
     uint32_t page_bytes;
-    bool big_endian; /* byte order of the words that are summed */
+    bool big_endian; /* byte order of the summed words */
     uint8_t salts[8];
     struct wal_sum sum; /* checksum that the previous frame stores */
     uint8_t frame[FRAME_BYTES + MOST_PAGE];
@@ -124,7 +125,8 @@ static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
         if (n < 0)
             return (int)n;
         if ((uint64_t)n < frame_bytes)
-            return 0; /* the end of the log, or a frame that was not written completely */
+            /* The log ends here, perhaps with a frame that was not written completely. */
+            return 0;
         bool good = take_frame(w);
         bool commit = big(w->frame + 4) != 0;
         if (!good && !ret->bad) {
@@ -151,7 +153,8 @@ static int walk_file(struct wal_walker *w, struct wal_walk *ret)
     if (n < 0)
         return (int)n;
     if (n < HEADER_BYTES)
-        return 0; /* SQLite takes a log without a complete header for an empty one */
+        /* SQLite takes a log without a complete header for an empty one. */
+        return 0;
     if (!take_header(w, header)) {
         ret->bad = true;
         salts_of_first_frame(w);

@@ -17,12 +17,15 @@
 #include <stdint.h>
 
 struct wal_walk {
-    uint64_t bytes;          /* length of the file; 0: empty or missing */
-    uint64_t good_commits;   /* transactions that SQLite will read */
-    uint64_t good_bytes;     /* offset of the end of the last of these transactions */
-    bool bad;                /* the log has bytes that are not a valid frame of it */
-    uint64_t bad_offset;     /* offset of the first invalid frame; 0: the header of the log is invalid */
-    uint64_t commits_behind; /* commits of this log after bad_offset, which SQLite will not read */
+    uint64_t bytes;        /* length; 0: empty or missing */
+    uint64_t good_commits; /* transactions that SQLite will read */
+    /* Offset of the end of the last transaction that SQLite will read. */
+    uint64_t good_bytes;
+    bool bad; /* an invalid frame or header was found */
+    /* Offset of the first invalid frame; 0 if the header of the log is invalid. */
+    uint64_t bad_offset;
+    /* Commits of this log after bad_offset. SQLite will not read them. */
+    uint64_t commits_behind;
 };
 
 /* Inspects the log at `path`. Returns 0, or a negative errno when the file cannot be read. A missing file

@@ -25,8 +25,9 @@
 struct worker_connection {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
-    struct worker *worker;         /* NULL before the hello, and once the worker is gone */
-    uint32_t refs;                 /* answers that wait for the disk */
+    /* NULL before the hello, and once the worker is gone. */
+    struct worker *worker;
+    uint32_t refs; /* answers that wait for the disk */
 };
 
 static void maybe_free_worker_connection(struct worker_connection *c)
@@ -54,7 +55,7 @@ static void answer_error(struct worker_connection *c, const char *id, int code, 
 /* An answer that waits for the disk. */
 struct answer {
     struct worker_connection *conn;
-    struct wire_msg msg; /* the request; its id goes into the answer */
+    struct wire_msg msg; /* the request that is answered */
 };
 
 static struct answer *answer_later(struct worker_connection *c, struct wire_msg *m)
@@ -97,7 +98,8 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
-        w->moved_ms = daemon_now_ms(w->daemon); /* the time limit for the first step begins now */
+        /* The time limit for the first step begins now. */
+        w->moved_ms = daemon_now_ms(w->daemon);
         if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
     }
@@ -107,7 +109,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
 static void start_on_disk(void *ctx, int status)
 {
     struct answer *a = ctx;
-    (void)status; /* always 0, because the unit is not optional */
+    (void)status; /* always 0: the unit is not optional */
     if (a->conn->worker == NULL) {
         answer_free(a);
         return;
@@ -189,7 +191,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         answer_error(c, m->id, -ESRCH, "this worker is not wanted here");
         return;
     }
-    worker_msgs_hang_up(w); /* ends an older connection of the same worker */
+    /* Ends an older connection of the same worker. */
+    worker_msgs_hang_up(w);
     w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
     c->worker = w;
@@ -198,7 +201,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            start_on_disk(a, 0); /* the worker did not get the first answer */
+            /* The worker did not get the first answer. */
+            start_on_disk(a, 0);
         return;
     }
     w->phase = WORKER_RUNNING;
@@ -335,7 +339,8 @@ static const struct notice {
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
     if (w->phase == WORKER_ENDED)
-        return; /* after the outcome no message may change the job */
+        /* No message may change the job after its outcome. */
+        return;
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
             continue;
@@ -354,7 +359,7 @@ static void outcome_on_disk(void *ctx, int status)
 {
     struct answer *a = ctx;
     struct strbuf b = {0};
-    (void)status; /* always 0, because the unit is not optional */
+    (void)status; /* always 0: the unit is not optional */
     wire_begin_result(&b, a->msg.id);
     strbuf_add(&b, "{}");
     wire_end(&b);
@@ -477,7 +482,7 @@ static void on_worker_line(struct connection *p, char *line, size_t bytes)
 
 static void on_worker_refused(struct connection *p, int code)
 {
-    (void)p; /* the connection is closed; the worker connects again */
+    (void)p; /* closed; the worker connects again */
     (void)code;
 }
 

@@ -32,15 +32,19 @@
 #include "daemon/state.h"
 #include "daemon/worker_msgs.h"
 
-#define TICK_MS        200
-#define MOST_LATE_MS   1000  /* a tick that is later than this means that the daemon itself did not run */
-#define EXIT_WITHIN_MS 10000 /* time for a worker to exit after its outcome was answered */
-#define STOP_WITHIN_MS 60000 /* time for a worker to stop after a cancel */
+#define TICK_MS 200
+/* A tick that is later than this shows that the daemon itself did not run for a while. */
+#define MOST_LATE_MS 1000
+/* Time for a worker to exit after its outcome was answered. */
+#define EXIT_WITHIN_MS 10000
+/* Time for a worker to stop after a cancel. */
+#define STOP_WITHIN_MS 60000
 
 struct workers {
     struct daemon *daemon;
     uv_timer_t tick;
-    uint64_t tick_ms; /* loop clock: time of the last tick, or of the start of the timer */
+    /* Loop clock: time of the last tick, or of the start of the timer. */
+    uint64_t tick_ms;
 };
 
 static uint64_t wall_ms(void)
@@ -93,7 +97,8 @@ static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        abort(); /* getrandom cannot fail after the system has booted */
+        /* Getrandom cannot fail after the system has booted. */
+        abort();
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
 }
@@ -218,7 +223,8 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    if (!launch_paused(&d->pause)) /* during a pause only a success is worth a log line */
+    /* During a pause only a success is worth a log line. */
+    if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
 
@@ -291,7 +297,8 @@ void workers_schedule(struct daemon *d)
         r = devices_reprobe_first(d, next, on_reprobed, &err);
     if (r < 0) {
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
-        next = NULL; /* the pause that begins now holds for this job too */
+        /* The pause that has just begun also holds for this job. */
+        next = NULL;
     }
     if (r <= 0)
         start_jobs(d, &m, next, lease);
@@ -308,7 +315,8 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
         return;
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
-        launch_signal(w, SIGKILL); /* a worker without a job has nothing to save */
+        /* A worker without a job has nothing to save. */
+        launch_signal(w, SIGKILL);
     else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
     else
@@ -412,7 +420,8 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                jobs_save(d->jobs, j, NULL, NULL, NULL, NULL); /* replaces the secret on disk by its hash */
+                /* Replaces the secret on disk by its hash. */
+                jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);
             if (j->state == JOB_STOPPING)
