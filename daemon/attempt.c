@@ -1,4 +1,4 @@
-/* Implements the ends of an attempt that attempt.h declares. */
+/* Implements attempt.h: what becomes of a job when its worker has ended. */
 #include "daemon/attempt.h"
 
 #include <errno.h>
@@ -73,7 +73,7 @@ void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*don
 {
     struct strbuf reason = {0}, members = {0};
     if (j->checkpoint_step > j->failed_step)
-        /* The job got further than in the attempt before. */
+        /* The job got further than in its previous attempt. */
         j->failures = 0;
     j->failed_step = j->checkpoint_step;
     j->failures++;

@@ -27,8 +27,8 @@ void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done
                    void *ctx);
 
 /* Counts a failed attempt. The job goes back into the queue and restarts after a delay that doubles with
- * every failure; after too many failures without a new checkpoint the job fails. `why` completes "the worker
- * ...". */
+ * every failure. After too many failures without a new checkpoint the job fails. `why` says how the worker
+ * ended, such as "was killed by signal 9". */
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 

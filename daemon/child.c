@@ -19,7 +19,7 @@ static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     signal(SIGPIPE, SIG_DFL);
-    /* A new process group, so that a kill also reaches what the program starts. */
+    /* Make a new process group, so that a kill also reaches the processes that the program starts. */
     setpgid(0, 0);
     if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
         execv(argv[0], argv);
@@ -90,7 +90,7 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
-        /* In case the child has not made its process group yet. */
+        /* The child may not have made its process group yet. */
         kill(pid, SIGKILL);
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

@@ -115,7 +115,8 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Words of the command line that are used after all options are parsed. NULL when they were not given. */
+/* Values from the command line that are used only after all options are parsed. NULL if an option was not
+ * given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;

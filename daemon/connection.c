@@ -82,7 +82,8 @@ static void on_connection_deadline(uv_timer_t *t)
 static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    /* Is 0 when there is no memory. on_connection_read is then called with UV_ENOBUFS. */
+    /* wire_in_space sets n to 0 when there is no memory. libuv then calls on_connection_read with
+     * UV_ENOBUFS. */
     size_t n;
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
@@ -116,8 +117,7 @@ static void give_lines(struct connection *p)
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Either a line's callback called this, and the loop below goes on; or the next turn comes by
-         * itself. */
+        /* Another call of this function is already handing out lines, or the next turn will do it. */
         return;
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
         p->lines_ms = uv_now(p->pipe.loop);
@@ -176,7 +176,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    /* on_connection_alloc had no memory. A line that is too long was refused before. */
+    /* on_connection_alloc had no memory. It cannot be a line that is too long, which would have been refused
+     * earlier. */
     if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);

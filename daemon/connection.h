@@ -58,8 +58,9 @@ void connection_send(struct connection *p, const char *line, size_t bytes);
 /* Sends one line that is given in `n` parts. */
 void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n);
 
-/* Inside `line`: takes over the memory of the line. The line stays valid until the caller frees *ret. Returns
- * -ENOMEM when the line cannot be taken over. */
+/* Takes over the memory of the line that is being handed out; called only inside the `line` callback. The
+ * line stays valid until the caller frees *ret. Returns -ENOMEM when there is no memory for the lines to
+ * come. */
 int connection_keep_line(struct connection *p, char **ret);
 
 /* Returns whether less than CONNECTION_BACKLOG_BYTES of output are queued. */

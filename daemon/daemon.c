@@ -1,4 +1,4 @@
-/* Implements daemon_die, the one function of struct daemon that every part may call. */
+/* Implements daemon_die, which any part of the daemon may call. */
 #include "daemon/daemon.h"
 
 #include <unistd.h>

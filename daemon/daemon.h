@@ -72,7 +72,7 @@ struct daemon {
     uint64_t probed_ms;
     /* Checksum of the last probe's error message; 0 if the probe succeeded. */
     uint32_t reprobe_failure;
-    /* Id of the job that has the device; 0: free. */
+    /* Id of the job that has each device; 0 for a free device. */
     uint64_t device_job[DEVICE_MAX];
     struct health health[DEVICE_MAX]; /* of each device in the inventory */
     /* Whether workers can be started at the moment. */

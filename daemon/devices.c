@@ -90,7 +90,7 @@ void devices_praise(struct daemon *d, const struct job *j)
     }
 }
 
-/* Adds why the device is withheld, as in "device 1 (NVIDIA A100) is out of service (3 errors, the last:
+/* Adds to `b` why a device is withheld: "device 1 (NVIDIA A100) is out of service (3 errors, the last:
  * ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {

@@ -32,7 +32,7 @@ void devices_reprobed(struct daemon *d);
  * number that is not in the job's lease is ignored. */
 void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const char *reason);
 
-/* Clears the errors of the job's devices, because the job is done. */
+/* Clears the errors of the job's devices, because the job has completed. */
 void devices_praise(struct daemon *d, const struct job *j);
 
 /* Returns whether a device rests after an error and can be used again later. */

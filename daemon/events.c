@@ -26,11 +26,12 @@ struct ring_event {
     bool dropped;
 };
 
-/* A kept event that is not visible yet. */
+/* An event that is being written to disk, and is not visible yet. */
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* The event is on disk or was given up. It is not visible yet, because an earlier event is neither. */
+    /* This event is on disk or was given up. It stays invisible until all earlier events are on disk or given
+     * up too. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -42,7 +43,7 @@ struct events {
     struct ring_event ring[EVENTS_KEPT]; /* event s is in ring[s % EVENTS_KEPT] */
     /* The ring has the numbers first <= s < next. */
     uint64_t first, next;
-    /* Kept events that are not visible yet, in the order of their numbers. */
+    /* Events that are being written to disk, in the order of their numbers. */
     struct keeping *oldest, *newest;
     /* Events below this number may be sent. The number can be less than `first`, when the ring fills up
      * faster than the disk writes. */
@@ -158,9 +159,9 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
     advance(e);
 }
 
-/* Makes a kept event visible when its unit has been committed or given up. Events usually settle in the order
- * of their numbers. When the disk is full, units that are given up settle before earlier units that are tried
- * again; their events then wait for those. */
+/* Called when the unit of an event is on disk or was given up. Events become visible in the order of their
+ * numbers. So this event waits if an earlier one is still being written, which happens when the disk is
+ * full. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;

@@ -1,4 +1,4 @@
-/* Implements the health of a device that health.h declares. */
+/* Implements health.h: counts the errors of a device and decides how it may be used. */
 #include "daemon/health.h"
 
 #include <inttypes.h>

@@ -27,7 +27,7 @@ extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
 /* The errors of one device. All zeros for a device without errors. */
 struct health {
-    /* Errors since a job was last done on the device. */
+    /* Errors since a job last completed on the device. */
     uint32_t errors;
     /* Wall clock: time of the first of these errors. */
     uint64_t since_ms;
@@ -47,7 +47,7 @@ bool health_rests(const struct health *h, uint64_t now_ms);
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
 
-/* Clears the errors, because a job was done on the device. */
+/* Clears the errors, because a job has completed on the device. */
 void health_success(struct health *h);
 
 /* Returns whether the device is failed and has rested long enough, so that a successful probe may bring it

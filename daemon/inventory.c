@@ -188,7 +188,7 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            /* the device's new number was not probed; the next probe includes it */
+            /* The device has a new number, which was not probed. The next probe includes it. */
             info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);

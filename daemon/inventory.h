@@ -18,14 +18,14 @@ struct inventory {
     char reason[832]; /* why this backend was chosen, for people */
     /* Number of real devices that are handed out: the first ones of `topology`. */
     uint32_t n_devices;
-    /* The devices are in `topology`; false: they are virtual. */
+    /* The devices are real and listed in `topology`; false for virtual devices. */
     bool real;
     /* The topology is from a file, and workers get it instead of probing the machine themselves. */
     bool from_file;
     struct topology topology; /* devices, links and memory of the machine */
     /* Bytes of each real device that a job can get now; 0 when too little memory is free. */
     uint64_t each_bytes[DEVICE_MAX];
-    /* The largest each_bytes so far; admission counts with it. */
+    /* The largest value of each_bytes so far. Admission assumes that this much may become free again. */
     uint64_t most_bytes[DEVICE_MAX];
     uint64_t limit_bytes; /* --device-memory for real devices; 0: no limit */
 };

@@ -158,8 +158,7 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* Takes a member that must be of this type or null. Returns false, and leaves the target as it is, when the
- * member is null. */
+/* Takes a member that must be of this type or null. Returns whether the member has this type. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -229,8 +228,8 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* Takes the hash of the worker's secret. tuttid 0.1.0 wrote the secret itself, and workers that it started
- * may still run. */
+/* Reads the hash of the worker's secret. The state may instead hold the secret itself, written by tuttid
+ * 0.1.0, whose workers may still run. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;

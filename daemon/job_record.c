@@ -58,8 +58,8 @@ void job_destroy(struct job *j)
     free(j);
 }
 
-/* The hash is FNV-1a over both texts with their terminating zeros. Two CRCs would not do: the CRCs of two
- * texts of the same length agree or differ together. */
+/* The hash is FNV-1a over both texts with their terminating zeros. Two 32-bit CRCs with different seeds would
+ * not do: for texts of the same length either both agree or both differ. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

@@ -43,12 +43,12 @@ struct job_lease {
     uint32_t n_devices;
     /* Numbers of the leased devices in the inventory. The first n_devices are set. */
     uint32_t devices[DEVICE_MAX];
-    /* Bytes on each device; bytes of host memory. */
+    /* Bytes that the job may use on each device, and of host memory. */
     uint64_t device_bytes, host_bytes;
 };
 
-/* Identifies one process for all time. A pid alone does not: the kernel gives a freed pid to another process.
- */
+/* Identifies one process for all time. A pid alone does not, because the kernel gives it to another process
+ * later. */
 struct job_process {
     pid_t pid; /* 0: no process */
     /* Start time of the process, in clock ticks since boot. */
@@ -68,8 +68,8 @@ struct jobs;
 struct worker; /* launch.h */
 
 /* Everything the daemon knows about one job. The first part is written to the state when the job is
- * submitted, the status at every change, and the last part never. A worker tells the last part again when a
- * new daemon adopts it. */
+ * submitted, and the status at every change. The last part is never written: a worker sends it again to a new
+ * daemon. */
 struct job {
     /* The table that the job is in. NULL when the record was read from the state for one request. */
     struct jobs *table;
@@ -91,7 +91,7 @@ struct job {
     char *reason;
     uint64_t started_ms, ended_ms; /* wall clock; 0: not yet */
     uint64_t used_ms;              /* running time of the earlier attempts */
-    /* Number of the current attempt; counts the workers that took this job. */
+    /* Number of the current attempt. Each worker that is started for the job is one attempt. */
     uint32_t attempt;
     /* Failed attempts in a row without a new checkpoint in between. */
     uint32_t failures;
@@ -112,12 +112,12 @@ struct job {
     bool on_disk; /* the submit is on disk and acknowledged */
     /* The state still holds the worker's secret itself, as tuttid 0.1.0 wrote it. */
     bool secret_in_clear;
-    /* Writes to the state that are under way. */
+    /* Writes of this job to the state that are under way. */
     uint32_t saves;
     /* Loop clock: earliest time of the next start after a failure; 0 means at once. */
     uint64_t not_before_ms;
-    /* Which devices are withheld, for people, while the job could not start even if every running job ended;
-     * NULL when the job could start then. */
+    /* Names the withheld devices, for people, if the job could not start even if every running job ended.
+     * Otherwise NULL. */
     char *stuck;
     struct job_said said;
     /* The end of the job is on disk, together with the last messages of its worker. */

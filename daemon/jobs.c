@@ -286,7 +286,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    /* The status that is being saved is that of an ended job. */
+    /* The status that is being saved says that the job has ended. */
     bool ended;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -295,7 +295,7 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Only the save that contains the end counts. A save that was under way when the job ended does not. */
+    /* Only the save that contains the job's end counts, not an earlier one that was still under way. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -22,7 +22,8 @@
 
 struct jobs {
     struct daemon *daemon;
-    /* Jobs that have not ended, and ended jobs that are about to leave the table; in ascending id. */
+    /* Jobs that have not ended, and ended jobs that are about to leave the table, in the order of their
+     * ids. */
     VEC(struct job *) live;
     uint64_t n_in[JOB_STATE_COUNT]; /* number of jobs in `live`, by state */
     uint64_t next_id;               /* id of the next submitted job */

@@ -90,7 +90,7 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
 /* The end of a worker's process, while its handle closes. */
 struct ending {
     struct worker *worker;
-    /* How the process ended, for people. Completes the sentence "the worker ...". */
+    /* How the process ended, for people, such as "was killed by signal 9 (Killed)". */
     char how[128];
 };
 
@@ -122,8 +122,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* The kernel makes a pidfd readable when the process has ended. Only the parent of the process could learn
- * its exit code. */
+/* Called when the pidfd becomes readable, because the process has ended. Its exit code is unknown: only the
+ * parent of a process can learn it. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;

@@ -28,14 +28,14 @@ enum worker_phase {
     WORKER_ENDED,
 };
 
-/* What the owner of a worker (workers.c) wants to be told. */
+/* Callbacks that tell the owner of a worker (workers.c) how far the worker has come. */
 struct worker_ops {
-    /* The first hello of the worker has come, so it was started successfully. */
+    /* Called when the worker's first hello has come: the worker was started successfully. */
     void (*took_job)(struct worker *w);
-    /* The outcome of the worker has come. The job's new state follows. */
+    /* Called when the worker's outcome has come, before the job's new state is set. */
     void (*took_outcome)(struct worker *w);
-    /* The process is gone and its handle is closed. `how` completes "the worker ...": "was killed by signal 9
-     * (Killed)". The worker is freed when this returns. */
+    /* Called when the process is gone and its handle is closed. `how` says how the worker ended, such as "was
+     * killed by signal 9 (Killed)". The worker is freed when this returns. */
     void (*gone)(struct worker *w, const char *how);
 };
 

@@ -27,7 +27,7 @@ struct launch_pause {
     uint32_t failures; /* failed tries in a row */
     uint64_t since_ms; /* wall clock: first failed try */
     uint64_t until_ms; /* loop clock: no worker is started before */
-    /* Id of the job whose worker is the current try; 0 when no try is under way. */
+    /* Id of the job whose launch is the current try to end the pause; 0 when no try is under way. */
     uint64_t trying;
 };
 
@@ -38,7 +38,8 @@ bool launch_paused(const struct launch_pause *p);
  * way. */
 bool launch_pause_allows(const struct launch_pause *p, uint64_t now_ms);
 
-/* Records that the launch of this job's worker begins. During a pause this launch is the try. */
+/* Records that the launch of this job's worker begins. During a pause, this launch tests whether workers can
+ * be started again. */
 void launch_pause_started(struct launch_pause *p, uint64_t job);
 
 /* Records that the daemon could not start this job's worker, or could not start the probe of the devices (job

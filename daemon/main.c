@@ -156,15 +156,15 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create the threads of its pool now. libuv creates them with the first work it gets, and aborts
- * the process if it cannot. Later that would hurt running jobs. */
+/* Makes libuv create the threads of its pool now. libuv would otherwise create them with the first work it
+ * gets, and it aborts the process if it cannot. By then the daemon may have jobs. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* Called in the pool. The configuration is constant. */
+/* Removes the log file of a job that is being pruned. Called in the pool; the configuration is constant. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -237,8 +237,8 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    /* Work that the last turn of the loop began goes on in the pool. The state must be idle when it is
-     * closed. */
+    /* The last turn of the loop may have begun work in the pool. Wait for it, because the state must be idle
+     * when it is closed. */
     do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));

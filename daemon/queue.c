@@ -100,7 +100,7 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
     for (uint32_t i = 0; i < m->n_devices; i++)
         if (taken[i])
             ret->devices[ret->n_devices++] = i;
-    /* all devices of a lease have the same size */
+    /* All devices of a lease offer the same number of bytes. */
     ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least;
     /* By default, host memory is divided in proportion to the devices. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes

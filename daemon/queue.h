@@ -34,7 +34,8 @@ struct queue_machine {
     uint64_t host_bytes; /* bytes of host memory for all jobs */
     /* Per device: id of the job that has it; 0: free. */
     const uint64_t *device_job;
-    /* per device: its bytes, where devices differ; NULL: device_bytes; 0: not handed out */
+    /* Bytes of each device if the devices differ; 0 for a device that is not handed out. NULL if all devices
+     * have device_bytes. */
     const uint64_t *each_bytes;
     /* The daemon runs one job at a time, which gets all host memory. */
     bool one_job;

@@ -100,7 +100,7 @@ static void close_handle(struct reprobe *p, void *handle)
         uv_close((uv_handle_t *)&p->deadline, on_probe_closed);
 }
 
-/* The end of the output may come before or after this. */
+/* The process has ended. The end of its output may come before or after this call. */
 static void on_probe_ended(uv_process_t *process, int64_t status, int sig)
 {
     struct reprobe *p = process->data;

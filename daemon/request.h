@@ -35,7 +35,7 @@ struct verb {
     void *(*prepare)(const struct json *params, struct err *err);
 };
 
-/* What all requests of a server share. server.c owns it. */
+/* State that all requests of one server share. server.c owns it. */
 struct request_reader {
     struct fair_pool pool; /* parses large lines */
     /* An empty object, for requests without parameters; constant. */
@@ -69,16 +69,18 @@ struct request {
     struct err err;      /* message of a refused line */
 };
 
-/* `verbs` must live as long as the reader. */
+/* Prepares a reader for the methods in `verbs`, which must live as long as the reader. */
 void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct verb *verbs, size_t n_verbs);
 
 /* Frees what request_reader_init made. Called when no large line is in the pool. */
 void request_reader_finish(struct request_reader *r);
 
-/* Makes a request of one line and runs its method. `line` is valid during the call. */
+/* Parses one line of the client as a request and runs its method. `line` need only be valid during the
+ * call. */
 void request_receive(struct request_reader *r, struct server_client *c, char *line, size_t bytes);
 
-/* Answers with `result`, a JSON text. A `result` that failed for want of memory becomes an error answer. */
+/* Answers with `result`, a JSON text. If `result` is incomplete because memory ran out, the answer is an
+ * error. */
 void request_reply(struct request *rq, const struct strbuf *result);
 
 /* Answers with an error. */
@@ -94,8 +96,8 @@ void request_out_of_memory(struct request *rq);
  * is then answered with an error and freed. */
 bool request_no_params(struct request *rq);
 
-/* Makes the request's client watch events from number `next` on, of one job or of all (0), and answers with
- * the number of the newest event. */
+/* Makes the request's client watch the events of one job, or of all jobs (0), from number `next` on. Answers
+ * with the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

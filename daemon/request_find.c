@@ -31,7 +31,7 @@ void request_unreadable(struct request *rq, int status)
     request_fail(rq, WIRE_INTERNAL, &err);
 }
 
-/* A job that is being read from the state. */
+/* A search for a job that has to be read from the state. */
 struct finding {
     struct request *rq;
     uint64_t id;

@@ -11,7 +11,7 @@
  * with an error, and `then` is not called. */
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j));
 
-/* Answers with the short form of the job. */
+/* Answers with the job in short form. */
 void request_reply_job(struct request *rq, uint64_t id);
 
 /* Answers that no job has this id. */

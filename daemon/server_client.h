@@ -35,7 +35,7 @@ struct server_client {
     /* The client sends no more requests. The connection closes when all are answered. */
     bool leaving;
 
-    /* server.c: the ring of all clients, least recently active first */
+    /* The ring of all clients, in the order of their last activity. Used by server.c only. */
     struct server *server;
     struct server_client *prev, *next;
 };
@@ -63,11 +63,11 @@ void server_client_keep(struct server_client *c);
  * closed and nothing else keeps it. */
 void server_client_let_go(struct server_client *c);
 
-/* Sets whether a large line is being parsed. The client's next line waits until it is not. */
+/* Sets whether a large line of the client is being parsed. Meanwhile no further line is read. */
 void server_client_set_large(struct server_client *c, bool large);
 
-/* Makes the client watch events from number `next` on, of one job or of all (0), in place of what it watched
- * before. Returns -ENOMEM when there is no memory for a watcher. No event is sent before
+/* Makes the client watch the events of one job, or of all jobs (0), from number `next` on. This replaces what
+ * it watched before. Returns -ENOMEM when there is no memory for a watcher. No event is sent before
  * server_client_start_watching. */
 int server_client_watch(struct server_client *c, uint64_t job, uint64_t next);
 

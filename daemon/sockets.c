@@ -38,7 +38,8 @@ struct door {
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    /* the socket whose file was removed; closed when all who had connected to it are accepted */
+    /* The earlier socket, whose file was removed. It is closed when every process that had connected to it is
+     * accepted. */
     uv_pipe_t *old;
     struct stat file;
 };
@@ -86,7 +87,7 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
                           sizeof a.sun_path - 1);
     memcpy(a.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* bind creates the file with the mode of the socket. */
+    /* fchmod comes first, because bind creates the file with the mode of the socket. */
     if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ||
         lstat(path, ret_file) < 0) {
         int r = err_set_at(err, -errno, path, "cannot listen: %s", strerror(errno));
@@ -113,7 +114,7 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        /* Nobody listens at this path now. The next check listens there again. */
+        /* Nobody listens at this path now. The next check tries again. */
         unlink(door->path);
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
@@ -159,7 +160,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* By now every process that connected before the file was removed is accepted. */
+    /* By now every process that had connected to the earlier socket is accepted. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
@@ -176,7 +177,7 @@ static int check_door(struct sockets *s, struct door *door, struct err *err)
     return r;
 }
 
-/* Logs a failure once, until it changes or is over. */
+/* Logs a failure once, until the failure changes or is over. */
 static void tell(struct sockets *s, const struct err *err)
 {
     char text[sizeof *err];

@@ -109,7 +109,7 @@ void state_put_status(struct state_unit *u, const struct state_job *job);
 /* Adds an event to the unit. */
 void state_put_event(struct state_unit *u, const struct state_event *e);
 
-/* Adds to the unit that event numbers below `limit` may have been given out. */
+/* Makes the unit record that event numbers below `limit` may have been given out. */
 void state_put_seq(struct state_unit *u, uint64_t limit);
 
 /* Marks the unit as failed, because the caller has no memory for something that belongs to it. */
@@ -131,14 +131,14 @@ bool state_idle(const struct state *s);
 
 /* Which jobs to read. */
 struct state_query {
-    /* Selects the job with this id. 0: select by the other fields. */
+    /* Selects the job with this id. If it is 0, the other fields select. */
     uint64_t id;
-    /* Selects the job with this key. NULL: select by the other fields. The text is copied. */
+    /* Selects the job with this key. If it is NULL, the other fields select. The text is copied. */
     const char *key;
     /* Selects all jobs with greater ids if neither id nor key is set, in ascending order and without their
      * specs. */
     uint64_t after;
-    /* With `after`: leaves out jobs that ended before this time (wall clock); 0 leaves out none. */
+    /* Together with `after`, leaves out jobs that ended before this time (wall clock). 0 leaves out none. */
     uint64_t ended_after_ms;
     uint32_t limit; /* most jobs to read */
 };

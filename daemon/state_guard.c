@@ -36,9 +36,10 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* job ids that are skipped when there is no mark, because they may have been given out */
-#define ID_JUMP  1000000u
-#define SEQ_JUMP (UINT64_C(1) << 32) /* event numbers that are skipped then */
+/* Number of job ids to skip when there is no mark, because they may have been given out already. */
+#define ID_JUMP 1000000u
+/* Number of event numbers to skip when there is no mark. */
+#define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
     "go on "                                                                                                 \
@@ -79,7 +80,7 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* 1: this database never had a log, as a backup has none */
+    /* Byte 18 of the header is 1 in a database that does not use a log, such as a backup. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -288,7 +289,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        /* Without the log, the database may have other numbers. */
+        /* Without the log that was removed, the database may have other numbers. */
         r = look_at_all(f, err);
     if (r < 0)
         return r;

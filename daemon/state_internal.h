@@ -40,13 +40,13 @@ struct row_write {
     uint64_t ended_ms, uid, bytes; /* columns of a status */
 };
 
-/* The columns of a job, in the order that row_take_job expects. */
+/* Selects the columns of a job in the order that row_take_job expects. */
 #define JOB_COLUMNS                                                                                          \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                   \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 
-/* The columns that row_take_job_brief expects: without the spec, which can be large, and without the checksum
- * over it. */
+/* Selects the columns that row_take_job_brief expects: without the spec, which can be large, and without the
+ * checksum that covers the spec. */
 #define BRIEF_COLUMNS                                                                                        \
     "SELECT j.id, j.key, j.body, NULL, NULL, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                      \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
@@ -58,16 +58,17 @@ extern const char *const row_put_sql[WRITE_COUNT];
 /* Writes one row with the prepared statement of its kind. Returns an SQLite code. */
 int row_put(sqlite3_stmt *q, const struct row_write *w);
 
-/* Returns the checksum of a row of table jobs, events or meta. Texts that are NULL and a job of 0 are left
- * out. */
+/* Returns the checksum of a row of table jobs, events or meta. Arguments that the table does not have are 0
+ * or NULL. */
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
 
 /* Reads a job from the current row of `q`. The texts in *ret are valid until `q` moves on. Returns -EBADMSG
  * when the row does not match its checksum. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads a job without its spec from the current row of `q`. Otherwise as row_take_job, but only the status is
- * checked. */
+/* Reads a job without its spec from the current row of `q`, and checks only the checksum of its status.
+ * The texts in *ret are valid until `q` moves on. Returns -EBADMSG when the status does not match its
+ * checksum. */
 int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
 /* Reads an event from the current row of `q`. The text is valid until `q` moves on. Returns -EBADMSG when the
@@ -91,11 +92,13 @@ int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
  * back, and nothing of it is on disk. */
 bool db_no_memory(int code);
 
-/* Sets err to SQLite's last message with the file's name and, for damage, with what to do. `what` completes
- * "cannot ...". Returns -EBADMSG for damage, otherwise -EIO. */
+/* Turns SQLite's last error into `err`, with the file's name and, if the file is damaged, with what to do
+ * about it. `what` names the action that failed, such as "open the state". Returns -EBADMSG for damage,
+ * otherwise -EIO. */
 int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err);
 
-/* Runs statements whose rows are ignored. `what` completes "cannot ..." in the message of a failure. */
+/* Runs SQL statements and ignores their rows. `what` names the action for the error message, such as "open
+ * the state". */
 int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err);
 
 /* Reads the first column of the first row that `sql` returns; "" when there is no row. */
@@ -134,9 +137,9 @@ struct check_at {
     uint64_t after;
 };
 
-/* The "writer" is the connection `db`. One piece of work at a time uses it in the pool; while no work is
- * under way, it belongs to the loop thread. "Writer" in a field's comment means that only the current user of
- * `db` touches the field. */
+/* The open state. The writer is the connection `db`: one piece of work at a time uses it in the pool, and
+ * the loop thread when no work is under way. A field marked "writer" is touched only by the current user
+ * of `db`. */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
@@ -171,7 +174,7 @@ struct state {
     bool large;
     bool fold_due;  /* the log is to be folded */
     bool prune_due; /* there may be jobs to prune */
-    /* The last work was pruning: commits go first. */
+    /* The last work on the writer was pruning, so a waiting commit goes first. */
     bool pruned_last;
     uint32_t ended;          /* jobs that ended since the last pruning */
     struct pruning *pruning; /* the current batch; NULL: none */
@@ -213,7 +216,7 @@ int state_commit_changes(struct state *s, int (*change)(struct state *s, void *c
 void state_start_work(struct state *s, void (*run)(uv_work_t *work),
                       void (*done)(uv_work_t *work, int status));
 
-/* Starts the next work on the writer, if it is free and there is something to do. */
+/* Starts the next work on the writer if the writer is free and there is work to do. */
 void state_next_work(struct state *s);
 
 /* After state_close: drops one reference to the state, and frees the state with the last one. */
@@ -226,7 +229,7 @@ void state_fold(struct state *s, bool empty_log);
 /* Begins upkeep, when everything is loaded. */
 void upkeep_begin(struct state *s);
 
-/* Notes a commit. Called on the loop thread after every commit. */
+/* Restarts the quiet timer. Called on the loop thread after every commit. */
 void upkeep_committed(struct state *s);
 
 /* Starts one piece of upkeep if some is due, and returns whether it did. Loop thread. */

@@ -15,7 +15,7 @@
 
 #include "daemon/state_internal.h"
 
-/* largest database that is checked completely at start; takes well under a second */
+/* Size of the largest database that is checked completely at start, which takes well under a second. */
 #define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
@@ -74,8 +74,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Continues with numbers above all that the database and the mark know. Then folds the log into the database,
- * so that state.db itself has the tables and whatever a crash left in the log. */
+/* Sets the next numbers above all numbers that the database and the mark know. Then folds the log into the
+ * database, so that state.db itself has the tables and whatever a crash left in the log. */
 static int take_up_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -126,7 +126,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = prepare_statements(s, err);
     if (r == 0) {
-        /* SQLite must not fold the log by itself. state_upkeep.c does it, because the mark must record it. */
+        /* SQLite must not fold the log by itself. state_upkeep.c folds it, because the mark must record every
+         * fold. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = take_up_numbers(s, err);
@@ -141,7 +142,7 @@ static int open_database(struct state *s, struct err *err)
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
-    /* SQLite itself syncs the directory only for its log. */
+    /* Sync the directory here, because SQLite syncs it only when it creates its log. */
     return r == 0 ? state_sync_dir(s->config.dir, err) : r;
 }
 

@@ -50,7 +50,7 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* The cost depends on the number of jobs that are wanted, not on all jobs that ended earlier. */
+    /* The cost of this query depends on the jobs that it returns, not on all jobs that ended earlier. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";

@@ -52,7 +52,8 @@ int row_put(sqlite3_stmt *q, const struct row_write *w)
 {
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
-    /* SQLite refuses to bind a parameter that the statement does not have. That is not an error here. */
+    /* Not every statement has all nine parameters. SQLite refuses to bind a missing one, which is
+     * harmless. */
     sqlite3_bind_int64(q, 1, (sqlite3_int64)w->id);
     if (w->key != NULL)
         sqlite3_bind_text(q, 2, w->key, -1, SQLITE_STATIC);

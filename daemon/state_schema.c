@@ -32,7 +32,7 @@ static const char tables[] =
     "CREATE TABLE events(seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, body TEXT NOT NULL,"
     "  crc INTEGER NOT NULL);"
     "CREATE INDEX events_by_job ON events(job, seq);"
-    /* ended_ms is 0 for jobs that have not ended. */
+    /* Live jobs have ended_ms 0, so this index finds them too. */
     "CREATE INDEX status_by_end ON status(ended_ms, id);"
     "CREATE INDEX status_by_user ON status(uid, ended_ms, bytes);";
 

@@ -29,9 +29,9 @@
 #define BUSY_MS  10000 /* how long SQLite waits for a lock */
 /* Rows that one piece of the check reads. Other reads wait for the piece. */
 #define CHECK_ROWS 64
-/* Jobs that one batch removes. Commits wait for the batch. */
+/* Jobs that one batch of pruning removes. Commits wait for a batch to end. */
 #define PRUNE_JOBS 32
-/* Ended jobs after which pruning no longer waits for a quiet moment. */
+/* Number of newly ended jobs after which pruning no longer waits for a quiet moment. */
 #define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
@@ -226,8 +226,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* Whatever else belongs to a job is removed before its rows. If the daemon is killed in between, the next
-     * pruning finds the rows again. */
+    /* Other things that belong to a job, such as its log, are removed before its rows. If the daemon is
+     * killed in between, the next pruning finds the rows and continues. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
@@ -268,7 +268,7 @@ static void start_pruning(struct state *s)
 
 /* ---- checking a large database; on the reader ---- */
 
-/* One piece of the check of a large database. */
+/* One piece of the check that a large database gets while the daemon serves. */
 struct checking {
     uv_work_t work;
     struct state *state;

@@ -25,8 +25,8 @@ struct users_ask {
     struct users_ask *next;                                /* users.c */
 };
 
-/* `look_up` writes the name of `uid` to `buf`; it is called in the pool. NULL means getpwuid_r; tests pass
- * their own. */
+/* Creates an empty table of names. `look_up` writes the name of `uid` to `buf` and is called in the pool.
+ * NULL means getpwuid_r; tests pass their own function. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
 
 /* Frees the names. Takes NULL. No request may be under way. For tests: the daemon keeps the names until the

@@ -30,8 +30,8 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is certainly on disk. The empty unit is committed after all earlier ones.
- */
+/* Answers when the end of the job is on disk. An empty unit is committed for that, because units are
+ * committed in order. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
@@ -99,7 +99,7 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    /* A worker in phase WORKER_ENDED only has to exit. */
+    /* A worker in phase WORKER_ENDED has nothing left to do but exit, so its job counts as queued. */
     else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else

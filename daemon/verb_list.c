@@ -23,7 +23,8 @@
 /* A job read from the state. */
 struct listed {
     uint64_t id;
-    /* where the job's text is in `texts`; 0 bytes: the job was live, so memory knows more */
+    /* Offset and length of the job's text in `texts`. The length is 0 for a job that was live, because memory
+     * has newer facts. */
     size_t at, bytes;
 };
 
@@ -129,7 +130,7 @@ static void rows_taken(void *ctx, int status)
 {
     struct list_page *l = ctx;
     if (status == 0)
-        /* A text is incomplete if memory ran out. Then no job may be listed. */
+        /* If memory ran out, the texts are incomplete and none of them may be sent. */
         status = strbuf_status(&l->texts);
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {

@@ -15,7 +15,7 @@
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    /* The answer, if the job had ended when it was read. */
+    /* The answer for a job that had ended when it was read. */
     struct strbuf text;
 };
 
@@ -62,7 +62,7 @@ static void with_ended(void *ctx, int status)
         request_no_job(s->rq, s->id);
     else if (status < 0)
         request_unreadable(s->rq, status);
-    /* A text that failed for want of memory is answered with ENOMEM. */
+    /* request_reply answers with an error if memory ran out for the text. */
     else if (s->text.n > 0 || strbuf_status(&s->text) < 0)
         request_reply(s->rq, &s->text);
     else

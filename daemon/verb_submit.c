@@ -201,7 +201,8 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* Also when the key is taken (-EEXIST): then the job with that key is found and answered. */
+        /* The disk is full, or the key is taken (-EEXIST). In the second case the job with that key is found
+         * and answered. */
         refuse_full(s);
     }
 }
@@ -290,7 +291,7 @@ static void with_name(struct users_ask *ask, const char *user)
     if (before != NULL)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
-        /* whatever errno the spec has: the parameters are wrong */
+        /* Any error of a spec counts as a wrong parameter. */
         refuse_unless_known(s, -EINVAL, &s->spec_err);
     else if ((r = add_submitted(s, user, &err)) < 0)
         refuse_unless_known(s, r, &err);

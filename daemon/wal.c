@@ -20,7 +20,7 @@
 
 #define HEADER_BYTES 32 /* header of the log */
 #define FRAME_BYTES  24 /* header of a frame */
-/* With the lowest bit set, checksums are sums of big-endian words. */
+/* First word of the log. If its lowest bit is set, checksums are sums of big-endian words. */
 #define MAGIC        0x377f0682u
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
@@ -125,7 +125,7 @@ static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
         if (n < 0)
             return (int)n;
         if ((uint64_t)n < frame_bytes)
-            /* The log ends here, perhaps with a frame that was not written completely. */
+            /* The log ends here, perhaps with an incomplete frame. */
             return 0;
         bool good = take_frame(w);
         bool commit = big(w->frame + 4) != 0;

@@ -24,7 +24,7 @@ struct wal_walk {
     bool bad; /* an invalid frame or header was found */
     /* Offset of the first invalid frame; 0 if the header of the log is invalid. */
     uint64_t bad_offset;
-    /* Commits of this log after bad_offset. SQLite will not read them. */
+    /* Number of commits after bad_offset that belong to this log. SQLite will not read them. */
     uint64_t commits_behind;
 };
 

@@ -201,7 +201,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            /* The worker did not get the first answer. */
+            /* The worker repeats its hello because it did not get the first answer. */
             start_on_disk(a, 0);
         return;
     }
@@ -339,7 +339,7 @@ static const struct notice {
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
     if (w->phase == WORKER_ENDED)
-        /* No message may change the job after its outcome. */
+        /* After the outcome no other message may change the job. */
         return;
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)

@@ -37,7 +37,7 @@
 #define MOST_LATE_MS 1000
 /* Time for a worker to exit after its outcome was answered. */
 #define EXIT_WITHIN_MS 10000
-/* Time for a worker to stop after a cancel. */
+/* Time for a worker to stop after a cancel or at its time limit. */
 #define STOP_WITHIN_MS 60000
 
 struct workers {
@@ -97,7 +97,7 @@ static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        /* Getrandom cannot fail after the system has booted. */
+        /* This cannot happen after the system has booted. */
         abort();
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
@@ -126,9 +126,9 @@ static void give_up_starting(struct daemon *d, struct job *j)
     strbuf_finish(&b);
 }
 
-/* Pauses all launches, because no worker can be started and the job is not to blame. The job stays in the
- * queue as if it had not been tried; `j` is NULL when the probe of the devices could not be started. `what`
- * completes "cannot start workers: ". */
+/* Pauses all launches, because no worker can be started. The job `j` is not to blame and stays in the queue
+ * as if it had not been tried. `j` is NULL when the probe of the devices could not be started. `what` says
+ * what is wrong, for people. */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -223,7 +223,7 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause only a success is worth a log line. */
+    /* During a pause, only a launch that succeeds is worth a log line. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
@@ -420,7 +420,7 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                /* Replaces the secret on disk by its hash. */
+                /* Writes the hash to disk in place of the secret itself. */
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);
