@@ -1,11 +1,12 @@
-/* Gives up what a worker does not need: privileges, and descriptors that it was not meant to have. */
+/* Takes away from a worker the privileges and the open descriptors that it does not need. */
 #ifndef DAEMON_WORKER_CONFINE_H
 #define DAEMON_WORKER_CONFINE_H
 
 #include "base/err.h"
 
-/* Afterwards this process, and all that it starts, has no capabilities and cannot get any, and only the descriptors 0, 1
- * and 2 are open. Call it before the first thread is made: capabilities belong to threads. */
+/* Drops all capabilities of this process, so that neither the process nor a program it starts can gain
+ * any, and closes every descriptor above 2. Call it before the first thread is created, because each
+ * thread has capabilities of its own. */
 int confine(struct err *err);
 
 #endif

@@ -1,5 +1,6 @@
-/* Plans that were made, told to people and to programs: one in full, or several side by side. What --plan prints of a job
- * and --plan-profile of a profile is the same page, the same JSON and the same table. */
+/* Prints plans as text for people or as JSON for programs: one plan in full, or the plans of several
+ * policies side by side. --plan and --plan-profile share this code, so that both print the same page, the
+ * same JSON and the same table. */
 #ifndef DAEMON_WORKER_PLAN_PRINT_H
 #define DAEMON_WORKER_PLAN_PRINT_H
 
@@ -11,29 +12,35 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
+/* A plan with everything that is printed about it, or the reason why there is none. The verb fills in all
+ * members but `sim` and part of `why`, which plan_print_simulate sets. plan_print_finish frees plan and
+ * sim. */
 struct printed_plan {
-    const char *policy;        /* as it was asked for: "auto" becomes the plan's own */
-    struct plan *plan;         /* verified; NULL: there is none, and why is in code and err */
-    const struct graph *graph; /* the plan's */
+    const char *policy;        /* the policy that was asked for; the plan's own policy differs with "auto" */
+    struct plan *plan;         /* verified; NULL: there is no plan, and code and err say why */
+    const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
-    struct why_report why; /* what would be is left to who made the plan */
-    double plan_s;         /* planning and verifying took */
-    int code;
+    struct why_report why; /* what limits the speed; the verb adds what more memory or devices would bring */
+    double plan_s;         /* seconds that planning and verifying took */
+    int code;              /* 0, or the negative errno of planning */
     struct err err;
-    uint64_t least_bytes; /* of each device, with which it would fit; 0: something else is wrong */
+    uint64_t least_bytes; /* bytes of each device with which a plan would fit; 0: another thing is wrong */
 };
 
-/* Simulates the plan with these times, and finds what binds. */
+/* Simulates the plan with these task durations and finds what limits its speed. */
 void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m);
-void plan_print_finish(struct printed_plan *p); /* plan and simulation; takes a zeroed one */
 
-/* Writes --out, --trace and --svg where they were asked for, then prints one plan. `head`: a line or more above the page;
- * `times`: as in plan_summary; `members`: further members of the JSON object, each with a comma before it. Returns the
- * exit code. */
+/* Destroys the plan and its simulation. Accepts a zeroed struct. */
+void plan_print_finish(struct printed_plan *p);
+
+/* Writes the files of --out, --trace and --svg if they were asked for, then prints the plan. `head` is
+ * text to print above the page. `times` says where the durations come from, as in plan_summary. `members`
+ * are further members of the JSON object, each with a comma before it. Returns the exit code. */
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 
-/* All of them: a table, or an array in which those that do not fit have an "error". EXIT_MISFIT when none fits. */
+/* Prints n plans as a table, or as a JSON array in which a plan that does not fit has an "error". Returns
+ * the exit code, which is EXIT_MISFIT when no plan fits. */
 int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
                    const char *head, const char *members);
 

@@ -1,4 +1,5 @@
-/* What the parts of link*.c share: the mailbox and the connection, in one struct. */
+/* The uplink's struct, which uplink.c (the connection and its thread) and uplink_mail.c (the mailbox)
+ * share. */
 #ifndef DAEMON_WORKER_UPLINK_PRIVATE_H
 #define DAEMON_WORKER_UPLINK_PRIVATE_H
 
@@ -10,76 +11,86 @@
 #include "daemon/worker/uplink.h"
 
 #define MAX_EVENTS  64
-#define EVENT_BYTES 512 /* of params; the longest, a progress, has about 450 */
+#define EVENT_BYTES 512 /* bytes of an event's params; the longest, a progress, takes about 450 */
 #define MAX_EVALS   64
 #define NEVER       UINT64_MAX
 
+/* Ids of the two requests that the worker sends. */
 enum { ID_HELLO = 1, ID_OUTCOME };
 
+/* A notification that waits to be sent. */
 struct uplink_event {
     const char *method;
     char params[EVENT_BYTES];
 };
 
+/* An evaluation in the curve. */
 struct uplink_eval {
     uint64_t step;
     double loss, accuracy;
 };
 
 struct uplink {
-    struct uplink_config config; /* const once open; owns its strings */
+    struct uplink_config config; /* constant once open; owns copies of the strings */
     pthread_t thread;
-    int wake_fd;
+    int wake_fd; /* an eventfd; writing to it wakes the thread from poll */
 
-    pthread_mutex_t mutex; /* guards what follows, up to "the thread's own" */
-    pthread_cond_t answered;
-    bool has_job, acknowledged;
-    bool over; /* nothing more will be answered: refused, given up, or closed */
-    int failure;
-    struct err err; /* of the failure */
-    struct uplink_job job;
-    uint64_t give_up_ns;                    /* NEVER while training */
-    struct strbuf planned, outcome;         /* their params */
-    struct uplink_event events[MAX_EVENTS]; /* a ring */
+    /* ---- the mailbox, guarded by mutex ---- */
+    pthread_mutex_t mutex;
+    pthread_cond_t answered;                /* signalled when has_job, acknowledged or over becomes true */
+    bool has_job;                           /* the daemon gave a job */
+    bool acknowledged;                      /* the daemon confirmed the outcome */
+    bool over;                              /* no answer will come any more: refused, given up, or closed */
+    int failure;                            /* with over: why, as a negative errno */
+    struct err err;                         /* with over: the message of the failure */
+    struct uplink_job job;                  /* until uplink_wait_job hands it to the caller */
+    uint64_t give_up_ns;                    /* when to give up; NEVER while the job trains */
+    struct strbuf planned, outcome;         /* params of these two messages */
+    struct uplink_event events[MAX_EVENTS]; /* a ring that begins at first_event */
     uint32_t first_event, n_events;
-    struct uplink_progress progress;
+    struct uplink_progress progress; /* the newest */
     struct curve curve;
     struct uplink_eval evals[MAX_EVALS]; /* a ring */
-    uint64_t n_evals;                    /* ever */
-    bool has_planned, has_progress, has_outcome;
-    char planning[EVENT_BYTES]; /* params; "": nothing was planned yet */
-    bool planning_due, planned_due, progress_due, curve_due, outcome_due;
+    uint64_t n_evals; /* evaluations ever added; the last MAX_EVALS of them are in the ring */
+    bool has_planned, has_progress, has_outcome; /* the message was posted at least once */
+    char planning[EVENT_BYTES];                  /* params of `planning`; "": not posted yet */
+    bool planning_due, planned_due, progress_due, curve_due, outcome_due; /* must be sent to this daemon */
 
-    /* The thread's own. */
-    int fd;              /* -1: not connected */
-    bool greeted;        /* hello was answered on this connection */
-    bool lost;           /* and that was said */
-    uint64_t retry_ns;   /* when to connect again */
-    uint64_t backoff_ns; /* what to add for the time after */
-    uint64_t hello_ns;   /* when these were sent */
-    uint64_t sent_ns;
-    uint64_t progress_ns;
-    uint64_t curve_ns;
+    /* ---- the connection, used by the thread alone ---- */
+    int fd;               /* -1: not connected */
+    bool greeted;         /* the daemon answered hello on this connection */
+    bool lost;            /* the daemon is gone, and the log says so */
+    uint64_t retry_ns;    /* when to connect again */
+    uint64_t backoff_ns;  /* pause before the next reconnect */
+    uint64_t hello_ns;    /* when hello was sent */
+    uint64_t sent_ns;     /* when anything was sent last */
+    uint64_t progress_ns; /* when a progress was sent last; 0: not on this connection */
+    uint64_t curve_ns;    /* when a curve was sent last; 0: not on this connection */
     struct wire_in in;
-    struct strbuf out;
-    size_t out_at; /* of `out`, the bytes that have left */
+    struct strbuf out; /* bytes to send */
+    size_t out_at;     /* bytes of `out` that were sent already */
 };
-
-/* ---- the mailbox: uplink_mail.c ---- */
-
-void uplink_wake(struct uplink *l); /* gets the thread out of poll */
 
 static inline uint64_t uplink_earlier(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-/* These need the mutex held. */
-void uplink_add_hello(struct uplink *l); /* to l->out */
+/* Wakes the thread from poll. Any thread may call it. */
+void uplink_wake(struct uplink *l);
+
+/* ---- the mailbox (uplink_mail.c); the caller holds the mutex ---- */
+
+/* Adds the hello request to l->out. */
+void uplink_add_hello(struct uplink *l);
+/* Adds all messages that are due at the time `now` to l->out. */
 void uplink_add_due(struct uplink *l, uint64_t now);
-uint64_t uplink_next_due(const struct uplink *l); /* when uplink_add_due will have something */
+/* Returns when uplink_add_due will have something to add. */
+uint64_t uplink_next_due(const struct uplink *l);
+/* Composes the outcome and marks it as due. */
 void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step);
-/* On a new connection: what was sent before may not have arrived, and all but the events is due again. */
+/* Marks every message but the events as due again. Call it on a new connection, because messages on the
+ * old connection may not have arrived. */
 void uplink_begin_again(struct uplink *l);
 
 #endif

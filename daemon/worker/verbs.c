@@ -7,7 +7,7 @@
 
 #define HELP_COLUMNS 110 /* longest line of the help */
 #define HELP_INDENT  25  /* column where the description of an option begins */
-#define FORM_INDENT  45  /* column where the description of a verb begins, unless its arguments are longer */
+#define FORM_INDENT  40  /* column where the description of a verb begins, unless its arguments are longer */
 
 const struct worker_verb *const worker_verbs[VERB_COUNT] = {
     &verb_check, &verb_export, &verb_plan,   &verb_plan_profile, &verb_probe,

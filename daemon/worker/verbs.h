@@ -1,14 +1,14 @@
 /* The verbs of tutti-worker, the options that each verb takes, and the exit codes.
  *
- * A verb is one file, verb_NAME.c, that defines one constant struct worker_verb: the verb's word on the command line,
- * its options, its checks, its line of the help, and the function that does the work. The array worker_verbs (verbs.c)
- * lists all verbs. Parsing, the help text and the refusal of an option that does not belong to the verb all follow from
- * these structs, so a new verb or option needs no other code.
+ * A verb is one file, verb_NAME.c, that defines one constant struct worker_verb: the verb's word on the
+ * command line, its options, its checks, its line of the help, and the function that does the work. The array
+ * worker_verbs (verbs.c) lists all verbs. Parsing, the help text and the refusal of an option that does not
+ * belong to the verb all follow from these structs, so a new verb or option needs no other code.
  *
  * How a command line is read, in this order:
  *     1. main.c splits argv into options with their values and finds the one verb among them.
- *     2. Each option is looked up with verb_find_option. When the verb does not take the option, the command line is
- *        refused, and the message names the verbs that do take it.
+ *     2. Each option is looked up with verb_find_option. An option that the verb does not take is refused with
+ *        a message that names the verbs that do take it.
  *     3. options_store (options.c) parses the value and stores it in a struct verb_options.
  *     4. verb_check checks that the options in `needs` were given, and then calls the verb's own `check`.
  *     5. The verb's `run` does the work and returns the exit code.
@@ -25,7 +25,8 @@
 #include "daemon/worker/job.h"
 #include "scheduler/predict/harmony_rules.h"
 
-/* Exit codes of tutti-worker. A job that a signal stopped ends with 128 plus the signal's number, as shells expect. */
+/* Exit codes of tutti-worker. A job that a signal stopped ends with 128 plus the signal's number, as
+ * shells expect. */
 enum exit_code {
     EXIT_DONE = 0,
     EXIT_FAILED = 1,    /* the job or the verb failed while it ran */
@@ -110,8 +111,8 @@ struct time_options {
     const char *profile_path;       /* --out: the profile to write; NULL: not written */
 };
 
-/* The values of all options of one command line. main.c fills it before the verb runs, and nobody changes it afterwards.
- * Its strings are those of argv. Only the members of the verb at hand have a meaning. */
+/* The values of all options of one command line. main.c fills it before the verb runs, and nobody changes
+ * it afterwards. Its strings are those of argv. Only the members of the verb at hand have a meaning. */
 struct verb_options {
     bool json;              /* print the result, and errors, as JSON on stdout */
     bool quiet;             /* print no progress */
@@ -140,8 +141,9 @@ enum option_kind {
     OPTION_PARSED, /* the function `parse` reads it and stores it */
 };
 
-/* One option of tutti-worker. The help prints `--name value`, and beside it the names in `names`, separated by commas and
- * directly followed by `help`. An option without `help` is not listed, because a row of the same name is. */
+/* One option of tutti-worker. The help prints `--name value`, and beside it the names in `names`,
+ * separated by commas and directly followed by `help`. An option without `help` is not listed, because a
+ * row of the same name is. */
 struct worker_option {
     const char *name;  /* without the dashes, such as "devices"; NULL ends a table */
     const char *value; /* what the help calls the value, such as "N"; NULL for OPTION_FLAG */
@@ -165,14 +167,15 @@ struct option_table {
 extern const struct option_table where_table;
 /* The value of `where` in a verb that takes all of them. */
 extern const char *const where_all[1];
-/* Options that --plan and --plan-profile share (verb_plan.c), and the check of these options against each other. */
+/* Options that --plan and --plan-profile share (verb_plan.c), and the check of these options against each
+ * other. */
 extern const struct option_table plan_table;
 int plan_options_check(const struct verb_options *o, struct err *err);
 /* Options that every verb takes: --json and --quiet. */
 extern const struct option_table common_table;
 
-/* Reads `text`, the value of an option (NULL for OPTION_FLAG), and stores it in *o. Returns -EINVAL, with the option's name
- * as the path of err, when the option does not accept the text. */
+/* Reads `text`, the value of an option (NULL for OPTION_FLAG), and stores it in *o. Returns -EINVAL, with
+ * the option's name as the path of err, when the option does not accept the text. */
 int options_store(const struct worker_option *option, const char *text, struct verb_options *o,
                   struct err *err);
 
@@ -208,14 +211,16 @@ extern const struct worker_verb *const worker_verbs[VERB_COUNT];
 /* Returns the verb whose word is `name` (without the dashes), or NULL. */
 const struct worker_verb *verb_find(const char *name);
 
-/* Returns the verb's option of that name, the verb's own options first, or NULL when the verb does not take it. */
+/* Returns the verb's option of that name, the verb's own options first, or NULL when the verb does not
+ * take it. */
 const struct worker_option *verb_find_option(const struct worker_verb *v, const char *name);
 
-/* Refuses an option that exists but that the verb does not take. Returns -EINVAL; the message names the verbs that take
- * the option. */
+/* Refuses an option that exists but that the verb does not take. Returns -EINVAL; the message names the
+ * verbs that take the option. */
 int verb_refuse_option(const struct worker_verb *v, const char *name, struct err *err);
 
-/* Checks that every option in v->needs was given (`given` says so of one name), then calls v->check. Returns 0 or -EINVAL. */
+/* Checks that every option in v->needs was given (`given` says so of one name), then calls v->check.
+ * Returns 0 or -EINVAL. */
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);
 
