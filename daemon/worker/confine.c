@@ -1,15 +1,16 @@
-/* Confining a worker. See confine.h.
+/* Implements confine, which takes away from a worker the privileges that it does not need.
  *
- * The worker does this itself, first thing: the daemon starts workers with uv_spawn, which has no hook between fork and
- * exec, and it starts no other program. A unit with NoNewPrivileges= has done part of it already, but a daemon may run
- * outside a unit, as root, or with ambient capabilities, which would survive a change of the user and allow going
- * back to root.
+ * The worker does this itself as its first action, because the daemon starts workers with uv_spawn, which has
+ * no hook between fork and exec. A systemd unit with NoNewPrivileges= does part of the work, but a daemon may
+ * run outside a unit, as root, or with ambient capabilities. Ambient capabilities would survive a change of
+ * the user and allow the worker to become root again.
  *
- * A worker of root keeps its user and loses the right to pass over permissions: it uses files that root owns, or that
- * everybody may use. It also loses CAP_IPC_LOCK, so the limit of locked memory, which counts for it from then on, is
- * raised first as far as possible: pinned host memory counts against it.
+ * A worker that runs as root keeps its user but loses the right to ignore file permissions: it can use files
+ * that root owns or that everybody may use. It also loses CAP_IPC_LOCK, so the limit on locked memory applies
+ * to it from then on. Pinned host memory counts against that limit, so confine first raises the limit as far
+ * as it can.
  *
- * The probe of the devices is not confined: the CUDA library may have to run its setuid helper once, which makes the
+ * --probe is not confined, because the CUDA library may have to run its setuid helper once to create the
  * device files.
  */
 #include "daemon/worker/confine.h"
@@ -31,7 +32,7 @@ static void raise_locked_memory(void)
     setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Needs CAP_SETPCAP; where that is missing nothing changes, which does not matter with PR_SET_NO_NEW_PRIVS. */
+/* Needs CAP_SETPCAP and does nothing without it. That is harmless, because PR_SET_NO_NEW_PRIVS is set. */
 static void drop_bounding_set(void)
 {
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
@@ -55,8 +56,9 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* The daemon's own descriptors close at exec. These are what whoever started the daemon left open in it. A kernel
-     * before 5.9 does not know the call, and nothing that matters is lost there. */
+    /* The daemon's own descriptors close at exec. This call closes the descriptors that the daemon
+         * itself inherited. Kernels before 5.9 do not have the call; a worker there keeps these
+         * descriptors, which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

@@ -1,11 +1,11 @@
-/* metrics.jsonl: appended to line by line, cut back when a run resumes.
+/* Appends lines to metrics.jsonl, and removes lines from its end when a run resumes.
  *
- * A resumed run does steps again that an earlier one had reported after its last checkpoint. Their lines
- * would be there twice, so metrics_open first rewrites the file without them, into a new file that replaces
- * the old one. A line counts when it is whole and JSON; one that a crash tore is dropped.
+ * A resumed run repeats the steps that an earlier run made after its last checkpoint. Their lines would be in
+ * the file twice, so metrics_open first writes a new file without them, which replaces the old file. It also
+ * drops lines that are incomplete or not JSON, such as a line that a crash interrupted.
  *
  * Each line is one write(2) to a descriptor opened with O_APPEND, so a reader that follows the file sees
- * whole lines.
+ * complete lines.
  */
 #include "daemon/worker/metrics.h"
 
@@ -28,13 +28,13 @@ static const char line_begin[] = "{\"step\":";
 
 struct metrics {
     int fd;
-    char *dir;          /* for messages */
-    struct strbuf line; /* reused: a step allocates nothing */
+    char *dir;          /* name of the output directory, for messages */
+    struct strbuf line; /* reused, so that a step allocates no memory */
 };
 
 /* ------------------------------------------------------------------------------------------ cutting back */
 
-/* Whole, JSON, and not after the checkpoint. */
+/* Returns whether a line stays: it is complete, is JSON, and is not after the checkpoint. */
 static bool keep_line(const char *line, size_t n, uint64_t resume_step)
 {
     struct json *doc;
@@ -48,7 +48,8 @@ static bool keep_line(const char *line, size_t n, uint64_t resume_step)
     return r == 0 && step <= resume_step;
 }
 
-/* Copies the lines that stay; `to` NULL: only counts them. *ret_dropped: how many do not stay. */
+/* Copies the lines that stay from `from` to `to`, and counts the other lines in *ret_dropped. With `to`
+ * NULL it only counts. */
 static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
 {
     uint64_t dropped = 0;
@@ -71,7 +72,7 @@ static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_drop
     return r;
 }
 
-/* The new file, complete and synced. */
+/* Writes the lines that stay to a new temporary file and syncs it. */
 static int write_rest(int dirfd, FILE *from, uint64_t resume_step)
 {
     uint64_t dropped;
@@ -171,7 +172,7 @@ int metrics_sync(struct metrics *m, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ lines */
 
-/* The whole line or none of it: half a line, on a full disk, is taken back. */
+/* Appends the complete line or nothing: half a line, on a full disk, is removed again. */
 static int append(struct metrics *m, const struct strbuf *b, struct err *err)
 {
     struct stat st;

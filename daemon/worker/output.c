@@ -1,10 +1,11 @@
-/* Checks, makes and locks output directories. See output.h. One thread.
+/* Implements the checks and the lock of output.h.
  *
- * The lock is flock(2) on the file `lock` in the directory: it ends with its holder, however that ends.
+ * The lock is flock(2) on the file `lock` in the directory. The kernel releases it when its holder ends, in
+ * whatever way.
  *
- * Permissions are asked of the kernel, with the rights that the process has effectively, and not computed
- * from modes: access lists, read-only mounts and the privileges of root then count as they do when the job
- * writes.
+ * The kernel answers whether the process may write (faccessat with AT_EACCESS); the answer is not computed
+ * from file modes. Access lists, read-only mounts and the privileges of root therefore count as they do
+ * when the job writes.
  */
 #include "daemon/worker/output.h"
 
@@ -24,7 +25,7 @@
 #define LOCK_FILE     "lock"
 #define LOCK_RETRY_NS 50000000ull
 
-/* ---- what is there ---- */
+/* ---- an output that exists ---- */
 
 static const char *type_name(mode_t mode)
 {
@@ -48,7 +49,7 @@ static int fail_busy(const char *path, struct err *err)
     return err_set_at(err, -EBUSY, path, "another worker is writing to this output; wait for it or stop it");
 }
 
-/* Whether another worker holds the lock of an output that is there. */
+/* Returns -EBUSY when another worker holds the lock of an existing output. */
 static int check_lock(const char *path, int dir, struct err *err)
 {
     int lock = openat(dir, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK),
@@ -85,9 +86,10 @@ static int check_directory(const char *path, struct err *err)
     return r;
 }
 
-/* ---- what is to be made ---- */
+/* ---- an output that must be created ---- */
 
-/* Cuts a path to its parent: "a/b" to "a", "/a" to "/", "a" to ".". False: it has none. */
+/* Shortens a path to its parent: "a/b" to "a", "/a" to "/", "a" to ".". Returns false when it has no
+ * parent. */
 static bool cut_to_parent(char *path)
 {
     size_t n = strlen(path);
@@ -116,7 +118,8 @@ static int fail_link(const char *path, const char *link, struct err *err)
                       strcmp(path, link) == 0 ? "" : link, strcmp(path, link) == 0 ? "" : " ", target);
 }
 
-/* The nearest thing above that is there must be a directory in which others can be made. */
+/* Checks that the nearest existing ancestor of `path` is a directory in which new directories can be
+ * created. */
 static int check_parents(const char *path, struct err *err)
 {
     char above[PATH_MAX];
@@ -160,7 +163,7 @@ int output_check(const char *path, struct err *err)
     return check_directory(path, err);
 }
 
-/* ---- taking hold of it ---- */
+/* ---- creating and locking ---- */
 
 static int lock_output(int lock, uint64_t wait_ns)
 {

@@ -1,4 +1,5 @@
-/* The page, the JSON and the table of plans. See planned.h. */
+/* Prints plans: a page or JSON for one plan, a table or a JSON array for several. plan_print.h describes
+ * the interface. */
 #include "daemon/worker/plan_print.h"
 
 #include <errno.h>
@@ -60,9 +61,10 @@ static int write_files(const struct verb_options *o, const struct printed_plan *
     return r;
 }
 
-/* ---- one ---- */
+/* ---- one plan ---- */
 
-/* Its brace comes off and on again: the members of others stand inside. */
+/* Adds the plan as a JSON object. The closing brace of plan_summary_json is removed so that more members
+ * can follow. */
 static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
@@ -93,14 +95,15 @@ int plan_print_one(const struct verb_options *o, const struct printed_plan *p, c
     return print_buffer(&b);
 }
 
-/* ---- several ---- */
+/* ---- several plans ---- */
 
 static bool is_auto(const struct printed_plan *p)
 {
     return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
 }
 
-/* Each under the name that was asked for, so that no name occurs twice; what `auto` took is "chosen". */
+/* Adds one element of the JSON array. Its "policy" is the policy that was asked for, so that no policy
+ * occurs twice; the policy that `auto` took is "chosen". */
 static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     if (p->plan == NULL) {
@@ -116,12 +119,12 @@ static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const
     strbuf_addf(b, "{\"policy\":\"%s\"", p->policy);
     if (is_auto(p))
         strbuf_addf(b, ",\"chosen\":\"%s\"", p->plan->policy);
-    strbuf_add(b, strchr(one.at, ',')); /* all but its own first member */
+    strbuf_add(b, strchr(one.at, ',')); /* without its own first member, "policy" */
     strbuf_finish(&one);
 }
 
-/* Three digits: "1.62 GiB", "336 MiB". */
-static void add_size(struct strbuf *b, uint64_t bytes)
+/* Adds a size with three digits: "1.62 GiB", "336 MiB". */
+static void add_size_cell(struct strbuf *b, uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double v = (double)bytes;
@@ -133,7 +136,7 @@ static void add_size(struct strbuf *b, uint64_t bytes)
     strbuf_addf(b, " %8s", text);
 }
 
-static void add_time(struct strbuf *b, uint64_t ns)
+static void add_time_cell(struct strbuf *b, uint64_t ns)
 {
     static const char *const units[] = {"ns", "us", "ms", "s"};
     double v = (double)ns;
@@ -145,7 +148,7 @@ static void add_time(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, " %9s", text);
 }
 
-/* State and stash by their bound. */
+/* Adds the column "bound": the bytes of state and stash that move, divided by the least bytes possible. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -157,7 +160,8 @@ static void add_bound(struct strbuf *b, const struct plan_figures *f)
         strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
 }
 
-/* In one line of a table; the whole sentence is in the JSON, and what --policy NAME says. */
+/* Adds why there is no plan, short enough for a line of the table. --json and --policy NAME give the full
+ * message. */
 static void add_reason(struct strbuf *b, const struct printed_plan *p)
 {
     if (p->least_bytes == 0) {
@@ -169,7 +173,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Of the first layer; "4.." where there are others. */
+/* Adds the form and the micro-batch size of the first layer; "4.." says that other layers have other
+ * sizes. */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;
@@ -191,16 +196,16 @@ static void add_row(struct strbuf *b, const struct printed_plan *p)
     struct plan_figures f;
     plan_figures(p->plan, p->sim, &f);
     add_rows(b, p->graph, f.form);
-    add_time(b, f.iteration_ns);
+    add_time_cell(b, f.iteration_ns);
     strbuf_addf(b, " %5.1f%%", f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
-    add_size(b, bytes->in);
-    add_size(b, bytes->out);
-    add_size(b, bytes->peer);
+    add_size_cell(b, bytes->in);
+    add_size_cell(b, bytes->out);
+    add_size_cell(b, bytes->peer);
     add_bound(b, &f);
     strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
 }
 
-/* 80 columns. */
+/* Adds the table of all plans, 80 columns wide. */
 static void add_table(struct strbuf *b, const struct printed_plan *list, uint32_t n)
 {
     strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",

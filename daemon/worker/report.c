@@ -1,4 +1,4 @@
-/* What tutti-worker tells people and programs: errors, the result of a check, progress, the final report. */
+/* Prints errors, the result of a check, progress and the final report, as text or as JSON. */
 #include "daemon/worker/report.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 
-#define PROGRESS_EVERY_NS 200000000ull  /* on a terminal */
-#define LOG_EVERY_NS      2000000000ull /* elsewhere */
+#define PROGRESS_EVERY_NS 200000000ull  /* between two lines about steps, on a terminal */
+#define LOG_EVERY_NS      2000000000ull /* between two lines about steps, in a file or a pipe */
 
 int print_buffer(struct strbuf *b)
 {
@@ -32,7 +32,7 @@ int report_exit_code(int code, bool early)
 {
     if (early)
         return code == -ENOSPC || code == -ENOMEM ? EXIT_MISFIT : EXIT_INVALID;
-    return code == -EEXIST ? EXIT_INVALID : EXIT_FAILED; /* the output belongs to another spec */
+    return code == -EEXIST ? EXIT_INVALID : EXIT_FAILED; /* -EEXIST: the output belongs to another spec */
 }
 
 void report_error_members(int code, const struct err *err, uint64_t least_bytes, struct strbuf *b)
@@ -100,7 +100,8 @@ static uint64_t state_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* What training takes that keeps everything at once: besides the state, all inputs and all that forward passes write. */
+/* Returns the memory of training that never moves anything: the state, all inputs, and all that forward
+ * passes write. */
 static uint64_t everything_bytes(const struct prepared_job *j)
 {
     uint64_t n = state_bytes(j);
@@ -110,7 +111,8 @@ static uint64_t everything_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Without "." and what lies between it and a name: "runs/x", "./runs/x". */
+/* Adds the path as a JSON string, made absolute. A leading "./" is removed: "runs/x" and "./runs/x" give
+ * the same. */
 static void add_absolute(struct strbuf *b, const char *path)
 {
     char full[2 * PATH_MAX] = "";
@@ -122,7 +124,7 @@ static void add_absolute(struct strbuf *b, const char *path)
     strbuf_add_json(b, full);
 }
 
-/* " (2561000 tokens in 2 files)", for files of tokens. */
+/* Adds " (2561000 tokens in 2 files)" when the data are files of tokens. */
 static void add_tokens(const struct dataset *d, struct strbuf *b)
 {
     if (d->n_files > 0)
@@ -389,7 +391,8 @@ static void add_bytes_row(struct strbuf *b, const char *name, const struct plan_
     strbuf_add_bytes(b, bytes->peer);
 }
 
-/* What moved per step, beside the least possible and what demand paging would move. */
+/* Adds the bytes that a step moves, beside the least bytes possible and the bytes that demand paging would
+ * move. */
 static void add_bytes(struct strbuf *b, const char *policy, const struct plan_bytes *moved,
                       const struct job_comparison *c)
 {

@@ -1,8 +1,16 @@
-/* Trains a job in its output directory. See run.h.
+/* Trains a job in its output directory: prepares the job, takes the output, runs the training loop, writes
+ * the result.
  *
- * The output directory: `lock` (held while a worker is at it), `resolved.json` (what "auto" meant, once and for all),
- * `transformer.json` (of gpt2 and llama models: their config), `metrics.jsonl`, `checkpoints/`, at the end `model.safetensors`, `result.json` (how it ended)
- * and `trace.json`. Whoever is refused, because the directory is another's, writes nothing there.
+ * Files of the output directory:
+ *     lock                held while a worker uses the directory
+ *     resolved.json       the spec with the values that "auto" stands for, written once
+ *     transformer.json    the configuration of a gpt2 or llama model
+ *     metrics.jsonl       one line per step and per evaluation
+ *     checkpoints/
+ *     model.safetensors   the weights after the last step
+ *     result.json         how the job ended
+ *     trace.json          a few measured steps
+ * A run that is refused because the directory belongs to another job writes nothing there.
  */
 #include "daemon/worker/run.h"
 
@@ -32,7 +40,8 @@ static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
 
 static void on_signal(int sig);
 
-/* What was ignored when the program started (nohup, a background job of a script) stays ignored. */
+/* Installs or removes the handlers of the stop signals. A signal that was ignored when the program started
+ * (nohup, a background job of a script) stays ignored. */
 static void handle_signals(bool on)
 {
     for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
@@ -42,7 +51,7 @@ static void handle_signals(bool on)
     }
 }
 
-/* The first signal asks for a checkpoint; a second one, whichever, ends the process at once. */
+/* The first signal asks for a checkpoint. A second signal, of any kind, ends the process at once. */
 static void on_signal(int sig)
 {
     caught = sig;
@@ -57,7 +66,8 @@ int run_signal(void)
 
 /* ---- the output directory ---- */
 
-/* The resolved spec is written once; a later run must resolve to the same. */
+/* Writes resolved.json in the first run of a job. In a later run it checks that the spec resolves to the
+ * same values. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
     bool there;
@@ -74,7 +84,8 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 
 /* ---- result.json ---- */
 
-/* The text of result.json when it says that the job was done with so many steps, malloc'ed; else NULL. */
+/* Returns the text of result.json if it says that the job was done after `steps` steps, and NULL
+ * otherwise. The caller frees it. */
 static char *read_done(const struct outdir *out, uint64_t steps)
 {
     char *text = NULL;
@@ -93,8 +104,8 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     return NULL;
 }
 
-/* A run that found nothing left to do keeps the report of the one that did it. (The spec is the same: resolved.json
- * was compared.) */
+/* Writes result.json. A run that found no step left to do keeps the result of the run that did the last
+ * step. The spec of both is the same, because resolved.json was compared. */
 static int write_result(const struct outdir *out, struct run_result *res)
 {
     const struct train_report *rep = &res->report;
@@ -111,8 +122,9 @@ static int write_result(const struct outdir *out, struct run_result *res)
     return r;
 }
 
-/* What of a job that was done already goes wrong later does not undo it. Best effort: the failure itself is what
- * counts and is reported; a disk that is full may not even take this. */
+/* Writes the failure to result.json, unless that file says that the job is done: a later failure does not
+ * undo a finished job. Errors of this write are ignored, because the failure itself is reported, and a
+ * full disk may not even take this file. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
     char *done = read_done(out, res->job.spec->resolved.total_steps);
@@ -129,7 +141,7 @@ static void write_failure(const struct outdir *out, const struct run_result *res
 
 /* ---- the run ---- */
 
-/* A job that is done is done, with or without its picture. */
+/* Writes trace.json. A failure is only a warning, because the job itself is done. */
 static void write_trace(const struct run_trace *trace, const struct prepared_job *j, const struct outdir *out)
 {
     struct err err = {0};
@@ -170,7 +182,7 @@ static void explain(struct run_result *res)
                    "%s; the disk is full: make room, then the job can go on", res->err.msg);
 }
 
-/* Everything that needs the output directory. */
+/* Does the part of the run that needs the output directory. */
 static void run_in_output(const struct run_options *o, struct run_result *res)
 {
     struct outdir out;
@@ -200,7 +212,8 @@ static bool is_stopped(void *ctx)
     return train_stop_requested();
 }
 
-/* Stopped while it planned, or soon after: it ends as a job that was stopped, at the step where it was. */
+/* Ends a run that was stopped before training began. It counts as stopped, at the step where the job
+ * already was. */
 static void end_untrained(struct run_result *res)
 {
     res->code = 0;

@@ -1,12 +1,14 @@
-/* trace.json. See run_trace.h.
+/* Chooses the steps of trace.json, and writes the file.
  *
- * Which steps: a few, soon, but not the first ones, which find cold caches and, on a GPU, code that is not
- * loaded yet; and with no evaluation or checkpoint between two of them, which would tear the picture apart.
- * Where a job has no such steps the window is shorter. The prediction is simulated from the same start: after
- * as many steps since the devices were last drained, up to WARM_UP, which is enough for a steady state.
+ * The window is a few steps early in the run, but not the first ones: these find cold caches and, on a GPU,
+ * code that is not loaded yet. No evaluation and no checkpoint lies between two steps of the window, because
+ * it would leave a gap in the picture. A job without such steps gets a shorter window.
  *
- * The executor writes the times into an array that is made before the first step, so nothing is allocated,
- * waited for or written to a file while the job trains.
+ * The prediction is simulated from the same start as the measurement: after as many steps since the devices
+ * were last drained, up to WARM_UP, which is enough to reach the steady state.
+ *
+ * The executor writes the times into an array that is allocated before the first step. While the job
+ * trains, the trace allocates nothing, waits for nothing and writes no file.
  */
 #include "daemon/worker/run_trace.h"
 
@@ -17,16 +19,16 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/predict/simulate.h"
 
-#define WARM_UP          2      /* steps */
-#define SEARCH           64     /* steps that are tried as the first one */
-#define RUN_TRACE_INSTRS 60000u /* at most: 1 MB of times, about 20 MB of JSON */
+#define WARM_UP          2      /* steps until the steady state */
+#define SEARCH           64     /* steps that are tried as the start of the window */
+#define RUN_TRACE_INSTRS 60000u /* most instructions of a window: 1 MB of times, about 20 MB of JSON */
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Does the loop stop for an evaluation or a checkpoint when so many steps are done? */
+/* Returns whether the training loop evaluates or writes a checkpoint after steps_done steps. */
 static bool is_break(const struct prepared_job *j, uint64_t steps_done)
 {
     const struct spec *s = j->spec;
@@ -43,7 +45,8 @@ static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t step
     return true;
 }
 
-/* The longest window, then the earliest, of the steps from..total. */
+/* Chooses the longest possible window among the steps from..total, and of equally long windows the
+ * earliest. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
 {
     uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
@@ -69,7 +72,8 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct e
            !is_break(j, t->first_step - t->warm_up))
         t->warm_up++;
     t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
-    if (exec_trace(e, t->first_step, t->steps, t->spans) < 0) /* another window is open: not here */
+    if (exec_trace(e, t->first_step, t->steps, t->spans) <
+        0) /* only when another window is open, which does not happen here */
         run_trace_finish(t);
 }
 
@@ -78,7 +82,7 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
     t->complete = t->spans != NULL && exec_traced(e) == t->steps;
 }
 
-/* When a device's compute stream was at work in the window. */
+/* When a compute stream was busy within the window. */
 struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };
@@ -106,7 +110,7 @@ double run_trace_stall(const struct run_trace *t, const struct plan *plan)
 
     for (uint32_t d = 0; t->complete && d < plan->n_devices; d++) {
         const struct stream_work w = work_of(t, &plan->programs[PROGRAM_CYCLE], plan_stream(d, LANE_COMPUTE));
-        if (w.first_ns >= w.last_ns) /* no task here */
+        if (w.first_ns >= w.last_ns) /* this device has no task */
             continue;
         all_ns += w.last_ns - w.first_ns;
         busy_ns += w.busy_ns;
@@ -135,7 +139,8 @@ int run_trace_write(const struct run_trace *t, const struct prepared_job *j, con
     int r;
 
     if (!t->complete) {
-        fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp"); /* of a run that was killed while it wrote */
+        fs_remove_tree(out->fd,
+                       RUN_TRACE_FILE ".tmp"); /* left by a run that was killed while it wrote the trace */
         return 0;
     }
     print(t, j, &b);

@@ -49,13 +49,13 @@ struct uplink_config {
 
 /* The job that the daemon gave to this worker, and the lease for it. */
 struct uplink_job {
-    char *spec;       /* JSON */
-    char *dir;        /* where relative paths of the spec begin */
-    uint32_t devices; /* leased devices; 0: what the spec asks for */
-    uint64_t device_bytes,
-        host_bytes;   /* leased bytes of each device and of the host; 0: what the spec asks for */
-    char backend[16]; /* "": the daemon did not say */
-    bool has_index;   /* device_index is valid */
+    char *spec;                        /* JSON */
+    char *dir;                         /* where relative paths of the spec begin */
+    uint32_t devices;                  /* leased devices; 0: what the spec asks for */
+    uint64_t device_bytes;             /* leased bytes of each device; 0: what the spec asks for */
+    uint64_t host_bytes;               /* leased bytes of host memory; 0: what the spec asks for */
+    char backend[16];                  /* "": the daemon did not say */
+    bool has_index;                    /* device_index is valid */
     uint32_t device_index[DEVICE_MAX]; /* the backend's numbers of the leased devices */
     char *machine;                     /* a topology as JSON; NULL: the worker looks for itself */
 };

@@ -7,8 +7,8 @@
  *
  * How a command line is read, in this order:
  *     1. main.c splits argv into options with their values and finds the one verb among them.
- *     2. Each option is looked up with verb_find_option. An option that the verb does not take is refused with
- *        a message that names the verbs that do take it.
+ *     2. Each option is looked up with verb_find_option. An option that the verb does not take is refused,
+ *        with a message that names the verbs that take it.
  *     3. options_store (options.c) parses the value and stores it in a struct verb_options.
  *     4. verb_check checks that the options in `needs` were given, and then calls the verb's own `check`.
  *     5. The verb's `run` does the work and returns the exit code.
