@@ -56,9 +56,9 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* The daemon's own descriptors close at exec. This call closes the descriptors that the daemon
-         * itself inherited. Kernels before 5.9 do not have the call; a worker there keeps these
-         * descriptors, which does no harm. */
+    /* The daemon's own descriptors close at exec. This call closes the descriptors that the daemon itself
+     * inherited. Kernels before 5.9 do not have the call; a worker there keeps these descriptors, which
+     * does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

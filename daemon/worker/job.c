@@ -1,7 +1,8 @@
-/* Makes a job ready: from a file name to a verified plan. See job.h for the order of calls, and job_plan.c for planning.
+/* Loads the spec of a job, opens its data, and finds the sizes that an earlier run resolved. job_machine.c,
+ * job_profile.c and job_plan.c do the other parts of job_prepare.
  *
- * What "auto" means for micro_batch and replicas changes bits, so --run stores it in the output (resolved.json), and from
- * then on these values count.
+ * The values that "auto" takes for micro_batch and replicas change the bits of the result. The first run
+ * therefore stores them in the output (resolved.json), and every later run uses the stored values.
  */
 #include "daemon/worker/job.h"
 
@@ -54,7 +55,8 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* The text of resolved.json, malloc'ed, and the sizes in it; NULL and zeros when there is none. */
+/* Reads resolved.json: its text, which the caller frees, and the sizes in it. Gives NULL and zeros when
+ * there is no such file. */
 static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
 {
     struct err why = {0};
@@ -76,8 +78,8 @@ static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes
     return r;
 }
 
-/* resolved.json has another text than this spec. When a checkpoint of this very spec lies beside it, the
- * file is damaged. */
+/* Reports that resolved.json differs from this spec: as damage of the file when the newest checkpoint was
+ * made with this spec, otherwise as the output of another job. */
 static int fail_other_spec(const struct outdir *out, const struct spec *s, struct err *err)
 {
     char *text = NULL;
@@ -111,15 +113,15 @@ int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *r
     return r;
 }
 
-/* The output as it is, if it is: --check and --plan make none. */
+/* Opens the output directory if it exists. Does not create it, because --check and --plan write nothing. */
 static int open_existing(const struct prepared_job *j, struct outdir *ret)
 {
     *ret = (struct outdir){open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
     return ret->fd;
 }
 
-/* What "auto" meant when the job was first run; zeros when it never was. Where resolved.json was removed,
- * the newest checkpoint knows. */
+/* Finds the sizes that "auto" took when the job ran first. They are in resolved.json or, when that file
+ * was removed, in the newest checkpoint. Gives zeros when the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
@@ -136,7 +138,8 @@ static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, s
     return r;
 }
 
-/* The spec's, and for "auto" what it meant before; 0: it is still to be resolved. */
+/* Gives the sizes of the spec, and for "auto" the sizes of an earlier run. A size of 0 is still to be
+ * resolved. */
 static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct spec_sizes earlier = {0};

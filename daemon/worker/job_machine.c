@@ -1,9 +1,15 @@
-/* What a job gets of the machine: which devices, how many bytes of each, how much of the host.
+/* Chooses the part of the machine that a job gets: which devices, how many bytes of each, how much host
+ * memory.
  *
- * Virtual devices are made to measure: as many as the job wants, with half of the host's memory shared out. Real ones
- * have other users: a job gets those with the most free memory, and of each no more than is free less what the backend
- * needs itself; a job that asks for more than is free is refused, and told what is. From a lease of the daemon come the
- * devices and a limit for each, which the spec's wish may only lower.
+ * Virtual devices: the job gets as many as it asks for. Together they have half of the host's memory, unless
+ * the job asks for a size.
+ *
+ * Real devices may have other users. The job gets the devices with the most free memory, and of each device
+ * at most the free memory minus the reserve of the backend. A job that asks for more than is free is refused
+ * with a message that says how much is free.
+ *
+ * Leased devices: the daemon's lease names the devices and limits the bytes of each. The spec may ask for
+ * less than the limit.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,11 +24,12 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/probe/time_cache.h"
 
+/* What the job asks for, from the spec and the options. */
 struct wish {
-    uint32_t least, most;  /* devices */
-    uint64_t device_bytes; /* of each; 0: what there is */
-    uint64_t limit_bytes;  /* the lease's; 0: none */
-    uint64_t host_bytes;   /* 0: what there is */
+    uint32_t least, most;  /* number of devices */
+    uint64_t device_bytes; /* bytes of each device; 0: all that can be used */
+    uint64_t limit_bytes;  /* most bytes of each device by the lease; 0: no limit */
+    uint64_t host_bytes;   /* 0: all that can be used */
 };
 
 static struct wish wish_of(const struct job_options *o, const struct spec *s)
@@ -58,9 +65,9 @@ static int choose_virtual(const struct wish *w, const struct topology *t, struct
     return 0;
 }
 
-/* ---- devices that are there ---- */
+/* ---- real devices ---- */
 
-/* Positions in the topology. */
+/* Some devices of the topology, by their position in it. */
 struct picks {
     uint32_t n, at[DEVICE_MAX];
 };
@@ -87,7 +94,8 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
     strbuf_finish(&b);
 }
 
-/* All that a lease names must be there. */
+/* Collects the devices that the job may get: those of the lease, or all. Returns -ENODEV, and fills in
+ * *blame, when a device of the lease is missing. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
                            struct job_blame *blame, struct err *err)
 {
@@ -111,7 +119,8 @@ static int find_candidates(const struct job_options *o, const struct topology *t
                : err_set(err, -ENODEV, "device %u, which the job was given, is not there", blame->index[0]);
 }
 
-/* Moves the n with the most free memory to the front, of equals the first, and puts these in order. */
+/* Moves the n devices with the most free memory to the front, in the order of the topology. Of devices
+ * with equally much free memory the first are taken. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -134,7 +143,7 @@ static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
             }
 }
 
-/* "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." */
+/* Adds "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." for every pick. */
 static void say_free(const struct topology *t, const struct picks *p, struct strbuf *b)
 {
     for (uint32_t i = 0; i < p->n; i++) {
@@ -148,7 +157,8 @@ static void say_free(const struct topology *t, const struct picks *p, struct str
     }
 }
 
-/* The daemon believed that there is enough: it will look again, and the job waits. */
+/* Reports that a device has too little free memory. With a lease the code is -EBUSY: the daemon believed
+ * that enough memory is free, so it will look again, and the job waits. */
 static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
                          bool leased, struct err *err)
 {
@@ -190,8 +200,8 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
         return refuse_number(w, t, &p, o, err);
     m->n_devices = w->most < p.n ? w->most : p.n;
     prefer_free(t, &p, m->n_devices);
-    snprintf(j->device_kind, sizeof j->device_kind, "%s",
-             t->devices[p.at[0]].name); /* of several the first's */
+    /* The name of the first device stands for all of them. */
+    snprintf(j->device_kind, sizeof j->device_kind, "%s", t->devices[p.at[0]].name);
     for (uint32_t i = 0; i < m->n_devices; i++) {
         const struct device_info *d = &t->devices[p.at[i]];
         uint64_t bytes = topology_usable_bytes(t, p.at[i]);
@@ -210,7 +220,7 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- the machine ---- */
 
 static int choose_devices(const struct job_options *o, const struct discovery *d, struct prepared_job *j,
                           struct err *err)
@@ -237,7 +247,8 @@ static int choose_devices(const struct job_options *o, const struct discovery *d
     return r;
 }
 
-/* The others may be some other job's. */
+/* Returns the devices to probe as a bit set. Only leased devices are probed, because the others may belong
+ * to other jobs. */
 static uint64_t leased_devices(const struct job_options *o)
 {
     uint64_t asked = 0;
@@ -254,7 +265,7 @@ uint32_t job_allowed_cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         return (uint32_t)CPU_COUNT(&set);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a set has room for */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* there are more cores than a cpu_set_t can hold */
     return cores > 0 ? (uint32_t)cores : 1;
 }
 

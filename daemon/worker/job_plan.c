@@ -1,13 +1,15 @@
-/* Planning of a job: whether it may be planned, which micro-batch "auto" means, the plan and its verification.
+/* Plans a job: decides whether it may be planned, chooses the micro-batch size, and makes and verifies the
+ * plan.
  *
- * micro_batch "auto" becomes the largest divisor of a replica's part of the global batch, up to AUTO_ROWS, with which a plan
- * fits, or a smaller one that is faster because less is computed twice, or as fast with far less to move; replicas "auto"
- * is one.
+ * micro_batch "auto" usually becomes the largest divisor of a replica's part of the global batch, up to
+ * AUTO_ROWS, for which a plan fits. A smaller size is taken when it is faster, because less is computed
+ * twice, or when it is as fast and moves far fewer bytes. replicas "auto" becomes 1.
  *
- * Planning may take long and need much memory, both by the number of tasks. It is refused when its estimated memory
- * (scheduler/policy/planning_size.h) is more than the host memory of the job. It runs in a scope of bounded work (base/bounded.h) that
- * holds it to this limit, and that ends when the job is stopped. Inside the scope nothing is opened or locked, and of the job
- * only `graph`, `eval_graph` and `plan` get memory of the scope.
+ * Both time and memory of planning grow with the number of tasks. Planning is refused when its estimated
+ * memory (scheduler/policy/planning_size.h) is more than the host memory of the job. It runs in a scope of
+ * bounded work (base/bounded.h) that enforces this limit and that ends when the job is stopped. Code
+ * inside the scope opens and locks nothing. Of the job's members only graph, eval_graph and plan get
+ * memory of the scope.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,20 +24,20 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
-#define AUTO_ROWS       128 /* more rows bring no more speed to a GEMM of a cpu device */
-#define AUTO_LEAST_ROWS 16  /* fewer are slow */
-#define AUTO_TASKS      (1u << 16)
-#define AUTO_TRIES      4   /* that fit */
-#define AUTO_WORTH      50  /* one part in: less is no reason for smaller ones */
-#define AUTO_AS_FAST    200 /* one part in: no slower than that */
-#define AUTO_FEW_TOKENS 512 /* products of fewer are slower by more than moving less would bring */
+#define AUTO_ROWS       128        /* rows above which a GEMM of a cpu device gets no faster */
+#define AUTO_LEAST_ROWS 16         /* rows below which a GEMM is slow */
+#define AUTO_TASKS      (1u << 16) /* most tasks of a step with fewer than AUTO_LEAST_ROWS rows */
+#define AUTO_TRIES      4          /* sizes that fit and are compared */
+#define AUTO_WORTH      50         /* a smaller size must be faster by at least 1/50 */
+#define AUTO_AS_FAST    200        /* a size counts as equally fast when it is slower by at most 1/200 */
+#define AUTO_FEW_TOKENS 512        /* tokens below which slow GEMMs cost more than moving fewer bytes gains */
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-#define COMPARE_TASKS   (1u << 14) /* of a step: with these `lru` is planned in about a second */
-#define COMPARE_LAYERS  (1u << 10)
+#define COMPARE_TASKS   (1u << 14) /* most tasks of a step that job_compare plans: takes about a second */
+#define COMPARE_LAYERS  (1u << 10) /* most layers that job_compare plans */
 
 /* ---- graphs ---- */
 
-/* The replicas are resolved. */
+/* Returns the configuration of a graph. The number of replicas must be resolved. */
 static struct graph_config config_of(const struct spec *s, uint32_t micro_batch, bool training)
 {
     return (struct graph_config){
@@ -94,7 +96,7 @@ int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err
     return spec_resolve(j->spec, sizes, j->train->n_samples, j->train->crc, err);
 }
 
-/* ---- what planning may take ---- */
+/* ---- the memory of planning ---- */
 
 static int compare_u32(const void *pa, const void *pb)
 {
@@ -102,7 +104,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Ascending; a number below 2^32 has at most MAX_DIVISORS. */
+/* Stores the divisors of a number in ascending order, and returns how many there are. */
 static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t n = 0;
@@ -117,8 +119,8 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* Host memory that is left for planning after the data. It is never less than PLANNING_FREE_BYTES, because that much is
- * not counted. */
+/* Returns the host memory that the data leave for planning. It is at least PLANNING_FREE_BYTES, because
+ * planning may always use that much. */
 static uint64_t left_for_planning(const struct prepared_job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
@@ -137,14 +139,14 @@ static int measure_planning(const struct job_options *o, const struct prepared_j
     return r;
 }
 
-/* Whether planning with micro-batches of `rows` rows would be admitted. */
+/* Returns whether the memory limit admits planning with micro-batches of `rows` rows. */
 static bool may_plan(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     struct job_planning p;
     return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
 }
 
-/* The smallest micro-batch above `rows` that may be planned; 0: none. */
+/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 when there is none. */
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
@@ -181,8 +183,8 @@ static int refuse_planning(const struct job_options *o, const struct prepared_jo
         advice, (unsigned long long)(p->bytes + j->data_bytes));
 }
 
-/* Refuses what could not be planned in the job's host memory. Also reserves the memory that graphs and plan keep during
- * training, so that tensors do not get it. */
+/* Returns -ENOSPC when planning with this size would need more than the job's host memory. Otherwise
+ * reserves the memory that graphs and plan occupy during training, so that tensors do not get it. */
 static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
@@ -224,9 +226,10 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
     return r;
 }
 
-/* ---- one size ---- */
+/* ---- planning with one size ---- */
 
-/* Resolves with this micro-batch and plans. most_work and used_work as in plan_request. */
+/* Resolves the spec with this micro-batch size, builds the graphs and makes a plan. most_work and
+ * used_work are the members of struct plan_request. */
 static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -253,8 +256,9 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
     return 2ull * s->model.n_layers * (s->train.global_batch / rows);
 }
 
-/* What "auto" may become, the best first: the divisors of a replica's rows that a GEMM likes, largest first; then
- * larger ones, smallest first; then smaller ones, which are slow. Of these smaller ones, only those whose plan has at
+/* Stores the sizes that "auto" may become, the most promising first, and returns how many there are. All
+ * are divisors of a replica's rows. First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first;
+ * then larger sizes, smallest first; then smaller sizes, which are slow, and only those whose step has at
  * most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
@@ -275,10 +279,10 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Limits on how long the sizes of "auto" may take together. job_auto_sizes keeps to the first; after AUTO_MOST_WORK a size
- * is tried with as little work as possible. Both are counts and not times, because the size decides about bits. */
-#define AUTO_MOST_TASKS (1u << 18)
-#define AUTO_MOST_WORK  (2 * PLAN_WORK)
+/* Limits on the work of trying all sizes of "auto". Both are counts and not times, because the chosen size
+ * changes the bits of the result and must not depend on the speed of the computer. */
+#define AUTO_MOST_TASKS (1u << 18)      /* tasks of all sizes together, except the smallest size */
+#define AUTO_MOST_WORK  (2 * PLAN_WORK) /* instructions built; later sizes get as little work as possible */
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
 {
@@ -306,17 +310,17 @@ uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     if (smallest > 0 && !contains(ret, n_ret, smallest))
         ret[n_ret++] = smallest;
     if (n_ret == 0 && n > 0)
-        ret[n_ret++] = rows[n - 1]; /* planning says that there are too many tasks */
+        ret[n_ret++] = rows[n - 1]; /* planning then reports that there are too many tasks */
     return n_ret;
 }
 
-/* For the next size, as in plan_request. */
+/* Returns most_work of struct plan_request for the next size, given the work of the sizes before. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
 }
 
-/* Of the plan at hand, by analytic times. */
+/* Predicts the time of one step of j->plan. */
 static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j)
 {
     struct plan_request request = job_request(o, j);
@@ -333,10 +337,10 @@ static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
     return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
 }
 
-/* A size that fits, and its plan. */
+/* A micro-batch size that fits, with the figures of its plan. */
 struct choice {
     uint32_t rows;
-    uint64_t ns, bytes; /* bytes: to and from the host in a step */
+    uint64_t ns, bytes; /* of one step: time, and bytes moved to and from the host */
 };
 
 static struct choice choice_of(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
@@ -346,7 +350,7 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j), b.in + b.out};
 }
 
-/* Whether the smaller size is better: faster, or as fast with a third less to move. */
+/* Returns whether the smaller size `a` is better: clearly faster, or as fast while it moves a third less. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -355,8 +359,9 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* The first that fits; or a later one that is better, if its products are no slower for being smaller. When none fits, *ret is
- * the one that needs least, and the answer -ENOSPC. */
+/* Chooses the micro-batch size: the first that fits, or a later one that is better. A later size whose
+ * GEMMs have fewer than AUTO_ROWS rows is not tried, because they are slower. When no size fits, returns
+ * -ENOSPC, and *ret is the size that needs least. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
@@ -369,7 +374,7 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        j->least_bytes = 0; /* stays so when it is host memory that lacks */
+        j->least_bytes = 0; /* stays 0 when the host memory is too small */
         int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
             struct choice c = choice_of(o, j, rows[i]);
@@ -393,7 +398,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     return fit > 0 ? 0 : -ENOSPC;
 }
 
-/* Measured times may not choose what changes bits. */
+/* Chooses the size and plans with it. The choice ignores measured times, because the size changes the bits
+ * of the result, and those must not depend on measurements. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct table *measured = j->table;
@@ -402,18 +408,19 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
     j->table = NULL;
     int r = choose_rows(o, j, &rows, &work, err);
     j->table = measured;
-    if (r == -ENOSPC) /* again, for what it says: there is no better plan to be found */
+    if (r == -ENOSPC) /* plan once more to get the message of the best size */
         return plan_with(o, j, rows, work_left(work), NULL, err);
     return r == 0 ? plan_with(o, j, rows, 0, NULL, err) : r;
 }
 
-/* ---- all of it ---- */
+/* ---- planning and verifying ---- */
 
+/* Arguments of a function that runs in a scope of bounded work. */
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;
     uint32_t micro_batch; /* 0: "auto" */
-    uint64_t least_bytes; /* of job_least_capacity */
+    uint64_t least_bytes; /* result of find_least_capacity */
     struct err *err;
 };
 
@@ -441,10 +448,10 @@ static void announce(const struct job_options *o, const struct prepared_job *j, 
 int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err)
 {
     struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
-    struct table *table = j->table; /* planning lays it aside for a while */
+    struct table *table = j->table; /* plan_auto sets j->table to NULL for a while */
     announce(o, j, micro_batch);
     int r = job_bounded(o, j, plan_and_verify, &p, &j->held_bytes, err);
-    if (r == -ECANCELED || r == -ENOMEM) { /* what was built is gone */
+    if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
         j->graph = j->eval_graph = NULL;
         j->plan = NULL;
         j->table = table;
@@ -455,7 +462,7 @@ int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro
 static int least_capacity_with(const struct job_options *o, const struct prepared_job *j, uint32_t rows,
                                uint64_t *ret_bytes, struct err *err)
 {
-    struct prepared_job other = *j; /* borrows all but the graphs */
+    struct prepared_job other = *j; /* borrows everything but the graphs */
     other.graph = other.eval_graph = NULL;
     int r = build_graph(j->spec, rows, true, &other.graph, err);
     if (r == 0)
@@ -476,7 +483,8 @@ static int find_least_capacity(void *arg)
     uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
-    /* All of them: fewer rows do not always need less, since a batch at once has no next micro-batch. */
+    /* Every size is tried, because fewer rows do not always need less memory: a whole batch at once needs
+     * no space for the next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))
@@ -493,7 +501,7 @@ static int find_least_capacity(void *arg)
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err)
 {
-    struct prepared_job borrowed = *j; /* nothing of it changes */
+    struct prepared_job borrowed = *j; /* a copy, because struct planning is not const; it does not change */
     struct planning p = {.o = o, .j = &borrowed, .err = err};
     int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
     if (r == 0)
@@ -501,7 +509,7 @@ int job_least_capacity(const struct job_options *o, const struct prepared_job *j
     return r;
 }
 
-/* ---- what it is compared with ---- */
+/* ---- the comparison with demand paging ---- */
 
 static int count_lru(struct plan_request *request, struct plan_bytes *ret, struct err *err)
 {
@@ -528,14 +536,13 @@ static int compare(void *arg)
     struct plan_request request = job_request(p->o, j);
     j->comparison.bound_bytes = bound_bytes(j->plan);
     request.policy = POLICY_lru;
-    request.eval = NULL; /* of no interest here */
+    request.eval = NULL; /* evaluation is not compared */
     return count_lru(&request, &j->comparison.lru, &j->comparison.lru_err);
 }
 
 void job_compare(const struct job_options *o, struct prepared_job *j)
 {
-    struct job_options no_stop =
-        *o; /* the job has been stopped, or is done: its report is whole either way */
+    struct job_options no_stop = *o; /* a job that was stopped gets a complete report, too */
     struct planning p = {.o = &no_stop, .j = j};
     no_stop.stop = NULL;
     j->comparison = (struct job_comparison){0};

@@ -1,8 +1,12 @@
-/* The times that a job's plans are chosen by: a profile that was named, else what was measured of such layers on such
- * devices (time_cache.h), else none: analytic ones. They decide between plans, never between bits.
+/* Chooses the task durations that a job's plans are chosen by. They decide which plan runs, but never change
+ * the results.
  *
- * $TUTTI_PROFILE stands for the option where that is not given, so that whoever compares plans can do without what
- * happens to be in the cache.
+ * The first of these that exists is used:
+ *     1. the profile that --profile names
+ *     2. the profile that $TUTTI_PROFILE names, so that plans can be compared without the cache
+ *     3. the cached times of such layers on such devices, which --time measured (probe/time_cache.h)
+ *     4. analytic times, computed by formulas
+ * --profile none and TUTTI_PROFILE=none ask for analytic times.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,14 +34,15 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
         return err_set_at(err, r, path, "the profile cannot be read: %s", strerror(-r));
     r = table_parse(text, bytes, path, ret, err);
     free(text);
-    if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) { /* a place inside: say of which file */
+    /* When the path of the error is a place inside the file, the message must name the file as well. */
+    if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) {
         struct err inside = *err;
         err_set_at(err, r, path, "%s%s%s", inside.path, inside.path[0] != '\0' ? ": " : "", inside.msg);
     }
     return r;
 }
 
-/* A profile of another model would give times without a meaning. */
+/* Checks that the profile is of this model. The times of another model would be meaningless. */
 static int check_file(const struct prepared_job *j, const char *path, struct err *err)
 {
     const struct model *m = &j->spec->model;
@@ -104,7 +109,8 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
     return pace > 0 && pace < measured ? pace : measured;
 }
 
-/* A topology file knows better; a paced link is never faster than the copy itself. */
+/* Takes the rates of the links between virtual devices from the profile. A paced link is never faster than
+ * the measured copy. Real devices and topology files have rates of their own. */
 static void use_links(const struct job_options *o, struct prepared_job *j)
 {
     const struct table *t = j->table;
@@ -118,8 +124,9 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
-/* Virtual devices, the host's updates and all copies run on the cores of this computer, and times that were measured here
- * are those of a task that has them to itself. With computed times plans stay the same everywhere. */
+/* Tells the simulator how many cores there are. Virtual devices, updates on the host and all copies share
+ * the cores of this computer, but each measured time is that of a task that had the cores to itself.
+ * Analytic times get no cores, so that plans with analytic times are the same on every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)
@@ -127,7 +134,7 @@ static void use_cores(struct prepared_job *j)
     uint32_t cores = job_allowed_cores();
     j->machine.cores = cores;
     j->machine.device_cores = j->machine.host_cores = j->threads < cores ? j->threads : cores;
-    j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0: not measured */
+    j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0 when it was not measured */
 }
 
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err)

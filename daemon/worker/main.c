@@ -1,7 +1,7 @@
 /* tutti-worker: runs one verb, such as --run JOB.json, in the foreground.
  *
- * Splits the command line into options, finds the verb among them, stores the values of the other options, and calls the
- * verb. verbs.h describes the tables behind this, and the order of the steps.
+ * Splits the command line into options, finds the verb among them, stores the values of the other options,
+ * and calls the verb. verbs.h describes the tables behind this, and the order of the steps.
  */
 #include <assert.h>
 #include <errno.h>
@@ -164,8 +164,8 @@ static int store_options(const struct command_line *c, const struct worker_verb 
 
 /* ---- the program ---- */
 
-/* Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise a file of the job could get one of these numbers,
- * and messages would be written into it. */
+/* Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise a file of the job could get one of
+ * these numbers, and messages would be written into it. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -176,7 +176,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Looks for --json before the command line is split, because mistakes found while splitting are reported as JSON too. */
+/* Looks for --json before the command line is split, because mistakes found while splitting are reported
+ * as JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)

@@ -1,9 +1,11 @@
 /* The options that several verbs of tutti-worker share, and reading the value of any option.
  *
- * where_table has the options about where a job runs. None of them changes the results of a job. A verb that takes only
- * some of them lists their names in its `where`. common_table has the options that every verb takes.
+ * where_table has the options about where a job runs. None of them changes the results of a job. A verb that
+ * takes only some of them lists their names in its `where`. common_table has the options that every verb
+ * takes.
  *
- * All values are checked here, before a verb runs, so that a mistake on the command line has no side effects.
+ * All values are checked here, before a verb runs, so that a mistake on the command line has no side
+ * effects.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +17,8 @@
 
 /* ---- the tables ---- */
 
-/* "all" is a value of --policy for the verbs that compare plans; those have a row of their own for --policy. */
+/* "all" is a value of --policy for the verbs that compare plans; those have a row of their own for
+ * --policy. */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {
     static const struct worker_option policy = {"policy", "NAME", .kind = OPTION_NAME,

@@ -1,9 +1,11 @@
-/* The training loop. See train.h.
+/* Implements the training loop declared in train.h.
  *
- * One thread, no loader of its own: the loop fills the slot of step s+1 while step s computes on the streams,
- * and then sleeps until step s is done. Results are read one step late, so nothing drains between steps.
- * Evaluation, checkpoint and the end drain; there the devices' byte counters must equal what the plan
- * promised, or the run fails.
+ * The loop runs in one thread and has no separate loader: it fills the input slot of step s+1 while step s
+ * computes on the streams, and then sleeps until step s is done. Results are read one step late, so the
+ * streams never run dry between steps.
+ *
+ * Evaluations, checkpoints and the end of the run do drain the streams. There the byte counters of the
+ * devices must equal the bytes that the plan promised; otherwise the run fails.
  */
 #include "daemon/worker/train.h"
 
@@ -25,6 +27,7 @@
 #include "swap/exec.h"
 #include "swap/store.h"
 
+/* The state of one run of the loop. train_run creates it on its stack. */
 struct trainer {
     struct prepared_job *job;
     const struct spec *spec;
@@ -36,20 +39,20 @@ struct trainer {
     struct exec *exec;
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
-    uint64_t *indices;           /* of one global batch */
-    uint64_t targets[PLAN_RING]; /* that count, of the steps whose result is not read yet */
-    uint64_t planned_in, planned_out, planned_peer; /* promised by the programs run so far */
+    uint64_t *indices;           /* samples of one global batch, by their position in the data set */
+    uint64_t targets[PLAN_RING]; /* targets that count, of each step whose result is not read yet */
+    uint64_t planned_in, planned_out, planned_peer; /* bytes that the programs run so far should have moved */
     uint64_t step;                                  /* steps enqueued */
     uint64_t known;                                 /* steps whose result was read */
     uint64_t last_ns;                               /* when the last result was read */
-    uint64_t last_wait_ns;
-    struct checkpoint_eval eval; /* the last evaluation; valid only for the step it was made at */
+    uint64_t last_wait_ns;                          /* waiting time of all compute streams at that moment */
+    struct checkpoint_eval eval; /* the last evaluation; valid only while step equals eval_step */
     uint64_t eval_step;
     bool has_checkpoint;
     struct train_report *report;
 };
 
-static atomic_bool stop_requested; /* lock-free: set by signal handlers and other threads */
+static atomic_bool stop_requested; /* set by signal handlers and by other threads, so it must be lock-free */
 
 void train_request_stop(void)
 {
@@ -63,6 +66,7 @@ bool train_stop_requested(void)
 
 /* ---- counting ---- */
 
+/* Adds the bytes of program k to the bytes that the devices should have moved. */
 static void promise(struct trainer *t, enum program_kind k)
 {
     struct plan_bytes b;
@@ -86,7 +90,7 @@ static void count(const struct trainer *t, struct device_counters *sum)
     }
 }
 
-/* NaN where the devices do not count, or have not computed. */
+/* Returns NaN when the devices do not count their waiting time, or have not computed yet. */
 static double stall_share(const struct device_counters *c)
 {
     uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
@@ -100,7 +104,8 @@ static double stall_s(const struct trainer *t, const struct device_counters *c)
     return (double)(c->compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices;
 }
 
-/* The streams are drained. A difference means that the plan and the execution have parted: never go on. */
+/* Compares the counters of the devices with the plan, while the streams are drained. A difference means
+ * that the execution does not follow the plan, so the run must not continue. */
 static int check_counters(struct trainer *t, struct err *err)
 {
     struct device_counters c;
@@ -124,7 +129,8 @@ static int run_program(struct trainer *t, enum program_kind k, const struct step
     return check_counters(t, err);
 }
 
-/* *ret_targets: how many targets of the batch count. */
+/* Fills the input slots of a step with the samples in t->indices. *ret_targets gets the number of targets
+ * that count. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -145,7 +151,7 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
     return 0;
 }
 
-/* The mean over no targets has no value. */
+/* Reports a batch without a target that counts: the loss, a mean over the targets, would have no value. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -197,7 +203,7 @@ static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
     return fail_no_targets(step, err);
 }
 
-/* Of the next step, if there is one: files are read while the one before computes. */
+/* Asks the kernel to read the samples of the next step, if there is one, while the current step computes. */
 static void prefetch_step(struct trainer *t)
 {
     if (t->job->train->n_files == 0 || t->step >= t->spec->resolved.total_steps)
@@ -240,14 +246,15 @@ static bool all_finite(const float *v, uint64_t n)
     return ok;
 }
 
-/* NULL: the job has none. */
+/* Returns the decision of a step, or NULL when the job makes none. */
 static const struct step_decision *decision_of(const struct trainer *t, uint64_t step)
 {
     tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
 }
 
-/* The state of the decision group, on the host: the newest value when the streams are drained. NULL: the job has none. */
+/* Returns the host copy of the decision group's state, which is up to date when the streams are drained,
+ * or NULL when the job has none. */
 static struct group_state *group_of(const struct trainer *t)
 {
     tensor_id id = store_find(t->store, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
@@ -259,7 +266,7 @@ static const char *what_is_kept(const struct trainer *t)
     return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
 }
 
-/* Where it began, as far as it is known: ", first in layer 3 (block)". */
+/* Writes ", first in layer 3 (block)" to buf, or "" when the layer is not known. */
 static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
     buf[0] = '\0';
@@ -267,8 +274,9 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
         snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
 }
 
-/* Without a decision the update of the step was made: of the layers whose weights it ruined, the last one is where the
- * backward pass came from. */
+/* Returns the layer in which a step without a decision diverged. Its update was made, so weights are not
+ * finite any more. The backward pass runs from the last layer to the first, so the last such layer is
+ * where it began. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
@@ -301,7 +309,7 @@ static void tell(const struct trainer *t, const struct train_progress *p)
         t->options->progress(t->options->ctx, p);
 }
 
-/* Waits for the oldest step whose result is not known yet, and records it. */
+/* Waits for the oldest step whose result was not read yet, and records the result. */
 static int read_step(struct trainer *t, struct err *err)
 {
     uint64_t step = t->known;
@@ -379,7 +387,8 @@ static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum
     return r;
 }
 
-/* What lies between two steps (evaluation, checkpoint) is not part of the next one's figures. */
+/* Restarts the clock of a step, so that the time of an evaluation or a checkpoint does not count for the
+ * next step. */
 static void restart_clock(struct trainer *t)
 {
     struct device_counters c;
@@ -388,13 +397,14 @@ static void restart_clock(struct trainer *t)
     t->last_wait_ns = c.compute_wait_ns;
 }
 
-/* Among how many tokens the model is undecided. */
+/* Returns e^loss for a language model: the number of tokens among which the model is undecided. */
 static double perplexity(const struct trainer *t, double loss)
 {
     return t->spec->tokens ? exp(loss) : NAN;
 }
 
-/* Exit, evaluation, entry. All results have been read. */
+/* Evaluates the model on the validation data: runs the exit program, all evaluation batches, and the entry
+ * program. All results must have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
     uint64_t n = t->job->val->n_samples, targets = 0;
@@ -426,7 +436,8 @@ static int evaluate(struct trainer *t, struct err *err)
 
 /* ---- checkpoints ---- */
 
-/* A loss can be finite when the state no longer is: look before the last good checkpoint is replaced. */
+/* Checks that weights and optimizer state are finite before a checkpoint replaces a good one. The loss may
+ * still be finite when they are not. */
 static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
@@ -461,7 +472,8 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
     };
 }
 
-/* All results have been read, so the loss of the last step is known to be finite. */
+/* Writes a checkpoint. All results must have been read, so that the loss of the last step is known to be
+ * finite. */
 static int checkpoint(struct trainer *t, struct err *err)
 {
     int r = run_program(t, PROGRAM_FLUSH, NULL, err);
@@ -485,7 +497,7 @@ static int checkpoint(struct trainer *t, struct err *err)
 
 /* ---- start and end ---- */
 
-/* Random ones, or those of a Hugging Face folder. */
+/* Sets the weights of a new job: random weights, or those of a Hugging Face folder. */
 static int init_weights(struct trainer *t, struct err *err)
 {
     struct hf *f;
@@ -526,7 +538,7 @@ static int check_not_beyond(const struct trainer *t, uint64_t step, struct err *
                       step, total);
 }
 
-/* Weights from the newest checkpoint, or fresh ones. */
+/* Loads the newest checkpoint, or sets fresh weights when there is none. */
 static int restore(struct trainer *t, struct err *err)
 {
     uint64_t step;
@@ -570,7 +582,7 @@ static int restore(struct trainer *t, struct err *err)
     return r;
 }
 
-/* A result is that of the run that ended the job. While there are steps to make there is none. */
+/* Removes result.json, because the job has steps left: only the run that ends a job has a result. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
     int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
@@ -627,7 +639,7 @@ static int start(struct trainer *t, struct err *err)
 
 static uint64_t hash_weights(struct trainer *t)
 {
-    uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a over 32-bit words */
+    uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a, over 32-bit words */
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
         const struct graph *g = t->job->graph;
         uint64_t n = graph_updates(g, l) ? g->layers[l].size.w / sizeof(uint32_t) : 0;
@@ -651,7 +663,8 @@ static int finish_training(struct trainer *t, struct err *err)
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;
-    /* Again, for a run that was killed between its last checkpoint and this. */
+    /* Prune again, because an earlier run may have been killed between its last checkpoint and the
+     * pruning. */
     r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
     if (r < 0)
         return r;
@@ -679,7 +692,8 @@ static int loop(struct trainer *t, struct err *err)
         r = enqueue_step(t, err);
         bool last = t->step == total, stop = atomic_load(&stop_requested);
         bool scheduled = last || spec_due(s, &s->checkpoint.every, t->step), save = scheduled || stop;
-        bool compare = scheduled && s->checkpoint.best != BEST_NONE; /* the best one needs a figure */
+        /* checkpoint.best compares evaluations, so every scheduled checkpoint needs one. */
+        bool compare = scheduled && s->checkpoint.best != BEST_NONE;
         bool eval = t->job->val != NULL && (last || compare || spec_due(s, &s->eval, t->step));
         if (r == 0 && !eval && !save) {
             if (t->step - t->known >= PLAN_RING)
@@ -721,7 +735,7 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->counted_peer = c.peer_bytes;
 }
 
-/* Whose fault it was is asked while the devices are still open. */
+/* Records a failure: the steps done, and the devices at fault, which only an open device set can tell. */
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;

@@ -1,13 +1,15 @@
-/* The worker's line to the daemon: the thread that has the socket, and who waits for it. See link.h; the mailbox is in
- * uplink_mail.c.
+/* The uplink's thread, which owns the socket, and the functions that wait for the daemon's answers. The
+ * mailbox is in uplink_mail.c.
  *
- * The mailbox is what one side posts and the other sends; the mutex guards it and is never held over a system call
- * that could wait. `wake_fd` gets the thread out of poll when something is posted that is due before it would wake
- * anyway. Everything about the connection belongs to the thread alone.
+ * The caller's thread posts messages into the mailbox, and the uplink's thread sends them. The mutex guards
+ * the mailbox and is never held during a system call that could block. Writing to wake_fd wakes the thread
+ * from poll when a new message is due earlier than the thread would wake by itself. The members of the
+ * connection belong to the thread alone.
  *
- * The thread writes only when all that it wrote before has left (`out` is empty), so a daemon that does not read costs
- * one buffer. After a loss it begins anew: hello, and when that is answered what the daemon must know: the plan, the
- * curve, the newest progress, and the outcome where there is one.
+ * The thread composes new messages only when all earlier bytes were sent (`out` is empty), so a daemon
+ * that does not read costs one buffer. After the connection was lost, the thread sends hello again. When
+ * the daemon answers, the thread repeats what the daemon must know: the plan, the curve, the newest
+ * progress, and the outcome if there is one.
  */
 #include "daemon/worker/uplink.h"
 
@@ -33,7 +35,7 @@ static char *copy_text(const char *s)
     return memcpy(xmalloc(n), s, n);
 }
 
-/* ---- the connection: the thread ---- */
+/* ---- the connection; uplink thread ---- */
 
 static bool is_over(struct uplink *l)
 {
@@ -43,7 +45,7 @@ static bool is_over(struct uplink *l)
     return over;
 }
 
-/* Ends the waiting of uplink_wait_job and uplink_outcome for good. */
+/* Makes uplink_wait_job and uplink_outcome return this failure. The thread ends soon after. */
 static void end_waiting(struct uplink *l, int failure, const struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
@@ -64,6 +66,7 @@ static void disconnect(struct uplink *l)
     l->out.n = l->out_at = 0;
 }
 
+/* Closes the connection after a failure, and schedules the next attempt to connect. */
 static void lose(struct uplink *l, const char *why)
 {
     uint64_t now = clock_now_ns();
@@ -78,7 +81,7 @@ static void lose(struct uplink *l, const char *why)
     l->backoff_ns = uplink_earlier(2 * l->backoff_ns, l->config.times.last_retry_ns);
 }
 
-/* Without waiting: a Unix socket connects at once or not at all. */
+/* Connects and composes hello. connect(2) does not block: a Unix socket connects at once or fails. */
 static void connect_now(struct uplink *l, uint64_t now)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -115,7 +118,7 @@ static void send_due(struct uplink *l, uint64_t now)
     }
 }
 
-/* ---- what the daemon says: the thread ---- */
+/* ---- messages of the daemon; uplink thread ---- */
 
 static const struct json *lease_at(const struct json *lease, const char *key)
 {
@@ -131,7 +134,7 @@ static uint64_t lease_number(const struct json *lease, const char *key)
     return v;
 }
 
-/* Which devices, where they have numbers. */
+/* Reads the numbers of the leased devices. Virtual devices have none. */
 static void take_devices(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *list = lease_at(lease, "indices");
@@ -148,7 +151,7 @@ static void take_devices(const struct json *lease, struct uplink_job *ret)
     ret->has_index = true;
 }
 
-/* What devices these are. */
+/* Reads the backend and the topology of the leased devices. */
 static void take_machine(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *node = lease_at(lease, "backend");
@@ -209,8 +212,8 @@ static int take_greeting(struct uplink *l, const struct wire_msg *m)
     return 0;
 }
 
-/* A daemon that is too busy or about to go says nothing about this worker; any other error means that it is not
- * wanted. */
+/* Handles an error reply. A daemon that is busy (-EAGAIN) or shutting down (-ESHUTDOWN) may accept this
+ * worker later. Any other error means that the daemon refuses this worker, so the job stops. */
 static int take_refusal(struct uplink *l, const struct wire_msg *m)
 {
     struct err err = {0};
@@ -235,14 +238,14 @@ static int take_notification(struct uplink *l, const struct wire_msg *m)
     const char *reason = "";
     const struct json *node = m->params != NULL ? json_get(m->params, "reason") : NULL;
     if (strcmp(m->method, "stop") != 0)
-        return 0; /* of a daemon that knows more */
+        return 0; /* a newer daemon may send notifications that this worker does not know */
     if (node != NULL && json_type(node) == JSON_STRING)
         json_string(node, "reason", &reason, NULL);
     l->config.stop(l->config.ctx, reason);
     return 0;
 }
 
-/* Negative: hang up. */
+/* Handles one line of the daemon. Returns a negative errno when the connection must be closed. */
 static int take_line(struct uplink *l, const char *line, size_t bytes)
 {
     struct wire_msg m = {0};
@@ -289,9 +292,9 @@ static void receive(struct uplink *l)
         lose(l, strerror(-r));
 }
 
-/* ---- the thread ---- */
+/* ---- the loop of the uplink thread ---- */
 
-/* When to look again even if nothing happens. */
+/* Returns when the thread must wake up even if nothing arrives and nothing is posted. */
 static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
@@ -307,7 +310,8 @@ static uint64_t next_ns(struct uplink *l)
     return at;
 }
 
-/* Until something comes, can be sent, was posted, or is due. */
+/* Waits until a message arrives, bytes can be sent, a message is posted, or a message is due. Then
+ * receives what arrived. */
 static void wait_and_receive(struct uplink *l)
 {
     struct pollfd p[2] = {{.fd = l->wake_fd, .events = POLLIN},
@@ -315,7 +319,7 @@ static void wait_and_receive(struct uplink *l)
     uint64_t now = clock_now_ns(), at = next_ns(l), ignored;
     uint64_t ms = at <= now ? 0 : (at - now + 999999) / 1000000;
     if (poll(p, 2, at == NEVER ? -1 : (int)uplink_earlier(ms, 60000)) < 0)
-        return; /* EINTR: look again */
+        return; /* EINTR: the loop tries again */
     if (p[0].revents != 0) {
         ssize_t n = read(l->wake_fd, &ignored, sizeof ignored);
         (void)n;
@@ -353,7 +357,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- open, wait, close: the caller's thread ---- */
+/* ---- open, wait, close; the caller's thread ---- */
 
 static void set_default(uint64_t *ns, uint64_t ms)
 {
@@ -372,7 +376,7 @@ static void set_defaults(struct uplink_times *t)
     set_default(&t->alive_ns, 2000);
 }
 
-/* Signals are for the thread that trains. */
+/* Starts the thread with all signals blocked, so that the training thread gets them. */
 static int start_thread(struct uplink *l)
 {
     sigset_t all, before;

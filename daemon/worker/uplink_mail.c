@@ -1,4 +1,10 @@
-/* The link's mailbox: what the caller posts, and the messages that the thread makes of it. See link.h. */
+/* The uplink's mailbox: the functions that post messages, and those that compose the bytes to send from what
+ * was posted.
+ *
+ * Events are kept in a ring, because each of them matters. Of progress, curve and plan only the newest
+ * value is kept. A message is "due" when it must be sent and enough time has passed since the last one of
+ * its kind.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -11,16 +17,16 @@
 #include "base/arena.h"
 #include "daemon/worker/uplink_private.h"
 
-/* ---- posting: the caller's thread ---- */
+/* ---- posting; the caller's thread ---- */
 
 void uplink_wake(struct uplink *l)
 {
     uint64_t one = 1;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
-    (void)n; /* full: it will wake anyway */
+    (void)n; /* a full counter wakes the thread as well */
 }
 
-/* JSON has no infinity. */
+/* Prints a number for JSON, which has neither NaN nor infinity: null stands for them. */
 static const char *number(char buf[32], double v)
 {
     if (!isfinite(v))
@@ -41,7 +47,8 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              number(stall, p->stall_share));
 }
 
-/* Mutex held. The oldest gives way; but that the run was resumed is said once, so then the one behind it. */
+/* Returns a new event at the end of the ring. When the ring is full, the oldest event is dropped; but
+ * `resumed` is sent only once, so the event behind it is dropped in its place. The caller holds the mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
@@ -56,7 +63,8 @@ static struct uplink_event *add_event(struct uplink *l, const char *method)
     return e;
 }
 
-/* Mutex held. A progress that waits for its time goes before what is about to be said. */
+/* Turns a progress that is not due yet into an event, so that it is sent before the event that follows.
+ * The caller holds the mutex. */
 static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
@@ -65,6 +73,7 @@ static void settle_progress(struct uplink *l)
     l->progress_due = false;
 }
 
+/* Posts an event with params in the manner of printf. With `settle` a waiting progress is sent before it. */
 static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -128,7 +137,7 @@ void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed)
 void uplink_progress(struct uplink *l, const struct uplink_progress *p)
 {
     pthread_mutex_lock(&l->mutex);
-    bool first = !l->progress_due; /* else the thread knows already that there is something to send */
+    bool first = !l->progress_due; /* otherwise the thread already knows that a progress waits */
     l->progress = *p;
     l->has_progress = l->progress_due = l->curve_due = true;
     curve_add(&l->curve, p->step, p->loss);
@@ -155,7 +164,7 @@ void uplink_checkpoint(struct uplink *l, uint64_t step)
     post(l, "checkpoint", true, "{\"step\":%" PRIu64 "}", step);
 }
 
-/* ---- composing messages: mutex held ---- */
+/* ---- composing messages; the caller holds the mutex ---- */
 
 static void add_evals(const struct uplink *l, struct strbuf *b)
 {
@@ -228,17 +237,19 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* When a message of which the last was sent at `last` may be sent again. */
+/* Returns when a message may be sent again that was last sent at `last` (0: never). NEVER when it is not
+ * wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* All that is due, in an order that makes sense to who reads it. */
+/* The order of the messages makes sense to a reader: the plan, the curve, events, the progress, the
+ * outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;
-    if (l->planning_due) /* before `planned`, also when planning was over by then */
+    if (l->planning_due) /* sent before `planned`, even when planning is over already */
         add_notification(l, "planning", l->planning);
     if (l->planned_due)
         add_notification(l, "planned", l->planned.at);
@@ -259,7 +270,7 @@ uint64_t uplink_next_due(const struct uplink *l)
     const struct uplink_times *t = &l->config.times;
     uint64_t at = l->sent_ns + t->alive_ns;
     if (l->planning_due || l->planned_due || l->n_events > 0 || l->outcome_due)
-        return 0; /* posted while the socket was full */
+        return 0; /* posted while earlier bytes were still being sent */
     at = uplink_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
     return uplink_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
 }
@@ -278,7 +289,7 @@ void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step)
     l->has_outcome = l->outcome_due = true;
 }
 
-/* The newest progress, and none that is older, before all other events. */
+/* Removes every progress from the ring and puts the newest one before all other events. */
 static void renew_progress(struct uplink *l)
 {
     uint32_t n = 0;
@@ -290,7 +301,7 @@ static void renew_progress(struct uplink *l)
     l->n_events = n;
     if (!l->has_progress)
         return;
-    if (n < MAX_EVENTS) { /* else it takes the place of the oldest */
+    if (n < MAX_EVENTS) { /* otherwise the progress replaces the oldest event */
         l->first_event = (l->first_event + MAX_EVENTS - 1) % MAX_EVENTS;
         l->n_events++;
     }

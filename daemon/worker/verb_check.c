@@ -1,5 +1,5 @@
-/* --check: everything that can be known before running: the spec, its output, its files, shapes, labels,
- * and whether it fits. */
+/* --check: checks everything that can be known before a job runs: its spec, its output directory, its
+ * files, shapes and labels, and whether it fits the devices. */
 #include <errno.h>
 
 #include "base/err.h"
@@ -8,8 +8,8 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* An output in use is no mistake of the spec: the job may run later, and a submit that is repeated finds
- * its own job there. */
+/* Checks the output directory. An output in use is only a warning: the job may run later, and a repeated
+ * submit finds its own job there. */
 static int check_output(const struct verb_options *o, const struct prepared_job *j, struct err *err)
 {
     char text[sizeof err->path + sizeof err->msg];
@@ -36,7 +36,7 @@ static int run_check(const struct verb_options *o)
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
     if (r == -ENOMEM && j.plan != NULL) {
-        least = 0; /* not known: the job has a plan, and memory ran out for the other sizes of "auto" */
+        least = 0; /* not known: the job has a plan, but memory ran out for the other sizes of "auto" */
         r = 0;
     }
     if (r < 0)

@@ -1,8 +1,11 @@
-/* --export: the weights of a job's output directory, of the finished job or of a checkpoint: as one safetensors file, or as
- * a Hugging Face folder.
+/* --export: writes the weights of a finished job or of a checkpoint as one safetensors file or as a Hugging
+ * Face folder.
  *
- * The file: the bytes are copied as they are and checked on the way (weights.h); it appears whole, checked and synced, or
- * not at all. The folder: all is checked first, then mapped and written by hf_save, which makes the same promise.
+ * The file: the bytes are copied unchanged and verified on the way (weights.h). The file appears complete,
+ * verified and synced, or not at all.
+ *
+ * The folder: the weights are verified first, then mapped into memory and written by hf_save. The folder,
+ * too, appears complete or not at all.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +21,7 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* What was written. */
+/* Figures of what was written. */
 struct exported {
     size_t tensors, files;
     uint64_t parameters, bytes, hash;
@@ -42,11 +45,12 @@ static int refuse_existing(const char *path, struct err *err)
     return err_set_at(err, -EEXIST, path, "exists already; choose another file, or give --force");
 }
 
-/* The tmp file gets its name; without --force never in place of another. */
-static int publish(int dir, const char *tmp, const char *name, const char *path, bool force, struct err *err)
+/* Renames the temporary file to its final name. Without --force it never replaces an existing file. */
+static int publish_file(int dir, const char *tmp, const char *name, const char *path, bool force,
+                        struct err *err)
 {
     int r = renameat2(dir, tmp, dir, name, force ? 0 : RENAME_NOREPLACE);
-    if (r < 0 && errno == EINVAL) /* a file system that does not know this flag */
+    if (r < 0 && errno == EINVAL) /* the file system does not support RENAME_NOREPLACE */
         r = linkat(dir, tmp, dir, name, 0);
     if (r < 0 && errno == EEXIST)
         return refuse_existing(path, err);
@@ -84,7 +88,7 @@ static int export_file(const struct verb_options *o, const struct weights *w, st
     if (r == 0)
         r = write_tmp(w, dir, tmp, o->export.file_path, &ret->hash, err);
     if (r == 0)
-        r = publish(dir, tmp, name, o->export.file_path, o->export.force, err);
+        r = publish_file(dir, tmp, name, o->export.file_path, o->export.force, err);
     unlinkat(dir, tmp, 0);
     close(dir);
     return r;

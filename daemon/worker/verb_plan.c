@@ -1,6 +1,8 @@
-/* --plan: the plan that --run would execute: a page for people (--dump: every instruction) or its figures as
- * JSON; the program itself goes to --out, the simulated timeline to --trace and, as a picture, to --svg. With
- * --policy all: the plans of every policy, side by side. */
+/* --plan: prints the plan that --run would execute, as a page for people or as JSON.
+ *
+ * --dump adds every instruction to the page. --out writes the plan itself, --trace the simulated timeline,
+ * and --svg a picture of that timeline. --policy all compares the plans of all policies in one table.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* What runs in a scope of bounded work: job_bounded. */
+/* Arguments of a function that runs in a scope of bounded work (job_bounded). */
 struct asking {
     const struct job_options *o;
     const struct prepared_job *j;
@@ -26,7 +28,7 @@ static int simulate_job(void *arg)
     return 0;
 }
 
-/* Plans the job; `j` owns the plan until it is handed over. */
+/* Plans and simulates the job. On success *ret owns the plan, and `j` still owns everything else. */
 static int plan_job(const struct job_options *o, struct prepared_job *j, struct printed_plan *ret)
 {
     int r = job_load_spec(o, j, &ret->err);
@@ -42,13 +44,14 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     ret->plan_s = j->plan_s;
     j->plan = NULL;
     ret->code = r = job_bounded(o, j, simulate_job, &a, NULL, &ret->err);
-    if (r < 0) { /* what was simulated is gone */
+    if (r < 0) { /* the scope has freed the simulation */
         ret->sim = NULL;
         plan_print_finish(ret);
     }
     return r;
 }
 
+/* Adds backend and profile with their reasons, as text for the page and as JSON members. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
@@ -57,7 +60,7 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     report_profile_members(j, members);
 }
 
-/* By what the time is predicted; NULL: the analytic profile. */
+/* Returns a phrase that says where the task durations come from, or NULL for the analytic profile. */
 static const char *describe_times(const struct prepared_job *j, char *buf, size_t size)
 {
     if (j->table == NULL)
@@ -67,7 +70,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* The job with more memory, with another device, and without its decision, each planned like the job itself. */
+/* Plans the job again with more memory, with one more device, and without its decision, to say what each
+ * would bring. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -89,7 +93,7 @@ static int ask_about_job(void *arg)
     if (r->decision && job_plain_graph(j, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
-        request.eval = NULL; /* its tensors are the other graph's */
+        request.eval = NULL; /* the evaluation graph has the tensors of the other training graph */
         what_if_plan(&request, &r->plain);
     }
     graph_destroy(plain);
@@ -97,7 +101,7 @@ static int ask_about_job(void *arg)
     return 0;
 }
 
-/* Nobody needs the answers: when memory runs out for them, the plan is printed without them. */
+/* Answers the what-if questions. When memory runs out for them, the plan is printed without the answers. */
 static int try_what_if(const struct job_options *o, struct prepared_job *j, struct printed_plan *p)
 {
     struct asking a = {o, j, p};
@@ -131,7 +135,8 @@ static int plan_job_once(const struct verb_options *o)
     return code;
 }
 
-/* What is wrong with the job itself ends it at the first policy; that one does not fit is part of the answer. */
+/* Plans the job with every policy and compares the plans. A policy that does not fit is part of the
+ * answer; any other error is a mistake in the job and ends the verb at the first policy. */
 static int plan_job_with_all(const struct verb_options *o)
 {
     struct prepared_job jobs[POLICY_COUNT] = {0};
@@ -185,7 +190,7 @@ int plan_options_check(const struct verb_options *o, struct err *err)
 }
 
 static const struct worker_option rows[] = {
-    {"policy", "NAME", NULL, OPTION_PARSED, .parse = parse_policy_or_all}, /* where_table lists it */
+    {"policy", "NAME", NULL, OPTION_PARSED, .parse = parse_policy_or_all}, /* hidden: where_table lists it */
     {"dump", NULL, "every instruction", OPTION_FLAG, OPTION_AT(plan.dump)},
     {"no-what-if", NULL, "not what one more GB or device would bring, which takes time", OPTION_FLAG,
      OPTION_AT(plan.no_what_if)},

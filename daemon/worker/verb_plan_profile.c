@@ -1,9 +1,14 @@
-/* --plan-profile: a plan for a model of which only a profile is known (docs/profile.md), on a machine that is said on the
- * command line. Looks at no device and needs no job; nothing but the plan comes of it.
+/* --plan-profile: plans a model of which only a profile is known (docs/profile.md), for a machine that the
+ * command line describes. It needs no job and looks at no device. The plan is only printed; nothing can run
+ * it.
  *
- * The policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h); --micro-batch says one size for all
- * layers. The others try every divisor of the batch within the measured sizes, and keep the plan that is best by the
- * objective. So does `auto` where its own search finds nothing, or a plan that waits more than it should. What does not fit is told with the layer that needs most, and the least capacity with which it would.
+ * Policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h). The other
+ * policies try every divisor of the batch within the measured sizes and take the plan that is best by the
+ * objective. `auto` does the same when its own search finds no plan, or a plan that waits more than it
+ * should. --micro-batch fixes one size for all layers.
+ *
+ * When no plan fits, the message names the layer that needs most and the least capacity that would be
+ * enough.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,23 +25,23 @@
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 
-#define HOST_ENOUGH  (1ull << 50) /* host memory, where nobody says how much there is */
-#define MAX_DIVISORS 1536         /* no number below 2^32 has more */
+#define HOST_ENOUGH  (1ull << 50) /* bytes of host memory when --host-memory is not given */
+#define MAX_DIVISORS 1536         /* no number below 2^32 has more divisors */
 
-/* What is planned; the same for every policy. */
+/* What to plan: the same for every policy. */
 struct setting {
     const struct verb_options *o;
     struct table *table;
     struct machine machine;
 };
 
-/* A plan with the graph that it is of. */
+/* A plan that was tried, with its graph and its predicted figures. */
 struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;   /* to and from the host */
-    bool moves_data_only; /* neither state nor stash */
+    uint64_t ns, bytes;   /* of one step: time, and bytes moved to and from the host */
+    bool moves_data_only; /* neither state nor stash moves */
 };
 
 static void attempt_finish(struct attempt *a)
@@ -69,11 +74,11 @@ static int set_up(const struct verb_options *o, struct setting *ret, struct err 
         m->link_bytes_per_s = j->link_bytes_per_s > 0 ? j->link_bytes_per_s : t->link_bytes_per_s;
     if (t->peer_bytes_per_s > 0 || j->peer_bytes_per_s > 0)
         m->peer_bytes_per_s = j->peer_bytes_per_s > 0 ? j->peer_bytes_per_s : t->peer_bytes_per_s;
-    m->all_links_bytes_per_s = m->link_bytes_per_s; /* all devices together have no more than one link */
+    m->all_links_bytes_per_s = m->link_bytes_per_s; /* all devices together share one link */
     return 0;
 }
 
-/* ---- what does not fit ---- */
+/* ---- the message when nothing fits ---- */
 
 static int refuse(const struct setting *s, const char *policy, const struct graph *g, uint64_t least,
                   struct err *err)
@@ -122,7 +127,8 @@ static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_
     return r;
 }
 
-/* With this micro-batch. -ENOSPC: *ret_least has the capacity that would do, or 0 when it is host memory that lacks. */
+/* Plans with this micro-batch size and simulates the plan. When it returns -ENOSPC, *ret_least is the
+ * capacity that would be enough, or 0 when the host memory is too small. */
 static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
                     struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
@@ -149,6 +155,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
     return 0;
 }
 
+/* Returns whether plan `a` is better than plan `than` by the objective. */
 static bool is_better_attempt(const struct setting *s, const struct attempt *a, const struct attempt *than)
 {
     if (than->plan == NULL)
@@ -158,13 +165,14 @@ static bool is_better_attempt(const struct setting *s, const struct attempt *a, 
     return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
 }
 
-/* No other size can be better but in time. */
+/* Returns whether no other size can move fewer bytes, so that the search may end. */
 static bool is_best(const struct setting *s, const struct attempt *a)
 {
     return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
 }
 
-/* No plan with this size takes less: everything computed once, and the devices share that evenly. */
+/* Returns a lower bound on the time of a step with this size: everything is computed once, divided evenly
+ * among the devices. */
 static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
 {
     uint64_t sum = 0;
@@ -176,7 +184,7 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* Of those that do not fit the one that lacks least is told of. */
+/* Why there is no plan. Of several sizes that do not fit, the one that lacks least is reported. */
 struct failure {
     int code;
     uint64_t least;
@@ -191,7 +199,8 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
         *f = (struct failure){code, least, *err};
 }
 
-/* The divisors of the batch between the smallest and the largest measured size, or the one that was asked for. */
+/* Stores the sizes to try: the size of --micro-batch, or all divisors of the batch within the measured
+ * sizes. */
 static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
@@ -220,8 +229,9 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Data parallel policies have a replica for every device that can have one. `auto` has looked at that, and looks at groups of
- * devices here. */
+/* Returns the number of replicas to try. harmony-dp gets one replica per device if the batch can be
+ * divided that way. `auto` has tried that in its own search, so here it gets fewer replicas, each on a
+ * team of devices. Other policies get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
@@ -250,7 +260,8 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     }
 }
 
-/* What `auto` finds by itself; none leaves *ret empty. */
+/* Runs the search of policy `auto`. Leaves *ret empty when it finds no plan. *ret_done says that no other
+ * size needs to be tried. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;
@@ -273,7 +284,7 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
     return 0;
 }
 
-/* The best attempt of a policy, over the sizes. Where there is none, *ret_failed says why. */
+/* Finds the best plan of a policy over all sizes. When there is none, *ret_failed says why. */
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
@@ -285,7 +296,8 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
         ret_failed->code = search(s, ret, &done, &ret_failed->err);
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
-    for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) { /* from the largest: fewer tasks */
+    for (uint32_t i = n;
+         i-- > 0 && !is_best(s, ret);) { /* the largest size first, because it has the fewest tasks */
         uint32_t most = most_replicas(s, policy, sizes[i]);
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
             continue;
@@ -296,7 +308,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
     return ret->plan != NULL ? 0 : ret_failed->code;
 }
 
-/* The same, verified and simulated. */
+/* Finds the best plan of a policy, verifies it and simulates it for printing. */
 static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct printed_plan *told)
 {
     struct failure failed;
@@ -321,11 +333,11 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     struct profile *times = plan_profile(&request);
     plan_print_simulate(told, times, &s->machine);
     profile_destroy(times);
-    ret->plan = NULL; /* told's from here on */
+    ret->plan = NULL; /* *told owns it from here on */
     return 0;
 }
 
-/* ---- what would be ---- */
+/* ---- what more memory or another device would bring ---- */
 
 static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
                         struct what_if *ret)

@@ -1,4 +1,5 @@
-/* --probe: what this machine has, which backend jobs would use, and why; with --measure how fast its links are. */
+/* --probe: prints the devices of this machine, which backend jobs would use, and why. With --measure it
+ * also times the copies between host and devices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -13,14 +14,15 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define VIRTUAL_DEVICES 2 /* that are measured when nobody says how many */
+#define VIRTUAL_DEVICES 2 /* number of virtual devices to measure when --devices is not given */
 
+/* What the probe found. */
 struct probe {
     struct discovery found;
-    bool measuring; /* has begun: what fails now is not the caller's mistake */
+    bool measuring; /* measuring has begun, so a failure is no mistake on the command line */
     bool measured_now;
-    char cache[PATH_MAX]; /* "": there is none */
-    uint64_t only;        /* devices that were asked; 0: all */
+    char cache[PATH_MAX]; /* file with the measured rates; "": there is none */
+    uint64_t only;        /* devices whose free memory was asked for, as a bit set; 0: all */
 };
 
 /* ---- as JSON ---- */
@@ -135,7 +137,8 @@ static void add_probe_text(struct strbuf *b, const struct probe *p)
 
 /* ---- the verb ---- */
 
-/* That it cannot be kept is no reason not to tell what was measured. */
+/* Stores the measured rates in the cache. A failure is only a warning, because the rates are printed
+ * anyway. */
 static void save_rates(struct probe *p)
 {
     struct err err = {0};
@@ -158,7 +161,8 @@ static int look_at_machine(const struct verb_options *o, struct probe *p, struct
     if (o->probe.measure && d->from_file)
         return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
-        d->measured = cache_load(&d->topology); /* of cpu: only shown; plans use round figures */
+        d->measured =
+            cache_load(&d->topology); /* rates of virtual devices are only shown; plans use fixed rates */
     if (!o->probe.measure) {
         if (d->measured)
             (void)cache_path(&d->topology, p->cache, sizeof p->cache, NULL);

@@ -1,6 +1,9 @@
-/* --rules: what a schedule of Harmony takes, by its own rules (scheduler/predict/harmony_rules.h), from a profile and from packs
- * and micro-batches that the command line gives. Plans nothing and runs nothing: it is there to hold the simulator
- * against published figures. */
+/* --rules: computes how long a schedule of Harmony takes by Harmony's own rules
+ * (scheduler/predict/harmony_rules.h).
+ *
+ * The schedule comes from the command line (packs and micro-batch sizes), the times from a profile. The
+ * verb plans nothing and runs nothing. It exists to compare the simulator with published figures.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +17,7 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/predict/harmony_rules.h"
 
-#define TASK_NS    40000000u /* what Harmony takes for freeing a task's memory */
+#define TASK_NS    40000000u /* time that Harmony takes to free the memory of a task */
 #define TASK_MAX_S 1e6
 
 typedef VEC(uint32_t) layers;
@@ -23,7 +26,7 @@ static const char *const rules_names[] = {"harmony", NULL}; /* by rules_options.
 
 /* ---- options ---- */
 
-/* "4,9,14"; "" is no pack. */
+/* Reads "4,9,14": the last layer of each pack. "" stands for no pack. */
 static int parse_ends(const char *text, const char *option, layers *ret, struct err *err)
 {
     while (*text != '\0') {
@@ -40,7 +43,7 @@ static int parse_ends(const char *text, const char *option, layers *ret, struct 
     return 0;
 }
 
-/* "40ms", "0.04s", "500us", "0". */
+/* Reads a time such as "40ms", "0.04s", "500us" or "0". */
 static int parse_time(const char *text, const char *option, uint64_t *ret_ns, struct err *err)
 {
     static const struct {
@@ -59,7 +62,7 @@ static int parse_time(const char *text, const char *option, uint64_t *ret_ns, st
     return 0;
 }
 
-/* The lists become the schedule's, which is valid as long as they are. */
+/* Fills in the schedule. The schedule points into the two lists, so it is valid only as long as they are. */
 static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd, struct rules_schedule *ret,
                           struct err *err)
 {
@@ -82,7 +85,8 @@ static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd
     return code;
 }
 
-/* The scheduler says where in the schedule a mistake is; people want to know which option. */
+/* Replaces the path of an error in the schedule, such as packs_bwd[1], by the option that it came from:
+ * --packs-bwd[1]. */
 static void name_option(struct err *err)
 {
     static const char *const places[] = {"batch",           "devices",   "micro_batch_bwd",

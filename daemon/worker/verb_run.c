@@ -1,10 +1,11 @@
-/* --run: trains the job in the foreground, from its newest checkpoint where there is one. */
+/* --run: trains the job in the foreground, from its newest checkpoint if it has one. */
 #include "base/log.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
 #include "daemon/worker/verbs.h"
 
-/* A --check of the same job looks at the lock for a moment. */
+/* How long --run waits for the lock of the output, because a --check of the same job takes it for a
+ * moment. */
 #define LOCK_WAIT_NS 200000000ull
 
 static int print_result(const struct verb_options *o, const struct run_result *res)

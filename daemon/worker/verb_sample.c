@@ -1,11 +1,12 @@
-/* --sample: goes on with a text, token by token. The model is that of a run's output directory, of the finished job or of a
- * checkpoint, or a Hugging Face folder.
+/* --sample: continues a text, token by token, with a trained model. The model comes from a job's output
+ * directory (the finished job or a checkpoint) or from a Hugging Face folder.
  *
- * Text and tokens: of a model with a vocabulary of 256 each byte is a token; a folder with vocab.json and merges.txt has
- * GPT-2's tokenizer; of any other model the ids themselves are read and printed. The text goes to standard output as it
- * comes, and nothing else does; with --json one object at the end.
+ * Text and tokens: in a model with a vocabulary of 256, each byte is a token. A folder with vocab.json and
+ * merges.txt has the tokenizer of GPT-2. For any other model, token ids are read and printed. The text goes
+ * to standard output as it is sampled, and nothing else does. With --json, one object is printed at the end.
  *
- * A gpt2 model has so many positions and no more: a longer text is seen through a window over its last tokens.
+ * A gpt2 model has a fixed number of positions. When the text is longer, the model sees only the last
+ * tokens of it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,28 +27,29 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define END_OF_TEXT "<|endoftext|>" /* of GPT-2's tokenizer */
-#define BYTES       256             /* vocabulary of text as it is */
+#define END_OF_TEXT "<|endoftext|>" /* the token of GPT-2's tokenizer that ends a text */
+#define BYTES       256             /* size of a vocabulary in which each byte is a token */
 
+/* The model, the text so far, and how to continue it. */
 struct sampling {
     const struct verb_options *o;
     const struct sample_options *s;
     struct transformer t;
     struct decoder *decoder;
-    struct outdir out; /* of a run; fd -1: none */
-    struct hf *folder; /* NULL: a run */
+    struct outdir out; /* the source directory; fd is -1 until it is open */
+    struct hf *folder; /* the Hugging Face folder; NULL: the source is a job's output */
     struct weights weights;
-    struct bpe *bpe;    /* NULL: none */
-    int64_t end;        /* id that ends a text; -1: none */
-    struct bpe_ids ids; /* the text: the prompt, then what was sampled */
-    size_t n_prompt;
-    uint32_t *order;
-    struct strbuf text; /* what was sampled: with --json all of it, else what is not printed yet */
-    bool terminal;      /* standard output is one */
-    double seconds;
+    struct bpe *bpe;    /* the tokenizer; NULL: none */
+    int64_t end;        /* token that ends a text; -1: none */
+    struct bpe_ids ids; /* the tokens: the prompt, then the sampled ones */
+    size_t n_prompt;    /* tokens of the prompt */
+    uint32_t *order;    /* space for the sampler, one entry per token of the vocabulary */
+    struct strbuf text; /* sampled text: with --json all of it, otherwise the part that is not printed yet */
+    bool terminal;      /* standard output is a terminal */
+    double seconds;     /* how long sampling took */
 };
 
-/* ---- where the model is ---- */
+/* ---- the source of the model ---- */
 
 static bool has_file(int dir, const char *name)
 {
@@ -130,7 +132,7 @@ static int read_prompt(struct sampling *g, const char *text, struct err *err)
     return 0;
 }
 
-/* "1,2,3" */
+/* Reads token ids such as "1,2,3". */
 static int read_ids(struct sampling *g, const char *text, struct err *err)
 {
     for (const char *at = text;; at++) {
@@ -150,7 +152,8 @@ static int read_ids(struct sampling *g, const char *text, struct err *err)
     }
 }
 
-/* Without a prompt: a new line; with GPT-2's tokenizer the token that is between texts; else the first token. */
+/* Returns the token that a text without a prompt begins after: a line feed when tokens are bytes, the
+ * end-of-text token with GPT-2's tokenizer, otherwise token 0. */
 static int32_t first_token(const struct sampling *g)
 {
     if (g->bpe == NULL)
@@ -205,7 +208,8 @@ static int load(struct sampling *g, struct err *err)
 
 /* ---- sampling ---- */
 
-/* The model sees the whole text, or as much of its end as it has positions for. */
+/* Feeds the new tokens to the model. When the text is longer than the model has positions, the model
+ * starts again with the last tokens of the text. */
 static int advance(struct sampling *g, struct err *err)
 {
     uint32_t length = decoder_length(g->decoder), room = decoder_room(g->decoder);
@@ -217,9 +221,9 @@ static int advance(struct sampling *g, struct err *err)
     return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
 }
 
-/* Prints the text that has come so far. A file or a pipe gets the exact bytes. A terminal gets them scrubbed,
- * because a model may say anything; a character whose last bytes are yet to come waits for them, unless this
- * is the `end`. */
+/* Prints the text sampled so far. A file or a pipe gets the exact bytes. A terminal gets unsafe characters
+ * as escapes, because a model may produce anything. An incomplete character at the end waits for its last
+ * bytes, unless `end` says that no more text follows. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
@@ -234,7 +238,8 @@ static int flush_text(struct sampling *g, bool end, struct err *err)
     return 0;
 }
 
-/* Prints one token. Those of a vocabulary that its tokenizer has no word for, and that padding is for, have no text. */
+/* Prints one token. Tokens that only pad the vocabulary, and that the tokenizer does not know, have no
+ * text. */
 static int put_token(struct sampling *g, int32_t id, struct err *err)
 {
     size_t n = 0;
@@ -277,7 +282,8 @@ static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_
     strbuf_add(b, "]");
 }
 
-/* Bytes that are not UTF-8 become U+FFFD, and so does NUL; the ids are exact. */
+/* Adds the sampled text as JSON. NUL and bytes that are not UTF-8 become U+FFFD; the member "ids" is
+ * exact. */
 static void add_sampled_text(struct strbuf *b, const struct sampling *g)
 {
     strbuf_add(b, ",\"text\":");
@@ -314,7 +320,8 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
     strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
 }
 
-/* Of text it has been printed already: a terminal needs an end of line. */
+/* Prints what is not printed yet. The text itself was printed while it was sampled; a terminal still needs
+ * an end of line. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};
@@ -371,7 +378,7 @@ static int run_sample(const struct verb_options *o)
     g.terminal = !o->json && isatty(STDOUT_FILENO);
     int r = sample_text(&g, &err);
     if (r < 0 && g.ids.list.n > g.n_prompt && g.terminal)
-        print_bytes(STDOUT_FILENO, "\n", 1); /* the error begins a line */
+        print_bytes(STDOUT_FILENO, "\n", 1); /* so that the error message begins a new line */
     int code = r < 0 ? report_failure(o, sample_exit(r), r, &err, 0) : print_sample(&g);
     finish(&g);
     return code;

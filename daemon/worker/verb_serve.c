@@ -1,9 +1,13 @@
-/* --serve: trains a job that the daemon started: gets it from worker.sock, reports to it, obeys it, hands its outcome
- * over, and ends. See docs/protocol.md, section "Workers".
+/* --serve: trains a job for the daemon. The worker gets the job from worker.sock, reports its progress there,
+ * stops when the daemon asks for it, sends the outcome, and ends. docs/protocol.md, section "Workers",
+ * describes the messages.
  *
- * The worker first gives up all privileges (confine.h). The main thread does what --run does; the link's thread talks to the daemon (link.h). What is printed goes to the
- * job's log: a line now and then, and the report. The outcome is in the output directory before the daemon gets it, so
- * that a daemon which dies meanwhile finds it there.
+ * The worker first drops all privileges (confine.h). The main thread does what --run does, while the uplink's
+ * thread talks to the daemon (uplink.h). What the worker prints goes to the job's log: a line now and then,
+ * and the final report.
+ *
+ * The outcome is in the output directory before the daemon gets it. A daemon that dies in between finds it
+ * there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,33 +29,38 @@
 #include "daemon/worker/verbs.h"
 
 #define SECRET_NAME  "TUTTI_SECRET"
-#define LOG_EVERY_NS 10000000000ull
-#define WINDOW_NS    1000000000ull  /* over which the speed is taken, once to twice as much */
-#define LOCK_WAIT_NS 10000000000ull /* for an earlier attempt that has not died yet */
+#define LOG_EVERY_NS 10000000000ull /* between two lines about steps in the log */
+#define WINDOW_NS    1000000000ull  /* the speed is averaged over one to two of these windows */
+#define LOCK_WAIT_NS 10000000000ull /* wait this long for an earlier attempt that has not ended yet */
 
+/* A moment, and the number of steps done at that moment. */
 struct step_mark {
     uint64_t ns, step;
 };
 
-/* Steps per second over the last moments, without the time of evaluations and checkpoints. */
+/* Measures steps per second over the last one to two windows, without the time of evaluations and
+ * checkpoints. */
 struct meter {
-    struct step_mark old, mid; /* old is one to two windows ago, once there was that much */
-    uint64_t last_ns;          /* of the last event */
+    struct step_mark old; /* where the average begins: one to two windows back, or at the start of the run */
+    struct step_mark mid; /* where the next average will begin; at most one window back */
+    uint64_t last_ns;     /* when the last event was reported */
 };
 
-/* The main thread's. */
+/* The state of --serve. Only the main thread uses it. */
 struct serve {
     struct uplink *uplink;
     struct progress log;
-    const struct outdir *out;
-    uint32_t batch;
-    struct plan_bytes cycle;
+    const struct outdir *out; /* NULL until the job is planned */
+    uint32_t batch;           /* samples of a step */
+    struct plan_bytes cycle;  /* bytes of a step */
     struct meter meter;
-    struct step_mark first; /* where this run began; ns 0: not yet */
+    struct step_mark first; /* where this run began; ns is 0 before the first step */
 };
 
 /* ---- speed ---- */
 
+/* Records that `step` steps are done, and returns the steps per second. step_s is the duration of the step
+ * itself. */
 static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
 {
     struct step_mark here = {now, step};
@@ -65,6 +74,7 @@ static double meter_step(struct meter *m, uint64_t now, uint64_t step, double st
     return (double)(step - m->old.step) / ((double)(now - m->old.ns + 1) * 1e-9);
 }
 
+/* Excludes the time since the last event, which an evaluation or a checkpoint took, from the measurement. */
 static void meter_pause(struct meter *m, uint64_t now)
 {
     if (m->old.ns != 0) {
@@ -74,7 +84,7 @@ static void meter_pause(struct meter *m, uint64_t now)
     m->last_ns = now;
 }
 
-/* ---- what training tells ---- */
+/* ---- events of the training loop ---- */
 
 static void tell_step(struct serve *s, const struct train_progress *e)
 {
@@ -101,8 +111,8 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* The curve of the steps that a resumed job made before, from metrics.jsonl. Lines that do not begin as metrics.c
- * writes them are passed over: the curve is only for show. */
+/* Adds the steps that earlier runs of a resumed job made to the curve, from metrics.jsonl. Lines of
+ * another form than metrics.c writes are ignored, because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {
     int fd = openat(s->out->fd, "metrics.jsonl", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -165,7 +175,7 @@ static void on_progress(void *ctx, const struct train_progress *e)
     }
 }
 
-/* The link's thread. */
+/* Called by the uplink's thread. */
 static void on_stop(void *ctx, const char *reason)
 {
     (void)ctx;
@@ -175,25 +185,25 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Could another attempt succeed where this one failed? A disk that fails or is full, a worker that has not died yet,
- * memory that others hold. */
+/* Returns whether another attempt could succeed: after a disk error or a full disk, while an earlier
+ * worker still ends, or when others hold the memory. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
     case EIO:
     case EBUSY:
         return true;
-    case ENODEV: /* early: there is none, unless the daemon said that there is; else one has gone */
+    case ENODEV: /* early: retry only if a leased device is missing, since another device may work */
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:
-    case ENOSPC: /* early: does not fit the devices */
+    case ENOSPC: /* early: the job does not fit the devices */
     case EDQUOT:
         return !res->early;
     }
     return false;
 }
 
-/* So that the daemon can spare them. */
+/* Adds the devices at fault, so that the daemon does not give them to other jobs. */
 static void add_blame(const struct job_blame *blame, struct strbuf *b)
 {
     if (blame->n == 0)
@@ -206,6 +216,7 @@ static void add_blame(const struct job_blame *blame, struct strbuf *b)
     strbuf_add(b, "}");
 }
 
+/* Adds the members of the outcome message. */
 static void add_outcome_members(const struct run_result *res, struct strbuf *b)
 {
     const char *state = res->code < 0 ? "failed" : res->report.stopped ? "stopped" : "done";
@@ -224,7 +235,7 @@ static void add_outcome_members(const struct run_result *res, struct strbuf *b)
         strbuf_add(b, "null");
 }
 
-/* For the log. */
+/* Prints the error or the report for the job's log. */
 static void print_outcome(const struct verb_options *o, const struct run_result *res)
 {
     struct strbuf b = {0};
@@ -256,7 +267,7 @@ static int hand_over(struct uplink *uplink, const struct run_result *res)
 
 /* ---- the verb ---- */
 
-/* What the daemon says goes over the command line and the environment. */
+/* Copies the lease into the options. It overrides the command line and the environment. */
 static void take_lease(const struct uplink_job *lease, struct job_options *job)
 {
     job->devices = lease->devices;
@@ -297,7 +308,8 @@ static int serve(const struct verb_options *o, struct uplink *uplink, const stru
     return code;
 }
 
-/* The secret is for nobody else: neither for what this program starts nor for who reads its environment. */
+/* Reads the secret from the environment and erases it there, so that neither programs started by this one
+ * nor readers of /proc see it. */
 static int take_secret(char *buf, size_t size, struct err *err)
 {
     char *secret = getenv(SECRET_NAME);

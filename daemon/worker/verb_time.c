@@ -1,7 +1,9 @@
-/* --time: measures every distinct layer of a job on the device, at a few micro-batch sizes, the update on host and device,
- * and the links; prints what it found, keeps it for later plans (time_cache.h), and writes it as a profile where asked.
+/* --time: measures how long each layer of a job takes on the device, at several micro-batch sizes, how long
+ * its update takes on host and device, and how fast the links are. Prints the times, stores them for later
+ * plans (probe/time_cache.h), and writes them as a profile when --out is given.
  *
- * Layers of one shape are measured once, and what was measured before is not measured again without --force.
+ * Layers of the same shape are measured once. What the cache already has is measured again only with
+ * --force.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,29 +25,32 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/table.h"
 
-#define SOME_SIZES 6            /* powers of two, where nobody says which */
-#define LEAST_COPY (1ull << 20) /* bytes: the time of smaller ones is not that of their bytes */
+#define SOME_SIZES 6 /* sizes to measure when --micro-batches is not given: powers of two */
+#define LEAST_COPY                                                                                           \
+    (1ull << 20) /* bytes of the smallest copy: below this the time hardly depends on the bytes */
 
-/* A shape of layer, or of update, that the job has. */
+/* A shape of a layer, or of an update, that occurs in the job. */
 struct kind {
     char shape[TIME_SHAPE_MAX];
-    uint32_t layer; /* the first with that shape */
-    uint32_t count; /* layers with it */
-    bool update, dx;
+    uint32_t layer; /* the first layer with this shape */
+    uint32_t count; /* number of layers with this shape */
+    bool update;    /* a shape of an update */
+    bool dx;        /* the backward pass computes dX, too */
 };
 
+/* The state of --time. */
 struct timing {
     const struct verb_options *o;
     struct prepared_job job;
     struct time_cache cache;
     VEC(struct kind) kinds;
     uint32_t sizes[TIME_MAX_SIZES], n_sizes;
-    uint32_t todo, done; /* measurements */
-    uint32_t kept;       /* that were there already */
-    bool began;          /* to measure: what fails now is not the caller's mistake */
-    char path[PATH_MAX]; /* of the cache; "": it could not be written */
-    struct table *table;
-    uint64_t at_s;
+    uint32_t todo, done; /* measurements to make, and made so far */
+    uint32_t kept;       /* measurements that the cache already has */
+    bool began;          /* measuring has begun, so a failure is no mistake on the command line */
+    char path[PATH_MAX]; /* file of the cache; "": it could not be written */
+    struct table *table; /* the times as a profile */
+    uint64_t at_s;       /* when the oldest of these times was measured, in Unix seconds */
 };
 
 /* ---- what to measure ---- */
@@ -87,7 +92,7 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* The most that any layer, or any update, needs at this size. */
+/* Returns the most bytes that any layer (or, with `updates`, any update) needs at this micro-batch size. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -103,7 +108,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     return most;
 }
 
-/* A virtual device has as much as one gives it; what the job gives it does not change its times. */
+/* Returns the bytes of the device that measurements may use. The size of a virtual device does not change
+ * its times, so it may be larger than the job asks for. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;
@@ -129,7 +135,7 @@ static void add_micro_batch(struct timing *t, uint32_t rows)
     t->n_sizes++;
 }
 
-/* The largest powers of two up to the batch, and what the job itself asks for. */
+/* Chooses the largest powers of two up to the batch that fit, and the micro-batch size of the job itself. */
 static void choose_sizes(struct timing *t)
 {
     uint32_t batch = t->job.spec->train.global_batch, rows = 1, own = t->job.spec->train.micro_batch;
@@ -207,7 +213,8 @@ static int measure_kinds(struct timing *t, struct timer *timer, struct err *err)
     return r;
 }
 
-/* Copies between virtual devices are made in the size of the job's largest weights: that is what its plans move. */
+/* Returns the bytes of a copy to measure. For virtual devices it is the size of the job's largest weights,
+ * because plans move blocks of that size. */
 static uint64_t copy_bytes(const struct timing *t)
 {
     const struct model *m = &t->job.spec->model;
@@ -236,7 +243,7 @@ static int measure_links(struct timing *t, struct err *err)
     return r;
 }
 
-/* How much there is to do, and how much is there already. */
+/* Counts the measurements that are to be made and those that the cache already has. */
 static void count_work(struct timing *t)
 {
     for (size_t i = 0; i < t->kinds.n; i++) {
@@ -284,7 +291,7 @@ static int measure_all(struct timing *t, struct err *err)
     return r;
 }
 
-/* That it cannot be kept is no reason not to tell what was measured. */
+/* Stores the times in the cache. A failure is only a warning, because the times are printed anyway. */
 static void save_times(struct timing *t)
 {
     struct err err = {0};
@@ -420,7 +427,8 @@ static int look_at_job(struct timing *t, struct err *err)
     return find_micro_batches(t, err);
 }
 
-/* Of what was asked for and no more: the cache may know other sizes. */
+/* Makes a profile of the sizes that were asked for. The cache may have other sizes as well, which are left
+ * out. */
 static void make_table(struct timing *t)
 {
     struct time_cache asked = {.place = t->cache.place,

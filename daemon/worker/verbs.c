@@ -1,4 +1,5 @@
-/* The table of verbs, and what follows from it: which options a verb takes, which options it needs, and the help. */
+/* The table of verbs, and what follows from it: which options a verb takes, which options it needs, and
+ * the help. */
 #include "daemon/worker/verbs.h"
 
 #include <errno.h>
