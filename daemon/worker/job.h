@@ -28,14 +28,14 @@ struct job_options {
     const char *spec_path; /* the job file; "-": standard input */
     const char *spec_text; /* an accepted spec to use in place of spec_path; NULL: read spec_path */
     const char *dir;       /* where relative paths of the spec begin; NULL: the current directory */
-    const char *output;    /* the output directory; NULL: the spec's */
+    const char *output;    /* the output directory; NULL: the output of the spec */
     enum backend_choice backend;
     const char *machine; /* a topology file, or its text, to use in place of this machine; NULL: look here */
-    uint32_t devices;    /* number of devices; 0: the spec's */
-    uint64_t device_bytes; /* bytes of each device; 0: the spec's */
-    uint64_t host_bytes;   /* host memory that the job may use; 0: the spec's */
-    int policy;            /* enum policy_id; -1: the spec's */
-    int update;            /* enum update_place; -1: the spec's */
+    uint32_t devices;    /* number of devices; 0: the value of the spec */
+    uint64_t device_bytes; /* bytes of each device; 0: the value of the spec */
+    uint64_t host_bytes;   /* host memory that the job may use; 0: the value of the spec */
+    int policy;            /* enum policy_id; -1: the value of the spec */
+    int update;            /* enum update_place; -1: the value of the spec */
     enum plan_objective objective;
     const char *profile; /* a profile, or "none"; NULL: $TUTTI_PROFILE, else the cache of measured times */
     uint32_t threads;    /* threads of one operation; 0: one per core */
@@ -88,7 +88,7 @@ extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "f
  * verbs read it, and job_finish frees it. */
 struct prepared_job {
     struct spec *spec;
-    const char *output;               /* the output directory; memory of the spec or of the options */
+    const char *output;               /* the output directory; points into the spec or the options */
     struct dataset *train, *val;      /* val: NULL when the spec has no validation data */
     struct graph *graph, *eval_graph; /* one training step; one evaluation batch */
     struct machine machine;           /* the devices and host memory that the plan may use */

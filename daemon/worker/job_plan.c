@@ -340,7 +340,7 @@ static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
 /* A micro-batch size that fits, with the figures of its plan. */
 struct choice {
     uint32_t rows;
-    uint64_t ns, bytes; /* of one step: time, and bytes moved to and from the host */
+    uint64_t ns, bytes; /* time of one step, and bytes that it moves to and from the host */
 };
 
 static struct choice choice_of(const struct job_options *o, const struct prepared_job *j, uint32_t rows)

@@ -32,7 +32,7 @@ struct given_option {
 struct command_line {
     struct given_option given[MAX_GIVEN];
     int n;
-    bool help, version; /* asked for; the words after it were not looked at */
+    bool help, version; /* --help or --version was given; the words after it were ignored */
 };
 
 /* ---- splitting ---- */

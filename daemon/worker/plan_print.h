@@ -24,7 +24,7 @@ struct printed_plan {
     double plan_s;         /* seconds that planning and verifying took */
     int code;              /* 0, or the negative errno of planning */
     struct err err;
-    uint64_t least_bytes; /* bytes of each device with which a plan would fit; 0: another thing is wrong */
+    uint64_t least_bytes; /* bytes of each device that would be enough; 0: device memory is not the reason */
 };
 
 /* Simulates the plan with these task durations and finds what limits its speed. */

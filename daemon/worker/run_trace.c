@@ -72,8 +72,8 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct e
            !is_break(j, t->first_step - t->warm_up))
         t->warm_up++;
     t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
-    if (exec_trace(e, t->first_step, t->steps, t->spans) <
-        0) /* only when another window is open, which does not happen here */
+    /* exec_trace fails only when another window is open, which does not happen here. */
+    if (exec_trace(e, t->first_step, t->steps, t->spans) < 0)
         run_trace_finish(t);
 }
 
@@ -139,8 +139,8 @@ int run_trace_write(const struct run_trace *t, const struct prepared_job *j, con
     int r;
 
     if (!t->complete) {
-        fs_remove_tree(out->fd,
-                       RUN_TRACE_FILE ".tmp"); /* left by a run that was killed while it wrote the trace */
+        /* A run that was killed while it wrote the trace may have left a temporary file. */
+        fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp");
         return 0;
     }
     print(t, j, &b);

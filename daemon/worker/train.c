@@ -45,7 +45,7 @@ struct trainer {
     uint64_t step;                                  /* steps enqueued */
     uint64_t known;                                 /* steps whose result was read */
     uint64_t last_ns;                               /* when the last result was read */
-    uint64_t last_wait_ns;                          /* waiting time of all compute streams at that moment */
+    uint64_t last_wait_ns;                          /* waiting time of all compute streams at last_ns */
     struct checkpoint_eval eval; /* the last evaluation; valid only while step equals eval_step */
     uint64_t eval_step;
     bool has_checkpoint;

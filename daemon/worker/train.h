@@ -19,16 +19,16 @@ struct train_report {
     uint64_t steps_done, total_steps;
     uint64_t resumed_from;         /* steps that were done when this run started */
     bool stopped;                  /* train_request_stop ended the run before the last step */
-    double loss;                   /* of the last step; from the checkpoint when this run made no step */
+    double loss;                   /* loss of the last step; that of the checkpoint when this run made none */
     uint64_t skipped_steps;        /* steps of the whole job that were skipped for a non-finite gradient */
     bool evaluated;                /* the val_ members are valid */
     double val_loss, val_accuracy; /* of the last evaluation */
     double val_perplexity;         /* e^val_loss for language models, otherwise NaN */
     double seconds;                /* wall time of this run's training, with evaluations and checkpoints */
     double samples_per_s;
-    double stall_share;   /* of the compute streams: waiting / (waiting + computing); NaN: not known */
+    double stall_share;   /* share of time that the compute streams waited; NaN: not known */
     uint32_t stall_steps; /* traced steps that stall_share was measured in; 0: measured over the whole run */
-    struct plan_bytes cycle; /* bytes of one step by the plan; the devices' counters agreed with it */
+    struct plan_bytes cycle; /* bytes that one step moves by the plan; the devices counted the same */
     uint64_t counted_in, counted_out, counted_peer; /* bytes that the devices counted in this run */
     uint64_t weights_hash;                          /* FNV-1a over the trained weights */
     char numerics[96];                              /* what the bits depend on besides the spec */
@@ -40,11 +40,11 @@ struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done; steps of the whole job */
     double loss, lr, samples_per_s; /* STEP */
-    double stall_share;             /* STEP: of this run so far; NaN: the devices do not count waiting time */
-    bool skipped;                   /* STEP: the update was skipped */
-    bool numerics_changed;          /* RESUME: the checkpoint has other numerics, so the bits may differ */
-    double val_loss, val_accuracy;  /* EVAL */
-    double val_perplexity;          /* EVAL: NaN unless the model is a language model */
+    double stall_share;    /* STEP: stall share of this run so far; NaN: the devices do not count it */
+    bool skipped;          /* STEP: the update was skipped */
+    bool numerics_changed; /* RESUME: the checkpoint has other numerics, so the bits may differ */
+    double val_loss, val_accuracy; /* EVAL */
+    double val_perplexity;         /* EVAL: NaN unless the model is a language model */
 };
 
 struct train_options {

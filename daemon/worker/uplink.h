@@ -26,15 +26,15 @@
 /* The connection and its mailbox. */
 struct uplink;
 
-/* How long the uplink waits for things. 0 stands for the default, which each comment gives. */
+/* How long the uplink waits for things. 0 stands for the default, which is given in parentheses. */
 struct uplink_times {
-    uint64_t first_retry_ns; /* pause before the first reconnect; doubled after each failure; 100 ms */
-    uint64_t last_retry_ns;  /* longest pause before a reconnect; 2 s */
-    uint64_t answer_ns;      /* reconnect when hello is not answered for this long; 30 s */
-    uint64_t give_up_ns;  /* give up after this long without a job, or with an outcome nobody accepts; 60 s */
-    uint64_t progress_ns; /* least time between two progress messages; 200 ms */
-    uint64_t curve_ns;    /* least time between two curves; 1 s */
-    uint64_t alive_ns;    /* send `alive` after this long without any message; 2 s */
+    uint64_t first_retry_ns; /* pause before the first reconnect; doubled after each failure (100 ms) */
+    uint64_t last_retry_ns;  /* longest pause before a reconnect (2 s) */
+    uint64_t answer_ns;      /* reconnect when hello is not answered for this long (30 s) */
+    uint64_t give_up_ns; /* give up after this long without a job, or with an outcome nobody accepts (60 s) */
+    uint64_t progress_ns; /* least time between two progress messages (200 ms) */
+    uint64_t curve_ns;    /* least time between two curves (1 s) */
+    uint64_t alive_ns;    /* send `alive` after this long without any message (2 s) */
 };
 
 struct uplink_config {
@@ -65,7 +65,7 @@ struct uplink_progress {
     uint64_t step, total_steps; /* steps done; steps of the whole job */
     double loss, lr, samples_per_s, eta_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* bytes that this run has moved so far */
-    double stall_share;                       /* of this run so far; NaN: not known */
+    double stall_share;                       /* stall share of this run so far; NaN: not known */
 };
 
 /* Creates the uplink and starts its thread, which connects in the background. Returns -ENAMETOOLONG when

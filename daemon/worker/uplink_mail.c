@@ -23,7 +23,7 @@ void uplink_wake(struct uplink *l)
 {
     uint64_t one = 1;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
-    (void)n; /* a full counter wakes the thread as well */
+    (void)n; /* when the counter is full, the thread wakes up anyway */
 }
 
 /* Prints a number for JSON, which has neither NaN nor infinity: null stands for them. */

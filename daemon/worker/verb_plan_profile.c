@@ -40,7 +40,7 @@ struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;   /* of one step: time, and bytes moved to and from the host */
+    uint64_t ns, bytes;   /* time of one step, and bytes that it moves to and from the host */
     bool moves_data_only; /* neither state nor stash moves */
 };
 
@@ -296,8 +296,8 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
         ret_failed->code = search(s, ret, &done, &ret_failed->err);
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
-    for (uint32_t i = n;
-         i-- > 0 && !is_best(s, ret);) { /* the largest size first, because it has the fewest tasks */
+    /* The largest size comes first, because it has the fewest tasks. */
+    for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) {
         uint32_t most = most_replicas(s, policy, sizes[i]);
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
             continue;

@@ -161,8 +161,7 @@ static int look_at_machine(const struct verb_options *o, struct probe *p, struct
     if (o->probe.measure && d->from_file)
         return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
-        d->measured =
-            cache_load(&d->topology); /* rates of virtual devices are only shown; plans use fixed rates */
+        d->measured = cache_load(&d->topology); /* only to be shown: plans use fixed rates for the cpu */
     if (!o->probe.measure) {
         if (d->measured)
             (void)cache_path(&d->topology, p->cache, sizeof p->cache, NULL);

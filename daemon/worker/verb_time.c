@@ -25,9 +25,8 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/table.h"
 
-#define SOME_SIZES 6 /* sizes to measure when --micro-batches is not given: powers of two */
-#define LEAST_COPY                                                                                           \
-    (1ull << 20) /* bytes of the smallest copy: below this the time hardly depends on the bytes */
+#define SOME_SIZES 6            /* sizes to measure when --micro-batches is not given: powers of two */
+#define LEAST_COPY (1ull << 20) /* bytes of the smallest copy; smaller copies take hardly less time */
 
 /* A shape of a layer, or of an update, that occurs in the job. */
 struct kind {

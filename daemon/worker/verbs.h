@@ -53,7 +53,7 @@ struct plan_options {
 struct profile_plan_options {
     const char *profile_path; /* the profile to plan from */
     uint32_t batch;           /* samples of a step */
-    uint32_t micro_batch;     /* samples of a micro-batch; 0: the best size is searched */
+    uint32_t micro_batch;     /* samples of a micro-batch; 0: the best size is chosen */
 };
 
 /* Options of --export. Exactly one of file_path and hf_dir is given. */
@@ -75,7 +75,7 @@ struct probe_options {
 
 /* Options of --rules: a schedule, most of it as text that verb_rules.c parses. */
 struct rules_options {
-    int system; /* whose rules; 0 is "harmony", the only one */
+    int system; /* whose rules: an index into rules_names of verb_rules.c; 0: Harmony */
     enum rules_form form;
     const char *packs_fwd, *packs_bwd; /* last layer of each pack, such as "4,9,14" */
     const char *task_overhead;         /* time at the end of every task, such as "40ms"; NULL: the default */
@@ -188,7 +188,7 @@ struct verb_form {
 
 /* A verb of tutti-worker, such as --plan. */
 struct worker_verb {
-    struct worker_option word; /* the verb itself: an option; its value, if any, is stored like any other */
+    struct worker_option word; /* the verb as an option; its value, if any, is stored like any other value */
     struct verb_form forms[3]; /* for the help; ends with a form without args */
     const struct option_table *tables[3]; /* the verb's own options; NULL-terminated */
     const char *const *where; /* names in where_table that the verb takes; where_all: all; NULL: none */
