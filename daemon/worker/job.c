@@ -55,8 +55,8 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads resolved.json: its text, which the caller frees, and the sizes in it. Gives NULL and zeros when
- * there is no such file. */
+/* Reads resolved.json: its text, which the caller frees, and the sizes in it. Sets *ret to NULL and the
+ * sizes to 0 when there is no such file. */
 static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
 {
     struct err why = {0};
@@ -121,7 +121,7 @@ static int open_existing(const struct prepared_job *j, struct outdir *ret)
 }
 
 /* Finds the sizes that "auto" took when the job ran first. They are in resolved.json or, when that file
- * was removed, in the newest checkpoint. Gives zeros when the job never ran. */
+ * was removed, in the newest checkpoint. The sizes are 0 when the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
@@ -138,8 +138,7 @@ static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, s
     return r;
 }
 
-/* Gives the sizes of the spec, and for "auto" the sizes of an earlier run. A size of 0 is still to be
- * resolved. */
+/* Stores the sizes of the spec, and for "auto" those of an earlier run. A size of 0 is not resolved yet. */
 static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct spec_sizes earlier = {0};

@@ -314,7 +314,8 @@ uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Returns most_work of struct plan_request for the next size, given the work of the sizes before. */
+/* Returns plan_request.most_work for the next size: 0, which means the default, until the sizes so far
+ * used up AUTO_MOST_WORK, and then 1, which means as little work as possible. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
@@ -501,7 +502,7 @@ static int find_least_capacity(void *arg)
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err)
 {
-    struct prepared_job borrowed = *j; /* a copy, because struct planning is not const; it does not change */
+    struct prepared_job borrowed = *j; /* a copy only because struct planning needs a non-const job */
     struct planning p = {.o = o, .j = &borrowed, .err = err};
     int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
     if (r == 0)
@@ -542,7 +543,7 @@ static int compare(void *arg)
 
 void job_compare(const struct job_options *o, struct prepared_job *j)
 {
-    struct job_options no_stop = *o; /* a job that was stopped gets a complete report, too */
+    struct job_options no_stop = *o; /* without `stop`, because even a stopped job gets a complete report */
     struct planning p = {.o = &no_stop, .j = j};
     no_stop.stop = NULL;
     j->comparison = (struct job_comparison){0};

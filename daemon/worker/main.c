@@ -120,7 +120,8 @@ static bool is_given(const void *line, const char *name)
     return false;
 }
 
-/* Finds the one verb. Leaves *ret NULL when there is none. */
+/* Finds the verb on the command line. Sets *ret to NULL when there is none, and returns -EINVAL when there
+ * are several. */
 static int find_verb(const struct command_line *c, const struct worker_verb **ret, struct err *err)
 {
     *ret = NULL;
@@ -156,7 +157,7 @@ static int store_options(const struct command_line *c, const struct worker_verb 
         else if (!is_verb || g->value != NULL)
             r = options_store(row, g->value, o, err);
     }
-    /* A topology file names its backend, so the default of the environment does not matter beside one. */
+    /* A topology file names its own backend. Without one, $TUTTI_BACKEND gives the default. */
     if (r == 0 && !is_given(c, "backend") && o->job.machine == NULL)
         r = discover_default(&o->job.backend, err);
     return r == 0 ? verb_check_options(v, o, is_given, c, err) : r;
@@ -200,7 +201,7 @@ static int print_help(void)
     return print_buffer(&b);
 }
 
-/* Without a verb: people get the help as an error message, programs a short one. */
+/* Reports that no verb was given: people get the whole help, programs a short message as JSON. */
 static int report_no_verb(const struct verb_options *o)
 {
     struct err err = {0};

@@ -35,7 +35,7 @@ struct metrics {
 /* ------------------------------------------------------------------------------------------ cutting back */
 
 /* Returns whether a line stays: it is complete, is JSON, and is not after the checkpoint. */
-static bool keep_line(const char *line, size_t n, uint64_t resume_step)
+static bool line_stays(const char *line, size_t n, uint64_t resume_step)
 {
     struct json *doc;
     uint64_t step = 0;
@@ -60,7 +60,7 @@ static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_drop
 
     errno = 0;
     while (r == 0 && (n = getline(&line, &cap, from)) >= 0) {
-        if (!keep_line(line, (size_t)n, resume_step))
+        if (!line_stays(line, (size_t)n, resume_step))
             dropped++;
         else if (to && fwrite(line, 1, (size_t)n, to) != (size_t)n)
             r = -(errno ? errno : EIO);

@@ -17,8 +17,8 @@
 
 /* ---- the tables ---- */
 
-/* "all" is a value of --policy for the verbs that compare plans; those have a row of their own for
- * --policy. */
+/* Reads a policy. "all" is a value only of --plan and --plan-profile, which have a row of their own for
+ * --policy, so it is refused here with a message that says so. */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {
     static const struct worker_option policy = {"policy", "NAME", .kind = OPTION_NAME,

@@ -151,7 +151,8 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
     return 0;
 }
 
-/* Reports a batch without a target that counts: the loss, a mean over the targets, would have no value. */
+/* Reports that no target of a batch counts. The loss is the mean over the targets that count, so it would
+ * have no value. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",

@@ -237,15 +237,14 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns when a message may be sent again that was last sent at `last` (0: never). NEVER when it is not
- * wanted. */
+/* Returns the time when a message may be sent again, given that it was last sent at `last` (0: not sent
+ * yet). Returns NEVER when it is not wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* The order of the messages makes sense to a reader: the plan, the curve, events, the progress, the
- * outcome. */
+/* The messages are in the order that a reader expects: plan, curve, events, progress, outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;

@@ -113,7 +113,8 @@ static void add_forms(struct strbuf *b)
         }
 }
 
-/* Adds the text with line breaks between words. The first line goes on after HELP_INDENT columns. */
+/* Adds the text, wrapped between words. The first line continues a line that already has HELP_INDENT
+ * columns. */
 static void add_wrapped(struct strbuf *b, const char *text)
 {
     int column = HELP_INDENT;
@@ -152,7 +153,7 @@ static void add_option_table(struct strbuf *b, const struct option_table *table)
             add_option(b, row);
 }
 
-/* A table that two verbs share is printed with the first of them. */
+/* Returns whether no earlier verb has this table. A table that two verbs share is printed only once. */
 static bool is_first_with(int verb, const struct option_table *table)
 {
     for (int i = 0; i < verb; i++)
