@@ -17,7 +17,7 @@ static const uint32_t widths[] = {0, 1, 2, 4};
 
 static void check_tokens(const char *path, uint32_t width, size_t bytes)
 {
-    struct tokens f = {0};
+    struct token_file f = {0};
     struct err err = {0};
     int r = tokens_open(path, "data.train", width, &f, &err);
     if (r < 0) {

@@ -366,7 +366,7 @@ static void test_flipped_bits_of_plain_files_never_crash(void **state)
 
 static void test_wrong_headers_are_refused(void **state)
 {
-    static const unsigned char noise[] = "PNG and so on, no IDX file", floats[] = {0, 0, 0x0d, 1, 0, 0, 0, 0};
+    static const unsigned char noise[] = "PNG and so on, not an IDX file", floats[] = {0, 0, 0x0d, 1, 0, 0, 0, 0};
     static const unsigned char huge[] = {0,   0,   8,   3,   255, 255, 255, 255,
                                          255, 255, 255, 255, 255, 255, 255, 255};
     static const unsigned char large[] = {0, 0, 8, 3, 127, 255, 255, 255, 0, 0, 255, 255, 0, 0, 255, 255};
@@ -378,7 +378,7 @@ static void test_wrong_headers_are_refused(void **state)
     (void)state;
     put_good();
     put_file(images_path, noise, sizeof noise);
-    check_refused(s, -EBADMSG, images_path, "no IDX file");
+    check_refused(s, -EBADMSG, images_path, "not an IDX file");
     put_file(images_path, floats, sizeof floats);
     check_refused(s, -EOPNOTSUPP, images_path, "32-bit floats");
     put_file(images_path, huge, sizeof huge);

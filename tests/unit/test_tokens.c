@@ -110,7 +110,7 @@ static void put(int path, const struct file *f)
 
 static void check_refused(uint32_t width, int code, const char *part)
 {
-    struct tokens f = {.count = 77};
+    struct token_file f = {.count = 77};
     struct err err = {0};
     int r = tokens_open(paths[0], "data.train", width, &f, &err);
 
@@ -122,9 +122,9 @@ static void check_refused(uint32_t width, int code, const char *part)
     assert_int_equal(f.count, 77);
 }
 
-static struct tokens open_good(uint32_t width)
+static struct token_file open_good(uint32_t width)
 {
-    struct tokens f = {0};
+    struct token_file f = {0};
     struct err err;
 
     if (tokens_open(paths[0], "data.train", width, &f, &err) < 0)
@@ -145,7 +145,7 @@ static void test_every_form_is_read(void **state)
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         for (uint32_t count = 1; count < 300; count += 37) {
             struct file content = make_file(forms[i].magic, forms[i].width, count);
-            struct tokens f;
+            struct token_file f;
             put(0, &content);
             f = open_good(forms[i].asked);
             assert_int_equal(f.count, count);
@@ -164,7 +164,7 @@ static void test_every_form_is_read(void **state)
 static void test_bytes_are_those_of_any_file(void **state)
 {
     struct file content = make_file(MAGIC_16, 2, 3);
-    struct tokens f;
+    struct token_file f;
 
     (void)state;
     put(0, &content);
@@ -188,7 +188,7 @@ static void test_tokens_are_read_at_any_address(void **state)
         bytes[i] = (uint8_t)(200 + i);
     for (uint32_t shift = 0; shift < 4; shift++) {
         for (uint32_t width = 1; width <= 4; width *= 2) {
-            struct tokens f = {.data = bytes + shift, .width = width, .count = 60 / width};
+            struct token_file f = {.data = bytes + shift, .width = width, .count = 60 / width};
             for (uint64_t i = 0; i < f.count; i++) {
                 uint64_t expected = 0;
                 for (uint32_t k = 0; k < width; k++)
@@ -202,7 +202,7 @@ static void test_tokens_are_read_at_any_address(void **state)
 static void test_advice_for_any_window_is_taken(void **state)
 {
     struct file content = make_file(MAGIC_16, 2, 3000);
-    struct tokens f;
+    struct token_file f;
 
     (void)state;
     put(0, &content);
@@ -221,7 +221,7 @@ static void test_advice_for_any_window_is_taken(void **state)
 
 static uint32_t crc_of(uint32_t width)
 {
-    struct tokens f = open_good(width);
+    struct token_file f = open_good(width);
     uint32_t crc = f.crc;
 
     tokens_close(&f);
@@ -295,7 +295,7 @@ static void test_truncation_at_every_length_is_refused(void **state)
             else if (n >= 4)
                 check_refused(0, -EBADMSG, "cut short");
             else if (n != 2) /* two bytes are a raw token */
-                check_refused(0, -EBADMSG, "no whole number");
+                check_refused(0, -EBADMSG, "not a whole number");
         }
         put_file(paths[0], content.bytes, content.n + 1);
         check_refused(0, -EBADMSG, "too long");
@@ -357,9 +357,9 @@ static void test_what_is_no_file_of_tokens_is_refused(void **state)
 
     (void)state;
     put_file(paths[0], content.bytes, 5);
-    check_refused(0, -EBADMSG, "5 bytes, which is no whole number of tokens of 2 bytes");
+    check_refused(0, -EBADMSG, "5 bytes, which is not a whole number of 2-byte tokens");
     put_file(paths[0], content.bytes, 6);
-    check_refused(4, -EBADMSG, "6 bytes, which is no whole number of tokens of 4 bytes");
+    check_refused(4, -EBADMSG, "6 bytes, which is not a whole number of 4-byte tokens");
     put_file(paths[0], "", 0);
     check_refused(0, -EBADMSG, "empty");
     check_refused(1, -EBADMSG, "empty");
@@ -373,7 +373,7 @@ static void test_what_is_no_file_of_tokens_is_refused(void **state)
 static void test_raw_uint32_that_is_read_as_uint16_is_refused(void **state)
 {
     struct file content;
-    struct tokens f;
+    struct token_file f;
 
     (void)state;
     begin(&content, 0, 0);
@@ -507,7 +507,7 @@ static void test_wrong_data_sections_are_refused(void **state)
         {300, "{\"format\":\"tokens\",\"train\":[\"a\",{}]}", "data.train[1]", "an object"},
         {300, "{\"format\":\"tokens\",\"train\":\"a\",\"val\":[3]}", "data.val[0]", "a number"},
         {300, "{\"format\":\"tokens\",\"train\":\"a\",\"dtype\":\"int8\"}", "data.dtype", "uint16"},
-        {300, "{\"format\":\"tokens\",\"train\":\"a\",\"ignore\":300}", "data.ignore", "300 is no token"},
+        {300, "{\"format\":\"tokens\",\"train\":\"a\",\"ignore\":300}", "data.ignore", "300 is not a token id"},
         {300, "{\"format\":\"tokens\",\"train\":\"a\",\"ignore\":-1}", "data.ignore", ""},
         {300, "{\"format\":\"tokens\",\"train\":\"a\",\"samples\":1}", "data.samples", "unknown"},
         {300, "{\"format\":\"bytes\",\"train\":\"a\",\"dtype\":\"uint16\"}", "data.dtype", "unknown"},

@@ -1,8 +1,11 @@
-/* Byte-level BPE. See bpe.h.
+/* Implements the tokenizer of bpe.h.
  *
- * The files write bytes as characters: printable Latin-1 as itself, the rest as U+0100 and up, in their order. Both are
- * read back into bytes at once, so that tokens, pairs and texts are bytes everywhere else. Two hash tables, open addressing:
- * from bytes to id, and from a pair of ids to its merge. A word is joined by ids alone.
+ * The files of a tokenizer write every byte as a character: a printable Latin-1 character stands for its own
+ * byte, and the characters from U+0100 on stand for the remaining bytes in ascending order. The loader
+ * converts these characters back to bytes, so that the rest of this file only sees bytes.
+ *
+ * Two hash tables with open addressing make encoding fast: one maps bytes to a token id, the other maps a
+ * pair of ids to its merge. Merging the tokens of a word only needs ids.
  */
 #include "daemon/worker/data/bpe.h"
 
@@ -23,25 +26,27 @@
 #define MERGES   "merges.txt"
 #define FILE_MAX (64u << 20)
 
+/* The bytes of one token. */
 struct token {
     char *at; /* NULL: no token has this id */
     size_t n;
 };
 
+/* An entry in the table of merges: two neighbouring tokens that may become one. */
 struct merge {
-    uint64_t pair; /* left << 32 | right */
-    uint32_t rank; /* from 1; 0: an empty place of the table */
-    int32_t id;    /* of what it makes */
+    uint64_t pair; /* id of the left token << 32 | id of the right token */
+    uint32_t rank; /* line in merges.txt, from 1; 0 marks an empty slot of the table */
+    int32_t id;    /* token that replaces the pair */
 };
 
 struct bpe {
     struct token *tokens; /* [vocab] */
     uint32_t vocab;
-    int32_t *by_bytes; /* [places]: an id, or -1 */
-    struct merge *merges;
-    size_t places, merge_places; /* powers of two */
-    struct arena *arena;
-    int32_t bytes[256]; /* tokens of one byte; -1: none */
+    int32_t *by_bytes;             /* [n_slots] hash table of token ids; -1 marks an empty slot */
+    struct merge *merges;          /* [n_merge_slots] hash table */
+    size_t n_slots, n_merge_slots; /* powers of two */
+    struct arena *arena;           /* holds the bytes of all tokens */
+    int32_t bytes[256];            /* id of the token for each single byte; -1: there is none */
 };
 
 /* ---- files ---- */
@@ -55,7 +60,8 @@ bool bpe_is_there(const char *dir)
     return vocab && access(path, F_OK) == 0;
 }
 
-/* Through links: the hub's cache is made of them. malloc'ed, NUL-terminated. */
+/* Reads a whole file into memory that the caller frees, and adds a NUL. Symbolic links are followed, because
+ * the cache of the Hugging Face hub consists of them. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -89,7 +95,7 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* The byte that a character stands for; -1: none. */
+/* Returns the byte that a character of the files stands for, or -1 if it stands for none. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;
@@ -101,14 +107,16 @@ static int byte_of(uint32_t c)
     return -1;
 }
 
-/* A character of one or two bytes: there are no others in that alphabet. 0: something else. */
+/* Decodes a UTF-8 character of `n` bytes. All characters that stand for bytes have one or two; for a longer
+ * one it returns 0, which stands for no byte. */
 static uint32_t decode_char(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;
     return n == 1 ? p[0] : n == 2 ? (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f) : 0;
 }
 
-/* The bytes that a text of the files stands for, in place, so many; -1: it has characters that stand for none. */
+/* Replaces a text of the files, in place, by the bytes that it stands for. Returns their number, or -1 if a
+ * character stands for no byte; then `text` is partly overwritten. */
 static ptrdiff_t to_bytes(char *text, size_t n)
 {
     size_t to = 0;
@@ -125,12 +133,14 @@ static ptrdiff_t to_bytes(char *text, size_t n)
 
 /* ---- tables ---- */
 
-static size_t places_for(size_t n)
+/* Returns the size of a hash table for `n` entries: a power of two that leaves at least half of the slots
+ * empty. */
+static size_t slots_for(size_t n)
 {
-    size_t places = 16;
-    while (places < 2 * n)
-        places *= 2;
-    return places;
+    size_t slots = 16;
+    while (slots < 2 * n)
+        slots *= 2;
+    return slots;
 }
 
 static uint64_t hash_bytes(const char *p, size_t n)
@@ -147,11 +157,11 @@ static uint64_t hash_pair(uint64_t pair)
     return pair ^ pair >> 29;
 }
 
-/* Where a token of these bytes is, or would be. */
-static int32_t *place_of(const struct bpe *b, const char *p, size_t n)
+/* Returns the slot of the token with these bytes, or the empty slot where it would be stored. */
+static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
-    size_t at = hash_bytes(p, n) & (b->places - 1);
-    for (;; at = (at + 1) & (b->places - 1)) {
+    size_t at = hash_bytes(p, n) & (b->n_slots - 1);
+    for (;; at = (at + 1) & (b->n_slots - 1)) {
         int32_t id = b->by_bytes[at];
         if (id < 0 || (b->tokens[id].n == n && memcmp(b->tokens[id].at, p, n) == 0))
             return &b->by_bytes[at];
@@ -160,15 +170,15 @@ static int32_t *place_of(const struct bpe *b, const char *p, size_t n)
 
 static struct merge *merge_of(const struct bpe *b, uint64_t pair)
 {
-    size_t at = hash_pair(pair) & (b->merge_places - 1);
+    size_t at = hash_pair(pair) & (b->n_merge_slots - 1);
     while (b->merges[at].rank > 0 && b->merges[at].pair != pair)
-        at = (at + 1) & (b->merge_places - 1);
+        at = (at + 1) & (b->n_merge_slots - 1);
     return &b->merges[at];
 }
 
 int64_t bpe_find(const struct bpe *b, const char *text, size_t bytes)
 {
-    return *place_of(b, text, bytes);
+    return *slot_of(b, text, bytes);
 }
 
 const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
@@ -181,7 +191,8 @@ const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
 
 /* ---- vocab.json ---- */
 
-/* Special tokens, with characters that stand for no byte, are their own text. */
+/* Adds one member of vocab.json, {"token": id}. A token with a character that stands for no byte is a special
+ * token, and its bytes are its text as it is. */
 static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
 {
     const char *key = json_key(member);
@@ -194,8 +205,8 @@ static int add_token(struct bpe *b, const struct json *member, const char *path,
                           ", the model's vocabulary; is this the tokenizer of another model?",
                           shown, b->vocab);
     if (b->tokens[id].at != NULL)
-        return err_set_at(err, -EINVAL, path, "\"%s\" has the id %" PRIu64 ", which another token has", shown,
-                          id);
+        return err_set_at(err, -EINVAL, path,
+                          "\"%s\" has the id %" PRIu64 ", but another token has the same id", shown, id);
     struct token *t = &b->tokens[id];
     t->n = strlen(key);
     t->at = arena_memdup(b->arena, key, t->n + 1);
@@ -204,9 +215,9 @@ static int add_token(struct bpe *b, const struct json *member, const char *path,
         memcpy(t->at, key, t->n + 1);
     else
         t->n = (size_t)bytes;
-    int32_t *place = place_of(b, t->at, t->n);
-    if (*place < 0)
-        *place = (int32_t)id;
+    int32_t *slot = slot_of(b, t->at, t->n);
+    if (*slot < 0)
+        *slot = (int32_t)id;
     return 0;
 }
 
@@ -227,7 +238,7 @@ static int read_vocab(struct bpe *b, const char *path, struct err *err)
     json_free(doc);
     free(text);
     for (int i = 0; i < 256; i++)
-        b->bytes[i] = *place_of(b, (const char[]){(char)i}, 1);
+        b->bytes[i] = *slot_of(b, (const char[]){(char)i}, 1);
     return r;
 }
 
@@ -236,10 +247,11 @@ static int read_vocab(struct bpe *b, const char *path, struct err *err)
 static int fail_line(const char *path, uint32_t line, struct err *err)
 {
     return err_set_at(err, -EINVAL, path,
-                      "line %" PRIu32 " is not two tokens of " VOCAB " that make a third one", line);
+                      "line %" PRIu32 " is not two tokens of " VOCAB " that together make a third one", line);
 }
 
-/* One line, "left right": two tokens that together are one. */
+/* Adds one line of merges.txt, "left right": two tokens whose bytes together are a third token. `number` is
+ * the line's number, for messages. */
 static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
                      struct err *err)
 {
@@ -248,9 +260,9 @@ static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, 
               right = left > 0 ? to_bytes(space + 1, strlen(space + 1)) : -1;
     if (left <= 0 || right <= 0)
         return fail_line(path, number, err);
-    int32_t a = *place_of(b, line, (size_t)left), c = *place_of(b, space + 1, (size_t)right);
+    int32_t a = *slot_of(b, line, (size_t)left), c = *slot_of(b, space + 1, (size_t)right);
     memmove(line + left, space + 1, (size_t)right);
-    int32_t id = *place_of(b, line, (size_t)(left + right));
+    int32_t id = *slot_of(b, line, (size_t)(left + right));
     if (a < 0 || c < 0 || id < 0)
         return fail_line(path, number, err);
     struct merge *m = merge_of(b, (uint64_t)a << 32 | (uint32_t)c);
@@ -267,7 +279,7 @@ static size_t count_lines(const char *text)
     return n;
 }
 
-/* The first line may be "#version: 0.2". */
+/* Reads merges.txt. Its first line may be "#version: 0.2", which is skipped. */
 static int read_merges(struct bpe *b, const char *path, struct err *err)
 {
     char *text = NULL, *save = NULL;
@@ -276,8 +288,8 @@ static int read_merges(struct bpe *b, const char *path, struct err *err)
     int r = read_file(path, &text, &bytes, err);
     if (r < 0)
         return r;
-    b->merge_places = places_for(count_lines(text));
-    b->merges = calloc(b->merge_places, sizeof *b->merges);
+    b->n_merge_slots = slots_for(count_lines(text));
+    b->merges = calloc(b->n_merge_slots, sizeof *b->merges);
     if (b->merges == NULL)
         r = err_set_at(err, -ENOMEM, path, "no memory for the merges");
     for (char *line = text; r == 0 && line != NULL; line = save) {
@@ -299,12 +311,12 @@ static int read_merges(struct bpe *b, const char *path, struct err *err)
 static int load(struct bpe *b, const char *dir, struct err *err)
 {
     char path[FS_PATH_BYTES];
-    b->places = places_for(b->vocab);
+    b->n_slots = slots_for(b->vocab);
     b->tokens = calloc(b->vocab, sizeof *b->tokens);
-    b->by_bytes = malloc(b->places * sizeof *b->by_bytes);
+    b->by_bytes = malloc(b->n_slots * sizeof *b->by_bytes);
     if (b->tokens == NULL || b->by_bytes == NULL)
         return err_set(err, -ENOMEM, "no memory for a vocabulary of %" PRIu32, b->vocab);
-    memset(b->by_bytes, 0xff, b->places * sizeof *b->by_bytes);
+    memset(b->by_bytes, 0xff, b->n_slots * sizeof *b->by_bytes);
     fs_path(path, sizeof path, dir, VOCAB);
     int r = read_vocab(b, path, err);
     if (r < 0)
@@ -341,15 +353,19 @@ void bpe_close(struct bpe *b)
 
 /* ---- words ---- */
 
-enum class { SPACE, LETTER, DIGIT, OTHER };
+enum char_class { SPACE, LETTER, DIGIT, OTHER };
 
-static enum class class_of(char c) {
-    unsigned char u = (unsigned char)c; if (u == ' ' || (u >= '\t' && u <= '\r')) return SPACE;
-    if (u >= '0' && u <= '9') return DIGIT;
+static enum char_class class_of(char c)
+{
+    unsigned char u = (unsigned char)c;
+    if (u == ' ' || (u >= '\t' && u <= '\r'))
+        return SPACE;
+    if (u >= '0' && u <= '9')
+        return DIGIT;
     return u >= 0x80 || (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ? LETTER : OTHER;
 }
 
-/* Bytes of 's 't 're 've 'm 'll 'd at the beginning; 0: none. */
+/* Returns the length of the contraction ('s 't 're 've 'm 'll 'd) that the text begins with, or 0. */
 static size_t contraction(const char *s, size_t n)
 {
     static const char *const all[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -359,7 +375,8 @@ static size_t contraction(const char *s, size_t n)
     return 0;
 }
 
-static size_t run_of(const char *s, size_t n, enum class class)
+/* Returns the length of the run of characters of one class that the text begins with. */
+static size_t run_of(const char *s, size_t n, enum char_class class)
 {
     size_t i = 0;
     while (i < n && class_of(s[i]) == class)
@@ -367,7 +384,8 @@ static size_t run_of(const char *s, size_t n, enum class class)
     return i;
 }
 
-/* Bytes of the first word of a text. Of spaces before a word the last one is left to it. */
+/* Returns the length of the first word of a text. A run of spaces is a word of its own, except that its last
+ * space belongs to the word after it. */
 static size_t word_bytes(const char *s, size_t n)
 {
     size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
@@ -379,6 +397,7 @@ static size_t word_bytes(const char *s, size_t n)
     return length < n && length > 1 ? length - 1 : length;
 }
 
+/* Returns the merge of lowest rank that applies to two neighbouring ids, or NULL if none applies. */
 static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
 {
     const struct merge *best = NULL;
@@ -390,7 +409,8 @@ static const struct merge *find_first_merge(const struct bpe *b, const int32_t *
     return best;
 }
 
-/* Joins all pairs of that kind, left to right; returns how many ids are left. */
+/* Replaces every pair that the merge `m` applies to, from left to right. Returns the number of ids that
+ * remain. */
 static size_t join(const struct merge *m, int32_t *ids, size_t n)
 {
     size_t to = 0;

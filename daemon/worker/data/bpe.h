@@ -1,12 +1,16 @@
-/* GPT-2's tokenizer, byte-level BPE: text to token ids and back, from the vocab.json and merges.txt of a Hugging Face
- * folder.
+/* GPT-2's tokenizer, a byte-level BPE. It turns text into token ids and back, with the vocab.json and
+ * merges.txt of a Hugging Face folder.
  *
- * Text is cut into words by GPT-2's pattern ('s 't 're 've 'm 'll 'd, letters, digits, others, each with a space before it,
- * spaces), and the bytes of a word are joined by the merges, first ones first. The classes are exact in ASCII; every byte
- * beyond counts as a letter. (GPT-2 asks Unicode, so a text with digits, signs or spaces of other scripts may be cut
- * differently; the ids still mean the same text.)
+ * Text is first cut into words by GPT-2's pattern: contractions ('s 't 're 've 'm 'll 'd), runs of letters,
+ * of digits or of other characters, each run with at most one space before it, and runs of spaces. Then pairs
+ * of neighbouring tokens in a word are merged, in the order of merges.txt.
  *
- * Order of calls: bpe_open, the others, bpe_close. Only read once it is open; any thread.
+ * The pattern is exact for ASCII text. Every other byte counts as a letter, while GPT-2 uses the Unicode
+ * classes, so text with digits, signs or spaces of other scripts may be cut into other tokens. Those tokens
+ * still stand for the same text.
+ *
+ * Order of calls: bpe_open, any of the other functions, bpe_close. An open tokenizer is only read, so any
+ * thread may use it.
  */
 #ifndef DAEMON_WORKER_DATA_BPE_H
 #define DAEMON_WORKER_DATA_BPE_H
@@ -19,20 +23,32 @@
 #include "base/vec.h"
 
 struct bpe;
+
+/* A growing list of token ids. The caller frees it with vec_free. */
 struct bpe_ids {
     VEC(int32_t) list;
 };
 
-bool bpe_is_there(const char *dir); /* both files are */
-/* Ids are below `vocab`. -EINVAL: files that are no such tokenizer, or one of another model. */
-int bpe_open(const char *dir, uint32_t vocab, struct bpe **ret, struct err *err);
-void bpe_close(struct bpe *b); /* takes NULL */
+/* Returns whether the folder has both files of a tokenizer. */
+bool bpe_is_there(const char *dir);
 
-/* Adds the ids of a text. -EINVAL: the vocabulary has no token for one of its bytes. */
+/* Opens the tokenizer in `dir` for a model whose token ids are below `vocab`. Returns -EINVAL if the files
+ * are not such a tokenizer, or if they have ids beyond the model's vocabulary. */
+int bpe_open(const char *dir, uint32_t vocab, struct bpe **ret, struct err *err);
+
+/* Frees the tokenizer. `b` may be NULL. */
+void bpe_close(struct bpe *b);
+
+/* Appends the token ids of `text` to `ret`. Returns -EINVAL if the vocabulary has no token for one of the
+ * bytes. */
 int bpe_encode(const struct bpe *b, const char *text, size_t bytes, struct bpe_ids *ret, struct err *err);
-/* The bytes of a token, which may be a part of a character; NULL: the vocabulary has none of that id. */
+
+/* Returns the bytes of the token `id`, which may be a part of a character, or NULL if no token has this
+ * id. */
 const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes);
-/* The id of the token of exactly these bytes, e.g. "<|endoftext|>"; -1: there is none. */
+
+/* Returns the id of the token with exactly these bytes, for example "<|endoftext|>", or -1 if there is
+ * none. */
 int64_t bpe_find(const struct bpe *b, const char *text, size_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
-/* Datasets: opening with every check, filling rows, and the order of samples.
+/* Implements data.h: opens datasets and checks them, fills batches, and decides the order of samples.
  *
- * IDX images stay bytes in memory, a quarter of what floats would take, and are converted row by row when a
- * batch is filled, through a table of 256 floats, which fixes the bits whatever the compiler does with the
- * loop.
+ * IDX images stay in memory as bytes, a quarter of the size that floats would take. Each row is converted
+ * when a batch is filled. The conversion looks every byte up in a table of 256 floats, so that the result has
+ * the same bits no matter how the compiler translates the loop.
  */
 #include "daemon/worker/data/data.h"
 
@@ -23,10 +23,11 @@ const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
 /* ------------------------------------------------------------------------------------------ opening IDX */
 
+/* The two files of an IDX split while they are loaded and checked. */
 struct idx_pair {
     struct idx images, labels;
     const struct spec_files *files;
-    char images_key[32], labels_key[32];
+    char images_key[32], labels_key[32]; /* their keys in the spec, for messages */
 };
 
 static int check_shape(const struct spec *s, const struct idx_pair *p, struct err *err)
@@ -82,7 +83,8 @@ static int check_labels(const struct spec *s, const struct idx_pair *p, struct e
     return 0;
 }
 
-/* Each image from [w][h] to [h][w], through one image's worth of scratch. */
+/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]], with a scratch copy of one
+ * image. */
 static int transpose(struct idx *x, const char *path, struct err *err)
 {
     uint32_t h = x->dims[1], w = x->dims[2];
@@ -264,7 +266,7 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
     if (r < 0)
         return r;
     memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
-    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets); /* -1 */
+    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets); /* all bits set is -1 */
     *ret_targets = sum;
     return 0;
 }

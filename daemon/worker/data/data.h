@@ -1,8 +1,11 @@
-/* Samples: IDX files (plain or gzipped) kept in memory as bytes, files of tokens or text that are mapped, or synthetic ones that
- * are computed when asked for.
+/* The samples of a job. They come from IDX files (plain or gzipped), which are kept in memory as bytes, from
+ * files of tokens or text, which are mapped, or from a generator of synthetic samples, which computes each
+ * one when it is needed.
  *
- * Order of calls: dataset_open per split; dataset_fill and dataset_prefetch any number of times, from any threads (a
- * dataset is const once open); dataset_close. Training reads an endless stream: position p of the stream is sample
+ * Order of calls: dataset_open for each split, dataset_fill and dataset_prefetch as often as needed,
+ * dataset_close. An open dataset is const, so any thread may use it.
+ *
+ * Training reads an endless stream of samples. The sample at position p of the stream has the index
  * data_index(p).
  */
 #ifndef DAEMON_WORKER_DATA_DATA_H
@@ -14,48 +17,57 @@
 enum data_split { DATA_TRAIN, DATA_VAL, DATA_SPLIT_COUNT };
 extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" */
 
+/* The samples of one split. dataset_open makes it, and it stays const until dataset_close. */
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    bool mse;            /* kind of target, as in the spec */
-    bool tokens;         /* kind of row, likewise */
-    uint32_t seq, vocab; /* of tokens */
-    uint64_t n_tokens;   /* in its files; 0: it has none */
-    uint32_t n_files;    /* of tokens */
-    uint32_t crc;        /* of the content, of large files of tokens of a part (tokens.c); for spec_resolve */
-    uint64_t bytes;      /* host memory it holds; what is mapped is not held */
+    bool mse;            /* targets are float [classes], as in struct spec */
+    bool tokens;         /* rows are token ids, as in struct spec */
+    uint32_t seq, vocab; /* tokens in a sample; tokens in the vocabulary */
+    uint64_t n_tokens;   /* tokens in all files; 0 for other formats */
+    uint32_t n_files;    /* files of tokens or text; 0 for other formats */
+    uint32_t crc; /* checksum of the content, for spec_resolve; covers large token files in part (tokens.c) */
+    uint64_t bytes; /* host memory that the samples take; mapped files do not count */
     /* private */
     enum data_format format;
     enum data_split split;
     uint8_t *images;         /* idx: [n_samples][features] */
     uint8_t *labels;         /* idx: [n_samples] */
-    float value[256];        /* idx: what a byte becomes */
-    struct token_set *files; /* tokens, bytes */
+    float value[256];        /* idx: the number that each byte stands for */
+    struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* synthetic */
-    float noise;
+    float noise;             /* synthetic */
 };
 
-/* Opens a split that the spec has (spec_has_val). Every check is made here: sizes, counts, labels against
- * classes, features against the model. Errors name the file, what is wrong and what to do. -ENOMEM with the
- * bytes. */
+/* Opens a split of the data of `s`; call spec_has_val before you open DATA_VAL. All checks happen here: the
+ * sizes of the files, the number of samples, the labels against the model's classes, the features against its
+ * input. The message of an error names the file, the mistake and what to do. Returns -ENOMEM when the data do
+ * not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
-void dataset_close(struct dataset *d); /* takes NULL */
 
-/* Rows 0..n-1 become the samples `indices`, each < n_samples; rows n..rows-1 are padding.
- *     numbers   x: float [rows][features]. target: int32_t [rows], or float [rows][classes] (one-hot) when d->mse.
- *               Padding: 0 and target 0. Every sample's target counts.
- *     tokens    x: int32_t [rows][seq]. target: int32_t [rows][seq], what follows each token; -1 for what is ignored.
- *               Padding: 0 and targets -1.
- * *ret_targets: how many targets count. Fails only with files of tokens: -ERANGE for an id beyond the vocabulary, with file,
- * position, id and vocabulary; -ESTALE for a file that has become shorter. */
+/* Closes the dataset and frees it. `d` may be NULL. */
+void dataset_close(struct dataset *d);
+
+/* Fills a batch of `rows` rows. Rows 0 to n-1 get the samples `indices`, each of which is below n_samples;
+ * the other rows are padding. Stores the number of targets that count in the loss in *ret_targets.
+ *
+ *     numbers   x is float [rows][features]. target is int32_t [rows], or one-hot float [rows][classes] if
+ *               d->mse. Padding is 0 with target 0. Every sample has one target, which counts.
+ *     tokens    x is int32_t [rows][seq]. target is int32_t [rows][seq], the token after each token of x.
+ *               Targets that do not count are -1. Padding is 0 with targets -1.
+ *
+ * Only token files can fail: returns -ERANGE for an id outside the vocabulary, with the file, position and id
+ * in the message, or -ESTALE if a file has become shorter. */
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
-/* These samples will soon be asked for: files begin to be read. Waits for nothing. */
+/* Announces that these samples will be needed soon, so that the kernel starts to read the files. Does not
+ * wait. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
-/* The training sample at a position of the endless stream: epoch p / n, permuted by it when the spec
- * shuffles. Needs spec_resolve. */
+/* Returns the index of the training sample at `position` of the endless stream. The position determines the
+ * epoch; if the spec asks for shuffling, every epoch has its own permutation of the samples. Call
+ * spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

@@ -1,12 +1,13 @@
-/* Reading IDX files: 0 0 type rank, then rank big-endian dimensions, then the elements.
+/* Implements idx.h. An IDX file has four bytes (0, 0, type, rank), then `rank` big-endian 32-bit dimensions,
+ * then the elements.
  *
- * A file is accepted when it holds exactly what its header says: one byte less or more is an error that names
- * both numbers. zlib's gzread would hide both a tail after the compressed stream and where a stream broke
- * off, so inflate is called directly, and plain files are read as they are. A file may be a series of gzip
- * members, as gzip allows.
+ * A file must have exactly the size that its header implies; the message for any other size names both
+ * numbers. zlib's gzread would hide bytes after the compressed stream and the place where a stream broke off,
+ * so this file calls inflate itself. A gzip file may consist of several members, as the gzip format allows.
  *
- * Sizes come from outside: before memory is taken for them they are held against the size of the file
- * (deflate expands by at most 1032), so a header cannot ask for more than its file could fill.
+ * The dimensions are not trusted. Before memory is allocated for them they are compared with the size of the
+ * file, times 1032 for gzip, the most that deflate can expand. A damaged header therefore cannot cause a huge
+ * allocation.
  */
 #include "daemon/worker/data/idx.h"
 
@@ -28,18 +29,20 @@
 
 enum { IN_BYTES = 1 << 18, DEFLATE_RATIO = 1032, TYPE_UBYTE = 0x08 };
 
-/* A stream of the file's content. */
+/* An open file whose content, unpacked if it is gzipped, is read from front to back. */
 struct source {
     const char *path, *key;
     struct err *err;
     int fd;
-    uint64_t file_bytes, given; /* of content so far */
-    bool gzip, ended;           /* ended: at the end of a member, before any other */
+    uint64_t file_bytes; /* size of the file */
+    uint64_t given;      /* bytes of content that were read so far */
+    bool gzip;
+    bool ended; /* a gzip member has ended, and no other has begun */
     z_stream z;
     unsigned char in[IN_BYTES];
 };
 
-static int fail_read(const struct source *s, int code)
+static int fail_source_read(const struct source *s, int code)
 {
     return err_set_at(s->err, code, s->path, "cannot read %s: %s", s->key, strerror(-code));
 }
@@ -56,7 +59,7 @@ static ssize_t read_some(int fd, void *p, size_t bytes)
     return n < 0 ? -errno : n;
 }
 
-static int open_file(struct source *s)
+static int open_source_file(struct source *s)
 {
     struct stat st;
     unsigned char magic[2];
@@ -67,23 +70,23 @@ static int open_file(struct source *s)
         return err_set_at(s->err, -errno, s->path, "cannot open %s: %s; check the path", s->key,
                           strerror(errno));
     if (fstat(s->fd, &st) < 0)
-        return fail_read(s, -errno);
+        return fail_source_read(s, -errno);
     if (!S_ISREG(st.st_mode))
         return err_set_at(s->err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, s->path,
                           "%s is not a regular file; give the path of an IDX file", s->key);
     s->file_bytes = (uint64_t)st.st_size;
     n = pread(s->fd, magic, 2, 0);
     if (n < 0)
-        return fail_read(s, -errno);
+        return fail_source_read(s, -errno);
     s->gzip = n == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
     return 0;
 }
 
 static int source_open(struct source *s)
 {
-    int r = open_file(s);
+    int r = open_source_file(s);
 
-    if (r == 0 && s->gzip && inflateInit2(&s->z, 15 + 16) != Z_OK) { /* 16: gzip, nothing else */
+    if (r == 0 && s->gzip && inflateInit2(&s->z, 15 + 16) != Z_OK) { /* + 16 means the gzip format only */
         s->gzip = false;
         r = err_set_at(s->err, -ENOMEM, s->path, "no memory to read %s", s->key);
     }
@@ -98,19 +101,20 @@ static void source_close(struct source *s)
         close(s->fd);
 }
 
-/* More input for inflate: 1, or 0 at the end of the file. */
+/* Reads more input for inflate. Returns 1, 0 at the end of the file, or a negative errno. */
 static int refill(struct source *s)
 {
     ssize_t n = read_some(s->fd, s->in, sizeof s->in);
 
     if (n < 0)
-        return fail_read(s, (int)n);
+        return fail_source_read(s, (int)n);
     s->z.next_in = s->in;
     s->z.avail_in = (uInt)n;
     return n > 0;
 }
 
-/* At the end of a member: 1 when another begins, 0 at the end of the file. */
+/* Goes on after the end of a gzip member. Returns 1 if another member begins, 0 at the end of the file, or a
+ * negative errno. */
 static int next_member(struct source *s)
 {
     int r = s->z.avail_in > 0 ? 1 : refill(s);
@@ -164,7 +168,7 @@ static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
     return 0;
 }
 
-/* Up to `bytes` bytes of content; fewer only at its end. */
+/* Reads `bytes` bytes of content into `p`, or fewer at its end, and stores their number in *ret. */
 static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
 {
     uint64_t total = 0;
@@ -178,7 +182,7 @@ static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
         } else {
             ssize_t n = read_some(s->fd, (char *)p + total, want);
             if (n < 0)
-                return fail_read(s, (int)n);
+                return fail_source_read(s, (int)n);
             got = (size_t)n;
         }
         if (got == 0)
@@ -222,19 +226,19 @@ static int check_magic(const struct source *s, const unsigned char *magic)
     if (magic[0] || magic[1] || (magic[2] != TYPE_UBYTE && !type_name(magic[2])))
         return err_set_at(
             s->err, -EBADMSG, s->path,
-            "%s is no IDX file: it begins with the bytes %02x %02x %02x %02x, not with 00 00 08", s->key,
+            "%s is not an IDX file: it begins with the bytes %02x %02x %02x %02x, not with 00 00 08", s->key,
             magic[0], magic[1], magic[2], magic[3]);
     if (magic[2] != TYPE_UBYTE)
         return err_set_at(s->err, -EOPNOTSUPP, s->path,
-                          "%s holds %s; only unsigned bytes (type 08) are supported yet, convert it", s->key,
-                          type_name(magic[2]));
+                          "%s holds %s; convert it to unsigned bytes (type 08), the only supported type",
+                          s->key, type_name(magic[2]));
     if (magic[3] < 1 || magic[3] > IDX_MAX_RANK)
         return err_set_at(s->err, -EBADMSG, s->path, "%s has %d dimensions; 1 to %d are supported", s->key,
                           magic[3], IDX_MAX_RANK);
     return 0;
 }
 
-static int read_header(struct source *s, struct idx *x)
+static int read_idx_header(struct source *s, struct idx *x)
 {
     unsigned char magic[4];
     uint32_t dims[IDX_MAX_RANK];
@@ -277,7 +281,8 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       s->key, dims, x->bytes + 4 + 4 * x->rank, more, found);
 }
 
-/* Can the file hold what its header says? Asked before memory is taken for it. */
+/* Checks, before memory is allocated, that the file can be large enough for the elements that its header
+ * announces. */
 static int check_size(const struct source *s, const struct idx *x)
 {
     uint64_t most = s->file_bytes;
@@ -329,7 +334,7 @@ int idx_load(const char *path, const char *key, struct idx *ret, struct err *err
     s->fd = -1;
     r = source_open(s);
     if (r == 0)
-        r = read_header(s, &x);
+        r = read_idx_header(s, &x);
     if (r == 0)
         r = check_size(s, &x);
     if (r == 0)

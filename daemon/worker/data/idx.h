@@ -1,4 +1,5 @@
-/* IDX files, plain or gzipped: unsigned bytes of any shape, whole in memory. Private to data.c. */
+/* Loads IDX files, the format of MNIST, into memory: arrays of unsigned bytes with up to four dimensions,
+ * plain or gzipped. Only data.c and the tests include this header. */
 #ifndef DAEMON_WORKER_DATA_IDX_H
 #define DAEMON_WORKER_DATA_IDX_H
 
@@ -8,17 +9,21 @@
 
 #define IDX_MAX_RANK 4
 
+/* The content of an IDX file. idx_load fills it in, idx_finish frees it. */
 struct idx {
-    uint32_t rank;
-    uint32_t dims[IDX_MAX_RANK];
-    uint64_t bytes; /* the product of dims */
-    uint32_t crc;   /* CRC-32C of dims and data */
+    uint32_t rank;               /* number of dimensions */
+    uint32_t dims[IDX_MAX_RANK]; /* the first one counts the samples */
+    uint64_t bytes;              /* size of data: the product of dims */
+    uint32_t crc;                /* CRC-32C of dims and data */
     uint8_t *data;
 };
 
-/* `key` says in messages where the path came from ("data.train.images"). Errors: -EBADMSG for what is no IDX
- * file, is cut short or too long; -EOPNOTSUPP for other element types; -ENOMEM; what open and read return. */
+/* Loads the file at `path` into *ret. Messages call it `key`, the key of the spec that names it
+ * ("data.train.images"). Returns -EBADMSG if it is not an IDX file, is cut short or is too long, -EOPNOTSUPP
+ * for elements that are not unsigned bytes, -ENOMEM, or the error of open(2) or read(2). */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
-void idx_finish(struct idx *x); /* takes a zeroed one */
+
+/* Frees the content. A struct of zeros is allowed. */
+void idx_finish(struct idx *x);
 
 #endif

@@ -1,20 +1,26 @@
-/* Synthetic samples: a task that can be learnt, of any size, without storage. Sample i of a split has a
- * random class c; its features are the prototype of c, uniform in [0, 1), plus noise, uniform in [-noise,
- * noise). Everything is a pure function of (data.seed, split, sample, element), so any order, machine and
- * number of threads gives the same bits: only + - * on floats, and the same Philox as dropout. Training and
- * validation share the prototypes.
+/* Computes synthetic samples: a task of any size that a model can learn, without any storage.
  *
- * For models of tokens: each token has one that follows it, a function of (data.seed, token); with the probability `noise`
- * another comes instead. Small ids are drawn more often than large ones, as the frequent words of a text are few: a model
- * first learns which these are, and then what follows what.
+ * For models of numbers, every sample has a random class. Its features are the prototype of the class,
+ * uniform in [0, 1), plus noise, uniform in [-noise, noise). Training and validation use the same prototypes.
+ *
+ * For models of tokens, every token has a fixed successor, a function of data.seed and the token. With the
+ * probability `noise` a random token comes instead of the successor. Small ids are drawn more often than
+ * large ones, as a text has few frequent words. A model first learns which tokens are frequent, and then
+ * which token follows which.
+ *
+ * Every number is a pure function of data.seed, split, sample and element. It is made with Philox, the
+ * generator that dropout uses, and with + - * on floats only, so that the bits do not depend on the order of
+ * samples, the machine or the threads.
  */
 #include "daemon/worker/data/synthetic.h"
 
 #include "base/rng.h"
 
-enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 }; /* that of the other split is one more */
+/* Numbers of the random streams for tokens. The validation split uses STREAM_TOKENS + 1. */
+enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* The third counter word, beside the purpose: what a number is for. */
+/* Returns the third counter word of Philox for the labels of this split. It keeps them independent of all
+ * other numbers. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
@@ -46,7 +52,8 @@ void synthetic_row(const struct dataset *d, uint64_t index, float *x)
     }
 }
 
-/* vocab * u^4 for uniform bits: half of all ids are in the first sixteenth. */
+/* Turns uniform bits, a number u in [0, 1), into the token vocab * u^4. Half of all tokens are then in the
+ * first sixteenth of the vocabulary. */
 static uint32_t draw_token(const struct dataset *d, uint32_t bits)
 {
     uint64_t square = (uint64_t)bits * bits >> 32;

@@ -1,7 +1,7 @@
-/* Samples out of files of tokens. See token_set.h.
+/* Implements token_set.h: reads samples from the token files of a split.
  *
- * A sample is found by halving among the files, so any sample of any number of files is as near as the first: order, resume
- * and shuffle are arithmetic on its number.
+ * A binary search over the files finds the one that holds a sample, so every sample can be read equally fast.
+ * Shuffling and resuming then only compute indices of samples.
  */
 #include "daemon/worker/data/token_set.h"
 
@@ -15,8 +15,9 @@
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* The file that has a sample, and where in it the sample begins. */
-static const struct tokens *locate(const struct token_set *t, uint64_t index, uint64_t *ret_token)
+/* Returns the file that holds sample `index`, and stores the number of the sample's first token in
+ * *ret_token. */
+static const struct token_file *locate(const struct token_set *t, uint64_t index, uint64_t *ret_token)
 {
     uint32_t low = 0, high = t->n_files; /* first[low] <= index < first[high] */
 
@@ -32,7 +33,7 @@ static const struct tokens *locate(const struct token_set *t, uint64_t index, ui
     return &t->files[low];
 }
 
-static int fail_range(const struct token_set *t, const struct tokens *f, uint64_t at, uint32_t id,
+static int fail_range(const struct token_set *t, const struct token_file *f, uint64_t at, uint32_t id,
                       struct err *err)
 {
     return err_set_at(err, -ERANGE, f->path,
@@ -47,7 +48,7 @@ int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int3
                    uint64_t *ret_targets, struct err *err)
 {
     uint64_t begin, ignored = 0;
-    const struct tokens *f = locate(t, index, &begin);
+    const struct token_file *f = locate(t, index, &begin);
     int r = tokens_check(f, err);
 
     if (r < 0)
@@ -69,16 +70,18 @@ int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int3
 void token_set_advise(const struct token_set *t, uint64_t index)
 {
     uint64_t begin;
-    const struct tokens *f = locate(t, index, &begin);
+    const struct token_file *f = locate(t, index, &begin);
 
     tokens_advise(f, begin, (uint64_t)t->seq + 1);
 }
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-static int open_file(struct token_set *t, const char *path, const char *key, uint32_t width, struct err *err)
+/* Opens the next file of the set and adds its samples and its checksum to those of the set. */
+static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
+                          struct err *err)
 {
-    struct tokens *f = &t->files[t->n_files];
+    struct token_file *f = &t->files[t->n_files];
     uint64_t samples;
     int r = tokens_open(path, key, width, f, err);
 
@@ -91,13 +94,15 @@ static int open_file(struct token_set *t, const char *path, const char *key, uin
     if (samples == 0)
         return err_set_at(err, -EINVAL, path,
                           "%s has %" PRIu64 " token%s, too few for one sample: a context of %" PRIu32
-                          " and the target after it take %" PRIu64
-                          "; give more data, or set model.context to less",
+                          " and the target after it need %" PRIu64
+                          " tokens; give more data, or make model.context smaller",
                           key, f->count, f->count == 1 ? "" : "s", t->seq, (uint64_t)t->seq + 1);
     return 0;
 }
 
-static int look_at_ends(const struct token_set *t, struct err *err)
+/* Reads the first and the last sample of every file, so that tokens outside the vocabulary are likely found
+ * at once. */
+static int check_ends(const struct token_set *t, struct err *err)
 {
     int32_t *row = malloc(2 * (size_t)t->seq * sizeof *row);
     uint64_t counted;
@@ -126,9 +131,9 @@ static int open_files(struct token_set *t, const struct spec *s, const struct sp
             snprintf(key, sizeof key, "data.%s", split);
         else
             snprintf(key, sizeof key, "data.%s[%" PRIu32 "]", split, i);
-        r = open_file(t, paths->at[i], key, width, err);
+        r = add_token_file(t, paths->at[i], key, width, err);
     }
-    return r < 0 ? r : look_at_ends(t, err);
+    return r < 0 ? r : check_ends(t, err);
 }
 
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,

@@ -1,7 +1,9 @@
-/* The files of a split as one row of samples: sample i is `seq` tokens and, as targets, the same shifted by one. Each file
- * gives (tokens - 1) / seq samples; none crosses from one file into the next. Private to data.c.
+/* All token files of a split as one sequence of samples. A sample is `seq` consecutive tokens of a file, and
+ * its targets are the same tokens shifted by one. A file has (tokens - 1) / seq samples; no sample crosses
+ * from one file into the next. Only data.c and the tests include this header.
  *
- * Order of calls: token_set_open; the others, from any thread; token_set_close.
+ * Order of calls: token_set_open, then token_set_read and token_set_advise from any thread, then
+ * token_set_close.
  */
 #ifndef DAEMON_WORKER_DATA_TOKEN_SET_H
 #define DAEMON_WORKER_DATA_TOKEN_SET_H
@@ -9,28 +11,35 @@
 #include "daemon/spec/spec.h"
 #include "daemon/worker/data/tokens.h"
 
+/* The open files of a split. */
 struct token_set {
-    uint64_t n_samples, n_tokens;
-    uint32_t crc;
+    uint64_t n_samples, n_tokens; /* in all files */
+    uint32_t crc;                 /* checksum of the files' checksums */
     uint32_t n_files;
     /* private */
-    struct tokens *files;
-    uint64_t *first; /* [n_files + 1]: the number of the first sample of each; then n_samples */
+    struct token_file *files;
+    uint64_t *first; /* [n_files + 1]: index of each file's first sample; the last element is n_samples */
     uint32_t seq, vocab;
-    int64_t ignore; /* targets of this id do not count; -1: all do */
+    int64_t ignore; /* targets with this id do not count; -1: all targets count */
 };
 
-/* `split` is its name, "train" or "val". Every file is checked, also for one whole sample, and of each the first and the last
- * sample are looked at: numbers that are no tokens of this vocabulary are mostly found here already. */
+/* Opens the files of a split; `split` is its name, "train" or "val". Every file is checked and must have at
+ * least one sample. The first and the last sample of each file are read, which finds most files whose tokens
+ * do not fit the vocabulary. */
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
                    struct token_set **ret, struct err *err);
-void token_set_close(struct token_set *t); /* takes NULL */
 
-/* ids and targets: seq each; ignored targets are -1. *ret_targets: those that are not. -ERANGE for an id beyond the
- * vocabulary, -ESTALE for a file that has become shorter: with the file. */
+/* Closes all files and frees the set. `t` may be NULL. */
+void token_set_close(struct token_set *t);
+
+/* Reads sample `index`: seq token ids into `ids`, and seq targets into `targets`, where ignored targets are
+ * -1. Stores the number of other targets in *ret_targets. Returns -ERANGE for an id outside the vocabulary,
+ * or -ESTALE if the file has become shorter; the message names the file. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
-/* That sample will soon be read. */
+
+/* Announces that sample `index` will be read soon, so that the kernel starts to read the file. Does not
+ * wait. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 
 #endif

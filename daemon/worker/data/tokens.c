@@ -1,18 +1,21 @@
-/* Opening files of tokens. See tokens.h.
+/* Implements tokens.h: opens, checks and maps files of tokens.
  *
- * Files are mapped because they are larger than memory and a step touches a few windows of them; opening takes the same time
- * whatever their size. The price: a mapping of a file that somebody cuts short ends the process with SIGBUS when what is
- * gone is read. Headers and checksums are therefore read with pread, and whoever reads tokens calls tokens_check before: a
- * file that has become shorter is an error with its name. What remains are the microseconds between that check and the
- * reading, and a disk that fails under a mapped page; both end the process, and a job goes on from its last checkpoint.
- * A file that grows or whose bytes are replaced is read as it then is.
+ * Files are mapped because they may be larger than memory while a step reads only a few ranges of them.
+ * Opening takes the same time for every size. The drawback is that reading a mapping beyond the end of a file
+ * that somebody has truncated kills the process with SIGBUS. Therefore headers and checksums are read with
+ * pread, and the caller must call tokens_check before it reads tokens, which turns a truncated file into an
+ * error with its name. Two cases remain: a file that is truncated right after that check, and a disk error in
+ * a mapped page. Both end the process, and the job resumes from its last checkpoint. If a file grows or its
+ * bytes are replaced, the new bytes are read.
  *
- * The checksum is of size, count, width and content; of files over TOKENS_CRC_BLOCKS * TOKENS_CRC_BYTES not of all content
- * but of so many blocks, evenly spread, the first at the beginning and the last at the end. It guards against going on with
- * other data by mistake, not against somebody who changes what lies between the blocks.
+ * The checksum covers size, count, width and content. In a file larger than TOKENS_CRC_BLOCKS *
+ * TOKENS_CRC_BYTES it covers only that many blocks of the content, evenly spread from the first byte to the
+ * last. It detects that a job resumes with other data by mistake; it does not detect deliberate changes
+ * between the blocks.
  *
- * A raw file has no mark of its own. What is surely something else is refused with what to do: gzip, npy, an llm.c header of
- * the other byte order, and numbers of 4 bytes that are read as numbers of 2, of which every second one is 0.
+ * A file of bare tokens has no header to recognise it by. Files that are clearly something else are refused
+ * with advice: gzip files, NumPy files, llm.c files of the other byte order, and 4-byte tokens that are read
+ * as 2-byte tokens, recognisable because every second one is 0.
  */
 #include "daemon/worker/data/tokens.h"
 
@@ -29,19 +32,23 @@
 
 #include "base/crc32c.h"
 
+/* The known headers of llm.c files: magic number, version, and bytes of a token. */
 static const struct layout {
     uint32_t magic, version, width;
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0], LEAST_PAIRS = 64 };
+enum {
+    N_LAYOUTS = sizeof layouts / sizeof layouts[0],
+    LEAST_PAIRS = 64, /* pairs of 2-byte tokens needed to decide that they are really 4-byte tokens */
+};
 
-static int fail_read(const struct tokens *f, int code, struct err *err)
+static int fail_token_read(const struct token_file *f, int code, struct err *err)
 {
     return err_set_at(err, code, f->path, "cannot read %s: %s", f->key, strerror(-code));
 }
 
 /* ------------------------------------------------------------------------------------------ the file */
 
-static int open_file(struct tokens *f, struct err *err)
+static int open_token_file(struct token_file *f, struct err *err)
 {
     struct stat st;
 
@@ -50,7 +57,7 @@ static int open_file(struct tokens *f, struct err *err)
         return err_set_at(err, -errno, f->path, "cannot open %s: %s; check the path", f->key,
                           strerror(errno));
     if (fstat(f->fd, &st) < 0)
-        return fail_read(f, -errno, err);
+        return fail_token_read(f, -errno, err);
     if (!S_ISREG(st.st_mode))
         return err_set_at(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, f->path,
                           "%s is not a regular file; give the path of a file, or an array of paths", f->key);
@@ -60,32 +67,33 @@ static int open_file(struct tokens *f, struct err *err)
     return 0;
 }
 
-/* All of it, or an error: the file was as long a moment ago. */
-static int read_at(const struct tokens *f, void *p, size_t bytes, uint64_t at, struct err *err)
+/* Reads `bytes` bytes at offset `at`. They were there when the file was opened, so a short read is an error:
+ * -ESTALE if the file has become shorter, else -EIO. */
+static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {
         ssize_t n = pread(f->fd, (char *)p + got, bytes - got, (off_t)(at + got));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return fail_read(f, -errno, err);
+            return fail_token_read(f, -errno, err);
         if (n == 0)
-            return tokens_check(f, err) < 0 ? -ESTALE : fail_read(f, -EIO, err);
+            return tokens_check(f, err) < 0 ? -ESTALE : fail_token_read(f, -EIO, err);
         got += (size_t)n;
     }
     return 0;
 }
 
-int tokens_check(const struct tokens *f, struct err *err)
+int tokens_check(const struct token_file *f, struct err *err)
 {
     struct stat st;
 
     if (fstat(f->fd, &st) < 0)
-        return fail_read(f, -errno, err);
+        return fail_token_read(f, -errno, err);
     if ((uint64_t)st.st_size < f->bytes)
         return err_set_at(err, -ESTALE, f->path,
                           "%s has become shorter while it is in use: it had %" PRIu64
-                          " bytes and has %" PRIu64 "; put the file back, and give new data a new name",
+                          " bytes and now has %" PRIu64 "; put the file back, and give new data a new name",
                           f->key, f->bytes, (uint64_t)st.st_size);
     return 0;
 }
@@ -102,7 +110,7 @@ static uint32_t big(const uint8_t *p)
     return (uint32_t)p[3] | (uint32_t)p[2] << 8 | (uint32_t)p[1] << 16 | (uint32_t)p[0] << 24;
 }
 
-static int refuse_gzip(const struct tokens *f, const uint8_t *head, size_t n, struct err *err)
+static int refuse_gzip(const struct token_file *f, const uint8_t *head, size_t n, struct err *err)
 {
     if (n >= 4 && head[0] == 0x1f && head[1] == 0x8b && head[2] == 8 && head[3] < 32)
         return err_set_at(err, -EOPNOTSUPP, f->path,
@@ -110,8 +118,9 @@ static int refuse_gzip(const struct tokens *f, const uint8_t *head, size_t n, st
     return 0;
 }
 
-/* What numbers do not begin with. `n` bytes of the head are there. */
-static int refuse_others(const struct tokens *f, const uint8_t *head, size_t n, struct err *err)
+/* Refuses files that are clearly not bare tokens, by their first `n` bytes: NumPy files and big-endian llm.c
+ * files. */
+static int refuse_others(const struct token_file *f, const uint8_t *head, size_t n, struct err *err)
 {
     if (n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0)
         return err_set_at(err, -EOPNOTSUPP, f->path,
@@ -124,8 +133,8 @@ static int refuse_others(const struct tokens *f, const uint8_t *head, size_t n, 
     return 0;
 }
 
-static int read_header(struct tokens *f, const struct layout *l, const uint8_t *head, size_t n,
-                       uint32_t asked, struct err *err)
+static int read_llmc_header(struct token_file *f, const struct layout *l, const uint8_t *head, size_t n,
+                            uint32_t asked, struct err *err)
 {
     uint32_t version;
     uint64_t need;
@@ -139,7 +148,8 @@ static int read_header(struct tokens *f, const struct layout *l, const uint8_t *
     if (version != l->version)
         return err_set_at(err, -EOPNOTSUPP, f->path,
                           "%s is an llm.c file of version %" PRIu32 ", but with magic %" PRIu32
-                          " only version %" PRIu32 " is known; write it again with the present scripts",
+                          " only version %" PRIu32
+                          " is known; write it again with the current scripts of llm.c",
                           f->key, version, l->magic, l->version);
     if (asked != 0 && asked != l->width)
         return err_set_at(err, -EINVAL, f->path,
@@ -159,7 +169,7 @@ static int read_header(struct tokens *f, const struct layout *l, const uint8_t *
     return 0;
 }
 
-/* Numbers of 4 bytes below 2^16, if one reads numbers of 2. */
+/* Returns whether the first `n` bytes look like 4-byte tokens below 2^16: every second 2-byte number is 0. */
 static bool looks_like_uint32(const uint8_t *head, size_t n)
 {
     uint32_t low = 0, high = 0;
@@ -173,24 +183,24 @@ static bool looks_like_uint32(const uint8_t *head, size_t n)
     return low != 0 && high == 0;
 }
 
-static int read_raw(struct tokens *f, const uint8_t *head, size_t n, uint32_t asked, struct err *err)
+static int read_raw(struct token_file *f, const uint8_t *head, size_t n, uint32_t asked, struct err *err)
 {
     f->width = asked != 0 ? asked : 2;
     f->count = f->bytes / f->width;
     if (f->bytes % f->width != 0)
         return err_set_at(err, -EBADMSG, f->path,
-                          "%s has %" PRIu64 " bytes, which is no whole number of tokens of %" PRIu32
-                          " bytes; is it cut short, or no file of tokens?",
+                          "%s has %" PRIu64 " bytes, which is not a whole number of %" PRIu32
+                          "-byte tokens; is it cut short, or not a file of tokens?",
                           f->key, f->bytes, f->width);
     if (asked == 0 && f->bytes % 4 == 0 && looks_like_uint32(head, n))
         return err_set_at(err, -EINVAL, f->path,
-                          "%s has no header and looks like numbers of 4 bytes: read as numbers of 2, every "
-                          "second one is 0; write \"dtype\": \"uint32\", or \"uint16\" if they are meant so",
+                          "%s has no header and looks like 4-byte tokens, because every second 2-byte number "
+                          "is 0; write \"dtype\": \"uint32\", or \"uint16\" if they really are 2-byte tokens",
                           f->key);
     return 0;
 }
 
-static int read_layout(struct tokens *f, uint32_t asked, struct err *err)
+static int read_layout(struct token_file *f, uint32_t asked, struct err *err)
 {
     uint8_t head[TOKENS_HEADER_BYTES];
     size_t n = f->bytes < sizeof head ? (size_t)f->bytes : sizeof head;
@@ -210,13 +220,13 @@ static int read_layout(struct tokens *f, uint32_t asked, struct err *err)
         return r;
     for (int i = 0; n >= 4 && i < N_LAYOUTS; i++)
         if (little(head) == layouts[i].magic)
-            return read_header(f, &layouts[i], head, n, asked, err);
+            return read_llmc_header(f, &layouts[i], head, n, asked, err);
     return read_raw(f, head, n, asked, err);
 }
 
 /* ------------------------------------------------------------------------------------------ the content */
 
-static int checksum(struct tokens *f, struct err *err)
+static int checksum(struct token_file *f, struct err *err)
 {
     const uint64_t all = (uint64_t)TOKENS_CRC_BLOCKS * TOKENS_CRC_BYTES,
                    shape[] = {f->bytes, f->count, f->width};
@@ -248,7 +258,7 @@ static int checksum(struct tokens *f, struct err *err)
     return 0;
 }
 
-static int map_file(struct tokens *f, struct err *err)
+static int map_file(struct token_file *f, struct err *err)
 {
     void *p = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_SHARED, f->fd, 0);
 
@@ -260,14 +270,14 @@ static int map_file(struct tokens *f, struct err *err)
     return 0;
 }
 
-int tokens_open(const char *path, const char *key, uint32_t width, struct tokens *ret, struct err *err)
+int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err)
 {
-    struct tokens f = {.path = path, .fd = -1};
+    struct token_file f = {.path = path, .fd = -1};
     int r;
 
     assert(width == 0 || width == 1 || width == 2 || width == 4);
     snprintf(f.key, sizeof f.key, "%s", key);
-    r = open_file(&f, err);
+    r = open_token_file(&f, err);
     if (r == 0)
         r = read_layout(&f, width, err);
     if (r == 0)
@@ -283,16 +293,16 @@ int tokens_open(const char *path, const char *key, uint32_t width, struct tokens
     return 0;
 }
 
-void tokens_close(struct tokens *f)
+void tokens_close(struct token_file *f)
 {
     if (f->map == NULL)
         return;
     munmap((void *)(uintptr_t)f->map, (size_t)f->bytes);
     close(f->fd);
-    *f = (struct tokens){0};
+    *f = (struct token_file){0};
 }
 
-void tokens_advise(const struct tokens *f, uint64_t from, uint64_t n)
+void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), skip = (uint64_t)(f->data - f->map), begin, end;
 

@@ -1,7 +1,8 @@
-/* Files of tokens, mapped, not read: llm.c's (a header of 256 int32, then uint16 or uint32), raw uint16 or uint32, or any
- * file at all, each byte a token. Little-endian. Private to data.c and token_set.c.
+/* Files of tokens, which are mapped into memory rather than read. Three formats are known, all little-endian:
+ * the files of llm.c (a header of 256 int32, then uint16 or uint32 tokens), bare uint16 or uint32 tokens, and
+ * any file at all with each byte as a token. Only data.c, token_set.c and the tests include this header.
  *
- * Order of calls: tokens_open; then any of the others, from any thread; tokens_close.
+ * Order of calls: tokens_open, then the other functions from any thread, then tokens_close.
  */
 #ifndef DAEMON_WORKER_DATA_TOKENS_H
 #define DAEMON_WORKER_DATA_TOKENS_H
@@ -10,37 +11,43 @@
 
 #include "base/err.h"
 
-#define TOKENS_HEADER_BYTES 1024
-#define TOKENS_CRC_BLOCKS   64 /* of TOKENS_CRC_BYTES each, what the checksum of a larger file is made of */
-#define TOKENS_CRC_BYTES    4096
+#define TOKENS_HEADER_BYTES 1024 /* header of an llm.c file */
+#define TOKENS_CRC_BLOCKS   64   /* blocks that the checksum of a large file covers */
+#define TOKENS_CRC_BYTES    4096 /* bytes in each of these blocks */
 
-struct tokens {
-    const char *path;    /* the caller's */
-    char key[64];        /* where the path came from: "data.train[2]" */
-    uint64_t count;      /* of tokens, at least 1 */
-    uint32_t width;      /* bytes of one: 1, 2, 4 */
-    uint32_t crc;        /* CRC-32C of size, count, width and content: see tokens.c */
-    uint64_t bytes;      /* of the file */
-    const uint8_t *map;  /* all of it */
-    const uint8_t *data; /* the first token */
+/* An open file of tokens. tokens_open fills it in; it stays const until tokens_close. */
+struct token_file {
+    const char *path;   /* belongs to the caller of tokens_open */
+    char key[64];       /* key of the spec that names the file, such as "data.train[2]", for messages */
+    uint64_t count;     /* tokens in the file; at least 1 */
+    uint32_t width;     /* bytes of a token: 1, 2 or 4 */
+    uint32_t crc;       /* CRC-32C of size, count, width and content; of a large file, of a part (tokens.c) */
+    uint64_t bytes;     /* size of the file */
+    const uint8_t *map; /* the mapped file */
+    const uint8_t *data; /* the first token, inside map */
     int fd;
 };
 
-/* `width`: 1 for the bytes of any file; 2 or 4 for numbers of so many bytes, which a header must not contradict; 0: what the
- * header says, without one 2. `key` says in messages where the path came from. `path` must outlive it. Errors: -EBADMSG for
- * a file that is not what it says, is cut short or too long; -EOPNOTSUPP for what could be read by another version or after
- * a conversion; -EINVAL for what the job asked wrongly; what open, read and mmap return. */
-int tokens_open(const char *path, const char *key, uint32_t width, struct tokens *ret, struct err *err);
-void tokens_close(struct tokens *f); /* takes a zeroed one */
+/* Opens and maps the file at `path`, which must stay valid until tokens_close. A `width` of 1 makes every
+ * byte a token. A width of 2 or 4 is the size of a token, and a header must not contradict it. With 0 the
+ * header gives the size, and a file without a header has tokens of 2 bytes. Messages call the file `key`.
+ * Returns -EBADMSG for a file that is damaged, cut short or too long, -EOPNOTSUPP for a file that must be
+ * converted first, -EINVAL if the file contradicts the job, or the error of open(2), read(2) or mmap(2). */
+int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err);
 
-/* To be called before reading: a file that has become shorter can no longer be read through its mapping. -ESTALE then. */
-int tokens_check(const struct tokens *f, struct err *err);
+/* Unmaps and closes the file. A struct of zeros is allowed. */
+void tokens_close(struct token_file *f);
 
-/* The file will soon be read there: starts reading, waits for nothing. */
-void tokens_advise(const struct tokens *f, uint64_t from, uint64_t n);
+/* Returns -ESTALE if the file has become shorter since it was opened. Call this function before reading
+ * tokens: reading a part of the mapping that the file no longer has would end the process. */
+int tokens_check(const struct token_file *f, struct err *err);
 
-/* i < count. The address need not be aligned. */
-static inline uint32_t tokens_at(const struct tokens *f, uint64_t i)
+/* Announces that `n` tokens from token `from` on will be read soon, so that the kernel starts to read. Does
+ * not wait. */
+void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n);
+
+/* Returns token `i`, which must be below f->count. The token need not be aligned. */
+static inline uint32_t tokens_at(const struct token_file *f, uint64_t i)
 {
     const uint8_t *p = f->data + i * f->width;
 

@@ -1,7 +1,8 @@
-/* Which machine, and why. See discover.h.
+/* Implements discover.h: chooses the backend and describes the machine.
  *
- * `auto` takes cuda when it finds a device that can be used, else cpu; either way it says why. An explicit choice is never
- * replaced by another: a job that was to run on a GPU and quietly runs on the CPU costs more than an error.
+ * `auto` chooses cuda if it finds a usable device, and cpu otherwise; in both cases it records the reason. An
+ * explicit choice is never replaced by another one, because a job that was meant for a GPU and silently runs
+ * on the CPU costs more than an error.
  */
 #include "daemon/worker/probe/discover.h"
 
@@ -29,7 +30,7 @@ int discover_default(enum backend_choice *ret, struct err *err)
         if (strcmp(name, backend_choice_names[i]) == 0)
             return 0;
     }
-    return err_set_at(err, -EINVAL, "TUTTI_BACKEND", "is \"%s\": must be auto, cpu or cuda", name);
+    return err_set_at(err, -EINVAL, "TUTTI_BACKEND", "is \"%s\"; it must be auto, cpu or cuda", name);
 }
 
 uint64_t discover_host_bytes(void)
@@ -68,7 +69,8 @@ static int read_machine(const char *machine, struct topology *ret, struct err *e
         r = topology_parse(b.at, b.n, machine, ret, err);
     strbuf_finish(&b);
     if (r < 0 && err != NULL &&
-        strncmp(err->path, machine, strlen(machine)) != 0) { /* a path inside: say of which file */
+        strncmp(err->path, machine, strlen(machine)) !=
+            0) { /* err->path is a JSON path: add the file's name */
         char at[sizeof err->path];
         snprintf(at, sizeof at, "%s", err->path);
         err_set_at(err, r, machine, "%s%s%s", at, at[0] != '\0' ? ": " : "", err->msg);
@@ -106,7 +108,8 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
-/* A driver chose these names. Topology files refuse unsafe ones, and the daemon reads this as such a file. */
+/* Replaces unsafe characters in the names of devices. The names come from a driver, and the daemon reads this
+ * topology as a topology file, which must not contain such characters. */
 static void scrub_names(struct topology *t)
 {
     for (uint32_t i = 0; i < t->n_devices; i++) {
@@ -127,6 +130,8 @@ static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, 
     return r;
 }
 
+/* Writes the reason for choosing cuda: the number of devices, and the name of the one with the most free
+ * memory. */
 static void say_devices(const struct topology *t, char *ret, size_t size)
 {
     uint32_t best = 0;
@@ -162,7 +167,7 @@ int discover(enum backend_choice choice, const char *machine, uint64_t asked, st
     *ret = (struct discovery){0};
     if (machine != NULL)
         return discover_file(choice, machine, ret, err);
-    ret->found[BACKEND_CPU].looked = true; /* it always can be used */
+    ret->found[BACKEND_CPU].looked = true; /* the cpu backend works on every machine */
     int r = choice != CHOICE_CPU ? discover_cuda(choice, asked, ret, err) : -ENODEV;
     if (r == 0 || choice == CHOICE_CUDA)
         return r;

@@ -1,7 +1,8 @@
-/* Which machine a job runs on, and why: looks for devices, or reads a topology file in their place; and the cache of
- * what was once measured. docs/machine.md has the rules.
+/* Finds out which machine a job runs on: looks for devices, or reads a topology file that describes a
+ * machine. It also keeps a cache of measured transfer rates on disk. docs/machine.md has the rules.
  *
- * One thread. discover may start a backend's runtime in this process; nothing stays open.
+ * Call these functions from one thread. discover may load a backend's runtime into this process, but leaves
+ * nothing open.
  */
 #ifndef DAEMON_WORKER_PROBE_DISCOVER_H
 #define DAEMON_WORKER_PROBE_DISCOVER_H
@@ -12,41 +13,53 @@
 enum backend_choice { CHOICE_AUTO, CHOICE_CPU, CHOICE_CUDA, CHOICE_COUNT };
 extern const char *const backend_choice_names[CHOICE_COUNT + 1]; /* NULL-terminated */
 
-/* The default of --backend: $TUTTI_BACKEND, else auto. */
+/* Stores the default of --backend in *ret: the value of $TUTTI_BACKEND, or auto if it is not set. Returns
+ * -EINVAL if the variable has another value. */
 int discover_default(enum backend_choice *ret, struct err *err);
 
+/* The machine that discover found. */
 struct discovery {
     struct topology topology;
-    bool from_file;   /* nothing here was looked at */
-    bool measured;    /* the rates of the links are from the cache */
-    char reason[832]; /* why this backend: a sentence without its end */
+    bool from_file;   /* the topology comes from a file, and this machine was not examined */
+    bool measured;    /* the link rates come from the cache of measured rates */
+    char reason[832]; /* why this backend was chosen: a sentence without a full stop */
     struct {
-        bool looked;   /* for this backend */
-        char why[768]; /* it cannot be used, or was not looked for; "": it can be used */
+        bool looked;   /* discover looked for this backend */
+        char why[768]; /* why the backend cannot be used or was not looked for; "": it can be used */
     } found[BACKEND_COUNT];
 };
 
-/* `machine`: the name of a topology file, or its text when it begins with '{'; NULL: look at this machine. `asked`: the
- * devices of which it is to be found out how much is free (devset_probe). -ENODEV: the backend that was asked for cannot be
- * used here. */
+/* Fills *ret with the machine to use. `machine` is the path of a topology file, or its text if it begins with
+ * '{', or NULL to examine this computer. `asked` is the set of devices whose free memory is wanted, as in
+ * devset_probe. Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the
+ * topology file. */
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 
-/* Half of this computer's memory: what jobs may use of it by default. */
+/* Returns half of this computer's memory, the amount that jobs may use by default. */
 uint64_t discover_host_bytes(void);
 
 /* ---- the cache (discover_cache.c) ---- */
 
-/* Where the rates of these devices are kept: $XDG_CACHE_HOME/tutti or ~/.cache/tutti. -ENOENT: neither is set. */
+/* Stores the path of the file with the measured rates of these devices in `ret`. The file is in
+ * $XDG_CACHE_HOME/tutti or in ~/.cache/tutti. Returns -ENOENT if neither XDG_CACHE_HOME nor HOME is set. */
 int cache_path(const struct topology *t, char *ret, size_t size, struct err *err);
-/* Takes links and peers from the cache; false: there are none. A damaged file is a warning and counts as none. */
+
+/* Copies the rates of links and peers from the cache to `t`. Returns false if the cache has none for these
+ * devices. A damaged file counts as none; a warning is logged. */
 bool cache_load(struct topology *t);
+
+/* Writes the rates of `t` to the cache. */
 int cache_store(const struct topology *t, struct err *err);
-/* Any other file there: its path, and writing it whole or not at all. */
+
+/* Stores the path of the file `name` in the cache directory in `ret`. */
 int cache_file(const char *name, char *ret, size_t size, struct err *err);
+
+/* Writes a file of the cache, and makes the cache directory if it does not exist. After a failure the old
+ * file, if there was one, is unchanged. */
 int cache_write(const char *path, const char *text, size_t bytes, struct err *err);
 
-/* Writes a file whole or not at all. */
+/* Writes the file at `path`. A reader sees the whole new file or the old one, never a part. */
 int discover_write_file(const char *path, const char *text, size_t bytes, struct err *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* What was measured of a machine, kept for later runs: $XDG_CACHE_HOME/tutti/machine-HASH.json, the hash being that of
- * the devices, so that other devices are never given these rates. The content is a topology file; only links and peers
- * are taken from it. It is a cache: what cannot be read is as if it were not there. */
+/* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH is a hash of the
+ * devices, so that the rates are never used for other devices. The file is a topology file, but only the
+ * rates of links and peers are read from it. A file that cannot be read is treated as if it did not exist. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static int cache_dir(char *ret, size_t size, struct err *err)
         n = snprintf(ret, size, "%s/.cache/tutti", home);
     else
         return err_set(err, -ENOENT,
-                       "neither XDG_CACHE_HOME nor HOME is set: there is no place for the cache");
+                       "there is no directory for the cache; set HOME or XDG_CACHE_HOME to an absolute path");
     return n < 0 || (size_t)n >= size ? err_set(err, -ENAMETOOLONG, "the path of the cache is too long") : 0;
 }
 

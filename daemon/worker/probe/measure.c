@@ -1,10 +1,12 @@
-/* Measures the links. See measure.h.
+/* Implements measure.h: times copies over links.
  *
- * One copy at a time on an otherwise idle devset, timed by marks on its own stream: what a copy costs, not what starting
- * it does. The slowest device, or pair, gives the rate of the machine, because a plan waits for the slowest.
+ * One copy runs at a time while the devices are otherwise idle. Marks on the copy's stream give its duration
+ * without the time to start it. The slowest device or pair of devices determines the rate of the machine,
+ * because a plan waits for the slowest.
  *
- * Virtual devices are memory of the host, and its caches hold what was copied before: there each copy is of other bytes,
- * as it is in a step, MEASURE_COLD_BYTES of them in turn.
+ * Virtual devices are host memory, and the processor's caches may still hold the bytes of the last copy. In
+ * training every copy moves other bytes. Therefore copies between virtual devices cycle through
+ * MEASURE_COLD_BYTES of memory.
  */
 #include "daemon/worker/probe/measure.h"
 
@@ -12,25 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The devices and the memory of one measurement. */
 struct bench {
     struct devset *devices;
-    void *host;      /* pinned where the backend has it so */
-    uint64_t bytes;  /* of one copy */
-    uint32_t places; /* for it, one behind the other, on the host and on each device */
+    void *host;       /* host memory, page-locked if the backend supports that */
+    uint64_t bytes;   /* size of one copy */
+    uint32_t n_areas; /* areas of `bytes` bytes that the copies cycle through, at both ends */
 };
 
-static int compare_u64(const void *pa, const void *pb)
+static int compare_durations(const void *pa, const void *pb)
 {
     uint64_t a = *(const uint64_t *)pa, b = *(const uint64_t *)pb;
     return a < b ? -1 : a > b;
 }
 
-/* Bytes per second, at least 2: 1 has a meaning of its own among peers. */
+/* Times MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second. The rate is at least
+ * 2, because 1 has a special meaning in the matrix of peers (TOPOLOGY_PEER_DIRECT). */
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
     for (uint32_t i = 0; i <= MEASURE_REPEATS; i++) {
-        uint64_t begin = 0, end = 0, at = i % b->places * b->bytes;
+        uint64_t begin = 0, end = 0, at = i % b->n_areas * b->bytes;
         int r = devset_mark(b->devices, stream, &begin);
         if (r == 0)
             r = devset_copy(b->devices, stream, (char *)dst + at, (const char *)src + at, b->bytes);
@@ -41,7 +45,7 @@ static int time_copy(const struct bench *b, uint32_t stream, void *dst, const vo
             return r < 0 ? r : d;
         took[i] = end > begin ? end - begin : 1;
     }
-    qsort(took + 1, MEASURE_REPEATS, sizeof *took, compare_u64); /* the first warms up */
+    qsort(took + 1, MEASURE_REPEATS, sizeof *took, compare_durations); /* the first copy only warms up */
     uint64_t rate = (uint64_t)((double)b->bytes * 1e9 / (double)took[1 + MEASURE_REPEATS / 2]);
     *ret = rate > 2 ? rate : 2;
     return 0;
@@ -68,7 +72,8 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
     return r;
 }
 
-/* Also where the copy goes by way of the host: it is as fast as it is. The matrix keeps saying that it is not direct. */
+/* Measures copies from one device to another. A pair without a direct connection copies by way of the host;
+ * its rate counts for the machine, but the matrix of peers keeps 0 for it, which means "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;
@@ -101,9 +106,9 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
     struct devset_config c = {.backend = backend_names[t->backend], .n_devices = n, .threads = 1};
     uint64_t area;
     ret->bytes = bytes;
-    ret->places =
+    ret->n_areas =
         t->n_devices == 0 && bytes < MEASURE_COLD_BYTES ? (uint32_t)(MEASURE_COLD_BYTES / bytes) : 1;
-    area = ret->places * bytes;
+    area = ret->n_areas * bytes;
     for (uint32_t i = 0; i < t->n_devices; i++) {
         index[i] = t->devices[i].index;
         if (topology_usable_bytes(t, i) < ret->bytes)
@@ -122,7 +127,7 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
     r = devset_host_alloc(ret->devices, area, &ret->host, err);
     if (r < 0)
         return r;
-    memset(ret->host, 1, area); /* every page is there before anything is timed */
+    memset(ret->host, 1, area); /* touches every page, so that page faults are not timed */
     for (uint32_t i = 0; r == 0 && i < n; i++)
         r = devset_copy(ret->devices, LANE_COUNT * i + LANE_IN, devset_address(ret->devices, i, 0), ret->host,
                         area);
@@ -148,7 +153,7 @@ int measure_copies(struct topology *t, uint32_t virtual_devices, uint64_t bytes,
             err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
     }
     if (b.devices != NULL)
-        devset_host_free(b.devices, b.host, b.places * b.bytes);
+        devset_host_free(b.devices, b.host, b.n_areas * b.bytes);
     devset_close(b.devices);
     return r;
 }

@@ -1,4 +1,4 @@
-/* The cache of measured times. See time_cache.h.
+/* Implements time_cache.h: reads and writes the cache of measured times. An example of the file:
  *
  *     {"schema":"times/v1","backend":"cpu","device":"...","threads":2,"link":{...},
  *      "layers":[["dense 784x1024 bias relu dx",64,0.0011,0.0023,1700000000], ...],
@@ -42,7 +42,7 @@ static const char *instruction_set(void)
 void time_cache_cpu(char *ret, size_t size)
 {
     char line[512], model[64] = "cpu";
-    const char *most = getenv("ONEDNN_MAX_CPU_ISA"); /* oneDNN then uses no more than that */
+    const char *most = getenv("ONEDNN_MAX_CPU_ISA"); /* limits the instruction set that oneDNN uses */
     FILE *f = fopen("/proc/cpuinfo", "re");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         char *colon = strchr(line, ':');
@@ -57,7 +57,8 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
-/* Of sequences, and what else its few words do not tell: a hash of all that describes it. */
+/* Writes a hash of the full description of a layer that works on sequences or has inner layers, because the
+ * words of its shape do not describe such a layer completely. Writes "" for other layers. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
@@ -131,7 +132,8 @@ void time_cache_finish(struct time_cache *c)
 
 /* ---- reading ---- */
 
-/* ["shape", rows, first, second, at]; an update has no rows. */
+/* Reads one entry, ["shape", rows, first_s, second_s, at_s], into the cache. The entry of an update has no
+ * rows. */
 static int read_entry(struct time_cache *c, const struct json *row, bool layer, const char *path,
                       struct err *err)
 {
@@ -282,7 +284,7 @@ int time_cache_store(const struct time_cache *c, struct err *err)
 
 /* ---- the table of a model ---- */
 
-/* Times of layer l at one size; NULL when they were not measured. */
+/* Returns the times of layer l for a micro-batch of `rows` samples, or NULL if they were not measured. */
 static const struct time_entry *find_layer(const struct time_cache *c, const struct model *m, uint32_t l,
                                            uint32_t first_trained, uint32_t rows)
 {
@@ -291,6 +293,7 @@ static const struct time_entry *find_layer(const struct time_cache *c, const str
     return time_cache_find(c, shape, rows);
 }
 
+/* Returns the first layer that has weights. Layers up to this one need no gradient of their input. */
 static uint32_t first_trained(const struct model *m)
 {
     for (uint32_t l = 0; l < m->n_layers; l++) {
@@ -302,6 +305,7 @@ static uint32_t first_trained(const struct model *m)
     return m->n_layers;
 }
 
+/* Returns whether every layer was measured for a micro-batch of `rows` samples. */
 static bool measured_at(const struct time_cache *c, const struct model *m, uint32_t trained, uint32_t rows)
 {
     for (uint32_t l = 0; l < m->n_layers; l++)
@@ -310,7 +314,7 @@ static bool measured_at(const struct time_cache *c, const struct model *m, uint3
     return true;
 }
 
-/* Ascending, so that the axis is one. */
+/* Inserts a size into the axis, unless it is there already. The sizes of an axis are ascending. */
 static void add_size(struct table_axis *axis, uint32_t rows)
 {
     uint32_t i = axis->n;

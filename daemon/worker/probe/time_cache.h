@@ -1,8 +1,11 @@
-/* What was measured of layers, kept for later plans: $XDG_CACHE_HOME/tutti/times-HASH.json, the hash being that of the
- * place (backend, kind of device, threads), so that no other device is given these times. One entry is a shape of layer
- * at a micro-batch size, or an update of so many bytes; the same shape in another job is the same entry.
+/* The cache of measured layer times, $XDG_CACHE_HOME/tutti/times-HASH.json. HASH is a hash of backend, kind
+ * of device and number of threads, so that the times are never used for another device.
  *
- * It is a cache: what cannot be read is as if it were not there. Two that write at once leave the entries of one.
+ * An entry holds the times of one layer shape at one micro-batch size, or of an optimizer update of some
+ * size. Jobs with equal layers share entries.
+ *
+ * A file that cannot be read is treated as if it did not exist. If two processes write at the same time, the
+ * entries of one of them are lost.
  */
 #ifndef DAEMON_WORKER_PROBE_TIME_CACHE_H
 #define DAEMON_WORKER_PROBE_TIME_CACHE_H
@@ -16,43 +19,61 @@
 
 #define TIME_SHAPE_MAX 96
 
+/* The kind of device that times belong to. */
 struct time_place {
-    char backend[16], device[96]; /* "cpu", "Some CPU @ 2 GHz avx512" */
+    char backend[16], device[96]; /* for example "cpu" and "Some CPU @ 2 GHz avx512" */
     uint32_t threads;
 };
 
+/* The measured times of one layer or of one update. */
 struct time_entry {
-    char shape[TIME_SHAPE_MAX];
-    uint32_t rows;            /* of a micro-batch; 0: an update */
-    double first_s, second_s; /* forward and backward alone; of an update: on the host and on the device */
-    uint64_t at_s;            /* when, in seconds since 1970 */
+    char shape[TIME_SHAPE_MAX]; /* from time_shape_layer or time_shape_update */
+    uint32_t rows;              /* samples in the micro-batch; 0: the entry is an update */
+    double first_s;             /* forward pass; for an update: on the host */
+    double second_s;            /* backward pass; for an update: on the device */
+    uint64_t at_s;              /* time of the measurement, in seconds since 1970 */
 };
 
+/* The content of the cache for one kind of device. time_cache_load fills it in, time_cache_finish frees
+ * it. */
 struct time_cache {
     struct time_place place;
     uint64_t link_bytes_per_s, peer_bytes_per_s, host_copy_bytes_per_s; /* 0: not measured */
     VEC(struct time_entry) entries;
 };
 
-/* This computer's processor and the instructions that are used of it. */
+/* Writes the name of this computer's processor and the instruction set in use to `ret`. */
 void time_cache_cpu(char *ret, size_t size);
 
-/* What makes the times of two layers the same: kind, sizes, what is fused into it, and whether the gradient of its input
- * is wanted. */
+/* Writes the shape of a layer to `ret`: kind, sizes, activation and so on, and whether the gradient of its
+ * input is computed (`dx`). Layers of the same shape take the same time. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
+
+/* Writes the shape of an update of `w_bytes` bytes of weights to `ret`: the optimizer and the size. */
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX]);
 
-/* Empty when there is none; a damaged file is a warning and counts as none. */
+/* Loads the times for `place`. The result is empty if there is no file. A damaged file counts as none; a
+ * warning is logged. */
 void time_cache_load(const struct time_place *place, struct time_cache *ret);
+
+/* Writes all entries to the file for c->place, in place of what it contained. */
 int time_cache_store(const struct time_cache *c, struct err *err);
-void time_cache_finish(struct time_cache *c); /* takes a zeroed one */
+
+/* Frees the entries. A struct of zeros is allowed. */
+void time_cache_finish(struct time_cache *c);
+
+/* Stores the path of the cache file for `place` in `ret`. */
 int time_cache_path(const struct time_place *place, char *ret, size_t size, struct err *err);
 
+/* Returns the entry for a shape and a number of rows (0 for an update), or NULL if there is none. */
 const struct time_entry *time_cache_find(const struct time_cache *c, const char *shape, uint32_t rows);
-void time_cache_put(struct time_cache *c, const struct time_entry *e); /* in place of what is there */
 
-/* The table of a model, at the sizes that were measured of every layer of it; NULL when there is no such size. The last
- * layer is the loss. *ret_at: when the oldest of its times was measured. */
+/* Adds an entry. It replaces an entry of the same shape and rows. */
+void time_cache_put(struct time_cache *c, const struct time_entry *e);
+
+/* Makes the profile table of a model from the micro-batch sizes at which every layer was measured. Returns
+ * NULL if there is no such size. The last layer of the model is the loss. Stores the time of the oldest
+ * measurement used in *ret_at. The caller destroys the table's arena. */
 struct table *time_cache_table(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                                uint64_t *ret_at);
 

@@ -1,12 +1,14 @@
-/* Times layers and updates. See time_layers.h.
+/* Implements time_layers.h: times layers and updates.
  *
- * All repetitions are enqueued before anything is waited for, so that the stream never runs dry between two of them: what
- * is between two marks is the work, not the way to it. As many as fit into a budget, an odd number, and at least three.
- * The first run, alone, warms up: it finds code that is not loaded yet.
+ * All repetitions of a task are enqueued before the program waits for any of them. The stream never runs dry,
+ * so the time between two marks is the task alone, without the time to enqueue it. The number of repetitions
+ * is odd, at least three, and as large as a time budget allows. A few runs before them load code and warm up
+ * the caches; they are not counted.
  *
- * Caches. In a step all other layers pass through the caches before a layer has its turn again, so its weights, gradients
- * and saved values come from memory, while what it reads from the layer before and writes for the next is at hand. So the
- * repetitions go round several copies of the former, TIMER_COLD_BYTES in all where there is room, and share the latter.
+ * The times must be those of a training step. There, all other layers pass through the caches before a layer
+ * runs again. Its weights, gradients and saved values come from memory, but the values that the neighbouring
+ * layer has just written are still in the caches. Therefore the repetitions cycle through several copies of
+ * the former, TIMER_COLD_BYTES in all if there is enough memory, and share one copy of the latter.
  */
 #include "daemon/worker/probe/time_layers.h"
 
@@ -17,18 +19,22 @@
 #include "base/clock.h"
 #include "kernels/device.h"
 
-#define BUDGET_NS 300000000ull /* for the repetitions of one measurement */
-#define WARM_UP                                                                                              \
-    4 /* runs that do not count: caches, and on the cpu the ways of a product that are tried first */
-#define LEAST 3
-#define MOST  25
+#define BUDGET_NS 300000000ull /* time for the repetitions of one measurement */
+
+/* Runs before the timed ones. They warm up the caches, and on the cpu the first products also try several
+ * algorithms. */
+#define WARM_UP 4
+
+#define LEAST 3  /* fewest repetitions */
+#define MOST  25 /* most repetitions */
 
 struct timer {
     struct devset *devices;
     void *host;
-    uint64_t bytes, device_bytes; /* of host memory, of the device's */
-    struct step_args step;
-    uint64_t marks[2 * MOST];
+    uint64_t bytes;           /* size of `host` */
+    uint64_t device_bytes;    /* memory on the device */
+    struct step_args step;    /* arguments of every measured task */
+    uint64_t marks[2 * MOST]; /* begin and end of each repetition; later the durations */
 };
 
 /* ---- memory ---- */
@@ -38,7 +44,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
 }
 
-/* Of either pass. */
+/* Returns the scratch memory that is enough for both the forward and the backward pass. */
 static uint64_t scratch_bytes(const struct layer_sizes *s)
 {
     uint64_t fwd = s->scratch_fwd > s->room ? s->scratch_fwd : s->room;
@@ -58,24 +64,27 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
 }
 
-/* What of a layer is met once a step, a copy of which each repetition in turn gets. */
+/* Returns the bytes of a layer that a training step does not find in the caches: w, dw, x and s. The
+ * repetitions cycle through copies of them. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* How many copies of so many bytes: the room and the repetitions limit them, and beyond TIMER_COLD_BYTES they are cold. */
-static uint32_t count_copies(uint64_t bytes, uint64_t room)
+/* Returns how many copies of `bytes` bytes the repetitions cycle through: as many as fit into `available`
+ * bytes, but no more than TIMER_COLD_BYTES in all and no more than there are repetitions. */
+static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
-    uint64_t n = bytes > 0 ? (room < TIMER_COLD_BYTES ? room : TIMER_COLD_BYTES) / bytes : 1;
+    uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
     return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
 }
 
-/* Blocks one after another; NULL for those that have no bytes. */
+/* The next free address in the memory for a measurement. */
 struct blocks {
     char *at;
 };
 
+/* Takes an aligned block of `bytes` bytes. Returns NULL if `bytes` is 0. */
 static void *take(struct blocks *b, uint64_t bytes)
 {
     void *p = b->at;
@@ -83,7 +92,8 @@ static void *take(struct blocks *b, uint64_t bytes)
     return bytes > 0 ? p : NULL;
 }
 
-/* Numbers between a quarter and one half: no infinities, no denormals, and good as squares. */
+/* Fills host memory with numbers between 0.25 and 0.5, which lead to no infinities and no denormals, and
+ * which are also valid as second moments of an optimizer. */
 static void fill(struct timer *t, uint64_t bytes)
 {
     float *v = t->host;
@@ -143,26 +153,28 @@ void timer_close(struct timer *t)
 
 /* ---- timing ---- */
 
-/* One piece of work: a pass of a layer, or an update. */
-struct work {
+/* A task that is measured: a pass of a layer, or an update. */
+struct timed_task {
     struct timer *timer;
     uint32_t stream;
-    const struct layer *layer; /* NULL: an update */
+    const struct layer *layer; /* NULL: the task is an update */
     bool backward;
     const struct optimizer *optimizer;
-    uint32_t turn, copies; /* repetition i works on copy i % copies */
+    uint32_t turn;   /* number of the next repetition */
+    uint32_t copies; /* repetition i uses copy i % copies of the data */
     struct layer_io io[MOST];
     struct optimizer_io update[MOST];
 };
 
 static int launch(void *ctx, const struct op_call *call)
 {
-    const struct work *w = ctx;
+    const struct timed_task *w = ctx;
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
-/* When training, a loss may be the backward pass's alone. */
-static int run_forward(const struct work *w, const struct layer_io *io, const struct op_sink *sink)
+/* Enqueues a forward pass as in training, where some loss layers compute their result only in the backward
+ * pass. */
+static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
     if (layer_type(w->layer)->loss_in_bwd)
@@ -170,7 +182,7 @@ static int run_forward(const struct work *w, const struct layer_io *io, const st
     return layer_type(w->layer)->fwd(w->layer, &in, sink);
 }
 
-static int enqueue(struct work *w)
+static int enqueue(struct timed_task *w)
 {
     const struct op_sink sink = {launch, w};
     uint32_t i = w->turn++ % w->copies;
@@ -180,8 +192,8 @@ static int enqueue(struct work *w)
                        : run_forward(w, &w->io[i], &sink);
 }
 
-/* n times, with marks around each. */
-static int run(struct work *w, uint32_t n)
+/* Runs the task n times with marks around each repetition, and replaces the marks by the n durations. */
+static int run_repetitions(struct timed_task *w, uint32_t n)
 {
     struct timer *t = w->timer;
     int r = 0;
@@ -198,29 +210,31 @@ static int run(struct work *w, uint32_t n)
     return r < 0 ? r : d;
 }
 
-static int compare_u64(const void *pa, const void *pb)
+static int compare_ns(const void *pa, const void *pb)
 {
     uint64_t a = *(const uint64_t *)pa, b = *(const uint64_t *)pb;
     return a < b ? -1 : a > b;
 }
 
-static int time_work(struct work *w, double *ret_s, struct err *err)
+/* Measures the task and stores its median time in seconds in *ret_s. */
+static int time_task(struct timed_task *w, double *ret_s, struct err *err)
 {
     uint64_t *took = w->timer->marks;
-    int r = run(w, WARM_UP);
+    int r = run_repetitions(w, WARM_UP);
     uint64_t n = BUDGET_NS / (took[WARM_UP - 1] + 1);
     n = (n < LEAST ? LEAST : n > MOST ? MOST : n) | 1;
     if (r == 0)
-        r = run(w, (uint32_t)n);
+        r = run_repetitions(w, (uint32_t)n);
     if (r < 0)
         return err_set(err, r, "the device failed while measuring: %s", strerror(-r));
-    qsort(took, n, sizeof *took, compare_u64);
+    qsort(took, n, sizeof *took, compare_ns);
     *ret_s = (double)took[n / 2] * 1e-9;
     return 0;
 }
 
-/* The blocks of a layer; returns how many bytes of them are numbers, behind which target and result are. */
-static uint64_t lay_out(struct work *w, const struct layer_sizes *s, bool dx, uint32_t rows)
+/* Gives every operand of a layer an address on the device. Target and result come last. Returns the bytes
+ * before them, all of which hold floats. */
+static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
     struct blocks b = {devset_address(t->devices, 0, 0)};
@@ -250,7 +264,8 @@ static uint64_t lay_out(struct work *w, const struct layer_sizes *s, bool dx, ui
     return filled;
 }
 
-/* Numbers for the first so many bytes of the device; zero, which is a class of every loss, for the target. */
+/* Fills the first `bytes` bytes of the device with floats, and the target behind them with zeros, because
+ * class 0 is valid for every loss. */
 static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
 {
     int r = 0;
@@ -265,8 +280,8 @@ static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
     return r;
 }
 
-/* Ids all over the vocabulary, for each copy of the input. */
-static int fill_ids(struct work *w, const struct layer *l, uint64_t bytes)
+/* Fills every copy of the input with token ids from the whole vocabulary. */
+static int fill_ids(struct timed_task *w, const struct layer *l, uint64_t bytes)
 {
     int32_t *ids = w->timer->host;
     int r = 0;
@@ -282,7 +297,7 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
                 double *ret_bwd_s, struct err *err)
 {
     struct layer_sizes s;
-    struct work w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
+    struct timed_task w = {.timer = t, .stream = LANE_COMPUTE, .layer = l};
     layer_type(l)->sizes(l, rows, &s);
     if (timer_layer_bytes(l, rows) > t->device_bytes)
         return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
@@ -291,17 +306,17 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
         r = fill_ids(&w, l, s.x);
     if (r < 0)
         return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
-    r = time_work(&w, ret_fwd_s, err);
+    r = time_task(&w, ret_fwd_s, err);
     w.backward = true;
-    return r < 0 ? r : time_work(&w, ret_bwd_s, err);
+    return r < 0 ? r : time_task(&w, ret_bwd_s, err);
 }
 
 static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w_bytes, uint32_t stream,
-                          void *at, uint64_t room, double *ret_s, struct err *err)
+                          void *at, uint64_t available, double *ret_s, struct err *err)
 {
     struct blocks b = {at};
-    struct work w = {.timer = t, .stream = stream, .optimizer = o};
-    w.copies = count_copies(timer_update_bytes(o, w_bytes), room);
+    struct timed_task w = {.timer = t, .stream = stream, .optimizer = o};
+    w.copies = count_copies(timer_update_bytes(o, w_bytes), available);
     for (uint32_t i = 0; i < w.copies; i++) {
         struct optimizer_io *io = &w.update[i];
         io->w_bytes = w_bytes;
@@ -309,7 +324,7 @@ static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w
         io->dw = take(&b, w_bytes);
         optimizer_split(o, take(&b, optimizer_state_bytes(o, w_bytes)), io);
     }
-    return time_work(&w, ret_s, err);
+    return time_task(&w, ret_s, err);
 }
 
 int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
@@ -326,7 +341,7 @@ int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, d
         r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
                   : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
     }
-    if (r == 0) /* the stream behind those of the one device */
+    if (r == 0) /* the host's stream comes after the streams of the only device */
         r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
     fill(t, count_copies(bytes, t->bytes) * bytes);
     return r;
