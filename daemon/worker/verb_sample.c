@@ -212,7 +212,7 @@ static int load(struct sampling *g, struct err *err)
  * starts again with the last tokens of the text. */
 static int advance(struct sampling *g, struct err *err)
 {
-    uint32_t length = decoder_length(g->decoder), room = decoder_room(g->decoder);
+    uint32_t length = decoder_length(g->decoder), room = decoder_capacity(g->decoder);
     size_t n = g->ids.list.n, more = n - length;
     if (n > room) {
         decoder_reset(g->decoder);

@@ -97,7 +97,7 @@ WRONG = [
      ["gzip", "damaged"]),
     ("gzip with a wrong checksum", ".gz", "labels", lambda raw: raw[:-8] + bytes([raw[-8] ^ 1]) + raw[-7:], ["gzip"]),
     ("gzip with a tail", ".gz", "images", lambda raw: raw + b"tail", ["after the end of its gzip stream"]),
-    ("not an IDX file", "", "images", lambda raw: b"\x89PNG" + raw[4:], ["no IDX file", "89 50 4e 47"]),
+    ("no IDX file", "", "images", lambda raw: b"\x89PNG" + raw[4:], ["not an IDX file", "89 50 4e 47"]),
     ("floats", "", "images", set_bytes(2, 0x0D), ["32-bit floats", "unsigned bytes"]),
     ("no dimensions", "", "images", set_bytes(3, 0), ["0 dimensions"]),
     ("more images than there are", "", "images", set_bytes(4, 0xFF, 0xFF, 0xFF, 0xFF), ["cut short", "4294967295"]),

@@ -234,7 +234,7 @@ MLP = {"model": {"type": "mlp", "input": 6, "hidden": [5], "classes": 3},
     ("neither", None, [], ["--out FILE", "--hf FOLDER"]),
     ("shards of a file", None, ["--out", "file", "--shard", "1MB"], ["--shard goes with"]),
     ("shards of nothing", None, ["--hf", "back", "--shard", "0"], ["--shard"]),
-    ("no folder to be in", None, ["--hf", "no/back"], ["no/back", "folder it is to be in"]),
+    ("no folder to be in", None, ["--hf", "no/back"], ["no/back", "parent folder"]),
 ])
 def test_transformers_export_that_cannot_be_is_refused(t, value):
     _, changes, options, says = value

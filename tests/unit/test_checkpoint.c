@@ -425,7 +425,7 @@ static void test_damage_is_reported_with_numbers_and_the_way_out(void **state)
     text[n - 1] ^= 1;
     put("checkpoints/step-5/model.safetensors", text, n);
     check_damaged(5, "step-5/model.safetensors", "should have the CRC-32C");
-    check_damaged(5, "step-5/model.safetensors", "to begin again");
+    check_damaged(5, "step-5/model.safetensors", "to start from the beginning");
     save_good(adamw, 3);
     check_damaged(5, "step-5/model.safetensors", "step-5 to resume from step 3");
     put("checkpoints/step-5/model.safetensors", text, n - 2);

@@ -694,8 +694,8 @@ static void test_missing_tensors_are_named(void **state)
     change(c, "lm_head.weight")->name = "lm_head.weights";
     end_change(c);
     check_refused(path("d"), -EINVAL, path("d"),
-                  "there is no tensor \"lm_head.weight\" in its model.safetensors; by config.json there must "
-                  "be one, [5,8]");
+                  "there is no tensor \"lm_head.weight\" in its model.safetensors; by config.json it must "
+                  "have one, [5,8]");
     free_change(c);
 }
 
@@ -709,7 +709,7 @@ static void test_other_shapes_are_named(void **state)
     t->shape[1] = 6; /* as a Linear has it */
     end_change(c);
     check_refused(path("d"), -EINVAL, path("d/model.safetensors"),
-                  "\"transformer.h.1.mlp.c_fc.weight\" is [10,6], but by config.json it is [6,10]");
+                  "\"transformer.h.1.mlp.c_fc.weight\" is [10,6], but by config.json it must be [6,10]");
     free_change(c);
 }
 
@@ -739,7 +739,7 @@ static void test_other_dtypes_are_refused(void **state)
     memcpy(at, "\"I32\"", 5);
     put_file("d", "model.safetensors", text, bytes);
     check_refused(path("d"), -EINVAL, path("d/model.safetensors"),
-                  "\"transformer.wte.weight\" is I32; F32, F16 and BF16");
+                  "\"transformer.wte.weight\" is I32; save the model in F32, F16 or BF16");
     free(text);
     free_change(c);
 }
@@ -755,7 +755,7 @@ static void test_other_tensors_than_those_of_the_model_are_refused(void **state)
     save_good(path("d"), o, 0);
     assert_int_equal(hf_open(path("d"), &f, NULL), 0);
     assert_int_equal(hf_load(f, o->at, o->n - 1, &err), -EINVAL);
-    assert_non_null(strstr(err.msg, "no tensor \"layers.4.bias\""));
+    assert_non_null(strstr(err.msg, "the tensor \"layers.4.bias\" of this model is missing"));
     t.hidden = 11;
     other = hf_model_make(&t);
     assert_int_equal(hf_load(f, other->at, other->n, &err), -EINVAL);
@@ -785,7 +785,7 @@ static void test_what_is_not_a_folder_is_refused(void **state)
     put_text(".", "file", "");
     check_refused(path("file"), -ENOTDIR, path("file"), "Not a directory");
     mkdir(path("d"), 0777);
-    check_refused(path("d"), -ENOENT, path("d"), "there is no config.json");
+    check_refused(path("d"), -ENOENT, path("d"), "has no config.json");
     put_text("d", "config.json", "{\"model_type\": \"bert\"}");
     check_refused(path("d"), -EOPNOTSUPP, path("d/config.json"), "\"bert\"");
     put_text("d", "config.json", "{\"model_type\": ");
@@ -794,7 +794,7 @@ static void test_what_is_not_a_folder_is_refused(void **state)
     check_refused(path("d"), -ENOENT, path("d"), "neither model.safetensors nor");
     put_text("d", "pytorch_model.bin", "x");
     check_refused(path("d"), -ENOENT, path("d"),
-                  "its weights are in pytorch_model.bin, which is not read; convert");
+                  "has its weights in pytorch_model.bin, a format that is not supported");
     put_text("d", "model.safetensors", "x");
     check_refused(path("d"), -EBADMSG, path("d/model.safetensors"), "at least 8");
     put_text("d", "model.safetensors.index.json", "{}");
@@ -878,7 +878,7 @@ static void test_shards_and_index_must_agree(void **state)
     hf_model_free(load(path("d")));
     edit_index("    \"transformer.wpe.weight\": \"model-00001-of-00002.safetensors\",\n", "");
     check_refused(path("d"), -EINVAL, path("d/model.safetensors.index.json"),
-                  "does not say that \"transformer.wpe.weight\" is in model-00001-of-00002.safetensors");
+                  "does not list \"transformer.wpe.weight\" for model-00001-of-00002.safetensors");
     assert_int_equal(rename(path("d/model-00002-of-00002.safetensors"), path("d/x")), 0);
     check_refused(path("d"), -ENOENT, path("d/model-00002-of-00002.safetensors"), "cannot open");
     hf_model_free(o);
@@ -907,7 +907,7 @@ static void test_nothing_but_an_export_is_replaced(void **state)
     save_good(path("slash/"), o, 0);
     assert_true(exists(path("slash/config.json")));
     check_not_saved(path("empty"), o, false, -EEXIST,
-                    "exists already, an export; choose another folder, or give --force");
+                    "exists already and is an export; choose another folder, or give --force");
     assert_int_equal(save(path("empty"), other, 500, true, NULL, NULL), 0);
     assert_false(exists(path("empty/model.safetensors")));
     back = load(path("empty"));
@@ -919,11 +919,11 @@ static void test_nothing_but_an_export_is_replaced(void **state)
 
     put_text("empty", "tokenizer.json", "{}");
     check_not_saved(path("empty"), o, true, -EEXIST,
-                    "has tokenizer.json in it, which is no part of an export");
+                    "contains tokenizer.json, which is not part of an export");
     mkdir(path("foreign"), 0777);
     put_text("foreign", "config.json", "{}");
     write_tensors(path("foreign/model.safetensors"), o->at, o->n);
-    check_not_saved(path("foreign"), o, true, -EEXIST, "has model.safetensors in it");
+    check_not_saved(path("foreign"), o, true, -EEXIST, "contains model.safetensors,");
     put_text(".", "file", "");
     check_not_saved(path("file"), o, true, -EEXIST, "is not a folder");
     assert_int_equal(symlink("empty", path("link")), 0);

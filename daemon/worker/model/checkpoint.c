@@ -1,11 +1,13 @@
-/* Saving and opening checkpoints.
+/* Saves and opens checkpoints.
  *
- * Saving goes: step-N.tmp is made, each file written and synced, state.json last, the directory synced,
- * step-N.tmp renamed to step-N, the parent synced. A crash at any point leaves either no step-N or all of it.
- * An error at any point removes step-N.tmp and is reported with the file; a failed fsync is not tried again.
+ * checkpoint_save makes step-N.tmp, writes and syncs each file, state.json last, syncs the directory, renames
+ * step-N.tmp to step-N, and syncs the parent directory. A crash at any point leaves either no step-N or a
+ * complete one. After an error, step-N.tmp is removed, and the message names the file. A failed fsync is not
+ * repeated.
  *
- * Opening reads state.json, whose checksum covers itself, then every byte of the other files against the
- * sizes and checksums that it has, and keeps them open: what was checked is what checkpoint_read gives out.
+ * checkpoint_open reads state.json, which contains its own checksum, and then compares every byte of the
+ * other files with the sizes and checksums in it. The files stay open, so that checkpoint_read reads the
+ * files that were checked.
  */
 #include "daemon/worker/model/checkpoint.h"
 
@@ -23,13 +25,15 @@
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
+/* A list of tensors while checkpoint_tensors_init fills it. */
 struct tensor_list {
     struct st_tensor *at;
     size_t n;
 };
 
-static void add(struct arena *arena, struct tensor_list *list, const struct layer *l,
-                const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
+/* Adds a tensor for the parameter `p` of a layer. Its data is at `block` + block_offset + p->offset. */
+static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
+                      const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
 {
     struct st_tensor *t = &list->at[list->n++];
     char name[128];
@@ -45,10 +49,10 @@ static void add_state(struct arena *arena, struct tensor_list *list, const struc
                       const struct optimizer *o, const struct layer_param *p, void *k, uint64_t w_bytes)
 {
     if (o->kind == OPTIMIZER_ADAMW) {
-        add(arena, list, l, p, ".exp_avg", k, 0);
-        add(arena, list, l, p, ".exp_avg_sq", k, w_bytes);
+        add_param(arena, list, l, p, ".exp_avg", k, 0);
+        add_param(arena, list, l, p, ".exp_avg_sq", k, w_bytes);
     } else {
-        add(arena, list, l, p, ".momentum_buffer", k, 0);
+        add_param(arena, list, l, p, ".momentum_buffer", k, 0);
     }
 }
 
@@ -69,14 +73,14 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
         struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
         struct layer_sizes size;
 
-        if (n_params == 0) /* no weights, or another layer's */
+        if (n_params == 0) /* the layer has no weights, or uses those of another layer */
             continue;
         layer_type(l)->params(l, params);
         layer_type(l)->sizes(l, 1, &size);
         void *w_block = block(ctx, i, false);
         void *k_block = optimizer_state_bytes(optimizer, size.w) > 0 ? block(ctx, i, true) : NULL;
         for (uint32_t j = 0; j < n_params; j++) {
-            add(arena, &w, l, &params[j], "", w_block, 0);
+            add_param(arena, &w, l, &params[j], "", w_block, 0);
             if (k_block)
                 add_state(arena, &k, l, optimizer, &params[j], k_block, size.w);
         }
@@ -152,9 +156,9 @@ static int write_all(int dirfd, const char *dir, const struct checkpoint_data *d
     return r < 0 ? fs_fail(err, r, NULL, dir, "sync") : 0;
 }
 
-/* step-N.tmp with all its files, synced. */
-static int write_tmp(const struct outdir *out, int parent, const char *tmp,
-                     const struct checkpoint_data *data, struct err *err)
+/* Makes the directory `tmp` (step-N.tmp), and writes and syncs all its files. */
+static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
+                         const struct checkpoint_data *data, struct err *err)
 {
     char dir[FS_PATH_BYTES];
     int r = fs_remove_tree(parent, tmp), fd;
@@ -172,9 +176,10 @@ static int write_tmp(const struct outdir *out, int parent, const char *tmp,
     return r;
 }
 
-/* Is there a step-N already? 1: a sound one of this spec; 0: none, or a damaged one, to be replaced. */
-static int look_before(const struct outdir *out, int parent, const struct checkpoint_data *data,
-                       struct err *err)
+/* Returns 1 if there already is a sound checkpoint of this step and spec, and 0 if there is none or a damaged
+ * one, which is to be replaced. Returns -EEXIST if it belongs to another spec. */
+static int check_existing(const struct outdir *out, int parent, const struct checkpoint_data *data,
+                          struct err *err)
 {
     char name[STEP_NAME_BYTES];
     struct checkpoint *old;
@@ -195,13 +200,13 @@ static int look_before(const struct outdir *out, int parent, const struct checkp
     if (!same)
         return err_set_at(err, -EEXIST, out->name,
                           "has a checkpoint of step %" PRIu64
-                          " of another spec; choose another output, or move %s away",
+                          " of another spec; choose another output, or move the directory \"%s\" away",
                           data->step, CHECKPOINTS);
     return 1;
 }
 
-/* The moment at which the checkpoint comes to exist. */
-static int publish(const struct outdir *out, int parent, uint64_t step, struct err *err)
+/* Renames step-N.tmp to step-N. From then on the checkpoint exists. */
+static int publish_checkpoint(const struct outdir *out, int parent, uint64_t step, struct err *err)
 {
     char name[STEP_NAME_BYTES], tmp[STEP_NAME_BYTES], old[STEP_NAME_BYTES];
     int r;
@@ -210,7 +215,7 @@ static int publish(const struct outdir *out, int parent, uint64_t step, struct e
     step_name(tmp, step, ".tmp");
     step_name(old, step, ".old.tmp");
     r = fs_remove_tree(parent, old);
-    if (r == 0 && renameat(parent, name, parent, old) < 0 && errno != ENOENT) /* a damaged one */
+    if (r == 0 && renameat(parent, name, parent, old) < 0 && errno != ENOENT) /* moves a damaged one away */
         r = -errno;
     if (r == 0 && renameat(parent, tmp, parent, name) < 0)
         r = -errno;
@@ -219,7 +224,7 @@ static int publish(const struct outdir *out, int parent, uint64_t step, struct e
     r = fs_sync(parent);
     if (r < 0)
         return fs_fail(err, r, out->name, CHECKPOINTS, "sync");
-    (void)fs_remove_tree(parent, old); /* if not now, then by checkpoint_clean */
+    (void)fs_remove_tree(parent, old); /* if this fails, checkpoint_clean removes it later */
     return 0;
 }
 
@@ -231,11 +236,11 @@ int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data
     if (parent < 0)
         return parent;
     step_name(tmp, data->step, ".tmp");
-    r = look_before(out, parent, data, err);
+    r = check_existing(out, parent, data, err);
     if (r == 0) {
-        r = write_tmp(out, parent, tmp, data, err);
+        r = write_tmp_dir(out, parent, tmp, data, err);
         if (r == 0)
-            r = publish(out, parent, data->step, err);
+            r = publish_checkpoint(out, parent, data->step, err);
         if (r < 0)
             (void)fs_remove_tree(parent, tmp);
     }
@@ -269,8 +274,8 @@ int checkpoint_export_weights(const struct outdir *out, const char *file, const 
 /* ------------------------------------------------------------------------------------------ opening */
 
 struct checkpoint {
-    struct state state;
-    int fd[FILE_COUNT];
+    struct checkpoint_state state;
+    int fd[FILE_COUNT]; /* -1: not open */
     struct safetensors *file[FILE_COUNT];
 };
 
@@ -291,7 +296,7 @@ static int check_sum(int fd, const char *path, const struct file_sum *want, stru
     return 0;
 }
 
-static int open_file(struct checkpoint *c, int i, int dirfd, const char *dir, struct err *err)
+static int open_tensor_file(struct checkpoint *c, int i, int dirfd, const char *dir, struct err *err)
 {
     char path[FS_PATH_BYTES];
     uint64_t bytes;
@@ -312,14 +317,15 @@ static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t s
     int r = checkpoint_state_load(dirfd, dir, &c->state, err);
 
     if (r == 0 && c->state.info.step != step)
-        r = err_set_at(err, -EBADMSG, dir, "it is the checkpoint of step %" PRIu64 " under another name",
+        r = err_set_at(err, -EBADMSG, dir, "is really the checkpoint of step %" PRIu64 ", under another name",
                        c->state.info.step);
     for (int i = 0; i < FILE_COUNT && r == 0; i++)
-        r = open_file(c, i, dirfd, dir, err);
+        r = open_tensor_file(c, i, dirfd, dir, err);
     return r;
 }
 
-/* What to do about damage: the same message, with the way out. */
+/* Adds advice to the message about a damaged checkpoint: which directory to remove, and where the job then
+ * resumes. */
 static void advise(const struct outdir *out, uint64_t step, const char *dir, struct err *err)
 {
     uint64_t *steps = NULL, older = 0;
@@ -337,7 +343,7 @@ static void advise(const struct outdir *out, uint64_t step, const char *dir, str
         err_set_at(err, err->code, err->path, "%s; remove %s to resume from step %" PRIu64, err->msg, dir,
                    older);
     else
-        err_set_at(err, err->code, err->path, "%s; remove %s to begin again", err->msg, dir);
+        err_set_at(err, err->code, err->path, "%s; remove %s to start from the beginning", err->msg, dir);
 }
 
 static int open_step_dir(const struct outdir *out, uint64_t step)

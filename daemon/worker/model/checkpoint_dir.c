@@ -1,8 +1,9 @@
-/* The directory of checkpoints: which there are, which to keep, and what a crash left behind.
+/* Manages the directory of checkpoints: lists them, removes old ones, and cleans up after a crash.
  *
- * Only names of the exact form step-<number> count. Whatever is being made or being removed has a name that
- * ends in ".tmp", so nothing half-made or half-removed is ever taken for a checkpoint: a removal is a rename,
- * a sync of the parent that makes it last, and only then the deletion of files.
+ * Only names of the exact form step-<number> are checkpoints. A checkpoint that is being written or removed
+ * has a name that ends in ".tmp", so it is never mistaken for a complete one. To remove a checkpoint, it is
+ * renamed, the parent directory is synced so that the rename survives a crash, and only then its files are
+ * deleted.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -38,8 +39,8 @@ int open_checkpoints(const struct outdir *out, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ listing */
 
-/* step-<number>, as step_name writes it. */
-static bool parse_step(const char *name, uint64_t *ret)
+/* Returns whether `name` is step-<number>, exactly as step_name writes it, and stores the number in *ret. */
+static bool parse_step_dir(const char *name, uint64_t *ret)
 {
     char again[STEP_NAME_BYTES];
     uint64_t step;
@@ -61,10 +62,10 @@ static bool is_leftover(const char *name)
     return strncmp(name, "step-", 5) == 0 && n > 4 && strcmp(name + n - 4, ".tmp") == 0;
 }
 
-/* Calls `visit` for every name; stops at its first failure. */
+/* Calls `visit` for every name in the directory. Stops at the first failure and returns it. */
 static int each_name(int fd, int (*visit)(void *ctx, int fd, const char *name), void *ctx)
 {
-    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0; /* with a position of its own */
+    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0; /* has its own read position */
     DIR *dir = copy < 0 ? NULL : fdopendir(copy);
     struct dirent *e;
 
@@ -86,13 +87,14 @@ struct steps {
     VEC(uint64_t) v;
 };
 
-static int collect(void *ctx, int fd, const char *name)
+static int collect_step(void *ctx, int fd, const char *name)
 {
     struct steps *steps = ctx;
     struct stat st;
     uint64_t step;
 
-    if (parse_step(name, &step) && fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+    if (parse_step_dir(name, &step) && fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISDIR(st.st_mode))
         vec_push(&steps->v, step);
     return 0;
 }
@@ -111,7 +113,7 @@ int list_steps(const struct outdir *out, uint64_t **ret, size_t *ret_n, struct e
 
     if (fd < 0)
         return fs_fail(err, fd, out->name, CHECKPOINTS, "open the directory");
-    r = each_name(fd, collect, &steps);
+    r = each_name(fd, collect_step, &steps);
     close(fd);
     if (r < 0) {
         vec_free(&steps.v);
@@ -135,10 +137,10 @@ int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *
     if (n > 0)
         *ret_step = steps[n - 1];
     free(steps);
-    return n > 0 ? 0 : err_set_at(err, -ENOENT, out->name, "there is no checkpoint");
+    return n > 0 ? 0 : err_set_at(err, -ENOENT, out->name, "there is no checkpoint in this directory");
 }
 
-static int load_step(const struct outdir *out, int fd, uint64_t step, struct state *ret)
+static int load_step(const struct outdir *out, int fd, uint64_t step, struct checkpoint_state *ret)
 {
     char name[STEP_NAME_BYTES];
     int dir, r;
@@ -156,7 +158,7 @@ int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret
 {
     uint64_t *steps = NULL;
     size_t n = 0;
-    struct state s;
+    struct checkpoint_state s;
     int r = list_steps(out, &steps, &n, NULL), fd = r < 0 ? r : fs_open_dir(out->fd, CHECKPOINTS);
 
     r = -ENOENT;
@@ -218,15 +220,18 @@ int checkpoint_clean(const struct outdir *out, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ prune */
 
-struct candidate {
+/* A checkpoint that checkpoint_prune may remove. */
+struct prune_candidate {
     uint64_t step;
-    bool sound, keep;
+    bool sound; /* state.json could be read */
+    bool keep;  /* the checkpoint stays */
     struct checkpoint_eval eval;
 };
 
-static int look_at(int fd, const struct outdir *out, struct candidate *c)
+/* Reads state.json of a candidate. A damaged one is not an error; the candidate is then not sound. */
+static int load_candidate(int fd, const struct outdir *out, struct prune_candidate *c)
 {
-    struct state s;
+    struct checkpoint_state s;
     int r = load_step(out, fd, c->step, &s);
 
     if (r == 0) {
@@ -252,9 +257,10 @@ bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoi
     return is_above(-a->loss, -b->loss);
 }
 
-static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best best)
+/* Marks the checkpoints that stay: the newest `keep` sound ones, the best one, and all that are not sound. */
+static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum spec_best best)
 {
-    struct candidate *winner = NULL;
+    struct prune_candidate *winner = NULL;
 
     for (size_t i = n; i-- > 0;) {
         if (!c[i].sound)
@@ -264,7 +270,7 @@ static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best 
             keep--;
         }
     }
-    /* The first of equals wins, so that a tie does not replace what is there. */
+    /* Between equal evaluations the older checkpoint wins, so that a tie does not replace the best one. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
         if (c[i].sound && c[i].eval.valid &&
             (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
@@ -273,8 +279,9 @@ static void choose(struct candidate *c, size_t n, uint32_t keep, enum spec_best 
         winner->keep = true;
 }
 
-/* All renames, one sync, then the deletions. */
-static int remove_candidates(int fd, const struct candidate *c, size_t n)
+/* Removes all candidates that are not kept: renames them all, syncs the directory once, then deletes their
+ * files. */
+static int remove_candidates(int fd, const struct prune_candidate *c, size_t n)
 {
     char name[STEP_NAME_BYTES], gone[STEP_NAME_BYTES];
     bool any = false;
@@ -306,7 +313,7 @@ int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best bes
 {
     uint64_t *steps = NULL;
     size_t n = 0;
-    struct candidate *c;
+    struct prune_candidate *c;
     int fd, r = list_steps(out, &steps, &n, err);
 
     assert(keep >= 1);
@@ -317,10 +324,10 @@ int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best bes
     c = xcalloc(n + 1, sizeof *c);
     for (size_t i = 0; i < n && r == 0; i++) {
         c[i].step = steps[i];
-        r = look_at(fd, out, &c[i]);
+        r = load_candidate(fd, out, &c[i]);
     }
     if (r == 0) {
-        choose(c, n, keep, best);
+        mark_kept(c, n, keep, best);
         r = remove_candidates(fd, c, n);
     }
     if (fd >= 0)

@@ -1,4 +1,4 @@
-/* What the parts of checkpoint*.c share. */
+/* Declarations that checkpoint.c, checkpoint_dir.c, checkpoint_state.c and weights.c share. */
 #ifndef DAEMON_WORKER_MODEL_CHECKPOINT_PRIVATE_H
 #define DAEMON_WORKER_MODEL_CHECKPOINT_PRIVATE_H
 
@@ -6,41 +6,52 @@
 #include "base/strbuf.h"
 #include "daemon/worker/model/checkpoint.h"
 
-#define CHECKPOINTS "checkpoints" /* in the output directory */
-#define STATE_FILE  "state.json"  /* in a checkpoint */
+#define CHECKPOINTS "checkpoints" /* directory in the output directory */
+#define STATE_FILE  "state.json"  /* file in a checkpoint */
 
 /* ---- state.json: checkpoint_state.c ---- */
 
+/* The files with tensors in a checkpoint. */
 enum { FILE_MODEL, FILE_OPTIMIZER, FILE_COUNT };
 extern const char *const checkpoint_files[FILE_COUNT];
 
+/* Size and CRC-32C of a file. */
 struct file_sum {
     uint64_t bytes;
     uint32_t crc;
 };
 
-struct state {
+/* The content of state.json. checkpoint_state_load fills it in, checkpoint_state_finish frees it. */
+struct checkpoint_state {
     struct checkpoint_info info;
     struct file_sum files[FILE_COUNT];
-    struct arena *arena; /* the texts of info */
+    struct arena *arena; /* holds the strings of info */
 };
 
+/* Adds the text of state.json to `b`. `files` are the sizes and checksums of the files already written. */
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT]);
-/* Reads state.json of an open checkpoint directory, whose name is `dir`, and checks its own checksum.
- * -EBADMSG for damage, a missing file included. */
-int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err);
-void checkpoint_state_finish(struct state *s); /* takes a zeroed one */
+
+/* Reads state.json from the open checkpoint directory `dirfd`, whose name is `dir`, and checks the checksum
+ * that it contains. Returns -EBADMSG if the file is damaged or missing. */
+int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err);
+
+/* Frees the strings. A struct of zeros is allowed. */
+void checkpoint_state_finish(struct checkpoint_state *s);
 
 /* ---- the directory: checkpoint_dir.c ---- */
 
 #define STEP_NAME_BYTES 48
-void step_name(char buf[STEP_NAME_BYTES], uint64_t step, const char *suffix); /* "step-12" + suffix */
 
-/* Steps that have a directory, ascending; malloc'ed. -ENOENT when `checkpoints` is not there. */
+/* Writes the name of a checkpoint directory, such as "step-12", followed by `suffix`, to `buf`. */
+void step_name(char buf[STEP_NAME_BYTES], uint64_t step, const char *suffix);
+
+/* Lists the steps that have a checkpoint directory, in ascending order. The caller frees *ret. Returns
+ * -ENOENT if there is no directory `checkpoints`. */
 int list_steps(const struct outdir *out, uint64_t **ret, size_t *ret_n, struct err *err);
 
-/* `checkpoints`, made when it is not there. A descriptor. */
+/* Opens the directory `checkpoints`, and makes it if it does not exist. Returns a file descriptor or a
+ * negative errno. */
 int open_checkpoints(const struct outdir *out, struct err *err);
 
 #endif

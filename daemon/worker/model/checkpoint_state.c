@@ -1,9 +1,11 @@
-/* state.json of a checkpoint: what the tensors do not say, and the checksums of everything.
+/* Writes and reads state.json of a checkpoint: everything about the run that is not a tensor, and the
+ * checksums of all files.
  *
- * The document's own checksum is its last member. It is computed over the document with eight zeros in its
- * place, and the end of the file has one fixed form, so there is no second way to write the same state: a
- * change of any byte, the case of a hex digit included, is found. One line. Pure functions but for
- * state_load.
+ * The document is one line, and its last member is its own checksum, computed while eight zeros stand in its
+ * place. The end of the file has a fixed form, so a change of any byte is found, even of the case of a hex
+ * digit.
+ *
+ * Only checkpoint_state_load reads a file; the other functions work on the caller's memory.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -64,7 +66,8 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     }
 }
 
-/* "groups":[{"t":5}]: the saved parts of the state of each decision group. Backpropagation has one group. */
+/* Adds "groups":[{"t":5}], the saved parts of the state of each decision group. Backpropagation has one
+ * group. */
 static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
 {
     const struct group_part *parts;
@@ -117,7 +120,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Of the document with zeros for the checksum, which are put in. */
+/* Checks the document's own checksum. Overwrites the checksum in `text` with zeros to compute it. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -136,6 +139,7 @@ static int check_self(char *text, size_t bytes, const char *file, struct err *er
     return 0;
 }
 
+/* Takes a number of exactly `digits` lower-case hex digits. */
 static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *ret)
 {
     const char *text;
@@ -154,7 +158,7 @@ static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *
     return true;
 }
 
-static int read_seeds(const struct json *node, struct state *s, struct err *err)
+static int read_seeds(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     struct json_obj o;
 
@@ -164,6 +168,7 @@ static int read_seeds(const struct json *node, struct state *s, struct err *err)
     return json_obj_end(&o);
 }
 
+/* Takes a number, or null, which stands for NaN. */
 static void take_metric(struct json_obj *o, const char *key, double *ret)
 {
     const struct json *node;
@@ -173,7 +178,7 @@ static void take_metric(struct json_obj *o, const char *key, double *ret)
         json_take_double(o, key, JSON_REQUIRED, ret);
 }
 
-static int read_metrics(const struct json *node, struct state *s, struct err *err)
+static int read_metrics(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     struct json_obj o;
 
@@ -210,18 +215,21 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* `node` is NULL in a checkpoint of a job without group state, and in one that was written before there was a group
- * state. In the latter, t is known all the same: every step that was not skipped was an update. */
-static int read_groups(const struct json *node, struct state *s, struct err *err)
+/* Reads the group state. `node` is NULL if the job has no group state, or if the checkpoint is older than
+ * group states. In both cases t is the number of steps that were not skipped, because each of them was an
+ * update. */
+static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
-    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* the optimizer with all parts */
+    const struct optimizer adamw = {.kind =
+                                        OPTIMIZER_ADAMW}; /* the optimizer whose group state has all parts */
     const struct group_part *parts;
     uint32_t n = optimizer_group_parts(&adamw, false, &parts);
     struct json_obj o;
 
     if (s->info.skipped_steps > s->info.step)
-        return err_set_at(err, -EINVAL, "skipped_steps", "must be at most the %" PRIu64 " of \"step\"",
-                          s->info.step);
+        return err_set_at(err, -EINVAL, "skipped_steps",
+                          "is %" PRIu64 ", but must be at most \"step\", which is %" PRIu64,
+                          s->info.skipped_steps, s->info.step);
     if (node == NULL) {
         s->info.group.t = s->info.step - s->info.skipped_steps;
         return 0;
@@ -235,7 +243,7 @@ static int read_groups(const struct json *node, struct state *s, struct err *err
     return json_obj_end(&o);
 }
 
-static int read_files(const struct json *node, struct state *s, struct err *err)
+static int read_files(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     struct json_obj o;
     const char *name = "";
@@ -258,7 +266,7 @@ static int read_files(const struct json *node, struct state *s, struct err *err)
     return 0;
 }
 
-static int read_top(const struct json *doc, struct state *s, struct err *err)
+static int read_top(const struct json *doc, struct checkpoint_state *s, struct err *err)
 {
     static const char *const schemas[] = {"checkpoint/v1", NULL};
     const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *groups = NULL, *files = NULL, *crc;
@@ -298,8 +306,9 @@ static int read_top(const struct json *doc, struct state *s, struct err *err)
     return r < 0 ? r : read_files(files, s, err);
 }
 
-/* The checksum is right, so what fails from here on was written by another version. */
-static int state_parse(const char *text, size_t bytes, const char *file, struct state *ret, struct err *err)
+/* Parses the document. Its checksum is correct, so a failure here means that another version wrote it. */
+static int parse_state(const char *text, size_t bytes, const char *file, struct checkpoint_state *ret,
+                       struct err *err)
 {
     struct json *doc = NULL;
     struct err inner = {0};
@@ -314,14 +323,14 @@ static int state_parse(const char *text, size_t bytes, const char *file, struct 
     return err_set_at(err, -EBADMSG, file, "not understood: %s: %s", inner.path, inner.msg);
 }
 
-int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct err *err)
+int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err)
 {
     char file[FS_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0;
     int r = fs_read_text(dirfd, STATE_FILE, JSON_MAX_BYTES, &text, &bytes);
 
-    *ret = (struct state){0};
+    *ret = (struct checkpoint_state){0};
     fs_path(file, sizeof file, dir, STATE_FILE);
     if (r == -ENOENT)
         return err_set_at(err, -EBADMSG, file, "the file is missing");
@@ -329,15 +338,15 @@ int checkpoint_state_load(int dirfd, const char *dir, struct state *ret, struct 
         return fs_fail(err, r, NULL, file, "read");
     r = check_self(text, bytes, file, err);
     if (r == 0)
-        r = state_parse(text, bytes, file, ret, err);
+        r = parse_state(text, bytes, file, ret, err);
     free(text);
     if (r < 0)
         checkpoint_state_finish(ret);
     return r;
 }
 
-void checkpoint_state_finish(struct state *s)
+void checkpoint_state_finish(struct checkpoint_state *s)
 {
     arena_destroy(s->arena);
-    *s = (struct state){0};
+    *s = (struct checkpoint_state){0};
 }

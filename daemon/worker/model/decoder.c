@@ -1,14 +1,16 @@
-/* Runs a transformer on the host's compute stream. See decoder.h.
+/* Implements decoder.h: runs a transformer on the host's compute stream.
  *
- * A token's queries, keys and values depend on the tokens up to it, so what was computed for the text so far is kept: a
- * push works on the new tokens alone, but for the attention itself. Its op knows no text of which only the end is new, and
- * does all queries again; that is little beside the projections that are not. Kept are the projections before the rotary
- * positions turn them, since the op turns whole texts: it gets a copy.
+ * The queries, keys and values of a token only depend on the tokens up to it. The decoder therefore caches
+ * them for the text so far, and a push computes them for the new tokens only. The attention operation is the
+ * exception: it cannot begin in the middle of a text, so it computes all queries again, which costs little
+ * compared with the projections that are saved. The cache holds the projections before rotary positions are
+ * applied, because that operation also works on whole texts; it gets a copy.
  *
- * Norms and mlps are the layers of the chain, built for the number of new tokens. Of the final norm and the head only the
- * last token is computed.
+ * Norms and mlps are the layers of the chain, built for the number of new tokens. The final norm and the head
+ * run for the last token only.
  *
- * Memory is the devset's host memory, in two blocks: all W, in the order of the chain; and what is worked in.
+ * All memory is host memory of the devset, in two blocks: the weights in the order of the chain, and the
+ * working memory.
  */
 #include "daemon/worker/model/decoder.h"
 
@@ -23,25 +25,26 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-#define STREAM LANE_COUNT /* the host's, behind those of the one device */
+#define STREAM LANE_COUNT /* the host's stream, which comes after the streams of the only device */
 
 struct decoder {
     struct transformer t;
     struct devset *devices;
     struct step_args step;
-    uint32_t room, length;
-    uint32_t head, qkv; /* elements of a head, and of a token of qkv */
+    uint32_t capacity, length; /* most tokens of a text; tokens of the present text */
+    uint32_t head;             /* elements of a head */
+    uint32_t qkv;              /* elements of a token's query, key and value together */
     struct arena *arena;
-    struct model model; /* of a text of one token: for sizes and parameters, which do not depend on that */
-    float **w;          /* of each layer; of a tied head the embedding's */
+    struct model model; /* chain for texts of one token, to find weights and their sizes */
+    float **w;          /* weights of each layer; a tied head has those of the embedding */
     struct checkpoint_tensors tensors;
-    char *weights, *work;
+    char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
-    /* in `work` */
-    int32_t *ids;
-    float *kept;                      /* [layers][room][qkv] */
-    float *turned;                    /* [room][qkv] */
-    float *x, *normed, *y, *attended; /* [room][width] */
+    /* parts of `work` */
+    int32_t *ids;                     /* [capacity] new tokens */
+    float *cached;                    /* [layers][capacity][qkv] projections of the text so far */
+    float *rotated;                   /* [capacity][qkv] the same for one layer, with rotary positions */
+    float *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse, *scratch, *logits;
 };
 
@@ -83,26 +86,27 @@ static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
     return d->w[layer];
 }
 
-/* A layer of the inside of a block, for so many tokens. */
+/* Returns the i-th layer inside a residual of a block: 0 is the norm, 1 is the attention or the mlp. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
 }
 
-/* What an mlp works in, for the longest text that there is room for. */
+/* Returns the scratch memory that an mlp needs for a text of `capacity` tokens. */
 static uint64_t scratch_bytes(const struct decoder *d)
 {
     struct arena *arena = arena_create();
     struct layer_sizes mlp;
     struct model m;
-    transformer_build(&d->t, d->room, 0, arena, &m);
+    transformer_build(&d->t, d->capacity, 0, arena, &m);
     const struct layer *l = inside(&m, m.n_layers - 3, 1, 1);
     layer_type(l)->sizes(l, 1, &mlp);
     arena_destroy(arena);
     return mlp.scratch_fwd;
 }
 
-/* Where the next array of so many floats is; with base NULL only how far it reaches. */
+/* Returns the address of the next array of `floats` floats in the block `base`, and moves *at behind it. With
+ * a `base` of NULL it only moves *at, to measure the size of the block. */
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
@@ -110,34 +114,36 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
+/* Sets the addresses of all arrays in d->work, and returns the size of the block. d->work may still be
+ * NULL. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
-    uint64_t at = 0, rows = (uint64_t)d->room * d->t.width, text = (uint64_t)d->room * d->qkv;
-    d->ids = (int32_t *)(void *)take(d->work, &at, d->room);
-    d->kept = take(d->work, &at, d->t.layers * text);
-    d->turned = take(d->work, &at, d->t.rope_theta > 0 ? text : 0);
+    uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
+    d->ids = (int32_t *)(void *)take(d->work, &at, d->capacity);
+    d->cached = take(d->work, &at, d->t.layers * text);
+    d->rotated = take(d->work, &at, d->t.rope_theta > 0 ? text : 0);
     d->x = take(d->work, &at, rows);
     d->normed = take(d->work, &at, rows);
     d->y = take(d->work, &at, rows);
     d->attended = take(d->work, &at, rows);
-    d->lse = take(d->work, &at, (uint64_t)d->room * d->t.heads);
+    d->lse = take(d->work, &at, (uint64_t)d->capacity * d->t.heads);
     d->scratch = take(d->work, &at, scratch / sizeof(float) + 1);
     d->logits = take(d->work, &at, d->t.vocab);
     return at;
 }
 
-/* A row of the layers is a whole text. */
+/* Allocates the working memory. A row of a layer is a whole text, so the limit for rows also limits the
+ * text. */
 static int alloc_work(struct decoder *d, struct err *err)
 {
-    uint64_t kept;
+    uint64_t cached;
     void *block = NULL;
-    if ((uint64_t)d->room * d->t.width > SPEC_MAX_DIM ||
-        !checked_mul((uint64_t)d->room * d->qkv, d->t.layers, &kept) || kept > SPEC_MAX_BYTES / 8)
+    if ((uint64_t)d->capacity * d->t.width > SPEC_MAX_DIM ||
+        !checked_mul((uint64_t)d->capacity * d->qkv, d->t.layers, &cached) || cached > SPEC_MAX_BYTES / 8)
         return err_set(err, -ENOMEM,
-                       "a text of %" PRIu32 " tokens is too long for a model of %" PRIu32
-                       " elements a token; "
-                       "ask for fewer",
-                       d->room, d->t.width);
+                       "a text of %" PRIu32 " tokens is too long for a model with %" PRIu32
+                       " elements per token; ask for fewer tokens",
+                       d->capacity, d->t.width);
     uint64_t scratch = scratch_bytes(d);
     d->work_bytes = lay_out_work(d, scratch);
     int r = devset_host_alloc(d->devices, d->work_bytes, &block, err);
@@ -178,7 +184,7 @@ int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t thread
     if (d == NULL)
         return err_set(err, -ENOMEM, "no memory");
     d->t = *t;
-    d->room = t->arch == ARCH_GPT2 && tokens > t->positions ? t->positions : tokens;
+    d->capacity = t->arch == ARCH_GPT2 && tokens > t->positions ? t->positions : tokens;
     d->head = t->width / t->heads;
     d->qkv = (t->heads + 2 * t->kv_heads) * d->head;
     d->step = (struct step_args){.valid_rows = UINT32_MAX};
@@ -216,9 +222,9 @@ uint32_t decoder_length(const struct decoder *d)
     return d->length;
 }
 
-uint32_t decoder_room(const struct decoder *d)
+uint32_t decoder_capacity(const struct decoder *d)
 {
-    return d->room;
+    return d->capacity;
 }
 
 const float *decoder_logits(const struct decoder *d)
@@ -233,11 +239,11 @@ void decoder_reset(struct decoder *d)
 
 /* ---- one push ---- */
 
-/* What a push works on: n new tokens, behind `length` that are there. */
+/* One call of decoder_push. */
 struct push {
     struct decoder *d;
-    struct model model; /* for n tokens */
-    uint32_t n;
+    struct model model; /* chain for n tokens */
+    uint32_t n;         /* new tokens, after the d->length tokens of the text */
     struct op_sink sink;
 };
 
@@ -256,7 +262,8 @@ static int run_layer(const struct push *p, const struct layer *l, const float *w
     return layer_type(l)->fwd(l, &io, &p->sink);
 }
 
-/* A parameter of a layer whose W is at w; NULL when it has none of that name. */
+/* Returns a parameter of a layer whose weights are at `w`, or NULL if the layer has no parameter of that
+ * name. */
 static const float *find_param(const struct layer *l, const float *w, const char *name)
 {
     struct layer_param params[8];
@@ -269,32 +276,33 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* The queries, keys and values of all tokens, turned by their positions where the model does that. */
-static int turn(const struct push *p, float *kept, uint32_t seq, float **ret)
+/* Stores the queries, keys and values of all tokens in *ret, with rotary positions applied if the model has
+ * them. */
+static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
     const struct decoder *d = p->d;
-    *ret = kept;
+    *ret = cached;
     if (d->t.rope_theta <= 0)
         return 0;
-    *ret = d->turned;
-    int r = LAUNCH(p, act_fwd, .x = kept, .y = d->turned, .n = (uint64_t)seq * d->qkv);
+    *ret = d->rotated;
+    int r = LAUNCH(p, act_fwd, .x = cached, .y = d->rotated, .n = (uint64_t)seq * d->qkv);
     if (r < 0)
         return r;
-    return LAUNCH(p, rope, .x = d->turned, .rows = 1, .seq = seq, .n = d->qkv,
+    return LAUNCH(p, rope, .x = d->rotated, .rows = 1, .seq = seq, .n = d->qkv,
                   .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta);
 }
 
-/* The attention of block `block`, from normed to y. */
+/* Runs the attention of a block: reads d->normed and writes d->y. */
 static int attend(const struct push *p, const struct layer *l, const float *w, uint32_t block)
 {
     const struct decoder *d = p->d;
     uint32_t seq = d->length + p->n, width = d->t.width;
-    float *kept = d->kept + (uint64_t)block * d->room * d->qkv, *qkv = NULL;
+    float *cached = d->cached + (uint64_t)block * d->capacity * d->qkv, *qkv = NULL;
     int r = LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
-                   .b = find_param(l, w, "qkv.bias"), .y = kept + (uint64_t)d->length * d->qkv, .rows = p->n,
-                   .in = width, .out = d->qkv);
+                   .b = find_param(l, w, "qkv.bias"), .y = cached + (uint64_t)d->length * d->qkv,
+                   .rows = p->n, .in = width, .out = d->qkv);
     if (r == 0)
-        r = turn(p, kept, seq, &qkv);
+        r = rotate(p, cached, seq, &qkv);
     if (r == 0)
         r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse, .rows = 1, .seq = seq,
                    .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
@@ -305,7 +313,7 @@ static int attend(const struct push *p, const struct layer *l, const float *w, u
                   .rows = p->n, .in = width, .out = width);
 }
 
-/* x += attention(norm(x)), x += mlp(norm(x)) */
+/* Runs a block on d->x: x += attention(norm(x)), then x += mlp(norm(x)). */
 static int run_block(const struct push *p, uint32_t layer, uint32_t block)
 {
     const struct decoder *d = p->d;
@@ -325,7 +333,7 @@ static int run_block(const struct push *p, uint32_t layer, uint32_t block)
     return r;
 }
 
-/* Vectors of the new tokens, and of their places. */
+/* Stores the embeddings of the new tokens in d->x, plus those of their positions for gpt2. */
 static int embed(const struct push *p)
 {
     const struct decoder *d = p->d;
@@ -337,12 +345,12 @@ static int embed(const struct push *p)
                   .n = p->n * width);
 }
 
-/* The logits of the last token. */
+/* Computes the logits after the last token. */
 static int run_head(const struct push *p)
 {
     const struct decoder *d = p->d;
     uint32_t width = d->t.width, head = p->model.n_layers - 1;
-    const struct layer *norm = &d->model.layers[head - 1]; /* of one token */
+    const struct layer *norm = &d->model.layers[head - 1]; /* built for one token */
     int r = run_layer(p, norm, d->w[head - 1], d->x + (uint64_t)(p->n - 1) * width, d->normed);
     if (r < 0)
         return r;
@@ -365,8 +373,7 @@ static int check_logits(const struct decoder *d, struct err *err)
         if (!isfinite(d->logits[i]))
             return err_set(err, -EDOM,
                            "the logits after %" PRIu32
-                           " tokens are not finite: the weights are not those of a "
-                           "model that works; its training may have diverged",
+                           " tokens are not finite; the model may have diverged in training",
                            d->length);
     return 0;
 }
@@ -375,7 +382,7 @@ int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *
 {
     struct arena *arena = arena_create();
     struct push p = {.d = d, .n = n, .sink = {launch, d}};
-    assert(n >= 1 && n <= d->room - d->length);
+    assert(n >= 1 && n <= d->capacity - d->length);
     transformer_build(&d->t, n, 0, arena, &p.model);
     memcpy(d->ids, ids, n * sizeof *ids);
     int r = enqueue(&p), drained = devset_drain(d->devices);

@@ -1,9 +1,11 @@
-/* A transformer that answers on the host: tokens in, the logits of the next one out.
+/* Runs a trained transformer on the host: it takes tokens and computes the logits of the next token.
  *
- * Order of calls: decoder_create; fill the tensors of decoder_tensors; decoder_push as often as there are tokens, and
- * decoder_logits after each; decoder_reset to begin another text; decoder_destroy. One thread, which sleeps while the
- * host's compute stream works. The bits depend on the weights, the tokens, and how many were pushed at once; never on the
- * number of threads.
+ * Order of calls: decoder_create, fill the tensors of decoder_tensors, then decoder_push for new tokens and
+ * decoder_logits after each push, decoder_reset to begin another text, decoder_destroy. All calls come from
+ * one thread, which sleeps while the host's compute stream works.
+ *
+ * The bits of the logits depend on the weights, the tokens, and how many tokens each push had. They do not
+ * depend on the number of threads.
  */
 #ifndef DAEMON_WORKER_MODEL_DECODER_H
 #define DAEMON_WORKER_MODEL_DECODER_H
@@ -17,24 +19,33 @@
 
 struct decoder;
 
-/* Room for `tokens` tokens of text; of gpt2 not more than it has positions. -ENOMEM: the weights, or the text, are too
- * large for this machine. */
+/* Makes a decoder for texts of up to `tokens` tokens, or as many as the model has positions if that is less
+ * (gpt2). Returns -ENOMEM if the weights or the text are too large for this machine. */
 int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
                    struct err *err);
-void decoder_destroy(struct decoder *d); /* takes NULL */
 
-/* All weights, by the names of a checkpoint; zero until filled. */
+/* Frees the decoder. `d` may be NULL. */
+void decoder_destroy(struct decoder *d);
+
+/* Returns all weights, with the names of a checkpoint. They are zero until the caller fills them. */
 const struct checkpoint_tensors *decoder_tensors(const struct decoder *d);
 
-/* How many tokens there are, and how many there can be. */
+/* Returns the number of tokens in the text so far. */
 uint32_t decoder_length(const struct decoder *d);
-uint32_t decoder_room(const struct decoder *d);
 
-/* Adds n tokens behind those that are there; 1 <= n, and room for them; ids below the vocabulary. -EDOM: the logits are not
+/* Returns the most tokens that the text can have. */
+uint32_t decoder_capacity(const struct decoder *d);
+
+/* Appends n tokens to the text and computes the logits after them. n is at least 1, the text must not become
+ * longer than decoder_capacity, and every id is below the vocabulary. Returns -EDOM if the logits are not
  * finite. */
 int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *err);
-/* What follows the last token: one number for each of the vocabulary, until the next push. */
+
+/* Returns the logits of the token that follows the text, one number for each token of the vocabulary. They
+ * are valid until the next push. */
 const float *decoder_logits(const struct decoder *d);
+
+/* Begins an empty text. */
 void decoder_reset(struct decoder *d);
 
 #endif

@@ -1,12 +1,13 @@
-/* Reading a Hugging Face folder.
+/* Reads a Hugging Face folder.
  *
- * hf_open goes: config.json -> the model, and with it the list of tensors that there must be (hf_names.h); the one file
- * or the index and its shards, each opened and its header proved (safetensors.h); every tensor of the list found and
- * compared in shape and dtype; every tensor of the files claimed by the list, or a constant that old folders have.
+ * hf_open reads config.json, which gives the model and the list of tensors that it must have (hf_names.h). It
+ * opens the weight file, or the index and its shards, and checks their headers (safetensors.h). Every tensor
+ * of the list must be in the files with the right shape and dtype, and every tensor in the files must be in
+ * the list or be a known constant.
  *
- * hf_load reads each tensor by way of read(), not of a mapping: a file that is cut short meanwhile, or a disk that fails,
- * is then an error with a name. Rows that are contiguous in both go straight to their place; transposed ones a block of
- * rows at a time.
+ * hf_load reads tensors with pread, not through a mapping, so that a truncated file or a failing disk gives
+ * an error with the name of the file instead of a SIGBUS. Tensors go straight into the caller's memory;
+ * transposed ones are read and transposed a block of rows at a time.
  */
 #include "daemon/worker/model/hf.h"
 
@@ -31,33 +32,35 @@
 #define INDEX      "model.safetensors.index.json"
 #define CONFIG_MAX (1u << 20)
 
+/* An open weight file of the folder. */
 struct hf_file {
     int fd;
     char *name;
     struct safetensors *st;
-    bool *used; /* of its tensors */
+    bool *used; /* for each tensor of the file: the model uses it */
 };
 
-struct place {
+/* A tensor in one of the files. */
+struct file_tensor {
     const struct hf_file *file;
-    const struct st_entry *entry;
+    const struct st_entry *entry; /* NULL: there is no such tensor */
 };
 
 struct hf {
-    char *dir;
-    int fd;
+    char *dir; /* path of the folder */
+    int fd;    /* the open folder */
     struct transformer t;
     struct hf_names names;
     struct hf_file *files;
     size_t n_files;
-    struct place *places; /* of each link */
-    struct place head;    /* of an output matrix that is there although tied; entry NULL: none */
+    struct file_tensor *sources; /* for each link: its tensor */
+    struct file_tensor head;     /* an output matrix that the folder stores although it is tied */
 };
 
 /* ------------------------------------------------------------------------------------------ files */
 
-/* As fs_open_read, but through links. */
-static int open_file(int dir, const char *name, uint64_t *ret_bytes)
+/* Opens a regular file like fs_open_read, but follows symbolic links. */
+static int open_following_links(int dir, const char *name, uint64_t *ret_bytes)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = -EINVAL;
     struct stat st;
@@ -78,7 +81,7 @@ static int read_text(const struct hf *f, const char *name, uint64_t max, char **
                      struct err *err)
 {
     uint64_t bytes = 0;
-    int fd = open_file(f->fd, name, &bytes), r = fd < 0 ? fd : bytes > max ? -EFBIG : 0;
+    int fd = open_following_links(f->fd, name, &bytes), r = fd < 0 ? fd : bytes > max ? -EFBIG : 0;
     char *text = r == 0 ? malloc(bytes + 1) : NULL;
 
     if (r == 0)
@@ -108,7 +111,7 @@ static int read_config(struct hf *f, struct err *err)
 
     if (!exists(f, CONFIG))
         return err_set_at(err, -ENOENT, f->dir,
-                          "there is no " CONFIG " in it; a model's folder has one beside its " SINGLE);
+                          "has no " CONFIG "; the folder of a model needs it beside the weights");
     r = read_text(f, CONFIG, CONFIG_MAX, &text, &bytes, err);
     if (r < 0)
         return r;
@@ -118,13 +121,13 @@ static int read_config(struct hf *f, struct err *err)
     return r;
 }
 
-/* Opens one more file; f->files has room. */
+/* Opens a weight file and adds it to f->files, which must have space for it. */
 static int add_file(struct hf *f, const char *name, struct err *err)
 {
     struct hf_file *file = &f->files[f->n_files];
     char path[FS_PATH_BYTES];
     uint64_t bytes = 0;
-    int fd = open_file(f->fd, name, &bytes), r;
+    int fd = open_following_links(f->fd, name, &bytes), r;
 
     if (fd < 0)
         return fs_fail(err, fd, f->dir, name, "open");
@@ -140,7 +143,7 @@ static int add_file(struct hf *f, const char *name, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ shards */
 
-/* What the index says is in the files. */
+/* Checks that every tensor of the index is in its file, and that the sizes add up to metadata.total_size. */
 static int check_listed(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     uint64_t bytes = 0;
@@ -150,7 +153,7 @@ static int check_listed(const struct hf *f, const struct hf_index *x, const char
         const struct st_entry *e = safetensors_find(file->st, x->entries[i].tensor);
         if (!e)
             return err_set_at(err, -EINVAL, path,
-                              "it says that \"%s\" is in %s, but that file has no such tensor",
+                              "says that \"%s\" is in %s, but that file has no such tensor",
                               x->entries[i].tensor, file->name);
         bytes += e->end - e->begin;
     }
@@ -162,7 +165,7 @@ static int check_listed(const struct hf *f, const struct hf_index *x, const char
     return 0;
 }
 
-/* What is in the files is what the index says. */
+/* Checks that the index lists every tensor of the files. */
 static int check_unlisted(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -170,9 +173,8 @@ static int check_unlisted(const struct hf *f, const struct hf_index *x, const ch
             const char *tensor = safetensors_at(f->files[i].st, k)->name;
             const struct hf_index_entry *e = hf_index_find(x, tensor);
             if (!e || e->file != i)
-                return err_set_at(err, -EINVAL, path,
-                                  "it does not say that \"%s\" is in %s, but that file has it", tensor,
-                                  f->files[i].name);
+                return err_set_at(err, -EINVAL, path, "does not list \"%s\" for %s, but that file has it",
+                                  tensor, f->files[i].name);
         }
     }
     return 0;
@@ -220,10 +222,10 @@ static int fail_without_weights(const struct hf *f, struct err *err)
         if (exists(f, others[i]))
             return err_set_at(
                 err, -ENOENT, f->dir,
-                "its weights are in %s, which is not read; convert them to safetensors: load the folder "
-                "with transformers and call save_pretrained",
+                "has its weights in %s, a format that is not supported; load the folder with transformers "
+                "and call save_pretrained to convert them to safetensors",
                 others[i]);
-    return err_set_at(err, -ENOENT, f->dir, "there is neither " SINGLE " nor " INDEX " in it");
+    return err_set_at(err, -ENOENT, f->dir, "has neither " SINGLE " nor " INDEX);
 }
 
 static int open_weights(struct hf *f, struct err *err)
@@ -232,29 +234,32 @@ static int open_weights(struct hf *f, struct err *err)
 
     if (single && index)
         return err_set_at(err, -EINVAL, f->dir,
-                          "there are both " SINGLE " and " INDEX " in it; remove the one that is not meant");
+                          "has both " SINGLE " and " INDEX "; remove the one that is out of date");
     return single ? open_single(f, err) : index ? open_shards(f, err) : fail_without_weights(f, err);
 }
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* The tensor of that name in any file; of the index we know that no two have it. */
-static struct place find(const struct hf *f, const char *name)
+/* Finds a tensor by its name in any of the files. At most one file has it, because the index lists every
+ * tensor once. */
+static struct file_tensor find(const struct hf *f, const char *name)
 {
     for (size_t i = 0; i < f->n_files; i++) {
         const struct st_entry *e = safetensors_find(f->files[i].st, name);
         if (e)
-            return (struct place){&f->files[i], e};
+            return (struct file_tensor){&f->files[i], e};
     }
-    return (struct place){0};
+    return (struct file_tensor){0};
 }
 
-static void claim(const struct place *p)
+/* Marks a tensor as used by the model. */
+static void claim(const struct file_tensor *p)
 {
     p->file->used[p->entry - safetensors_at(p->file->st, 0)] = true;
 }
 
-static int fail_at(const struct hf *f, const struct place *p, int code, const char *what, struct err *err)
+static int fail_at(const struct hf *f, const struct file_tensor *p, int code, const char *what,
+                   struct err *err)
 {
     char path[FS_PATH_BYTES];
 
@@ -262,7 +267,7 @@ static int fail_at(const struct hf *f, const struct place *p, int code, const ch
     return err_set_at(err, code, path, "%s", what);
 }
 
-static int check_tensor(const struct hf *f, const struct place *p, uint32_t rank, const uint64_t *shape,
+static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_t rank, const uint64_t *shape,
                         struct err *err)
 {
     const struct st_entry *e = p->entry;
@@ -275,23 +280,24 @@ static int check_tensor(const struct hf *f, const struct place *p, uint32_t rank
     st_shape_text(found, sizeof found, e->rank, e->shape);
     if (fits)
         snprintf(what, sizeof what,
-                 "tensor \"%.300s\" is %s; F32, F16 and BF16 are read: save the model in one of them",
-                 e->name, st_dtype_names[e->dtype]);
+                 "tensor \"%.300s\" is %s; save the model in F32, F16 or BF16, the supported types", e->name,
+                 st_dtype_names[e->dtype]);
     else
-        snprintf(what, sizeof what, "tensor \"%.300s\" is %s, but by " CONFIG " it is %s", e->name, found,
-                 needed);
+        snprintf(what, sizeof what, "tensor \"%.300s\" is %s, but by " CONFIG " it must be %s", e->name,
+                 found, needed);
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* By its name with prefix or without. */
-static int find_link(const struct hf *f, const struct hf_link *l, struct place *ret, struct err *err)
+/* Finds and checks the tensor of a link, by its name with or without the prefix. */
+static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
-    struct place p = find(f, l->name), plain = l->plain != l->name ? find(f, l->plain) : (struct place){0};
+    struct file_tensor p = find(f, l->name),
+                       plain = l->plain != l->name ? find(f, l->plain) : (struct file_tensor){0};
     char what[320];
 
     if (p.entry && plain.entry) {
-        snprintf(what, sizeof what, "there are both \"%s\" and \"%s\", which is the same tensor", l->name,
-                 l->plain);
+        snprintf(what, sizeof what, "has both \"%s\" and \"%s\", which are the same tensor; remove one",
+                 l->name, l->plain);
         return fail_at(f, &plain, -EINVAL, what, err);
     }
     if (!p.entry)
@@ -300,7 +306,7 @@ static int find_link(const struct hf *f, const struct hf_link *l, struct place *
         char needed[64];
         st_shape_text(needed, sizeof needed, l->rank, l->shape);
         return err_set_at(err, -EINVAL, f->dir,
-                          "there is no tensor \"%s\" in its %s; by " CONFIG " there must be one, %s", l->name,
+                          "there is no tensor \"%s\" in its %s; by " CONFIG " it must have one, %s", l->name,
                           f->n_files > 1 ? "shards" : SINGLE, needed);
     }
     claim(&p);
@@ -308,23 +314,24 @@ static int find_link(const struct hf *f, const struct hf_link *l, struct place *
     return check_tensor(f, &p, l->rank, l->shape, err);
 }
 
-/* Some folders have the tied matrix twice. */
+/* Finds the output matrix of a tied model. Some folders store it although it equals the embedding. */
 static int find_tied_head(struct hf *f, struct err *err)
 {
     const uint64_t shape[2] = {f->t.vocab, f->t.width};
 
-    f->head = f->t.tied ? find(f, HF_HEAD) : (struct place){0};
+    f->head = f->t.tied ? find(f, HF_HEAD) : (struct file_tensor){0};
     if (!f->head.entry)
         return 0;
     claim(&f->head);
     return check_tensor(f, &f->head, 2, shape, err);
 }
 
+/* Refuses a tensor in the files that the model does not use, unless it is a known constant. */
 static int check_unclaimed(const struct hf *f, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
         for (size_t k = 0; k < safetensors_count(f->files[i].st); k++) {
-            struct place p = {&f->files[i], safetensors_at(f->files[i].st, k)};
+            struct file_tensor p = {&f->files[i], safetensors_at(f->files[i].st, k)};
             char what[640], found[192];
             if (p.file->used[k] || hf_is_constant(&f->t, p.entry->name))
                 continue;
@@ -344,11 +351,11 @@ static int find_tensors(struct hf *f, struct err *err)
     int r = 0;
 
     hf_names_init(&f->names, &f->t);
-    f->places = calloc(f->names.n, sizeof *f->places);
-    if (!f->places)
+    f->sources = calloc(f->names.n, sizeof *f->sources);
+    if (!f->sources)
         return err_set_at(err, -ENOMEM, f->dir, "no memory for a list of %zu tensors", f->names.n);
     for (size_t i = 0; r == 0 && i < f->names.n; i++)
-        r = find_link(f, &f->names.links[i], &f->places[i], err);
+        r = find_link(f, &f->names.links[i], &f->sources[i], err);
     if (r == 0)
         r = find_tied_head(f, err);
     return r < 0 ? r : check_unclaimed(f, err);
@@ -398,7 +405,7 @@ void hf_close(struct hf *f)
         free(f->files[i].used);
     }
     free(f->files);
-    free(f->places);
+    free(f->sources);
     hf_names_finish(&f->names);
     if (f->fd >= 0)
         close(f->fd);
@@ -413,8 +420,9 @@ const struct transformer *hf_transformer(const struct hf *f)
 
 /* ------------------------------------------------------------------------------------------ loading */
 
-/* Theirs is [rows][columns], ours [columns][rows]. */
-static int load_transposed(const struct place *p, uint64_t rows, uint64_t columns, float *to, struct err *err)
+/* Loads a tensor that is [rows][columns] in the file into a parameter that is [columns][rows] in memory. */
+static int load_transposed(const struct file_tensor *p, uint64_t rows, uint64_t columns, float *to,
+                           struct err *err)
 {
     uint64_t most = columns < FS_BLOCK_BYTES / sizeof(float) ? FS_BLOCK_BYTES / sizeof(float) / columns : 1;
     float *block = malloc(most * columns * sizeof *block);
@@ -433,7 +441,7 @@ static int load_transposed(const struct place *p, uint64_t rows, uint64_t column
     return r;
 }
 
-static int load_link(const struct hf_link *l, const struct place *p, const struct st_tensor *t,
+static int load_link(const struct hf_link *l, const struct file_tensor *p, const struct st_tensor *t,
                      struct err *err)
 {
     float *to = t->data + l->row * hf_link_columns(l);
@@ -443,7 +451,8 @@ static int load_link(const struct hf_link *l, const struct place *p, const struc
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);
 }
 
-/* A second copy of the tied matrix must be one: which of two different ones is meant nobody can know. */
+/* Checks that a stored output matrix of a tied model equals the embedding. If they differ, it is unknown
+ * which one is right. */
 static int check_tied_head(const struct hf *f, const float *embedding, struct err *err)
 {
     uint64_t count = (uint64_t)f->t.vocab * f->t.width, most = FS_BLOCK_BYTES / sizeof(float);
@@ -456,7 +465,7 @@ static int check_tied_head(const struct hf *f, const float *embedding, struct er
         if (r == 0 && memcmp(block, embedding + at, n * sizeof *block) != 0)
             r = fail_at(f, &f->head, -EINVAL,
                         "\"" HF_HEAD "\" differs from the input embedding, but by " CONFIG
-                        " they are one; set tie_word_embeddings to false, or remove the tensor",
+                        " they are the same; set tie_word_embeddings to false, or remove the tensor",
                         err);
     }
     free(block);
@@ -471,16 +480,17 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
     if (r < 0)
         return r;
     for (size_t i = 0; r == 0 && i < f->names.n; i++)
-        r = load_link(&f->names.links[i], &f->places[i], bound[i], err);
+        r = load_link(&f->names.links[i], &f->sources[i], bound[i], err);
     if (r == 0 && f->head.entry)
-        r = check_tied_head(f, bound[0]->data, err); /* the first layer is the embedding */
+        r = check_tied_head(f, bound[0]->data, err); /* the first link is the embedding */
     free(bound);
     return r;
 }
 
-#define PRINT_BLOCKS 64u
-#define PRINT_BYTES  4096u
+#define PRINT_BLOCKS 64u   /* blocks of a file that the fingerprint covers */
+#define PRINT_BYTES  4096u /* bytes of each block */
 
+/* Adds the size of a file, and blocks spread evenly over it, to the checksum. */
 static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
 {
     unsigned char block[PRINT_BYTES];

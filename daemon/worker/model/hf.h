@@ -1,14 +1,17 @@
-/* Models as Hugging Face folders: config.json with model.safetensors, or with shards and model.safetensors.index.json.
- * GPT-2 and Llama. docs/huggingface.md says what is read, written and refused.
+/* Reads and writes models as Hugging Face folders: config.json with model.safetensors, or with several weight
+ * files (shards) and model.safetensors.index.json. GPT-2 and Llama models are supported. docs/huggingface.md
+ * says what is read, written and refused.
  *
- * Ours is a model by the names of a checkpoint ("layers.2.attn.qkv.weight", by position in the chain of transformer.h):
- * the same list of struct st_tensor, e.g. of checkpoint_tensors_init, or of safetensors_map for a file.
+ * In memory, a model is a list of struct st_tensor with the names of a checkpoint, such as
+ * "layers.2.attn.qkv.weight", by the position in the chain (transformer.h). checkpoint_tensors_init makes
+ * such a list, and safetensors_map makes it from a file.
  *
- * Reading: hf_open checks the folder: config, headers, index, and that the files have every tensor of the model in its
- * shape, and no other. Nothing is loaded yet, so it serves for a look at a folder, too. Then hf_transformer, to make the
- * chain, and hf_load, to fill its weights; hf_close. Writing: hf_save. Neither needs memory for a copy of the weights.
+ * To read a folder, call hf_open, which checks the config, the index, the headers of the files, and that the
+ * files have exactly the tensors of the model. It loads nothing yet, so it is also a cheap way to inspect a
+ * folder. Then call hf_transformer to learn the architecture, hf_load to fill the weights, and hf_close. To
+ * write a folder, call hf_save. Neither needs memory for a copy of the weights.
  *
- * A folder object belongs to one thread.
+ * An open folder belongs to one thread.
  */
 #ifndef DAEMON_WORKER_MODEL_HF_H
 #define DAEMON_WORKER_MODEL_HF_H
@@ -21,42 +24,52 @@
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
+/* An open Hugging Face folder. */
 struct hf;
 
-/* Symbolic links are followed: the hub's cache is made of them. -ENOENT: no such folder, or not all files of one;
- * -EBADMSG: a damaged file; -EINVAL, -EOPNOTSUPP: not a model that can be read, and why. */
+/* Opens and checks the folder `dir`. Symbolic links are followed, because the cache of the Hugging Face hub
+ * consists of them. Returns -ENOENT if the folder or one of its files is missing, -EBADMSG if a file is
+ * damaged, and -EINVAL or -EOPNOTSUPP if the model cannot be read; the message says why. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
-void hf_close(struct hf *f); /* takes NULL */
 
+/* Closes the folder and frees it. `f` may be NULL. */
+void hf_close(struct hf *f);
+
+/* Returns the architecture of the model, which lives as long as the open folder. */
 const struct transformer *hf_transformer(const struct hf *f);
 
-/* A checksum by which folders with other weights are told apart: of the files' sizes and of blocks spread over them. */
+/* Computes a checksum that tells folders with different weights apart. It covers the sizes of the files and
+ * blocks spread over their content. */
 int hf_fingerprint(const struct hf *f, uint32_t *ret, struct err *err);
 
-/* Opens `dir`, reads its architecture and its fingerprint, and closes it. The job spec is read with this function
- * (struct spec_options in daemon/spec/spec.h). */
+/* Opens `dir`, reads its architecture and its fingerprint, and closes it. The job spec is read with this
+ * function (struct spec_options in daemon/spec/spec.h). */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Fills all weights. `tensors` are all of the model of hf_transformer, in any order. F16 and BF16 become the same values
- * in F32. After a failure some are filled. */
+/* Loads all weights into `tensors`, which must be exactly the tensors of the model, in any order. F16 and
+ * BF16 weights are converted to F32 without loss. After a failure some of the tensors are filled. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);
 
-#define HF_SHARD_BYTES 5000000000ull /* as transformers does by default */
+#define HF_SHARD_BYTES 5000000000ull /* the default of the transformers package */
 
+/* How hf_save writes a folder. */
 struct hf_save_options {
-    uint64_t shard_bytes; /* of tensors in a file; a single tensor may be larger. 0: HF_SHARD_BYTES */
-    bool replace;         /* an export that is there already */
+    uint64_t shard_bytes; /* most bytes of tensors in a file; 0: HF_SHARD_BYTES */
+    bool replace;         /* replace an earlier export */
 };
 
+/* What hf_save has written. */
 struct hf_saved {
-    size_t tensors, files; /* files of weights */
-    uint64_t parameters, bytes;
+    size_t tensors, files; /* number of tensors and of weight files */
+    uint64_t parameters;   /* elements of all tensors */
+    uint64_t bytes;        /* size of all weight files */
 };
 
-/* Writes the folder `dir`: it appears whole, synced, or not at all. Its parent must exist. Where `dir` is, it must be
- * empty, or, with `replace`, hold an export of this program and nothing else: -EEXIST names what is in the way. -EINVAL:
- * a model that transformers has no words for, or other tensors than those of the model. `from` is where the tensors come
- * from, in messages. */
+/* Writes a model to the folder `dir`. The folder appears complete and synced, or not at all. Its parent must
+ * exist. If `dir` exists, it must be empty, or, with options->replace, contain only an earlier export of this
+ * program; otherwise hf_save returns -EEXIST and names the file that is in the way. Returns -EINVAL if the
+ * transformers package has no such model, or if `tensors` are not those of the model. `from` names the source
+ * of the tensors in messages. Stores a summary in *ret, unless it is NULL. */
 int hf_save(const char *dir, const struct transformer *t, const struct st_tensor *tensors, size_t n,
             const char *from, const struct hf_save_options *options, struct hf_saved *ret, struct err *err);
 

@@ -1,5 +1,6 @@
-/* Reading the index of a folder in shards. Strict: a name with a slash would read a file elsewhere, and a list that says
- * less than the files hold, or more, is one of another model. */
+/* Implements hf_index.h: parses the index of a folder with several weight files. The parser is strict. It
+ * refuses file names with a slash, which would lead out of the folder, and anything that is not a map from
+ * tensors to such names. */
 #include "daemon/worker/model/hf_index.h"
 
 #include <errno.h>
@@ -29,8 +30,8 @@ static bool is_plain(const char *name)
            strcmp(name + n - suffix, SUFFIX) == 0;
 }
 
-/* The file of one tensor. */
-static int read_file(const struct json *node, const char *file, const char **ret, struct err *err)
+/* Reads one member of weight_map, and stores the name of the tensor's file in *ret. */
+static int read_file_name(const struct json *node, const char *file, const char **ret, struct err *err)
 {
     char shown[96], found[UTF8_NAME_BYTES];
 
@@ -54,7 +55,7 @@ static int read_file(const struct json *node, const char *file, const char **ret
                       shown, name);
 }
 
-/* All names of files, sorted, each once. */
+/* Sorts the names of files and removes duplicates. */
 static void list_files(struct hf_index *x)
 {
     size_t n = 0;
@@ -77,7 +78,7 @@ static int read_map(struct hf_index *x, const struct json *map, const char *file
         return err_set_at(err, -ENOMEM, file, "no memory for a list of %zu tensors", n);
     x->n = n;
     for (const struct json *m = json_array_first(map); m; m = json_array_next(m), i++) {
-        int r = read_file(m, file, &x->files[i], err);
+        int r = read_file_name(m, file, &x->files[i], err);
         if (r < 0)
             return r;
     }
@@ -99,9 +100,9 @@ static int read_index(struct hf_index *x, const char *file, struct err *err)
     struct err e = {0};
 
     if (!map || !json_array_first(map))
-        return err_set_at(
-            err, -EINVAL, file,
-            "weight_map is missing, or no object, or empty; expected {\"weight_map\": {tensor: file}}");
+        return err_set_at(err, -EINVAL, file,
+                          "weight_map is missing, is not an object, or is empty; expected {\"weight_map\": "
+                          "{tensor: file}}");
     total = get_node(get_object(x->doc, "metadata"), "total_size");
     if (total && json_u64(total, "metadata.total_size", &x->bytes, &e) < 0)
         return err_set_at(err, -EINVAL, file, "%s: %s", e.path, e.msg);

@@ -1,6 +1,8 @@
-/* model.safetensors.index.json: which file of a folder has which tensor. Private to hf*.c and its tests.
+/* Reads model.safetensors.index.json, which says which file of a Hugging Face folder has which tensor. Only
+ * hf*.c and the tests include this header.
  *
- * hf_index_parse, any number of lookups, hf_index_finish. Plain data; any thread.
+ * Order of calls: hf_index_parse, any number of lookups, hf_index_finish. This is plain data; any thread may
+ * read it.
  */
 #ifndef DAEMON_WORKER_MODEL_HF_INDEX_H
 #define DAEMON_WORKER_MODEL_HF_INDEX_H
@@ -12,26 +14,31 @@
 #include "base/err.h"
 #include "base/json.h"
 
+/* One member of the index: a tensor and its file. */
 struct hf_index_entry {
-    const char *tensor;
-    size_t file;
+    const char *tensor; /* name of the tensor */
+    size_t file;        /* index into hf_index.files */
 };
 
+/* A parsed index. */
 struct hf_index {
-    struct hf_index_entry *entries; /* by name of tensor */
+    struct hf_index_entry *entries; /* sorted by the name of the tensor */
     size_t n;
-    const char **files; /* plain names, distinct, sorted */
+    const char **files; /* distinct names without directories, sorted */
     size_t n_files;
-    bool has_bytes;
-    uint64_t bytes; /* metadata.total_size: of all tensors */
-    struct json *doc;
+    bool has_bytes;   /* the index has metadata.total_size */
+    uint64_t bytes;   /* metadata.total_size: bytes of all tensors */
+    struct json *doc; /* the document that the names point into */
 };
 
-/* `file` is its name in messages. Files are plain names: nothing leads out of the folder. Finish only on success. */
+/* Parses the text of an index into *ret. Messages call it `file`. A file name with a directory is refused, so
+ * that the index cannot point outside its folder. Call hf_index_finish only after a success. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
-void hf_index_finish(struct hf_index *x); /* takes a zeroed one */
 
-const struct hf_index_entry *hf_index_find(const struct hf_index *x,
-                                           const char *tensor); /* NULL when absent */
+/* Frees the index. A struct of zeros is allowed. */
+void hf_index_finish(struct hf_index *x);
+
+/* Returns the entry of a tensor, or NULL if the index does not have it. */
+const struct hf_index_entry *hf_index_find(const struct hf_index *x, const char *tensor);
 
 #endif

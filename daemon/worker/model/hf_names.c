@@ -1,7 +1,8 @@
-/* The tables of names, and the links made of them for a model.
+/* Implements hf_names.h: the tables of names, and the links that are made from them for a model.
  *
- * A table has one row for every tensor of theirs, with its shape in words, in the order of the chain. Rows that name the
- * same tensor of ours are stacked: q, k and v; gate and up. So adding one is adding a row.
+ * A table has a row for every tensor, with its shape in symbolic dimensions, in the order of the chain.
+ * Consecutive rows with the same parameter are stacked in it: q, k and v, or gate and up. To support another
+ * tensor, add a row.
  */
 #include "daemon/worker/model/hf_names.h"
 
@@ -12,19 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A dimension of a tensor, in terms of struct transformer. */
 enum dim { NONE, WIDTH, KV, QKV, HIDDEN, VOCAB, POSITIONS };
 
-struct row {
-    const char *theirs, *ours;
-    enum dim a, b;
-    bool transposed;
+/* A row of a table. Both names lack the part that depends on the position in the chain. */
+struct name_row {
+    const char *tensor, *param;
+    enum dim a, b;   /* shape of the tensor; b is NONE for rank 1 */
+    bool transposed; /* the tensor is the transpose of the parameter */
 };
 
-static const struct row gpt2_before[] = {
+static const struct name_row gpt2_before[] = {
     {"wte.weight", "weight", VOCAB, WIDTH},
     {"wpe.weight", "weight", POSITIONS, WIDTH},
 };
-static const struct row gpt2_block[] = {
+static const struct name_row gpt2_block[] = {
     {"ln_1.weight", "ln_1.weight", WIDTH},
     {"ln_1.bias", "ln_1.bias", WIDTH},
     {"attn.c_attn.weight", "attn.qkv.weight", WIDTH, QKV, true},
@@ -38,15 +41,15 @@ static const struct row gpt2_block[] = {
     {"mlp.c_proj.weight", "mlp.proj.weight", HIDDEN, WIDTH, true},
     {"mlp.c_proj.bias", "mlp.proj.bias", WIDTH},
 };
-static const struct row gpt2_after[] = {
+static const struct name_row gpt2_after[] = {
     {"ln_f.weight", "weight", WIDTH},
     {"ln_f.bias", "bias", WIDTH},
 };
 
-static const struct row llama_before[] = {
+static const struct name_row llama_before[] = {
     {"embed_tokens.weight", "weight", VOCAB, WIDTH},
 };
-static const struct row llama_block[] = {
+static const struct name_row llama_block[] = {
     {"input_layernorm.weight", "ln_1.weight", WIDTH},
     {"self_attn.q_proj.weight", "attn.qkv.weight", WIDTH, WIDTH},
     {"self_attn.k_proj.weight", "attn.qkv.weight", KV, WIDTH},
@@ -57,23 +60,25 @@ static const struct row llama_block[] = {
     {"mlp.up_proj.weight", "mlp.fc.weight", HIDDEN, WIDTH},
     {"mlp.down_proj.weight", "mlp.proj.weight", WIDTH, HIDDEN},
 };
-static const struct row llama_after[] = {
+static const struct name_row llama_after[] = {
     {"norm.weight", "weight", WIDTH},
 };
 
-static const struct row head = {HF_HEAD, "weight", VOCAB, WIDTH};
+static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 #define ROWS(table) (table), sizeof(table) / sizeof(table)[0]
 
+/* The names of an architecture. */
 static const struct scheme {
-    const char *prefix, *block_name; /* "transformer.", "h" */
-    const struct row *before;        /* each a layer of the chain */
+    const char *prefix,
+        *block_name; /* "transformer." and "h": a block's tensors begin with "transformer.h.3." */
+    const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
-    const struct row *block;
+    const struct name_row *block; /* the tensors of a block */
     size_t n_block;
-    const struct row *after; /* together a layer */
+    const struct name_row *after; /* the one layer after the blocks */
     size_t n_after;
-    const char *constants[3]; /* of a block, or of the model: without its number */
+    const char *constants[3]; /* names of constants, without prefix and block; NULL ends the list */
 } schemes[ARCH_COUNT] = {
     [ARCH_GPT2] = {"transformer.",
                    "h",
@@ -114,37 +119,38 @@ static uint64_t size_of(const struct transformer *t, enum dim d)
     return 1;
 }
 
-/* `inner` stands between prefix and name: "h.3.". */
-static void add(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
-                const char *inner, const struct row *row)
+/* Adds the link of a table row for layer `layer` of the chain. The tensor's name is prefix + inner +
+ * row->tensor; `inner` is the block, such as "h.3.", or empty. */
+static void add_link(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
+                     const char *inner, const struct name_row *row)
 {
     struct hf_link *l = &names->links[names->n], *last = names->n > 0 ? l - 1 : NULL;
     char text[128];
 
-    snprintf(text, sizeof text, "%s%s%s", prefix, inner, row->theirs);
+    snprintf(text, sizeof text, "%s%s%s", prefix, inner, row->tensor);
     l->name = arena_strdup(names->arena, text);
     l->plain = l->name + strlen(prefix);
-    snprintf(text, sizeof text, "layers.%" PRIu32 ".%s", layer, row->ours);
+    snprintf(text, sizeof text, "layers.%" PRIu32 ".%s", layer, row->param);
     l->rank = row->b == NONE ? 1 : 2;
     l->shape[0] = size_of(t, row->a);
     l->shape[1] = size_of(t, row->b);
     l->transposed = row->transposed;
-    if (last && strcmp(last->ours, text) == 0) {
-        l->ours = last->ours;
+    if (last && strcmp(last->param, text) == 0) {
+        l->param = last->param;
         l->row = last->row + last->shape[0];
     } else {
-        l->ours = arena_strdup(names->arena, text);
-        names->n_ours++;
+        l->param = arena_strdup(names->arena, text);
+        names->n_params++;
     }
     names->n++;
 }
 
-/* How many rows ours has is known once all of its parts are there. */
+/* Fills in the rows of every parameter, which are known once all of its links exist. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {
         struct hf_link *l = &names->links[i], *next = i + 1 < names->n ? l + 1 : NULL;
-        l->rows = next && next->ours == l->ours ? next->rows : l->row + l->shape[l->transposed];
+        l->rows = next && next->param == l->param ? next->rows : l->row + l->shape[l->transposed];
     }
 }
 
@@ -158,16 +164,16 @@ void hf_names_init(struct hf_names *names, const struct transformer *t)
     names->links = arena_alloc_array(names->arena, s->n_before + t->layers * s->n_block + s->n_after + 1,
                                      sizeof *names->links);
     for (size_t i = 0; i < s->n_before; i++)
-        add(names, t, layer++, s->prefix, "", &s->before[i]);
+        add_link(names, t, layer++, s->prefix, "", &s->before[i]);
     for (uint32_t b = 0; b < t->layers; b++, layer++) {
         snprintf(inner, sizeof inner, "%s.%" PRIu32 ".", s->block_name, b);
         for (size_t i = 0; i < s->n_block; i++)
-            add(names, t, layer, s->prefix, inner, &s->block[i]);
+            add_link(names, t, layer, s->prefix, inner, &s->block[i]);
     }
     for (size_t i = 0; i < s->n_after; i++)
-        add(names, t, layer, s->prefix, "", &s->after[i]);
+        add_link(names, t, layer, s->prefix, "", &s->after[i]);
     if (!t->tied)
-        add(names, t, layer + 1, "", "", &head);
+        add_link(names, t, layer + 1, "", "", &head);
     add_up_rows(names);
 }
 
@@ -184,7 +190,7 @@ uint64_t hf_link_columns(const struct hf_link *l)
 
 /* ------------------------------------------------------------------------------------------ constants */
 
-/* What follows "h.3." when there is such a layer, else the name itself. */
+/* Returns the part of the name after "h.3.", if the model has such a block, or the whole name otherwise. */
 static const char *skip_block(const struct transformer *t, const char *block, const char *name)
 {
     size_t n = strlen(block);
@@ -210,12 +216,12 @@ bool hf_is_constant(const struct transformer *t, const char *name)
 
 /* ------------------------------------------------------------------------------------------ binding */
 
-static int compare_name(const void *a, const void *b)
+static int compare_param_names(const void *a, const void *b)
 {
     return strcmp((*(const struct st_tensor *const *)a)->name, (*(const struct st_tensor *const *)b)->name);
 }
 
-static int check_shape(const struct hf_link *l, const struct st_tensor *t, const char *place, struct err *err)
+static int check_shape(const struct hf_link *l, const struct st_tensor *t, const char *from, struct err *err)
 {
     uint64_t want[2] = {l->rows, hf_link_columns(l)};
     char needed[64], found[192];
@@ -224,44 +230,43 @@ static int check_shape(const struct hf_link *l, const struct st_tensor *t, const
         return 0;
     st_shape_text(needed, sizeof needed, l->rank, want);
     st_shape_text(found, sizeof found, t->rank, t->shape);
-    return err_set_at(err, -EINVAL, place, "tensor \"%s\" is %s, but in this model it is %s", t->name, found,
+    return err_set_at(err, -EINVAL, from, "tensor \"%s\" is %s, but in this model it is %s", t->name, found,
                       needed);
 }
 
-static int bind_all(const struct hf_names *names, const struct st_tensor **sorted, size_t n,
-                    const char *place, const struct st_tensor **to, struct err *err)
+static int bind_all(const struct hf_names *names, const struct st_tensor **sorted, size_t n, const char *from,
+                    const struct st_tensor **to, struct err *err)
 {
     for (size_t i = 0; i < names->n; i++) {
         const struct hf_link *l = &names->links[i];
-        const struct st_tensor key = {.name = l->ours}, *want = &key, **found;
-        found = n > 0 ? bsearch(&want, sorted, n, sizeof *sorted, compare_name) : NULL;
+        const struct st_tensor key = {.name = l->param}, *want = &key, **found;
+        found = n > 0 ? bsearch(&want, sorted, n, sizeof *sorted, compare_param_names) : NULL;
         if (!found)
-            return err_set_at(err, -EINVAL, place, "there is no tensor \"%s\", which this model has",
-                              l->ours);
-        int r = check_shape(l, *found, place, err);
+            return err_set_at(err, -EINVAL, from, "the tensor \"%s\" of this model is missing", l->param);
+        int r = check_shape(l, *found, from, err);
         if (r < 0)
             return r;
         to[i] = *found;
     }
-    if (n != names->n_ours)
-        return err_set_at(err, -EINVAL, place, "there are %zu tensors, but this model has %zu", n,
-                          names->n_ours);
+    if (n != names->n_params)
+        return err_set_at(err, -EINVAL, from, "there are %zu tensors, but this model has %zu", n,
+                          names->n_params);
     return 0;
 }
 
-int hf_names_bind(const struct hf_names *names, const struct st_tensor *tensors, size_t n, const char *place,
+int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err)
 {
     const struct st_tensor **sorted = calloc(n + 1, sizeof *sorted), **to = calloc(names->n, sizeof *to);
     int r = -ENOMEM;
 
     if (!sorted || !to) {
-        err_set_at(err, r, place, "no memory for lists of %zu tensors", n);
+        err_set_at(err, r, from, "no memory for lists of %zu tensors", n);
     } else {
         for (size_t i = 0; i < n; i++)
-            sorted[i] = &tensors[i];
-        qsort(sorted, n, sizeof *sorted, compare_name);
-        r = bind_all(names, sorted, n, place, to, err);
+            sorted[i] = &params[i];
+        qsort(sorted, n, sizeof *sorted, compare_param_names);
+        r = bind_all(names, sorted, n, from, to, err);
     }
     free(sorted);
     if (r < 0)

@@ -1,5 +1,8 @@
-/* Which tensor of a Hugging Face folder is which parameter of the chain (docs/huggingface.md has the table). Private to
- * hf*.c. Plain data; any thread.
+/* Maps the tensors of a Hugging Face folder to the parameters of the chain. docs/huggingface.md has the
+ * table. Only hf*.c includes this header. This is plain data; any thread may read it.
+ *
+ * In this file, a *tensor* is a tensor of the folder, with a name such as "transformer.wte.weight". A
+ * *parameter* is a tensor of the chain, with a name such as "layers.0.weight".
  */
 #ifndef DAEMON_WORKER_MODEL_HF_NAMES_H
 #define DAEMON_WORKER_MODEL_HF_NAMES_H
@@ -13,40 +16,48 @@
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* One tensor of theirs: all of one of ours, or some rows of it. */
+/* The connection between one tensor and one parameter. The tensor holds either the whole parameter or some of
+ * its rows. For example, the q_proj, k_proj and v_proj of Llama are the rows of one parameter,
+ * "attn.qkv.weight". */
 struct hf_link {
-    const char *name;  /* "transformer.wte.weight" */
-    const char *plain; /* within it: the name without the prefix, which folders of the bare model have */
-    const char *ours;  /* "layers.0.weight" */
-    uint32_t rank;     /* of both */
-    uint64_t shape[2]; /* of theirs */
-    bool transposed;   /* theirs is [in][out], ours [out][in] */
-    uint64_t row;      /* of ours at which it begins */
-    uint64_t rows;     /* of ours in all */
+    const char *name;  /* of the tensor, such as "transformer.wte.weight" */
+    const char *plain; /* the same name without the prefix, as folders of a model without a head have it */
+    const char *param; /* name of the parameter, such as "layers.0.weight" */
+    uint32_t rank;     /* dimensions of both, 1 or 2 */
+    uint64_t shape[2]; /* of the tensor */
+    bool transposed;   /* the tensor is [in][out], the parameter [out][in] */
+    uint64_t row;      /* first row of the parameter that the tensor holds */
+    uint64_t rows;     /* rows of the whole parameter */
 };
 
+/* All links of a model. */
 struct hf_names {
-    struct hf_link *links; /* in the order of the chain; those of one of ours stand together */
-    size_t n;
-    size_t n_ours;
+    struct hf_link *links; /* in the order of the chain; all links of a parameter are adjacent */
+    size_t n;              /* number of links */
+    size_t n_params;       /* number of parameters */
     struct arena *arena;
 };
 
-/* For a model that was checked. A tied output matrix is not among the links. */
+/* Makes the links of a model, which must have passed transformer_check. A tied output matrix has no link. */
 void hf_names_init(struct hf_names *names, const struct transformer *t);
-void hf_names_finish(struct hf_names *names); /* takes a zeroed one */
 
-#define HF_HEAD "lm_head.weight"
+/* Frees the links. A struct of zeros is allowed. */
+void hf_names_finish(struct hf_names *names);
 
-/* Elements of a row of ours; 1 for rank 1. */
+#define HF_HEAD "lm_head.weight" /* tensor of the output matrix */
+
+/* Returns the elements in a row of the link's parameter; 1 for rank 1. */
 uint64_t hf_link_columns(const struct hf_link *l);
 
-/* Is it one of the constants that old folders carry along (masks, rotary frequencies)? */
+/* Returns whether a tensor is one of the constants that old folders contain, such as masks and rotary
+ * frequencies. */
 bool hf_is_constant(const struct transformer *t, const char *name);
 
-/* For every link the tensor of ours that it is about, malloc'ed. `tensors` must be exactly ours, by name and shape, in
- * any order; `place` is where they come from, for messages. */
-int hf_names_bind(const struct hf_names *names, const struct st_tensor *tensors, size_t n, const char *place,
+/* Finds the parameter of every link. On success (*ret)[i] is the element of `params` for link i, and the
+ * caller frees *ret. `params` must be exactly the parameters of the model, by name and shape, in any order.
+ * `from` names their source in messages. Returns -EINVAL if a parameter is missing, unknown, or has another
+ * shape. */
+int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err);
 
 #endif

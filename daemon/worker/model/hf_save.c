@@ -1,11 +1,13 @@
-/* Writing a Hugging Face folder.
+/* Writes a Hugging Face folder.
  *
- * hf_save goes: the list of their tensors, each a view of one of ours; shards, in order, as full as they may be; a folder
- * beside the one that is wanted, with weights, index and config.json, all synced; then its name, in one rename. So a
- * crash leaves the folder that was there, or the new one, and perhaps a ".tutti-export-*.tmp" that nobody reads.
+ * hf_save makes the list of the folder's tensors, each of which refers to the memory of a parameter, and
+ * distributes them over shards. It writes config.json, weights and index to a temporary folder beside the
+ * final one, syncs everything, and renames the folder. After a crash there is the old folder or the new one,
+ * and perhaps an unused ".tutti-export-*.tmp".
  *
- * An older export is changed for the new one, and is removed afterwards. What counts as one: it has nothing but files that
- * hf_save writes, and its weights say that this program wrote them. A tokenizer that somebody put beside them is not lost.
+ * An earlier export is exchanged for the new folder and then removed. A folder counts as an earlier export if
+ * it only has files that hf_save writes, and its weights carry the mark of this program. A folder to which
+ * somebody has added a tokenizer is therefore never removed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -29,24 +31,23 @@
 #define INDEX    "model.safetensors.index.json"
 #define PRODUCER "tutti"
 
-/* Where the folder is to be. */
-struct target {
-    const char *dir;
-    int parent;
-    char name[NAME_MAX + 1];
-    char tmp[64];
-    bool old; /* there is an export already */
+/* The place of the folder in the file system. */
+struct export_target {
+    const char *dir;         /* path of the folder */
+    int parent;              /* its parent directory, open */
+    char name[NAME_MAX + 1]; /* its name in the parent */
+    char tmp[64];            /* name of the temporary folder in the parent */
+    bool old;                /* there is an earlier export */
 };
 
-/* What is to be in it. */
-struct export
-{
+/* The content of the folder. */
+struct hf_export {
     const struct transformer *t;
-    struct st_tensor *tensors; /* theirs */
+    struct st_tensor *tensors; /* with the names that Hugging Face uses */
     size_t n;
-    size_t *shards; /* of each tensor */
+    size_t *shards; /* for each tensor: the shard it belongs to */
     size_t n_shards;
-    uint64_t bytes; /* of all tensors */
+    uint64_t bytes; /* bytes of all tensors */
 };
 
 /* ------------------------------------------------------------------------------------------ tensors */
@@ -60,7 +61,8 @@ static uint64_t tensor_bytes(const struct st_tensor *t)
     return n;
 }
 
-static void fill_tensors(struct export *x, const struct hf_names *names, const struct st_tensor *const *bound)
+static void fill_tensors(struct hf_export *x, const struct hf_names *names,
+                         const struct st_tensor *const *bound)
 {
     for (size_t i = 0; i < names->n; i++) {
         const struct hf_link *l = &names->links[i];
@@ -73,8 +75,9 @@ static void fill_tensors(struct export *x, const struct hf_names *names, const s
     x->n = names->n;
 }
 
-/* In order; a new file begins where the next tensor would be too much. */
-static void split(struct export *x, uint64_t most)
+/* Assigns the tensors to shards in their order. A new shard begins when the next tensor would make the shard
+ * larger than `most` bytes. */
+static void assign_shards(struct hf_export *x, uint64_t most)
 {
     uint64_t bytes = 0;
 
@@ -89,19 +92,19 @@ static void split(struct export *x, uint64_t most)
     }
 }
 
-static int export_init(struct export *x, const struct hf_names *names, const struct st_tensor *const *bound,
-                       uint64_t shard_bytes, struct err *err)
+static int export_init(struct hf_export *x, const struct hf_names *names,
+                       const struct st_tensor *const *bound, uint64_t shard_bytes, struct err *err)
 {
     x->tensors = calloc(names->n, sizeof *x->tensors);
     x->shards = calloc(names->n, sizeof *x->shards);
     if (!x->tensors || !x->shards)
         return err_set(err, -ENOMEM, "no memory for a list of %zu tensors", names->n);
     fill_tensors(x, names, bound);
-    split(x, shard_bytes ? shard_bytes : HF_SHARD_BYTES);
+    assign_shards(x, shard_bytes ? shard_bytes : HF_SHARD_BYTES);
     return 0;
 }
 
-static void export_finish(struct export *x)
+static void export_finish(struct hf_export *x)
 {
     free(x->tensors);
     free(x->shards);
@@ -128,7 +131,7 @@ static int write_text(int fd, const char *dir, const char *name, const struct st
     return r < 0 ? fs_fail(err, r, dir, name, "write") : 0;
 }
 
-static int write_config(const struct export *x, int fd, const char *dir, struct err *err)
+static int write_config(const struct hf_export *x, int fd, const char *dir, struct err *err)
 {
     struct strbuf b = {0};
     int r;
@@ -139,7 +142,7 @@ static int write_config(const struct export *x, int fd, const char *dir, struct 
     return r;
 }
 
-static int write_index(const struct export *x, int fd, const char *dir, struct err *err)
+static int write_index(const struct hf_export *x, int fd, const char *dir, struct err *err)
 {
     struct strbuf b = {0};
     char name[64];
@@ -158,7 +161,7 @@ static int write_index(const struct export *x, int fd, const char *dir, struct e
     return r;
 }
 
-static int write_shard(const struct export *x, size_t shard, int fd, const char *dir, uint64_t *bytes,
+static int write_shard(const struct hf_export *x, size_t shard, int fd, const char *dir, uint64_t *bytes,
                        struct err *err)
 {
     static const struct st_meta meta[] = {{"format", "pt"}, {"producer", PRODUCER}};
@@ -182,8 +185,8 @@ static int write_shard(const struct export *x, size_t shard, int fd, const char 
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
 
-/* In messages the folder has the name that it will have. */
-static int write_files(const struct export *x, int fd, const char *dir, uint64_t *bytes, struct err *err)
+/* Writes all files to the temporary folder `fd`. Messages use `dir`, the final name of the folder. */
+static int write_files(const struct hf_export *x, int fd, const char *dir, uint64_t *bytes, struct err *err)
 {
     int r = write_config(x, fd, dir, err);
 
@@ -199,7 +202,7 @@ static int write_files(const struct export *x, int fd, const char *dir, uint64_t
 
 /* ------------------------------------------------------------------------------------------ what is there */
 
-/* "model-00001-of-00002.safetensors" and the like. */
+/* Returns whether `name` is the name of a weight file, such as "model-00001-of-00002.safetensors". */
 static bool is_weights(const char *name)
 {
     char want[64];
@@ -213,7 +216,8 @@ static bool is_weights(const char *name)
     return strcmp(name, want) == 0;
 }
 
-static bool is_ours(int fd, const char *name)
+/* Returns whether this program wrote the weight file, by its metadata. */
+static bool has_our_mark(int fd, const char *name)
 {
     uint64_t bytes;
     struct safetensors *st = NULL;
@@ -230,8 +234,9 @@ static bool is_ours(int fd, const char *name)
     return ours;
 }
 
-/* An entry that is no part of an export, into `other`; "" when there is none. *ret_n: how many entries there are. */
-static int look_inside(int fd, char *other, size_t size, size_t *ret_n)
+/* Counts the entries of the folder in *ret_n, and stores the name of one that is not part of an export of
+ * this program in `other`, or "". Closes fd. */
+static int list_folder(int fd, char *other, size_t size, size_t *ret_n)
 {
     DIR *dir = fdopendir(fd);
     struct dirent *e;
@@ -249,20 +254,22 @@ static int look_inside(int fd, char *other, size_t size, size_t *ret_n)
             continue;
         ++*ret_n;
         if (other[0] == '\0' && strcmp(e->d_name, CONFIG) != 0 && strcmp(e->d_name, INDEX) != 0 &&
-            !(is_weights(e->d_name) && is_ours(fd, e->d_name)))
+            !(is_weights(e->d_name) && has_our_mark(fd, e->d_name)))
             snprintf(other, size, "%s", e->d_name);
     }
     r = -errno;
-    closedir(dir); /* and fd */
+    closedir(dir); /* also closes fd */
     return r;
 }
 
-static int fail_exists(const struct target *to, const char *why, struct err *err)
+static int fail_exists(const struct export_target *to, const char *why, struct err *err)
 {
     return err_set_at(err, -EEXIST, to->dir, "exists already%s; choose another folder", why);
 }
 
-static int look_at_folder(struct target *to, bool replace, struct err *err)
+/* Checks that the folder may be written: that it does not exist, is empty, or is an export that may be
+ * replaced. */
+static int check_target(struct export_target *to, bool replace, struct err *err)
 {
     int fd = fs_open_dir(to->parent, to->name), r;
     char other[NAME_MAX + 1], why[NAME_MAX + 100];
@@ -272,26 +279,26 @@ static int look_at_folder(struct target *to, bool replace, struct err *err)
         return 0;
     if (fd == -ENOTDIR || fd == -ELOOP)
         return fail_exists(to, " and is not a folder", err);
-    r = fd < 0 ? fd : look_inside(fd, other, sizeof other, &n);
+    r = fd < 0 ? fd : list_folder(fd, other, sizeof other, &n);
     if (r < 0)
         return fs_fail(err, r, NULL, to->dir, "look into");
     if (n == 0)
         return 0;
     if (other[0] != '\0') {
-        snprintf(why, sizeof why, " and has %s in it, which is no part of an export of this program", other);
+        snprintf(why, sizeof why, " and contains %s, which is not part of an export of this program", other);
         return fail_exists(to, why, err);
     }
     to->old = true;
     return replace ? 0
                    : err_set_at(err, -EEXIST, to->dir,
-                                "exists already, an export; choose another folder, or give --force");
+                                "exists already and is an export; choose another folder, or give --force");
 }
 
-static int target_init(struct target *to, const char *dir, bool replace, struct err *err)
+static int target_init(struct export_target *to, const char *dir, bool replace, struct err *err)
 {
     char copy[PATH_MAX], *name;
 
-    *to = (struct target){.dir = dir, .parent = -1};
+    *to = (struct export_target){.dir = dir, .parent = -1};
     if ((size_t)snprintf(copy, sizeof copy, "%s", dir) >= sizeof copy)
         return err_set_at(err, -ENAMETOOLONG, dir, "the path is too long");
     name = basename(copy);
@@ -304,14 +311,15 @@ static int target_init(struct target *to, const char *dir, bool replace, struct 
     snprintf(copy, sizeof copy, "%s", dir);
     to->parent = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (to->parent < 0)
-        return err_set_at(err, errno == ENOENT ? -EINVAL : -errno, dir,
-                          "cannot open the folder it is to be in: %s", strerror(errno));
-    return look_at_folder(to, replace, err);
+        return err_set_at(err, errno == ENOENT ? -EINVAL : -errno, dir, "cannot open the parent folder: %s",
+                          strerror(errno));
+    return check_target(to, replace, err);
 }
 
 /* ------------------------------------------------------------------------------------------ publishing */
 
-static int write_tmp(const struct export *x, const struct target *to, uint64_t *bytes, struct err *err)
+static int write_tmp_folder(const struct hf_export *x, const struct export_target *to, uint64_t *bytes,
+                            struct err *err)
 {
     int r = fs_remove_tree(to->parent, to->tmp), fd;
 
@@ -325,8 +333,9 @@ static int write_tmp(const struct export *x, const struct target *to, uint64_t *
     return r;
 }
 
-/* Where a file system cannot exchange two names, the folder is gone for a moment. */
-static int exchange_slowly(const struct target *to)
+/* Exchanges the old folder and the new one on a file system that cannot do it in one step. For a moment
+ * neither has the final name. */
+static int exchange_slowly(const struct export_target *to)
 {
     char aside[sizeof to->tmp + 4];
     int r;
@@ -343,48 +352,51 @@ static int exchange_slowly(const struct target *to)
     return r;
 }
 
-/* Afterwards tmp is the old one, or nothing. */
-static int exchange(const struct target *to)
+/* Gives the new folder the final name. Afterwards the temporary name belongs to the old folder, or to
+ * nothing. */
+static int exchange(const struct export_target *to)
 {
     if (renameat2(to->parent, to->tmp, to->parent, to->name, RENAME_EXCHANGE) == 0)
         return 0;
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Over nothing or an empty folder: rename itself refuses any other. */
-static int publish(const struct target *to, struct err *err)
+/* Renames the temporary folder to its final name. If there is no earlier export, the name must be free or an
+ * empty folder; rename itself refuses anything else. */
+static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;
 
     if (r == -ENOTEMPTY || r == -EEXIST || r == -ENOTDIR)
-        return fail_exists(to, ", since a moment ago", err);
+        return fail_exists(to, "; it appeared while the export was being written", err);
     if (r == 0)
         r = fs_sync(to->parent);
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* GPT-2 of transformers has as many heads of keys as of queries; the rest follows from its layers. */
+/* Refuses a model that the transformers package cannot load: its GPT-2 has as many heads of keys and values
+ * as of queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
     if (t->arch == ARCH_GPT2 && t->kv_heads != t->heads)
         return err_set_at(err, -EINVAL, dir,
                           "a gpt2 model with %" PRIu32 " key-value heads for %" PRIu32
-                          " heads cannot be written: transformers has no such model",
+                          " heads cannot be written, because transformers has no such model",
                           t->kv_heads, t->heads);
     return 0;
 }
 
-static int save(struct export *x, const char *dir, bool replace, uint64_t *bytes, struct err *err)
+static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *bytes, struct err *err)
 {
-    struct target to;
+    struct export_target to;
     int r = target_init(&to, dir, replace, err);
 
     if (r == 0)
-        r = write_tmp(x, &to, bytes, err);
+        r = write_tmp_folder(x, &to, bytes, err);
     if (r == 0)
-        r = publish(&to, err);
+        r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        (void)fs_remove_tree(to.parent, to.tmp); /* the old one, or what was begun */
+        (void)fs_remove_tree(to.parent, to.tmp); /* the old export, or an incomplete new one */
         close(to.parent);
     }
     return r;
@@ -394,7 +406,7 @@ int hf_save(const char *dir, const struct transformer *t, const struct st_tensor
             const char *from, const struct hf_save_options *options, struct hf_saved *ret, struct err *err)
 {
     const struct st_tensor **bound = NULL;
-    struct export x = {.t = t};
+    struct hf_export x = {.t = t};
     struct hf_names names;
     uint64_t bytes = 0;
     int r = check_expressible(t, dir, err);

@@ -1,12 +1,12 @@
-/* Writing and reading safetensors files.
+/* Implements safetensors.h: writes and reads safetensors files.
  *
- * Writing: the header is built from the list of tensors, padded so that the data begins at a multiple of 8,
- * and everything goes out through `sink`, which checksums a block and writes it while it is in the cache. A
- * transposed tensor is turned a block at a time on the way.
+ * When a file is written, the header is built from the list of tensors and padded so that the data begin at a
+ * multiple of 8. Header and data pass through struct sink in blocks; each block is written and checksummed
+ * while it is in the cache. Transposed tensors are transposed block by block on the way.
  *
- * Reading: safetensors_open proves, before anything is given out, that entries have distinct names, sizes
- * that agree with type and shape, and offsets that tile the data from its start to the end of the file. After
- * that a read is one pread of a range that is known to exist.
+ * When a file is opened, safetensors_open checks that all names differ, that sizes agree with types and
+ * shapes, and that the offsets cover the data from its start to the end of the file without gaps or overlaps.
+ * After that, reading a tensor is one pread of a range that is known to exist.
  */
 #include "daemon/worker/model/safetensors.h"
 
@@ -25,7 +25,7 @@
 #include "daemon/worker/model/st_header.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "safetensors data is little-endian, and this writes memory as it is"
+#error "safetensors data is little-endian, and this code writes memory as it is"
 #endif
 
 const char *const st_dtype_names[ST_DTYPE_COUNT] = {
@@ -39,6 +39,7 @@ const uint32_t st_dtype_bytes[ST_DTYPE_COUNT] = {
     [ST_I32] = 4,  [ST_U32] = 4, [ST_F32] = 4, [ST_F64] = 8, [ST_I64] = 8, [ST_U64] = 8,
 };
 
+/* Computes the bytes of a tensor. Returns false if the number overflows. */
 static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtype, uint64_t *ret)
 {
     uint64_t n = st_dtype_bytes[dtype];
@@ -52,12 +53,14 @@ static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtyp
 
 /* ------------------------------------------------------------------------------------------ writing */
 
+/* The file that is being written. */
 struct sink {
     int fd;
-    uint64_t bytes;
-    uint32_t crc;
+    uint64_t bytes; /* written so far */
+    uint32_t crc;   /* CRC-32C of these bytes */
 };
 
+/* Writes bytes and adds them to the checksum, block by block. */
 static int put(struct sink *s, const void *p, uint64_t bytes)
 {
     const char *at = p;
@@ -75,8 +78,8 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
-/* Rows of the file are columns of memory: as many at a time as fit a block, so that a run of neighbours is read of each
- * row of memory. */
+/* Writes a transposed tensor. A row in the file is a column in memory. As many rows as fit into a block are
+ * collected at once, so that neighbouring elements are read from each row in memory. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
@@ -123,7 +126,7 @@ static void add_tensor(struct strbuf *b, const struct st_tensor *t, uint64_t beg
     strbuf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* The header with its length in front. */
+/* Adds the header to `b`, padded with spaces to a multiple of 8 bytes. */
 static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_t n,
                         const struct st_meta *meta, size_t n_meta)
 {
@@ -186,7 +189,7 @@ static int compare_offset(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-static int compare_name(const void *a, const void *b)
+static int compare_entry_names(const void *a, const void *b)
 {
     return strcmp((*(const struct st_entry *const *)a)->name, (*(const struct st_entry *const *)b)->name);
 }
@@ -206,7 +209,7 @@ static int read_header(struct safetensors *f, struct err *err)
         return fs_fail(err, -errno, NULL, f->file, "read");
     if (st.st_size < 8)
         return err_set_at(err, -EBADMSG, f->file,
-                          "not a safetensors file: it has %lld bytes, at least 8 are needed",
+                          "not a safetensors file: it has %lld bytes, but at least 8 are needed",
                           (long long)st.st_size);
     r = fs_pread_all(f->fd, &length, sizeof length, 0);
     if (r < 0)
@@ -214,7 +217,7 @@ static int read_header(struct safetensors *f, struct err *err)
     if (length > SAFETENSORS_MAX_HEADER || length > (uint64_t)st.st_size - 8)
         return err_set_at(err, -EBADMSG, f->file,
                           "not a safetensors file, or cut short: its header claims %" PRIu64
-                          " bytes, the file has %lld after the first 8 (a header has at most %u)",
+                          " bytes, but the file has %lld after the first 8 (a header has at most %u)",
                           length, (long long)st.st_size - 8, SAFETENSORS_MAX_HEADER);
     f->data_begin = 8 + length;
     f->text = malloc(length + 1);
@@ -226,7 +229,8 @@ static int read_header(struct safetensors *f, struct err *err)
     return st_header_parse(&f->header, f->text, length, f->file, err);
 }
 
-/* Sizes agree with shapes, and offsets tile the data. */
+/* Sorts the entries by offset and checks that sizes agree with shapes and that the offsets cover the data
+ * without gaps. */
 static int check_layout(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;
@@ -245,7 +249,7 @@ static int check_layout(struct safetensors *f, struct err *err)
         if (!shape_bytes(e->rank, e->shape, e->dtype, &bytes) || bytes != e->end - e->begin)
             return err_set_at(err, -EBADMSG, f->file,
                               "damaged header: tensor \"%s\" has %" PRIu64
-                              " bytes by its offsets, which is not what its shape and dtype %s take",
+                              " bytes by its offsets, but its shape and dtype %s need another number",
                               e->name, e->end - e->begin, st_dtype_names[e->dtype]);
         at = e->end;
     }
@@ -253,11 +257,12 @@ static int check_layout(struct safetensors *f, struct err *err)
         return fs_fail(err, -errno, NULL, f->file, "read");
     if ((uint64_t)st.st_size < f->data_begin || (uint64_t)st.st_size - f->data_begin != at)
         return err_set_at(err, -EBADMSG, f->file,
-                          "the header describes %" PRIu64 " bytes of data, the file has %lld", at,
+                          "the header describes %" PRIu64 " bytes of data, but the file has %lld", at,
                           (long long)st.st_size - (long long)f->data_begin);
     return 0;
 }
 
+/* Sorts metadata and entries by name and checks that no name occurs twice. */
 static int check_names(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;
@@ -275,7 +280,7 @@ static int check_names(struct safetensors *f, struct err *err)
         return err_set_at(err, -ENOMEM, f->file, "no memory for the names of %zu tensors", h->n_entries);
     for (size_t i = 0; i < h->n_entries; i++)
         f->by_name[i] = &h->entries[i];
-    qsort(f->by_name, h->n_entries, sizeof *f->by_name, compare_name);
+    qsort(f->by_name, h->n_entries, sizeof *f->by_name, compare_entry_names);
     for (size_t i = 1; i < h->n_entries; i++)
         if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
             return err_set_at(err, -EBADMSG, f->file, "damaged header: tensor \"%s\" occurs twice",
@@ -335,7 +340,7 @@ const struct st_entry *safetensors_find(const struct safetensors *f, const char 
 
     if (f->header.n_entries == 0)
         return NULL;
-    found = bsearch(&want, f->by_name, f->header.n_entries, sizeof *f->by_name, compare_name);
+    found = bsearch(&want, f->by_name, f->header.n_entries, sizeof *f->by_name, compare_entry_names);
     return found ? *found : NULL;
 }
 

@@ -1,9 +1,10 @@
-/* safetensors files: written in one stream with the checksum on the way, read tensor by tensor into the
- * caller's memory, or mapped. Neither side ever holds a copy of a tensor, so a file may be larger than memory.
+/* Writes and reads safetensors files. A file is written from front to back, and its checksum is computed on
+ * the way. Tensors are read one by one into the caller's memory, or the file is mapped. Neither side holds a
+ * copy of a tensor, so a file may be larger than memory.
  *
- * The reader takes nothing on trust: header size, JSON, names, types, shapes, offsets (which must tile the
- * data) and the size of the file are checked by safetensors_open, before anything is given out. A file object
- * belongs to one thread.
+ * The reader does not trust the file. safetensors_open checks the header's size and syntax, names, types,
+ * shapes, offsets, and the size of the file before any tensor can be read. An open file belongs to one
+ * thread.
  */
 #ifndef DAEMON_WORKER_MODEL_SAFETENSORS_H
 #define DAEMON_WORKER_MODEL_SAFETENSORS_H
@@ -36,68 +37,87 @@ enum st_dtype {
 extern const char *const st_dtype_names[ST_DTYPE_COUNT];
 extern const uint32_t st_dtype_bytes[ST_DTYPE_COUNT];
 
-/* What the caller owns: a dense, row-major F32 tensor in memory. */
+/* A dense, row-major F32 tensor in the caller's memory. */
 struct st_tensor {
     const char *name;
-    uint32_t rank;
+    uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
-    bool transposed; /* writing only, rank 2: in memory it is [shape[1]][shape[0]] */
+    bool transposed; /* only for writing, with rank 2: the memory holds [shape[1]][shape[0]] */
 };
 
+/* A member of the "__metadata__" of a file. */
 struct st_meta {
     const char *key, *value;
 };
 
-/* Writes the whole file to fd from its current position. `file` is its name in messages. The result, where
- * wanted, is the size and CRC-32C of all bytes. Does not sync. */
+/* Writes a whole file to fd, from its current position. Messages call it `file`. Stores the number of bytes
+ * and their CRC-32C in *ret_bytes and *ret_crc, each of which may be NULL. Does not sync. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
 
-/* A tensor in a file. */
+/* What the header of a file says about one tensor. */
 struct st_entry {
     const char *name;
     enum st_dtype dtype;
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, end; /* bytes from the start of the data */
+    uint64_t begin, end; /* range of bytes, relative to the start of the data */
 };
 
+/* An open file. */
 struct safetensors;
 
-/* Reads and checks the header. The file object does not own fd, which must stay open; `file` is copied. */
+/* Opens the file behind fd: reads its header and checks it. fd stays the caller's and must stay open until
+ * safetensors_close. Messages call the file `file`, which is copied. Returns -EBADMSG if the file is damaged
+ * or not a safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
-void safetensors_close(struct safetensors *f); /* takes NULL */
 
+/* Frees the file object, but does not close its fd. `f` may be NULL. */
+void safetensors_close(struct safetensors *f);
+
+/* Returns the number of tensors in the file. */
 size_t safetensors_count(const struct safetensors *f);
-const struct st_entry *safetensors_at(const struct safetensors *f, size_t i); /* in order of the data */
-const struct st_entry *safetensors_find(const struct safetensors *f, const char *name); /* NULL when absent */
-const char *safetensors_meta(const struct safetensors *f, const char *key);             /* NULL when absent */
 
-/* The bytes of an entry, end - begin of them, as they are in the file. */
+/* Returns the i-th tensor in the order of the data; i < safetensors_count. */
+const struct st_entry *safetensors_at(const struct safetensors *f, size_t i);
+
+/* Returns the tensor with this name, or NULL if there is none. */
+const struct st_entry *safetensors_find(const struct safetensors *f, const char *name);
+
+/* Returns the value of a key of the metadata, or NULL if it is absent. */
+const char *safetensors_meta(const struct safetensors *f, const char *key);
+
+/* Reads the bytes of a tensor, as they are in the file, into `ret`, which has space for e->end - e->begin
+ * bytes. */
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
-/* Reads the F32 tensor of that name and exactly that shape into t->data. -ENOENT, -EINVAL: what differs. */
+/* Reads the tensor named t->name into t->data. Returns -ENOENT if the file has no such tensor, or -EINVAL if
+ * it is not F32 or has another shape than `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
-/* `n` elements of an F32, F16 or BF16 entry from element `first` on, as floats: all three are exact, with the bits of a
- * NaN kept. -EINVAL for any other dtype. */
+/* Reads `n` elements of an F32, F16 or BF16 tensor, from element `first` on, as floats. The conversion is
+ * exact, and the bits of a NaN are preserved. Returns -EINVAL for any other dtype. */
 int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
                             float *ret, struct err *err);
 
-/* All tensors of a file where they are: mapped, for reading only, until st_map_finish. All must be F32. Somebody who cuts
- * the file short meanwhile ends this process (SIGBUS): for files of our own. */
+/* A file that is mapped into memory, and its tensors, which may only be read. */
 struct st_map {
     struct st_tensor *tensors;
-    size_t n;
-    void *at;
-    uint64_t bytes;
+    size_t n;       /* number of tensors */
+    void *at;       /* the mapping */
+    uint64_t bytes; /* size of the mapping */
 };
-int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
-void st_map_finish(struct st_map *m); /* takes a zeroed one */
 
-/* "[3,4]", for messages; cut to fit. */
+/* Maps all tensors of a file, which must be F32. If the file is truncated while it is mapped, reading it
+ * kills the process with SIGBUS, so use this function only for files that this program has written. */
+int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
+
+/* Unmaps the file and frees the list of tensors. A struct of zeros is allowed. */
+void st_map_finish(struct st_map *m);
+
+/* Writes a shape such as "[3,4]" to `buf`, for messages. The text is cut if it does not fit. */
 void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape);
 
 #endif

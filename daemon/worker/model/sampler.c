@@ -1,8 +1,9 @@
-/* Samples a token. See sampler.h.
+/* Implements sampler.h: samples a token.
  *
- * The random number is a function of the seed and the token's number (base/rng.h), so a text is the same on any machine
- * that computes the same logits, and asking for more tokens prolongs it. Probabilities are summed in double, in the order of
- * ids: which number meets which token does not depend on how the largest ones were found.
+ * The random number is a function of the seed and the number of the token (base/rng.h). A text is therefore
+ * the same on every machine that computes the same logits, and asking for more tokens continues the same
+ * text. Probabilities are summed in double and in the order of ids, so that the result does not depend on how
+ * the k largest logits were found.
  */
 #include "daemon/worker/model/sampler.h"
 
@@ -26,7 +27,8 @@ static uint32_t find_largest(const float *logits, uint32_t vocab)
     return best;
 }
 
-/* A heap of the k largest so far, the least of them on top. */
+/* Restores the order of the heap from position `at` down. The heap holds the ids of the largest logits found
+ * so far, with the smallest of them on top. */
 static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at)
 {
     for (;;) {
@@ -43,8 +45,8 @@ static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t 
     }
 }
 
-/* The k-th largest. */
-static uint32_t find_least(const float *logits, uint32_t vocab, uint32_t k, uint32_t *heap)
+/* Returns the id of the k-th largest logit. `heap` is scratch memory for k ids. */
+static uint32_t find_kth_largest(const float *logits, uint32_t vocab, uint32_t k, uint32_t *heap)
 {
     for (uint32_t i = 0; i < k; i++)
         heap[i] = i;
@@ -59,14 +61,15 @@ static uint32_t find_least(const float *logits, uint32_t vocab, uint32_t k, uint
     return heap[0];
 }
 
-/* Uniform in [0, 1), with 53 bits. */
+/* Returns a random number of 53 bits, uniform in [0, 1). */
 static double random_unit(uint64_t seed, uint64_t n)
 {
     struct rng_block b = rng_philox(seed, (uint32_t)n, (uint32_t)(n >> 32), rng_word2(RNG_SAMPLE, 0), 0);
     return (double)((uint64_t)(b.v[0] >> 5) << 26 | b.v[1] >> 6) * 0x1p-53;
 }
 
-/* Not a probability yet: the largest logit gives 1. */
+/* Returns the weight of token i, which is proportional to its probability. The largest logit has the weight
+ * 1; tokens below the k-th largest, `least`, have the weight 0. */
 static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
 {
     if (is_larger(logits, least, i))
@@ -81,7 +84,7 @@ uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t v
     double sum = 0, at = 0;
     if (s->temperature <= 0 || k == 1)
         return best;
-    uint32_t least = find_least(logits, vocab, k, order);
+    uint32_t least = find_kth_largest(logits, vocab, k, order);
     for (uint32_t i = 0; i < vocab; i++)
         sum += weigh(s, logits, best, least, i);
     double want = random_unit(s->seed, n) * sum;
@@ -90,5 +93,5 @@ uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t v
         if (at > want)
             return i;
     }
-    return best; /* want < sum, and the same sums are made: only the product's rounding leads here */
+    return best; /* reached only if rounding made want equal to sum */
 }

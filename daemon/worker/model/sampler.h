@@ -1,17 +1,20 @@
-/* Choosing the next token from the logits. A pure function of them, the options and the token's number; any thread. */
+/* Chooses the next token of a text from the logits of a model. The choice is a pure function of the logits,
+ * the options and the number of the token, so any thread may call it. */
 #ifndef DAEMON_WORKER_MODEL_SAMPLER_H
 #define DAEMON_WORKER_MODEL_SAMPLER_H
 
 #include <stdint.h>
 
+/* How tokens are chosen. */
 struct sampler {
-    double temperature; /* logits are divided by it; 0: the largest is taken */
-    uint32_t top_k;     /* only the k largest come into question; 0: all */
+    double temperature; /* the logits are divided by this number; 0: always choose the largest logit */
+    uint32_t top_k;     /* choose only among the k largest logits; 0: among all */
     uint64_t seed;
 };
 
-/* The n-th token of a text, from finite logits [vocab]. Of equal ones the lower id counts as larger. `order` is room for
- * vocab ids, without meaning before and after. */
+/* Returns the id of the n-th token of a text, chosen by the finite numbers `logits`, of which there are
+ * `vocab`. Between equal logits the one with the lower id counts as larger. `order` is scratch memory for
+ * `vocab` ids. */
 uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t vocab, uint64_t n,
                         uint32_t *order);
 

@@ -1,8 +1,10 @@
-/* Tensors of a safetensors file as floats: converted while they are read, or mapped where they are.
+/* Gives access to the tensors of a safetensors file as floats: converts them while reading, or maps them into
+ * memory.
  *
- * F16 and BF16 are subsets of F32, so conversion is exact. It is done with integers: a float that passes through the
- * arithmetic unit may lose what a NaN carries. The two bytes of each element are read into the upper half of the
- * caller's memory and spread from the front: what is written never reaches what is still to be read.
+ * Every F16 and BF16 number is also an F32 number, so the conversion is exact. It uses integer operations,
+ * because floating point operations may change the payload of a NaN. The two-byte elements are read into the
+ * upper half of the caller's memory and converted from front to back, so that no element is overwritten
+ * before it is converted.
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,18 +24,18 @@ static uint32_t bf16_bits(uint16_t v)
     return (uint32_t)v << 16;
 }
 
-/* Sign, 5 bits of exponent, 10 of fraction. */
+/* Converts an F16 number (1 bit of sign, 5 of exponent, 10 of fraction) to the bits of a float. */
 static uint32_t f16_bits(uint16_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 0x1f, fraction = v & 0x3ff;
 
-    if (exponent == 0x1f) /* infinite, NaN */
+    if (exponent == 0x1f) /* infinity or NaN */
         return sign | 0x7f800000u | fraction << 13;
     if (exponent > 0)
         return sign | (exponent + 127 - 15) << 23 | fraction << 13;
     if (fraction == 0)
         return sign;
-    exponent = 127 - 14; /* subnormal: a float has room to make it a normal one */
+    exponent = 127 - 14; /* a subnormal F16 number is a normal float */
     while (!(fraction & 0x400)) {
         fraction <<= 1;
         exponent--;
@@ -41,6 +43,7 @@ static uint32_t f16_bits(uint16_t v)
     return sign | exponent << 23 | (fraction & 0x3ff) << 13;
 }
 
+/* Converts n two-byte elements in the upper half of `at` to floats that fill all of `at`. */
 static void spread(float *at, uint64_t n, enum st_dtype dtype)
 {
     const char *from = (const char *)at + n * sizeof(uint16_t);
@@ -62,7 +65,7 @@ int safetensors_read_floats(const struct safetensors *f, const struct st_entry *
 
     if (e->dtype != ST_F32 && e->dtype != ST_F16 && e->dtype != ST_BF16)
         return err_set_at(err, -EINVAL, f->file,
-                          "tensor \"%s\" is %s; F32, F16 and BF16 can be read as floats", e->name,
+                          "tensor \"%s\" is %s; only F32, F16 and BF16 can be read as floats", e->name,
                           st_dtype_names[e->dtype]);
     assert(first <= (e->end - e->begin) / size && n <= (e->end - e->begin) / size - first);
     if (n == 0)
@@ -83,7 +86,7 @@ static int check_mappable(const struct safetensors *f, struct err *err)
     for (size_t i = 0; i < f->header.n_entries; i++) {
         const struct st_entry *e = &f->header.entries[i];
         if (e->dtype != ST_F32)
-            return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s, F32 is needed", e->name,
+            return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s, but F32 is needed", e->name,
                               st_dtype_names[e->dtype]);
     }
     if (f->data_begin % sizeof(float) != 0)

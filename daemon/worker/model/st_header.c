@@ -1,14 +1,14 @@
 /* A parser for the JSON header of a safetensors file.
  *
- * Why not base/json: the header of a large model is up to 100 MB, over the limit of documents there, its keys
- * are names that nobody knows before, and a tree of nodes would cost many times its size. The grammar is
- * small and fixed:
+ * It does not use base/json, because the header of a large model has up to 100 MB, more than base/json
+ * accepts, and a tree of nodes would take many times that. The grammar is small and fixed:
  *
  *     { "__metadata__": {key: value, ...},
  *       name: {"dtype": "F32", "shape": [n, ...], "data_offsets": [b, e]}, ... }
  *
- * so it is read in one pass, without recursion, strings unescaped in place (they never grow). Input is
- * hostile until proved otherwise. Pure functions on the caller's memory; any thread.
+ * So it is read in one pass, without recursion. Strings are unescaped in place, which never makes them
+ * longer. The input is not trusted. The functions only work on the caller's memory, so any thread may call
+ * them.
  */
 #include "daemon/worker/model/st_header.h"
 
@@ -22,13 +22,14 @@
 #include "base/checked.h"
 #include "base/utf8.h"
 
-struct cursor {
-    char *text, *at, *end;
-    const char *file;
+/* The position of the parser in the text. */
+struct header_cursor {
+    char *text, *at, *end; /* begin of the text, next character, end of the text */
+    const char *file;      /* name of the file, for messages */
     struct err *err;
 };
 
-static int __attribute__((format(printf, 2, 3))) fail(const struct cursor *c, const char *fmt, ...)
+static int __attribute__((format(printf, 2, 3))) fail(const struct header_cursor *c, const char *fmt, ...)
 {
     char what[256];
     va_list ap;
@@ -40,13 +41,13 @@ static int __attribute__((format(printf, 2, 3))) fail(const struct cursor *c, co
                       what, (size_t)(c->at - c->text) + 8);
 }
 
-static void skip_space(struct cursor *c)
+static void skip_space(struct header_cursor *c)
 {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\n' || *c->at == '\t' || *c->at == '\r'))
         c->at++;
 }
 
-static bool next_is(struct cursor *c, char want)
+static bool next_is(struct header_cursor *c, char want)
 {
     skip_space(c);
     if (c->at == c->end || *c->at != want)
@@ -55,13 +56,14 @@ static bool next_is(struct cursor *c, char want)
     return true;
 }
 
-static int expect(struct cursor *c, char want)
+static int expect(struct header_cursor *c, char want)
 {
     return next_is(c, want) ? 0 : fail(c, "expected '%c'", want);
 }
 
-/* After an element: 1 when another follows, 0 at the closing bracket. */
-static int more(struct cursor *c, char close)
+/* Reads what comes after an element. Returns 1 if it is a comma, 0 if it is the closing bracket, or a
+ * negative errno. */
+static int more(struct header_cursor *c, char close)
 {
     if (next_is(c, ','))
         return 1;
@@ -70,7 +72,7 @@ static int more(struct cursor *c, char close)
 
 /* ------------------------------------------------------------------------------------------ strings */
 
-static int hex4(struct cursor *c, uint32_t *ret)
+static int hex4(struct header_cursor *c, uint32_t *ret)
 {
     uint32_t v = 0;
 
@@ -110,8 +112,9 @@ static char *put_utf8(char *out, uint32_t v)
     return out;
 }
 
-/* After "\u". A pair of surrogates (12 characters) becomes 4 bytes, anything else (6) at most 3. */
-static int unicode_escape(struct cursor *c, char **out)
+/* Reads an escape after its "\u" and appends the character as UTF-8. A pair of surrogates (12 characters)
+ * becomes 4 bytes, any other escape (6 characters) at most 3, so the text never grows. */
+static int unicode_escape(struct header_cursor *c, char **out)
 {
     uint32_t v, low;
 
@@ -127,13 +130,13 @@ static int unicode_escape(struct cursor *c, char **out)
             return fail(c, "half of a surrogate pair");
         v = 0x10000 + ((v - 0xD800) << 10) + (low - 0xDC00);
     } else if (v == 0 || (v >= 0xDC00 && v < 0xE000)) {
-        return fail(c, "a \\u escape that is no character");
+        return fail(c, "a \\u escape that is not a character");
     }
     *out = put_utf8(*out, v);
     return 0;
 }
 
-static int escape(struct cursor *c, char **out)
+static int escape(struct header_cursor *c, char **out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *found;
@@ -151,8 +154,9 @@ static int escape(struct cursor *c, char **out)
     return 0;
 }
 
-/* The closing quote makes room for the NUL. */
-static int string(struct cursor *c, char **ret)
+/* Reads a string and unescapes it in place. The NUL at its end replaces the closing quote or an earlier
+ * character. */
+static int string(struct header_cursor *c, char **ret)
 {
     char *out;
 
@@ -185,7 +189,7 @@ static int string(struct cursor *c, char **ret)
 
 /* ---------------------------------------------------------------------------------------- numbers, arrays */
 
-static int whole_number(struct cursor *c, uint64_t *ret)
+static int whole_number(struct header_cursor *c, uint64_t *ret)
 {
     const char *first;
     uint64_t v = 0;
@@ -201,7 +205,7 @@ static int whole_number(struct cursor *c, uint64_t *ret)
     return 0;
 }
 
-static int numbers(struct cursor *c, const char *what, uint64_t *ret, uint32_t max, uint32_t *ret_n)
+static int numbers(struct header_cursor *c, const char *what, uint64_t *ret, uint32_t max, uint32_t *ret_n)
 {
     uint32_t n = 0;
     int r;
@@ -225,7 +229,7 @@ static int numbers(struct cursor *c, const char *what, uint64_t *ret, uint32_t m
 
 /* ------------------------------------------------------------------------------------------ objects */
 
-static int dtype(struct cursor *c, enum st_dtype *ret)
+static int dtype(struct header_cursor *c, enum st_dtype *ret)
 {
     char *name;
 
@@ -240,7 +244,7 @@ static int dtype(struct cursor *c, enum st_dtype *ret)
     return fail(c, "unknown dtype \"%s\"", name);
 }
 
-static int entry_field(struct cursor *c, struct st_entry *e, unsigned *seen)
+static int entry_field(struct header_cursor *c, struct st_entry *e, unsigned *seen)
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
     uint64_t offsets[2];
@@ -270,7 +274,7 @@ static int entry_field(struct cursor *c, struct st_entry *e, unsigned *seen)
     return 0;
 }
 
-static int entry(struct cursor *c, struct st_entry *e)
+static int entry(struct header_cursor *c, struct st_entry *e)
 {
     unsigned seen = 0;
     int r;
@@ -287,8 +291,8 @@ static int entry(struct cursor *c, struct st_entry *e)
     return r;
 }
 
-/* Room for one more: the header decides how much memory this takes, so it may fail. NULL: `array` is as it
- * was. */
+/* Makes sure that `array` can take one more element and returns its new address. The file determines how much
+ * memory this needs, so it may fail: then it returns NULL, and `array` is unchanged. */
 static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
     size_t want = *cap ? 2 * *cap : 16;
@@ -299,7 +303,7 @@ static void *grow(void *array, size_t n, size_t *cap, size_t size)
     return p;
 }
 
-static int add_meta(struct cursor *c, struct st_header *h, const char *key, const char *value)
+static int add_meta(struct header_cursor *c, struct st_header *h, const char *key, const char *value)
 {
     struct st_meta *p = grow(h->meta, h->n_meta, &h->cap_meta, sizeof *p);
 
@@ -310,7 +314,7 @@ static int add_meta(struct cursor *c, struct st_header *h, const char *key, cons
     return 0;
 }
 
-static int add_entry(struct cursor *c, struct st_header *h, const char *name)
+static int add_entry(struct header_cursor *c, struct st_header *h, const char *name)
 {
     struct st_entry *p = grow(h->entries, h->n_entries, &h->cap_entries, sizeof *p);
 
@@ -321,7 +325,7 @@ static int add_entry(struct cursor *c, struct st_header *h, const char *name)
     return 0;
 }
 
-static int metadata(struct cursor *c, struct st_header *h)
+static int metadata(struct header_cursor *c, struct st_header *h)
 {
     char *key, *value;
     int r;
@@ -343,7 +347,7 @@ static int metadata(struct cursor *c, struct st_header *h)
     return r;
 }
 
-static int member(struct cursor *c, struct st_header *h)
+static int member(struct header_cursor *c, struct st_header *h)
 {
     char *name, found[UTF8_NAME_BYTES];
     int r;
@@ -361,7 +365,7 @@ static int member(struct cursor *c, struct st_header *h)
 
 int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *file, struct err *err)
 {
-    struct cursor c = {.text = text, .at = text, .end = text + bytes, .file = file, .err = err};
+    struct header_cursor c = {.text = text, .at = text, .end = text + bytes, .file = file, .err = err};
     int r = 0;
 
     *h = (struct st_header){0};
@@ -376,7 +380,7 @@ int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *f
             r = more(&c, '}');
         } while (r > 0);
     }
-    while (c.at < c.end && *c.at == ' ') /* padding is spaces alone */
+    while (c.at < c.end && *c.at == ' ') /* a header may be padded with spaces, and with nothing else */
         c.at++;
     if (r == 0 && c.at != c.end)
         return fail(&c, "something follows the header's end");

@@ -1,4 +1,5 @@
-/* The JSON header of a safetensors file, and the file object. Private to safetensors.c and st_floats.c. */
+/* The parser for the JSON header of a safetensors file, and the definition of struct safetensors. Only
+ * safetensors.c, st_floats.c, st_header.c and the tests include this header. */
 #ifndef DAEMON_WORKER_MODEL_ST_HEADER_H
 #define DAEMON_WORKER_MODEL_ST_HEADER_H
 
@@ -6,27 +7,31 @@
 
 #include "daemon/worker/model/safetensors.h"
 
+/* A parsed header. */
 struct st_header {
     struct st_entry *entries;
     struct st_meta *meta;
-    size_t n_entries, cap_entries;
-    size_t n_meta, cap_meta;
-    bool has_meta;
+    size_t n_entries, cap_entries; /* used and allocated elements of `entries` */
+    size_t n_meta, cap_meta;       /* used and allocated elements of `meta` */
+    bool has_meta;                 /* the header has "__metadata__" */
 };
 
-/* Parses `bytes` of text in place: names and values in the result point into it, so it must live as long.
- * Entries are in the order of the text; that names differ, shapes fit offsets and offsets tile the data is
- * checked by the caller. -EBADMSG with the file and the position; -ENOMEM. Finish the header in any case. */
+/* Parses the header in `text`, which is changed: the names and values in *h point into it, so it must live as
+ * long as *h. Entries are in the order of the text. The caller still has to check that names are unique, that
+ * shapes fit the offsets, and that the offsets cover the data without gaps. Returns -EBADMSG with the file
+ * and the position, or -ENOMEM. Call st_header_finish also after a failure. */
 int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *file, struct err *err);
+
+/* Frees the lists of the header. */
 void st_header_finish(struct st_header *h);
 
 struct safetensors {
-    int fd;
-    char *file;
-    char *text;              /* the header; names point into it */
-    struct st_header header; /* entries in order of the data, metadata in order of keys */
-    const struct st_entry **by_name;
-    uint64_t data_begin; /* in the file */
+    int fd;                          /* belongs to the caller of safetensors_open */
+    char *file;                      /* name of the file, for messages */
+    char *text;                      /* the header; names point into it */
+    struct st_header header;         /* entries in the order of the data, metadata in the order of keys */
+    const struct st_entry **by_name; /* the entries in the order of their names */
+    uint64_t data_begin;             /* offset of the data in the file */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* Choosing and checking the weights of a run. See weights.h. */
+/* Implements weights.h: chooses the weights of a run, checks them, and copies them. */
 #include "daemon/worker/model/weights.h"
 
 #include <errno.h>
@@ -20,7 +20,8 @@
 
 /* ---- choosing ---- */
 
-/* Reads result.json: true when the job is done; then its steps and the hash of its weights. */
+/* Reads result.json. Returns whether the job is done; then w gets its number of steps and the hash of its
+ * weights. */
 static bool job_is_done(const struct outdir *out, struct weights *w)
 {
     char *text = NULL;
@@ -38,7 +39,7 @@ static bool job_is_done(const struct outdir *out, struct weights *w)
     return done;
 }
 
-/* -ENOENT, without a message: there is no finished model. */
+/* Opens the model of the finished job. Returns -ENOENT, without a message, if the job has not finished. */
 static int open_final(const struct outdir *out, struct weights *w, struct err *err)
 {
     uint64_t bytes;
@@ -52,8 +53,10 @@ static int open_final(const struct outdir *out, struct weights *w, struct err *e
     return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
 }
 
-static int open_step(const struct outdir *out, uint64_t step, struct state *ret, int *ret_fd, char *path,
-                     size_t size, struct err *err)
+/* Opens the directory of a checkpoint and reads its state.json. On success *ret_fd is the directory, and
+ * `path` its name. */
+static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_state *ret, int *ret_fd,
+                     char *path, size_t size, struct err *err)
 {
     char name[STEP_NAME_BYTES];
     step_name(name, step, "");
@@ -76,7 +79,7 @@ static int open_step(const struct outdir *out, uint64_t step, struct state *ret,
 static int open_checkpoint(const struct outdir *out, uint64_t step, struct weights *w, struct err *err)
 {
     char dir[FS_PATH_BYTES - 64];
-    struct state state = {0};
+    struct checkpoint_state state = {0};
     uint64_t bytes;
     int fd = -1, r = open_step(out, step, &state, &fd, dir, sizeof dir, err);
     if (r < 0)
@@ -94,13 +97,14 @@ static int open_checkpoint(const struct outdir *out, uint64_t step, struct weigh
 
 /* The evaluations of a run's checkpoints. */
 struct evaluated {
-    uint64_t *steps; /* ascending; malloc'ed */
-    struct checkpoint_eval *evals;
+    uint64_t *steps;               /* in ascending order; freed by the caller */
+    struct checkpoint_eval *evals; /* evaluation of each step */
     size_t n;
-    enum spec_best best; /* of the newest checkpoint: what the job said last */
+    enum spec_best best; /* metric that the newest checkpoint names */
 };
 
-/* Leaves out checkpoints that are damaged, or were removed meanwhile. */
+/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or that were removed
+ * meanwhile. */
 static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
 {
     char path[FS_PATH_BYTES];
@@ -110,7 +114,7 @@ static int read_evaluations(const struct outdir *out, struct evaluated *ret, str
         return r;
     ret->evals = xcalloc(n + 1, sizeof *ret->evals);
     for (size_t i = 0; i < n; i++) {
-        struct state state = {0};
+        struct checkpoint_state state = {0};
         if (open_step(out, ret->steps[i], &state, &fd, path, sizeof path, NULL) < 0)
             continue;
         ret->steps[ret->n] = ret->steps[i];
@@ -136,13 +140,13 @@ static int find_best(const struct outdir *out, uint64_t *ret, const char **ret_b
     *ret_by = spec_best_names[e.best == BEST_NONE ? BEST_VAL_ACCURACY : e.best];
     if (r == 0 && !best)
         r = err_set_at(err, -ENOENT, out->name,
-                       "no checkpoint was evaluated, so none is the best; take --step last, or a number");
+                       "no checkpoint was evaluated, so none is the best; use --step last, or a number");
     free(e.evals);
     free(e.steps);
     return r;
 }
 
-static int parse_step(const char *text, uint64_t *ret, struct err *err)
+static int parse_step_option(const char *text, uint64_t *ret, struct err *err)
 {
     char *end;
     errno = 0;
@@ -154,7 +158,8 @@ static int parse_step(const char *text, uint64_t *ret, struct err *err)
     return 0;
 }
 
-static int choose(const struct outdir *out, const char *word, struct weights *w, struct err *err)
+/* Opens the weights that the option --step selects. `word` is NULL if the option was not given. */
+static int open_selected(const struct outdir *out, const char *word, struct weights *w, struct err *err)
 {
     uint64_t step = 0;
     int r;
@@ -168,11 +173,12 @@ static int choose(const struct outdir *out, const char *word, struct weights *w,
     else if (strcmp(word, "best") == 0)
         r = find_best(out, &step, &w->best_by, err);
     else
-        r = parse_step(word, &step, err);
+        r = parse_step_option(word, &step, err);
     return r < 0 ? r : open_checkpoint(out, step, w, err);
 }
 
-static int look_inside(struct weights *w, struct err *err)
+/* Reads the header of the file: the number of tensors and parameters, and where the data begin. */
+static int read_weights_header(struct weights *w, struct err *err)
 {
     struct safetensors *f;
     uint64_t data = 0;
@@ -197,8 +203,8 @@ static int look_inside(struct weights *w, struct err *err)
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err)
 {
     *ret = (struct weights){.fd = -1};
-    int r = choose(out, step, ret, err);
-    return r < 0 ? r : look_inside(ret, err);
+    int r = open_selected(out, step, ret, err);
+    return r < 0 ? r : read_weights_header(ret, err);
 }
 
 void weights_close(struct weights *w)
@@ -210,10 +216,11 @@ void weights_close(struct weights *w)
 
 /* ---- reading all of it ---- */
 
+/* What weights_copy has computed so far. */
 struct sums {
-    uint64_t bytes;
-    uint32_t crc;
-    uint64_t hash;
+    uint64_t bytes; /* bytes that were read */
+    uint32_t crc;   /* CRC-32C of all of them */
+    uint64_t hash;  /* hash of the tensors' data, without the header */
 };
 
 static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
@@ -226,7 +233,8 @@ static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
     return h;
 }
 
-/* The header first, so that blocks of data begin at whole words. */
+/* Reads, checksums and writes the next block. A block never contains both header and data, so that every
+ * block of data begins at a whole word. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {

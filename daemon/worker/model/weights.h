@@ -1,10 +1,13 @@
-/* The weights that a run left in its output directory: of the finished job (model.safetensors), or of a checkpoint; and
- * what model they are of, where that has a name (transformer.json).
+/* The weights in a job's output directory: those of the finished job (model.safetensors) or those of a
+ * checkpoint. For gpt2 and llama models, transformer.json beside them describes the model.
  *
- * Order of calls: weights_open chooses and looks at the header; weights_copy reads every byte and checks them, those of a
- * checkpoint against the CRC-32C in its state.json, those of the finished job against the hash in result.json; then the
- * descriptor may be read by others; weights_close. Nothing is locked: the job may go on meanwhile, for what is read here is
- * never changed, only removed, and stays readable while it is open. One thread.
+ * Order of calls: weights_open chooses the file and reads its header. weights_copy reads and checks every
+ * byte: the weights of a checkpoint against the CRC-32C in its state.json, those of a finished job against
+ * the hash in its result.json. Then the caller may read the file through its descriptor. weights_close ends
+ * it.
+ *
+ * Nothing is locked, and the job may continue meanwhile: these files are never changed, only removed, and an
+ * open file stays readable after its removal. All calls come from one thread.
  */
 #ifndef DAEMON_WORKER_MODEL_WEIGHTS_H
 #define DAEMON_WORKER_MODEL_WEIGHTS_H
@@ -18,37 +21,45 @@
 #include "daemon/spec/transformer.h"
 
 /* Files in the output directory of a job. */
-#define WEIGHTS_TRANSFORMER "transformer.json" /* the model, in the words of a Hugging Face config.json */
+#define WEIGHTS_TRANSFORMER "transformer.json" /* the model, in the format of a Hugging Face config.json */
 #define RUN_RESULT_FILE     "result.json"      /* written last, when the job is done or has failed */
 
+/* An open file of weights. weights_open fills it in. */
 struct weights {
     int fd;
-    char path[FS_PATH_BYTES];
-    uint64_t step;
-    const char *best_by; /* "val/loss": the metric that chose the checkpoint; NULL: none did */
-    size_t tensors;
-    uint64_t bytes, parameters;
+    char path[FS_PATH_BYTES]; /* of the file, for messages */
+    uint64_t step;            /* training steps that made these weights */
+    const char *best_by;      /* metric that chose a "best" checkpoint, such as "val/loss"; otherwise NULL */
+    size_t tensors;           /* tensors in the file */
+    uint64_t bytes;           /* size of the file */
+    uint64_t parameters;      /* elements of all tensors */
     /* private */
-    uint64_t data_begin; /* of the tensors, in the file */
-    bool final;          /* the model of a finished job, to be checked by hash, else by size and sum */
+    uint64_t data_begin; /* offset of the first tensor's data in the file */
+    bool final; /* true: weights of a finished job, checked by hash; false: checked by size and CRC */
     uint64_t want_bytes;
     uint32_t want_crc;
     char want_hash[17];
 };
 
-/* Chooses weights by `step`: a number; "last", the newest checkpoint; "best", the checkpoint with the best
- * evaluation by the job's checkpoint.best (checkpoint_is_better), as its newest checkpoint has it; NULL,
- * the finished model, else the newest checkpoint. -ENOENT: there is none; -EINVAL: no such word. */
+/* Opens the weights that `step` selects. A number selects the checkpoint of that step, "last" the newest
+ * checkpoint, and "best" the checkpoint with the best evaluation, by the metric checkpoint.best that the
+ * newest checkpoint records. NULL selects the model of the finished job, or the newest checkpoint if the job
+ * has not finished. Returns -ENOENT if there is no such checkpoint, or -EINVAL for any other text. */
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
-void weights_close(struct weights *w); /* takes one that could not be opened */
 
-/* Reads and checks all of the file, and writes it to `to`, whose name is `to_path`; -1: nowhere. *ret_hash: of the weights,
- * as train.c computes it. -EBADMSG for damage; then what was written is of no use. */
+/* Closes the file. It may be called after weights_open has failed. */
+void weights_close(struct weights *w);
+
+/* Reads and checks the whole file, and writes it to the descriptor `to`, whose name is `to_path`, unless `to`
+ * is -1. Stores the hash of the weights, the same that train.c computes, in *ret_hash. Returns -EBADMSG if
+ * the file is damaged; the caller then discards what was written. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
-/* Describes the model of a run in its output, unless it is described there. */
+/* Writes transformer.json for the model of a run, unless the file already has this content. */
 int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err);
-/* Reads that. -ENOENT, without a message: the job has no gpt2 or llama model. */
+
+/* Reads transformer.json. Returns -ENOENT, without a message, if there is none: the job has no gpt2 or llama
+ * model. */
 int weights_transformer(const struct outdir *out, struct transformer *ret, struct err *err);
 
 #endif
