@@ -1,26 +1,25 @@
-/* The plan interpreter: walks a bound program (exec_bind.h) in issue order and enqueues, for each
- * instruction, its waits, its work and the record of its event. That is all it does while a job trains.
+/* The plan interpreter. It walks a bound program (exec_bind.h) in issue order and enqueues, for each
+ * instruction, its waits, its work and the record of its event. It does nothing else while a job trains.
  *
- * Design. One thread enqueues; it never looks ahead, because waits of distance 0 point backwards, and it
- * blocks in two places only: when a stream's queue is full, and in exec_cycle, which lets at most PLAN_RING
- * runs be under way. The second is what makes every ring safe: ring slots of tensors, of step_args and of
- * events are all reused after PLAN_RING runs, and by then the run that used them before is known to be
- * complete.
+ * One thread enqueues. It never looks ahead, because waits within a run point backwards. It blocks in two
+ * places only: when the queue of a stream is full, and in exec_cycle, which allows at most PLAN_RING runs to
+ * be incomplete. This limit is what makes every ring safe. The slots of tensors, step_args and events are all
+ * reused after PLAN_RING runs, and by then the run that used them before is known to be complete.
  *
- * Runs are counted from the last entry. Each ends with one record per stream, into the events of the ring
- * slot run % PLAN_RING; a run is complete when all of these are. Streams are ordered, so a complete run means
- * that all runs before it are complete too, and one number (`done`) remembers it.
+ * Runs are counted from the last entry. Each run ends with one event record per stream, in ring slot run %
+ * PLAN_RING. A run is complete when all these events are. Streams are ordered, so all earlier runs are then
+ * complete as well, and the single number `done` suffices.
  *
- * Times of a window of runs (exec_trace): a mark in front of an instruction's work, behind its waits, and one
- * behind its work, in front of its event's record. So a span begins when everything that the instruction
- * waits for has ended, also on the clock.
+ * Measured runs (exec_trace) have two time marks per instruction: one after its waits and before its work,
+ * and one after its work and before its event is recorded. So a span begins only after the spans that the
+ * instruction waits for have ended.
  *
- * States: OUT (created, or after exit: nothing is on the devices, home copies are the newest) allows entry
- * and eval; IN (after entry) allows cycle, flush and exit. A device command that fails leaves the devices in
- * no known state, so from then on every call returns that error.
+ * States: STATE_OUT, after creation and after exit, allows entry and eval. Nothing is on the devices then,
+ * and the host copies are the newest. STATE_IN, after entry, allows cycle, flush and exit. If a device
+ * command fails, the contents of the devices are unknown; from then on every call returns that error.
  *
- * Order of calls: exec.h. All calls from one thread; fields belong to it. Streams touch only what they were
- * given: tensor memory, the step_args in `ring` and `once`, and the window's spans.
+ * exec.h gives the order of calls. All calls come from one thread, which owns all fields. Streams touch only
+ * the memory that they were given: tensors, the step_args in `ring` and `once`, and the spans of the window.
  */
 #include "swap/exec.h"
 
@@ -34,24 +33,27 @@
 
 enum exec_state { STATE_OUT, STATE_IN };
 
+/* An executor. All fields belong to the calling thread. */
 struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];
-    struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL where creation stopped */
-    struct event **ends[PLAN_RING];       /* one per stream of the cycle: the end of a run */
-    struct step_args *ring;               /* [PLAN_RING][plan->steps]: of cycle runs, read by streams */
-    struct step_args once;                /* of exec_run, read by streams */
+    struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL if creation failed earlier */
+    struct event **ends[PLAN_RING];       /* one event per stream of the cycle: the end of a run */
+    struct step_args *ring;               /* [PLAN_RING][plan->steps]: of cycle runs; streams read them */
+    struct step_args once;                /* for exec_run; streams read it */
 
     enum exec_state state;
     int failed;          /* the first error of a device command, or 0 */
-    uint64_t runs, done; /* cycle runs since entry: enqueued; known to be complete */
-    uint64_t first_step; /* of run 0; meaningless while runs is 0 */
+    uint64_t runs;       /* cycle runs enqueued since the last entry */
+    uint64_t done;       /* number of these runs that are known to be complete */
+    uint64_t first_step; /* first step of run 0; undefined while runs is 0 */
     struct window window;
     struct arena *arena; /* owns this struct and all arrays */
 };
 
 /* ---- work of one instruction ---- */
 
+/* The context of an op sink: the stream that receives its ops. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -64,12 +66,13 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
+/* Returns the address of an operand in the given step. */
 static void *address(const struct exec *e, const struct bound_operand *o, uint64_t step)
 {
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
 }
 
-/* The addresses by role; NULL for those the instruction does not have. */
+/* Sets ret[role] to the address of the operand with that role, or to NULL if the instruction has none. */
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
                              const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
 {
@@ -127,8 +130,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* One addition per layer, in the order of the operands, then the decision and the group state. A DECIDE without squared
- * norms has no decision to make: the step applies. */
+/* Launches one addition for each squared norm, in the order of the operands, and then the op that decides and
+ * updates the group state. A DECIDE without squared norms always applies the step. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
@@ -190,6 +193,7 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     return r;
 }
 
+/* Enqueues the work of one instruction, without its waits and its event. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct step_args *step)
 {
@@ -220,7 +224,7 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_SEND:
     case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
-    case INSTR_DROP: /* nothing, except where a test looks for mistakes; its waits and event count anyway */
+    case INSTR_DROP: /* no work, except that a test backend overwrites the dropped bytes */
         return devset_discard(e->config.devices, in->stream, at[ROLE_DST], in->bytes);
     case INSTR_KIND_COUNT:
         break;
@@ -230,14 +234,14 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
 
 /* ---- one run of a program ---- */
 
-/* The event that an instruction records in a run. */
+/* Returns the event that an instruction records in the given run. */
 static struct event *event_of(const struct exec *e, enum program_kind k, const struct bound_instr *in,
                               uint64_t run)
 {
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* span: NULL where nobody measures. */
+/* Enqueues one instruction with its waits and its event. `span` is NULL if the run is not measured. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
                  const struct step_args *args, struct plan_span *span)
 {
@@ -263,8 +267,8 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
     return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
 }
 
-/* args: one entry per step of the program; they stay as they are until the run is complete. spans: one per
- * instruction, or NULL. */
+/* Enqueues all instructions of a program. `args` has one entry per step and must not change until the run is
+ * complete. `spans` has one entry per instruction, or is NULL. */
 static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
                    struct plan_span *spans)
 {
@@ -278,6 +282,7 @@ static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const stru
     return 0;
 }
 
+/* Records the end of a run on every stream. */
 static int record_end(struct exec *e, uint64_t run)
 {
     const struct bound_program *p = &e->programs[PROGRAM_CYCLE];
@@ -290,12 +295,12 @@ static int record_end(struct exec *e, uint64_t run)
     return 0;
 }
 
-/* Blocks until the run, and so every run before it, is complete. run < runs. */
+/* Blocks until a run, and with it every earlier run, is complete. `run` must be less than e->runs. */
 static int wait_run(struct exec *e, uint64_t run)
 {
     if (run < e->done)
         return 0;
-    assert(run < e->runs && e->runs - run <= PLAN_RING); /* its events have not been recorded again */
+    assert(run < e->runs && e->runs - run <= PLAN_RING); /* no later run has reused its events */
     for (uint32_t i = 0; i < e->programs[PROGRAM_CYCLE].n_streams; i++) {
         const int r = event_sync(e->config.devices, e->ends[run % PLAN_RING][i]);
         if (r < 0)
@@ -314,7 +319,7 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Remembers a device's failure for good. */
+/* Remembers r if it is the first error of a device command; all later calls return that error. Returns r. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -361,7 +366,8 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Whether the args are those of the next run. The first run since entry may start at any step. */
+/* Returns whether the steps in `args` follow the previous run. The first run after entry may start at any
+ * step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
     const uint32_t steps = e->config.plan->steps;
@@ -374,6 +380,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
+/* Enqueues the next run of the cycle, once the slots that it reuses are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t run = e->runs;
@@ -420,7 +427,7 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        return 0; /* before the last entry: that drained */
+        return 0; /* the step was before the last entry, which drained all streams */
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;
     if (run >= e->runs)
         return -EPROTO;
@@ -449,18 +456,21 @@ static int check_config(const struct exec_config *c, struct err *err)
     const struct plan *p = c->plan;
 
     if (p->n_devices < 1 || p->n_devices > DEVICE_MAX)
-        return err_set(err, -EINVAL, "the plan has %" PRIu32 " devices, possible are 1 to %d", p->n_devices,
+        return err_set(err, -EINVAL, "the plan has %" PRIu32 " devices, but must have 1 to %d", p->n_devices,
                        DEVICE_MAX);
     if (p->n_layers != c->model->n_layers)
-        return err_set(err, -EINVAL, "the plan is for %" PRIu32 " layers, the model has %" PRIu32,
+        return err_set(err, -EINVAL, "the plan is for %" PRIu32 " layers, but the model has %" PRIu32,
                        p->n_layers, c->model->n_layers);
     if (p->steps < 1 || p->rows < 1)
         return err_set(err, -EINVAL,
-                       "a plan needs at least one step and one row, this has %" PRIu32 " and %" PRIu32,
+                       "a plan needs at least one step and one row, but this plan has %" PRIu32
+                       " and %" PRIu32,
                        p->steps, p->rows);
     if (p->n_replicas < 1 || p->n_micro % p->n_replicas != 0)
-        return err_set(err, -EINVAL, "%" PRIu32 " micro-batches are not for %" PRIu32 " replicas", p->n_micro,
-                       p->n_replicas);
+        return err_set(err, -EINVAL,
+                       "the plan has %" PRIu32 " micro-batches for %" PRIu32
+                       " replicas, which do not divide evenly",
+                       p->n_micro, p->n_replicas);
     return 0;
 }
 
@@ -536,7 +546,7 @@ void exec_destroy(struct exec *e)
 {
     if (!e)
         return;
-    devset_drain(e->config.devices); /* a failure was returned before, or concerns nobody any more */
+    devset_drain(e->config.devices); /* an error no longer matters here */
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++)
         destroy_events(e, e->events[k], e->programs[k].n_events);
     for (uint32_t i = 0; i < PLAN_RING; i++)

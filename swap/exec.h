@@ -60,9 +60,9 @@ int exec_cycle(struct exec *e, const struct step_args *args);
 int exec_wait(struct exec *e, uint64_t step);
 
 /* Measures the next `runs` runs of the cycle, starting with the first run that begins at step `first_step` or
- * later. For every instruction, the executor writes to `spans` when its waits were done and when it ended.
- * `spans` must have space for runs * n_instrs entries, n_instrs being that of the cycle; it is filled run by
- * run.
+ * later. For every instruction, `spans` gets the time at which all its waits were done, and the time at which
+ * it ended. `spans` must have space for runs * n_instrs entries, n_instrs being that of the cycle; it is
+ * filled run by run.
  *
  * Other programs may run in between; they are not measured. Runs outside of this window enqueue no extra
  * commands. `spans` belongs to the executor until all runs are complete, or until exec_destroy. Returns

@@ -1,17 +1,17 @@
-/* Binding: from plan instructions to bound instructions, once, when an executor is created.
+/* Binding: turns plan instructions into bound instructions, once, when an executor is created.
  *
- * Three things are settled here so that the interpreter's loop has nothing left to look up:
+ * Three things are resolved here, so that the interpreter's loop has nothing left to look up:
  *   operands  each gets its role (what the layer calls it) from a table of rules, and its address;
- *   waits     those that stream order or the ring already implies are left out (see wait_is_implied);
- *   events    an instruction that somebody still waits for gets a ring of them, long enough that a wait of
- *             distance d at run r finds the record of exactly run r - d.
+ *   waits     waits that the stream order or the ring implies are left out (see wait_is_implied);
+ *   events    an instruction that others wait for gets a ring of events, long enough that a wait of
+ *             distance d in run r finds the record of run r - d.
  *
- * Why check at all what plan_verify has proved: the verifier compares plan and graph; here plan, model and
- * optimizer meet for the first time as pointers, and a wrong pairing must be a message, not a stray write.
- * The checks are local to one instruction: the right operands, of the right sizes, at places that exist. That shares cover
- * a tensor once is the verifier's to know.
+ * plan_verify has already checked the plan, but only against the graph. Here plan, model and optimizer meet
+ * for the first time, and a plan for another model must cause an error message, not a stray write. So each
+ * instruction is checked for the right operands, of the right sizes, at addresses that exist. Whether shares
+ * cover a tensor exactly once is left to the verifier.
  *
- * Called by exec_create, on its thread; no state is kept.
+ * exec_create calls this on its own thread. No state is kept.
  */
 #include "swap/exec_bind.h"
 
@@ -22,7 +22,7 @@
 
 #include "base/checked.h"
 
-/* The names in plan.h are defined in scheduler/, which swap/ does not link. */
+/* plan.h declares the same names, but scheduler/ defines them, and swap/ does not link with scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -44,7 +44,7 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_DX] = "gradient of the input",
     [ROLE_S] = "saved values",
     [ROLE_SCRATCH] = "scratch",
-    [ROLE_SAVE_WORK] = "room beside the saved values",
+    [ROLE_SAVE_WORK] = "workspace beside the saved values",
     [ROLE_DY] = "gradient of the output",
     [ROLE_TARGET] = "targets",
     [ROLE_RESULT] = "result",
@@ -55,18 +55,19 @@ static const char *const role_names[ROLE_COUNT] = {
     [ROLE_GROUP] = "group state",
 };
 
-/* One program being bound; `at` is the instruction under work, for messages. */
+/* The program being bound. */
 struct binder {
     const struct exec_config *config;
     const struct plan *plan;
     const struct plan_program *from;
     enum program_kind kind;
-    uint32_t at;
+    uint32_t at; /* index of the current instruction, for messages */
     struct bound_program *to;
     struct arena *arena;
     struct err *err;
 };
 
+/* Sets an -EINVAL error that names the current instruction, and returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
 {
     const struct plan_instr *in = &b->from->instrs[b->at];
@@ -84,24 +85,23 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
     return r;
 }
 
-/* Roles. */
+/* ---- roles ---- */
 
 #define T(name) (1u << INSTR_##name)
 
-enum replica_rule {
-    REPLICA_ANY,
-    REPLICA_OWN,
-    REPLICA_FIRST
-}; /* a tensor of: no replica in particular, the instruction's, replica 0 */
+/* The replica that a tensor must belong to: any replica, the instruction's own, or replica 0. */
+enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
 
-/* Of which layer a tensor is: the instruction's, the one after it; where weights are tied, for the layer that uses them the
- * one that has them, and for that the one that uses them. */
+/* The layer that a tensor must belong to: the instruction's layer, or the next one. For tied weights: the
+ * layer that owns the weights that the instruction's layer uses, or the layer that uses the weights of the
+ * instruction's layer. */
 enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
+/* One rule of the role table: tensors of this kind have this role in these tasks. */
 static const struct rule {
     enum tensor_kind tensor;
     enum layer_rule of;
-    uint32_t tasks;
+    uint32_t tasks; /* bit mask of instruction kinds */
     enum role role;
     enum replica_rule whose;
 } rules[] = {
@@ -127,13 +127,14 @@ static const struct rule {
     {TENSOR_GROUP, LAYER_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, REPLICA_ANY},
 };
 
-/* Whether layer `user` uses the weights of layer `owner`. */
+/* Returns whether layer `user` uses the weights of layer `owner`. */
 static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 {
     return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
 }
 
-/* PLAN_NONE on either side fits: per-micro-batch tensors may name no layer, DECIDE spans all. */
+/* Returns whether a tensor belongs to the layer that the rule names. PLAN_NONE matches any layer: tensors of
+ * a micro-batch may name no layer, and DECIDE covers all layers. */
 static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
                        enum layer_rule of)
 {
@@ -152,7 +153,8 @@ static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *
     return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
 }
 
-/* ROLE_COUNT when the tensor has no business with the instruction. */
+/* Returns the role of a tensor in an instruction, or ROLE_COUNT if the instruction cannot have such an
+ * operand. */
 static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
@@ -164,7 +166,7 @@ static enum role role_of(const struct model *m, const struct plan_instr *in, con
     return ROLE_COUNT;
 }
 
-/* How long the tensor in each role must be; 0: the layer has no such tensor. */
+/* Sets ret[role] to the required size of the tensor in that role, or to 0 if the layer has no such tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
     const struct layer *layer = in->layer;
@@ -190,12 +192,13 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_SRC] = ret[ROLE_DST] = 0;
 }
 
+/* Returns a bit mask of the roles of all parts of K. */
 static uint32_t parts_mask(void)
 {
     return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
 }
 
-/* Whether another layer uses its weights. */
+/* Returns whether another layer uses the weights of layer `l`. */
 static bool has_user(const struct model *m, const struct layer *l)
 {
     for (uint32_t i = 0; i < m->n_layers; i++)
@@ -204,9 +207,12 @@ static bool has_user(const struct model *m, const struct layer *l)
     return false;
 }
 
-/* Which roles a task cannot do without, where the layer has such a block at all. S of a FWD, and Y and S of a
- * REC, are written only where the plan wants them; dX only where a layer before is trained, and only then W
- * is read. DECIDE looks at gradients where it has a decision to write, and must have one where gradients are clipped. */
+/* Returns a bit mask of the roles that a task must have; `have` is the mask of the roles that it has. Roles
+ * whose tensor the layer does not have (size 0) may be missing nevertheless.
+ *
+ * Some operands are optional: S of a FWD, and Y and S of a REC, are written only if the plan wants them. dX
+ * is written only if an earlier layer is trained, and only then BWD reads W. DECIDE reads squared norms only
+ * if it writes a decision, which it must do if gradients are clipped. */
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
@@ -238,7 +244,7 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
 #undef R
 }
 
-/* Operands. */
+/* ---- operands ---- */
 
 static int bind_host_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
 {
@@ -276,7 +282,7 @@ static int bind_device_place(const struct binder *b, const struct plan_operand *
     return 0;
 }
 
-/* Address and range; the role is the caller's. */
+/* Checks the range of an operand and sets its address. The caller sets the role. */
 static int bind_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
 {
     if (o->tensor >= b->plan->n_tensors)
@@ -287,29 +293,31 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* A task works on its own device's memory, or on the host's. */
+/* Returns whether a task on `stream` can use memory at `loc`: that of its own device, or host memory. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
 }
 
-/* A task being bound. */
+/* The task that is being bound. */
 struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
-    uint64_t want[ROLE_COUNT]; /* bytes of tensors */
-    uint64_t begin, end;       /* of W and dW: all, or the share of a RED or UPD */
-    uint32_t have;             /* the roles seen so far, one bit each */
-    uint32_t n_k;              /* operands of K seen so far */
+    uint64_t want[ROLE_COUNT]; /* required bytes of the tensor in each role */
+    uint64_t begin, end;       /* byte range of W and dW: the whole, or the share of a RED or UPD */
+    uint32_t have;             /* set of roles seen so far */
+    uint32_t n_k;              /* number of K operands seen so far */
 };
 
-/* Whether an operand of K is all of it: the other way to name the K of a whole W. */
+/* Returns whether an operand is the whole K. A task on the whole W may have K as one operand instead of one
+ * per part. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* K's operands are its parts, in their order. */
+/* Sets *ret to the role of the next K operand: either the whole K, or the next of its parts. Parts come in
+ * order. */
 static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
                      enum role *ret)
 {
@@ -326,7 +334,7 @@ static int bind_part(const struct binder *b, struct task_binding *t, const struc
     return 0;
 }
 
-/* Of which bytes of its tensor an operand must be. */
+/* Sets *ret_begin and *ret_end to the byte range that an operand with this role must have. */
 static void wanted_range(const struct task_binding *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
@@ -368,7 +376,7 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
         return r;
     ret->role = role_of(b->config->model, in, &b->plan->tensors[o->tensor]);
     if (ret->role == ROLE_COUNT)
-        return bind_fail(b, "tensor %" PRIu32 " is no operand of such a task", o->tensor);
+        return bind_fail(b, "this task cannot use tensor %" PRIu32, o->tensor);
     if (ret->role == ROLE_K)
         r = bind_part(b, t, o, &ret->role);
     if (r < 0)
@@ -376,15 +384,16 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
     if (t->have & (1u << ret->role) && !(in->kind == INSTR_DECIDE && ret->role == ROLE_SUMSQ))
         return bind_fail(b, "it has two operands that are its %s", role_names[ret->role]);
     if (!task_reaches(b->plan, in->stream, o->loc))
-        return bind_fail(b, "its %s is on device %" PRIu32 ", out of its reach", role_names[ret->role],
-                         o->loc);
+        return bind_fail(b, "its %s is on device %" PRIu32 ", which its stream cannot reach",
+                         role_names[ret->role], o->loc);
     t->have |= 1u << ret->role;
     return check_range(b, t, ret->role, o);
 }
 
-/* Tasks. */
+/* ---- tasks ---- */
 
-/* Micro-batches are numbered through all replicas, which have as many each. */
+/* Checks the micro-batch of a pass and sets its first row. Micro-batches are numbered across all replicas,
+ * and every replica has the same number of them. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -402,7 +411,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Sums follow the layers' order whatever the plan, so the order of DECIDE's operands decides bits. */
+/* Checks that DECIDE adds the squared norms in ascending order of layers. The order of a floating-point sum
+ * affects its bits, so it must be the same in every plan. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in)
 {
     uint32_t last = PLAN_NONE;
@@ -424,7 +434,7 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     if (in->kind == INSTR_DECIDE)
         return 0;
     if (in->layer >= b->config->model->n_layers)
-        return bind_fail(b, "the model has %" PRIu32 " layers", b->config->model->n_layers);
+        return bind_fail(b, "the model has only %" PRIu32 " layers", b->config->model->n_layers);
     ret->layer = &b->config->model->layers[in->layer];
     if (in->kind == INSTR_FWD || in->kind == INSTR_REC || in->kind == INSTR_BWD)
         return bind_rows(b, in, ret);
@@ -434,7 +444,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* RED and UPD work on the bytes that their first dW operand names, all others on the whole. */
+/* Sets the byte range of W and dW that a task works on. For RED and UPD it is the range of their first dW
+ * operand, for all other tasks the whole. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
@@ -452,14 +463,15 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     }
     if (t->begin % PLAN_ALIGN != 0 || (t->end % PLAN_ALIGN != 0 && t->end != whole) || t->begin > t->end ||
         (t->begin == t->end && whole > 0))
-        return bind_fail(b,
-                         "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
-                         " are no share: it begins and ends at a multiple of %d, or ends with the tensor",
-                         t->begin, t->end, whole, PLAN_ALIGN);
+        return bind_fail(
+            b,
+            "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
+            " are not a share: a share begins and ends at a multiple of %d, or ends with the tensor",
+            t->begin, t->end, whole, PLAN_ALIGN);
     return 0;
 }
 
-/* Where the decay of its weights changes, counted from the first of its bytes. */
+/* Sets the ranges of equal weight decay of an UPD, relative to its first byte. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = b->config->optimizer;
@@ -509,9 +521,10 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     return in->kind == INSTR_DECIDE ? check_ascending(b, in) : 0;
 }
 
-/* Moves. */
+/* ---- moves ---- */
 
-/* The stream that must carry the move: its bytes are counted there. UINT32_MAX when the ends are wrong. */
+/* Returns the stream that must carry a move, as its bytes are counted there. Returns UINT32_MAX if the
+ * locations do not suit the kind of move. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -564,16 +577,16 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
     if (r < 0)
         return r;
     if (in->stream / LANE_COUNT != o->loc)
-        return bind_fail(b, "stream %" PRIu32 " is of another place than what it drops", in->stream);
+        return bind_fail(b, "stream %" PRIu32 " belongs to another device than the copy to drop", in->stream);
     to->role = ROLE_DST;
     ret->bytes = operand_bytes(o);
     return 0;
 }
 
-/* Waits and events. */
+/* ---- waits and events ---- */
 
-/* Nothing need be waited for at run time when the stream's order does it, or when exec_cycle does it: before
- * it enqueues run r it has seen run r - PLAN_RING complete. */
+/* Returns whether a wait is unnecessary at run time: because both instructions are on one stream, or because
+ * exec_cycle enqueues run r only when run r - PLAN_RING is complete. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -588,7 +601,7 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
         if (w->instr >= b->from->n_instrs || (w->distance == 0 && w->instr >= b->at))
             return bind_fail(b, "it waits for instruction %" PRIu32 ", which is not before it", w->instr);
         if (w->distance > 0 && b->kind != PROGRAM_CYCLE)
-            return bind_fail(b, "it waits for an earlier run, which only the cycle has");
+            return bind_fail(b, "it waits for an earlier run, but only the cycle has earlier runs");
         if (wait_is_implied(b->from, in, w))
             continue;
         struct bound_instr *target = &b->to->instrs[w->instr];
@@ -600,7 +613,7 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
     return 0;
 }
 
-/* After all waits are known. */
+/* Gives every instruction its range of events. All waits must be bound by now. */
 static void number_events(struct bound_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -622,7 +635,7 @@ static void list_streams(const struct plan *plan, struct bound_program *p, struc
             p->streams[p->n_streams++] = s;
 }
 
-/* The whole. */
+/* ---- the whole program ---- */
 
 static int check_ranges(const struct binder *b, const struct plan_instr *in)
 {
@@ -652,7 +665,7 @@ static int bind_instr(const struct binder *b)
         return r;
     to->kind = in->kind;
     to->stream = in->stream;
-    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0; /* the others run with the args of one step */
+    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0; /* the other programs have the args of one step */
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
     b->to->n_operands += in->n_operands;
@@ -661,7 +674,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Ranges of operands and waits may overlap in a plan; bound ones are packed anew: count per instruction. */
+/* Allocates the arrays of a bound program. In a plan, the operand and wait ranges of instructions may
+ * overlap. Bound instructions have separate ranges, so the sizes are summed over all instructions. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

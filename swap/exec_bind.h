@@ -18,7 +18,7 @@
 /* The part that an operand plays in its instruction. */
 enum role {
     ROLE_W,
-    ROLE_DW,       /* BWD: gradient of its replica; other tasks: of replica 0, which holds the sum */
+    ROLE_DW,       /* in BWD the gradient of its replica; in other tasks that of replica 0, the sum */
     ROLE_DW_OTHER, /* RED: gradient of the other replica, which is added to ROLE_DW */
     ROLE_DW_TIED,  /* NORM, UPD: gradient of the layer that uses the same weights, added to ROLE_DW */
     ROLE_K,        /* the whole K or, if each part is an operand of its own, the first part */
@@ -40,7 +40,7 @@ enum role {
     ROLE_COUNT
 };
 
-/* An operand with its address. Operands with `ring` set get their address anew in every step. */
+/* An operand with its address. The address of an operand with `ring` set is computed again in every step. */
 struct bound_operand {
     enum role role;
     bool ring;        /* host copy with several slots: its address is store_ptr(tensor, step) + begin */
@@ -51,7 +51,7 @@ struct bound_operand {
 
 /* A wait that stream order does not imply. */
 struct bound_wait {
-    uint32_t instr;    /* index in the same program; that instruction has events */
+    uint32_t instr;    /* index of the instruction to wait for, in the same program */
     uint32_t distance; /* runs back: 0 is the same run */
 };
 

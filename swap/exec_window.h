@@ -29,7 +29,7 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* Notes that run number `run` was enqueued with spans. */
+/* Notes that run number `run` was enqueued and will be measured. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;

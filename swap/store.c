@@ -1,13 +1,13 @@
-/* The host store: one allocation of plan->host_bytes, and the arithmetic that turns (tensor, step) into an
- * address of it.
+/* Implements the host store: one allocation of plan->host_bytes, and the arithmetic that turns a tensor and a
+ * step into an address in it.
  *
- * Why one allocation: the planner has placed every host copy already, so there is nothing left to manage;
- * pinning memory is slow, and one piece is pinned once. The store keeps its own copy of the tensor table, so
- * it does not depend on the life of the plan that shaped it, and an index of it sorted by (kind, layer,
- * micro, id), because a checkpoint looks up every layer of a chain that may have a hundred thousand tensors.
+ * There is only one allocation, because the planner has already placed every host copy. Page-locking memory
+ * is slow, and one block is locked only once. The store has its own copy of the tensor table, so it does not
+ * depend on the plan after creation. An index of the table, sorted by (kind, layer, micro, id), makes lookups
+ * fast: a checkpoint looks up every layer, and a plan may have a hundred thousand tensors.
  *
- * Order of calls: store_create after devset_open; store_ptr and store_find from any thread, they only read;
- * store_destroy when the devices are drained, before devset_close.
+ * Order of calls: store_create after devset_open; store_destroy when the devices are drained, before
+ * devset_close. In between, store_ptr and store_find may be called from any thread, because they only read.
  */
 #include "swap/store.h"
 
@@ -39,7 +39,7 @@ static uint64_t slot_bytes(const struct plan_tensor *t)
     return round_up(t->bytes, PLAN_ALIGN);
 }
 
-/* Whether all slots lie inside a pool of `pool_bytes`. */
+/* Returns whether all slots of a tensor lie inside a pool of pool_bytes. */
 static bool tensor_fits(const struct plan_tensor *t, uint64_t pool_bytes)
 {
     uint64_t span, end;
@@ -67,7 +67,8 @@ static int check_tensors(const struct plan *plan, struct err *err)
     return 0;
 }
 
-/* Negative, zero or positive as the tensor stands before, at or after (kind, layer, micro). */
+/* Compares a tensor with the key (kind, layer, micro). Returns a negative number if it sorts before the key,
+ * 0 if it matches, and a positive number if it sorts after the key. */
 static int compare_key(const struct plan_tensor *t, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     if (t->kind != kind)
@@ -150,7 +151,8 @@ void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step)
 
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
-    uint32_t lo = 0, hi = s->n_tensors; /* the first that does not stand before the key is in [lo, hi] */
+    /* The first tensor that does not sort before the key is in [lo, hi]. */
+    uint32_t lo = 0, hi = s->n_tensors;
 
     while (lo < hi) {
         const uint32_t mid = lo + (hi - lo) / 2;

@@ -146,17 +146,18 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Placement wastes some memory between segments, so its peak is a little above the bytes alive. If the peak
- * exceeds the capacity, the budget for retention is lowered by the excess and the draft is made again, at
- * most this many times. */
+/* Placement wastes some memory between segments, so its peak is a little above the live bytes. If the peak
+ * exceeds the capacity of a device, the budget for retention is lowered by the excess and the draft is made
+ * again, at most this many times. */
 #define RETAIN_TRIES 4
-/* Limits in instructions. Above the first, placement is fast only if some memory is left unused, so the
- * budget is lowered a little from the start. Above the second, retention takes longer than it is worth. */
+/* Limits on the size of a draft, in instructions. Above LEAVE_WASTE_ABOVE, placement is fast only if some
+ * memory is left unused, so the budget is lowered a little from the start. Above RETAIN_BELOW, retention
+ * takes longer than it is worth. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns whether there was
- * one. */
+/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns whether any budget was
+ * lowered. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;

@@ -63,11 +63,11 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    uint32_t n_shares; /* 1: every layer is computed by one device only */
-    uint32_t *owners;  /* [layer][share]: the device that owns the share; NULL when n_shares is 1 */
-    bool alone;        /* each device fetches the whole W from the host, as in Harmony; dW and K are shared */
-    const bool *pinned;     /* per layer: its state never leaves its device; NULL: no layer is pinned */
-    VEC(struct todo) todos; /* before order_merge sorted within each location only; then in issue order */
+    uint32_t n_shares;  /* 1: every layer is computed by one device only */
+    uint32_t *owners;   /* [layer][share]: the device that owns the share; NULL when n_shares is 1 */
+    bool alone;         /* each device fetches all of W from the host, as in Harmony; dW and K are shared */
+    const bool *pinned; /* per layer: its state never leaves its device; NULL: no layer is pinned */
+    VEC(struct todo) todos; /* in issue order after order_merge; until then only each location is in order */
 };
 
 /* Initialises an empty order for n_devices devices, with n_shares 1. order_finish frees it. */
@@ -87,11 +87,11 @@ void order_forward_only(const struct order *o, const struct graph *eval, struct 
  * durations. Returns -EINVAL when the orders of the locations contradict each other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
-/* How long a device copy stays after a use. */
+/* The rule that says how long a copy stays on a device after a task has used it. */
 enum keep_rule {
-    KEEP_UNIT, /* state stays within its span, activations within their item and the device's next item */
+    KEEP_UNIT, /* state stays until its span ends, activations until the device's next item ends */
     KEEP_ALL,  /* every copy stays until its last use, and W, K and B across cycles */
-    KEEP_LRU,  /* the copies stay that an LRU cache would hold; the cache is empty between cycles */
+    KEEP_LRU,  /* a copy stays until an LRU cache would evict it; the cache is empty between cycles */
 };
 
 /* The parameters of a candidate that are about memory rather than about the task order. Residency and paging
@@ -118,7 +118,7 @@ void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_
 
 /* A byte range of a tensor together with the pieces it consists of: either one piece or the whole tensor. */
 struct extent {
-    uint32_t piece, n_pieces; /* number of the first piece, count */
+    uint32_t piece, n_pieces; /* number of the first piece, number of pieces */
     uint64_t begin, end;      /* bytes of the tensor */
 };
 struct extent extent_whole(const struct graph *g, uint32_t n_shares, tensor_id t);
@@ -126,7 +126,7 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-#define SEGMENT_NONE   UINT32_MAX /* as a segment number: the copy in host memory */
+#define SEGMENT_NONE   UINT32_MAX /* no segment; as the segment of an operand: the copy in host memory */
 #define SEGMENT_UNBORN UINT32_MAX /* as segment.start: no instruction has created the segment yet */
 
 /* The life of one copy of a tensor, or of one piece of it, on one device. Residency or paging makes the
@@ -205,15 +205,16 @@ void draft_place(struct draft *d, const uint64_t *limits);
  * never fails: a cache is at least as large as the largest task of its device, even beyond the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. No wait is implied by the others. */
+/* Adds the waits to a draft whose segments have addresses. The result has no redundant waits. */
 void draft_waits(struct draft *d);
 
-/* Appending to a draft (draft.c). draft_put_task is followed by one draft_put_use for each operand. A segment
- * gets its start from the first instruction that writes it, and its end from its drop. */
+/* The functions draft_put_* append to a draft (draft.c). draft_put_task is followed by one draft_put_use for
+ * each operand. A segment gets its start from the first instruction that writes it, and its end from its
+ * drop. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
-/* Moves take the extent `of`, which must lie within both ends. draft_put_send emits a COPY when both segments
- * are on the same device. */
+/* A move carries the extent `of`, which must lie within both its source and its destination. If both segments
+ * are on the same device, draft_put_send appends a COPY. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
@@ -224,7 +225,7 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
 /* Returns the number of operands that a todo has for operand `op` of its graph task. It is 1, except that a
  * share of an update has one operand for each part of K. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns the extent of the i-th of these operands. */
+/* Returns the extent of the i-th operand that a todo has for operand `op`; see todo_extents. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
 /* Returns whether the trainer reads the tensor (RESULT, DECISION): it must be on the host after the step. */
@@ -237,7 +238,7 @@ struct plan_need {
     uint64_t device_bytes;     /* highest address on any device, in the cycle or in eval */
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    bool devices_fit; /* true: when there is no plan, only host memory is too small */
+    bool devices_fit; /* device memory suffices; if there is no plan, host memory is too small */
     uint64_t work;    /* time spent building: instructions, weighted up when there are many devices */
 };
 /* Runs every stage after the policy: merges `cycle`, drafts and places both programs, and makes a plan if
@@ -299,7 +300,7 @@ struct trial {
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    uint64_t cost;        /* by the request's objective, lower is better; UINT64_MAX: there was no plan */
+    uint64_t cost;        /* time or bytes, by the request's objective; UINT64_MAX: there was no plan */
     bool best;            /* it is the best candidate so far */
     bool moves_data_only; /* it moves neither state nor stash */
     uint64_t spent;       /* tasks in the orders of all candidates so far */
@@ -328,15 +329,14 @@ struct policy {
 #undef POLICY
 
 /* Divides layers [first, last) into `count` consecutive runs so that the longest run is as short as possible,
- * and returns the duration of that run. Run k is layers [starts[k], starts[k + 1]), so `starts` has room for
- * count + 1 entries. The time of a layer is one backward pass and `forwards` forward passes: 2 when the
- * forward pass is computed again. `count` must be between 1 and last - first. */
+ * and returns the duration of that run. Run k is layers [starts[k], starts[k + 1]), so `starts` must have
+ * space for count + 1 entries. The time of a layer is one backward pass and `forwards` forward passes: 2 when
+ * the forward pass is computed again. `count` must be between 1 and last - first. */
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
 /* The layers of one device whose gradients are complete but have not been reduced yet. They wait until the
- * exchange between the devices has had enough time. Layers stand in the order in which they were
- * completed. */
+ * exchange between the devices has had enough time. `layers` is in the order of completion. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     uint64_t ns;                /* time that the exchange of the first waiting layer has had so far */
@@ -358,7 +358,7 @@ struct passes {
     bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    bool back[DEVICE_MAX]; /* the device's next forward pass is a descending one */
+    bool back[DEVICE_MAX]; /* the device's next forward pass takes its micro-batches in descending order */
     struct pass_open open[DEVICE_MAX];
     uint32_t *bwd_device; /* per layer: the device of its backward pass */
 };
@@ -383,8 +383,8 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
  * allocated. */
 void passes_end(struct passes *p);
 
-/* Tries the fewest Harmony packs that fit, with the `retain` knob as given. Returns 0 or the trial's
- * error. */
+/* Tries Harmony's candidates: the fewest packs that fit, with knobs.retain set to `retain`. Returns 0 or the
+ * error of t->run. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
 /* Adds Harmony's passes of rows [from, to): the packs c->packs_fwd and c->packs_bwd go round robin over the n
  * devices from `device` on. */

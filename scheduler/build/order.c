@@ -143,7 +143,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Adds the update of a layer in shares, each on the device that owns it. */
+/* Adds the updates of all shares of a layer, each on the device that owns the share. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -211,8 +211,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Credits pass_ns to the exchange of a device's waiting layers, then settles those whose exchange has had
- * enough time. With `all`, settles every waiting layer. */
+/* Adds pass_ns to the time that the device's waiting layers have had for their exchange, then settles the
+ * layers that have had enough. With `all`, settles every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -391,7 +391,7 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* The result is never 0, so that every run has at least one layer. */
+    /* The 1 keeps the time above 0, so that every run gets at least one layer. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
@@ -437,7 +437,7 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
-/* The state of a merge: how far the step has been scheduled. */
+/* The state of a merge: the versions of all tensors and the times at which locations become free. */
 struct merger {
     const struct order *o;
     const struct graph *g;
@@ -450,7 +450,8 @@ struct merger {
 
 #define NOTHING UINT32_MAX
 
-/* Returns whether a piece has no bytes, as some shares of small tensors. No task ever writes such a piece. */
+/* Returns whether a piece has no bytes. Some shares of small tensors are empty, and no task ever writes
+ * them. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -500,8 +501,8 @@ static uint64_t todo_ns(const struct merger *m, const struct todo *t, const stru
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
-/* Schedules a task at start_ns: its location is busy until it ends, and its outputs have their new
- * versions. */
+/* Schedules a task at start_ns: marks its location as busy until the task ends, and gives the outputs of the
+ * task their new versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {

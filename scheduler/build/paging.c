@@ -56,7 +56,7 @@ struct cache_use {
     bool admitted;    /* the block was admitted for this task; its value is still missing */
 };
 
-/* The state of the replay. */
+/* The state of the replay of one program. */
 struct paging {
     struct draft *d;
     const struct graph *g;
@@ -343,7 +343,7 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        assert(ok); /* the cache is empty and holds the operands of any task */
+        assert(ok); /* the cache is empty now, and large enough for the operands of any task */
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -355,7 +355,7 @@ static void make_resident(struct paging *p, uint32_t device)
     }
 }
 
-/* For a task on the host: writes the dirty copies of all operands that it reads back to the host. */
+/* Prepares a task on the host: spills the dirty device copy of every operand that the task reads. */
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {

@@ -487,7 +487,7 @@ static void plan_tensor(struct residency *r, tensor_id tensor, const uint32_t *s
     if (may_wrap && !across)
         note_across(r, &v, sorted[0], (uint32_t)first_segment);
     bool for_good = across && end_across(r, &v, wrapped);
-    bool others_read = for_good && !all_on_one_device(r, sorted, n); /* by fetches from the host */
+    bool others_read = for_good && !all_on_one_device(r, sorted, n); /* others fetch it from the host */
     if ((t->persistent && (!for_good || others_read)) || trainer_reads(t))
         bring_home(r, &v);
     if (others_read)

@@ -42,7 +42,7 @@ struct entry {
     struct extent of;  /* bytes that a move carries */
 };
 
-/* The spans, or the items, of one device: the positions of the first and the last task of each. */
+/* The spans or the items of one device. Unit i runs from the task at position first[i] to that at last[i]. */
 struct units {
     uint32_t *first, *last;
     uint32_t n;
@@ -68,7 +68,7 @@ struct residency {
     const struct order *o;
     const struct graph *g;
     const struct knobs *knobs;
-    struct todo *todos; /* a copy of the order's, with spans and items renumbered without gaps */
+    struct todo *todos; /* a copy of the order's todos, with spans and items renumbered without gaps */
     uint32_t n;
     struct units *spans, *items; /* per device */
     VEC(struct use) uses;
@@ -79,7 +79,7 @@ struct residency {
     tensor_id direct_base;          /* first tensor of that layer and kind */
     const gap_list *retained;       /* gaps to close; may be NULL */
     VEC(struct reload) reloads;
-    VEC(uint32_t) merged; /* pairs of segments: the first becomes part of the second */
+    VEC(uint32_t) merged; /* pairs of segment numbers: the first segment is merged into the second */
     struct arena *arena;
 };
 

@@ -79,7 +79,7 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 
 /* The copies of one pass. All arrays are indexed by share, which here stands for the device that owns it. */
 struct round {
-    uint32_t *segment; /* the copy; SEGMENT_NONE: the device has none in this round */
+    uint32_t *segment; /* the device's copy; SEGMENT_NONE: it has no copy in this round */
     uint32_t *pos;     /* position of its first use */
     uint32_t *slot;    /* slot at which it is created */
     uint32_t *before;  /* the device's copy in the previous round, or SEGMENT_NONE */
@@ -152,7 +152,7 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
 }
 
 /* Creates every copy of a round early enough for the first device that needs the other devices' pieces. A
- * copy is created later if the device still uses its copy of the previous round then. */
+ * copy starts later only if the device still uses its copy of the previous round at that time. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;

@@ -40,8 +40,8 @@ struct interval {
     bool retain;
 };
 
-/* The packing problem of one device. `tree` and `less` are a segment tree over the stretches: `tree` has the
- * least free bytes below each node, with the retained intervals subtracted. */
+/* The packing problem of one device. `tree` and `less` form a binary tree over the stretches. A query for the
+ * least free bytes of any range, and a change of any range, take logarithmic time. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
@@ -355,7 +355,7 @@ static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
     for (uint32_t i = 0; i <= p->n_stretches; i++)
-        node = edge_source(c, c->via[node], node); /* after so many edges, `node` is on the cycle */
+        node = edge_source(c, c->via[node], node); /* after n_stretches + 1 edges, `node` is on the cycle */
     VEC(uint32_t) in = {0};
     uint32_t at = node;
     do {

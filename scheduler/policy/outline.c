@@ -1,6 +1,9 @@
-/* Outlines: see outline.h. Sums over runs of layers come from prefix sums per micro-batch size, so memory and time of any
- * outline are a few additions; only what layers work in, and the chain at the end of an iteration (the last gradients are
- * exchanged and updated, and the first layers wait for that), are looked at layer by layer.
+/* Implements the estimates declared in outline.h.
+ *
+ * A model holds prefix sums over its layers for every micro-batch size. So the sum over any run of layers is
+ * one subtraction, and the memory and time of an outline are a few additions. Only two quantities need a loop
+ * over single layers: the workspace of layers, and the chain of dependences at the end of a step, where the
+ * last gradients are exchanged and updated while the first layers of the next step wait for their weights.
  */
 #include "scheduler/policy/outline.h"
 
@@ -12,23 +15,25 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-#define SAVE_WORTH                                                                                           \
-    64 /* what is saved on the host must save one part in as many of the time: estimates are no better */
+/* Saving S on the host is accepted only if it shortens the step by more than 1/SAVE_WORTH of its time.
+ * Smaller gains are within the error of the estimates. */
+#define SAVE_WORTH 64
 
-/* One size. Sums have n_layers + 1 entries: of the layers before. */
+/* Times and sizes of all layers at one micro-batch size. A sum has n_layers + 1 entries: entry l is the total
+ * of all layers before l. */
 struct size_sums {
     uint32_t rows;
-    uint64_t *fwd, *bwd; /* ns, sums */
-    uint64_t *s, *x;     /* bytes, sums */
-    uint64_t *work;      /* bytes that each layer's forward works in */
-    uint64_t *scratch;   /* and its backward */
+    uint64_t *fwd, *bwd; /* sums, in ns */
+    uint64_t *s, *x;     /* sums, in bytes */
+    uint64_t *work;      /* per layer: bytes of the workspace of its forward pass */
+    uint64_t *scratch;   /* per layer: bytes of the workspace of its backward pass */
 };
 
 struct outline_model {
     uint32_t n_layers, n_sizes;
     struct size_sums *sizes;
-    uint64_t *w, *b, *k;             /* bytes, sums */
-    uint64_t *upd_host, *upd_device; /* ns of each layer */
+    uint64_t *w, *b, *k;             /* sums, in bytes */
+    uint64_t *upd_host, *upd_device; /* per layer: ns of its update */
     struct arena *arena;
 };
 
@@ -130,13 +135,13 @@ void outline_model_destroy(struct outline_model *m)
 
 /* ---- one outline ---- */
 
-/* The outline with its sizes looked up. */
+/* An outline together with the sums of its three micro-batch sizes. */
 struct sketch {
     const struct outline_request *q;
     const struct outline_model *m;
     struct outline *o;
-    const struct size_sums *at, *fused, *head; /* of the three sizes */
-    uint64_t local;                            /* rows of a device */
+    const struct size_sums *at, *fused, *head; /* sums for the three parts of the chain */
+    uint64_t local;                            /* rows of the batch that each device processes */
 };
 
 static const struct size_sums *sums_of(const struct outline_model *m, uint32_t rows)
@@ -159,12 +164,13 @@ static struct sketch sketch_of(const struct outline_request *q, struct outline *
                            q->batch / o->n_devices};
 }
 
+/* Returns the total of layers [first, last) from prefix sums. An empty range gives 0. */
 static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
 {
     return last > first ? sums[last] - sums[first] : 0;
 }
 
-/* The first layer of the pack that ends before `end`. */
+/* Returns the first layer of the pack whose last layer is end - 1. */
 static uint32_t pack_first(const struct outline *o, uint32_t end)
 {
     return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;
@@ -188,9 +194,10 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* What gradients take while they leave: they are held for a pass, and with devices the others' come in. Where they are used
- * on the device, what they update comes in and leaves meanwhile. */
-static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
+/* Returns the bytes that the gradients of layers [first, last) take while they leave. They are held for one
+ * more pass, and on several devices the other devices' gradients of the device's own share come in. If
+ * updates run on the device, the state that they update comes in and leaves at the same time. */
+static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
     uint32_t moved = first > k->o->pins ? first : k->o->pins;
@@ -199,7 +206,8 @@ static uint64_t leaving(const struct sketch *k, uint32_t first, uint32_t last)
     return w + w / devices * (devices - 1) + updated / devices;
 }
 
-/* What layers [first, last) save, while they are gone through backward: each has its scratch, and those behind it are done. */
+/* Returns the peak of S and scratch together during the backward pass of layers [first, last). When the pass
+ * reaches layer l, S of the layers after l has been freed. */
 static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
@@ -208,7 +216,8 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
     return bytes;
 }
 
-/* At the turn of the fused layers: all of their state and of what they save, and what is on its way in and out. */
+/* Returns the bytes that a device needs while the fused layers turn from forward to backward. All their state
+ * and all that they save is alive then, besides the activations and weights that are being moved. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -218,9 +227,9 @@ static uint64_t fused_bytes(const struct sketch *k)
     bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
         bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
-        bytes += f < h ? 2 * x_at(k->fused, h) : 0; /* and its gradient */
+        bytes += f < h ? 2 * x_at(k->fused, h) : 0; /* the input of the head, and its gradient */
     }
-    bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the gradient at the turn */
+    bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the first gradient of the backward pass */
     bool pieces = o->rows > o->fused_rows;
     bytes += x_at(input, f) * (f > 0 ? (pieces ? 4 : 3) : 2);
     bytes += f > 0 ? x_at(k->at, f) * (outline_lead(o) - 1) * (pieces ? 1 : 3) : 0;
@@ -229,20 +238,22 @@ static uint64_t fused_bytes(const struct sketch *k)
     return bytes;
 }
 
-/* In the backward pass of the pack [first, last), behind that of [last, after). */
+/* Returns the bytes that a device needs in the backward pass of the pack [first, last). The gradients of the
+ * previous pack, [last, after), are still leaving. */
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
     const struct size_sums *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
-    if (k->o->save_every > 0) /* the next comes in */
+    if (k->o->save_every > 0) /* S of the next micro-batch comes in meanwhile */
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
-    return state + leaving(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
+    return state + leaving_bytes(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
            (1 + lead) * x_at(s, last);
 }
 
+/* Returns the bytes that a device needs in the forward pass of the pack [first, last). */
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     const struct size_sums *s = k->at;
@@ -256,6 +267,7 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
 
+/* Returns the memory that each device needs: the maximum over all passes, plus the pinned state. */
 static uint64_t device_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -278,7 +290,7 @@ static uint64_t micros(const struct sketch *k, const struct size_sums *s)
     return k->local / s->rows;
 }
 
-/* Backward of layers [first, fused), with what is forwarded again. */
+/* Returns the time of all backward passes through layers [first, fused), with the recomputation in them. */
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
@@ -287,7 +299,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Of the device, and its parts: until the fused begin, and until they end. */
+/* Returns the time in which a device computes during a step. *ret_forward is the part of it before the fused
+ * layers begin, and *ret_turned the part until they end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -304,22 +317,24 @@ static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
     return per_s > 0 ? rate_ns(bytes, per_s) : 0;
 }
 
-/* What all devices together get of the host's links. */
+/* Returns the bandwidth that all devices together have to the host. */
 static uint64_t links_per_s(const struct machine *m, uint32_t devices)
 {
     uint64_t all = m->all_links_bytes_per_s, each = m->link_bytes_per_s * devices;
     return all > 0 && all < each ? all : each;
 }
 
-/* How late the state of the layers comes back: the longest that a layer's next forward has to wait behind the cycle. */
-static uint64_t chain(const struct sketch *k, uint64_t turned)
+/* Returns a lower bound on the time of a step. A layer cannot start its next forward pass before its gradient
+ * has been exchanged and its updated weights are back on the devices. The bound is the longest such delay of
+ * any layer. */
+static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
     const struct machine *m = k->q->machine;
     uint64_t devices = o->n_devices, links = links_per_s(m, o->n_devices), host = 0, longest = 0,
              n = micros(k, k->at);
     bool all_on_device = k->q->update == UPDATE_DEVICE;
-    uint32_t first = pack_first(o, o->fused); /* of the pack under way */
+    uint32_t first = pack_first(o, o->fused); /* first layer of the pack that contains l */
     for (uint32_t l = k->m->n_layers; l-- > 0;) {
         uint64_t w = k->m->w[l + 1] - k->m->w[l], done = turned, starts = k->at->fwd[l] * n;
         if (w == 0)
@@ -346,13 +361,15 @@ static uint64_t chain(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* What is saved on the host of what the layers before the fused ones save, by all devices. */
+/* Returns the bytes of S that all devices together save on the host in a step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
     return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
+/* Sets *ret_in and *ret_out to the bytes that a step moves from and to the host. Also sets host_memory of the
+ * outline. */
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;
@@ -365,11 +382,11 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     }
     uint64_t local = (stash + boundary) / o->n_devices / o->waves, spare = k->q->machine->capacity_bytes[0];
     spare = spare > o->device_bytes ? spare - o->device_bytes : 0;
-    if (local <= spare) { /* it stays where it is */
+    if (local <= spare) { /* the activations can stay on the devices */
         stash = boundary = 0;
     }
     uint64_t saved = saved_host_bytes(k);
-    uint64_t sums = k->m->w[n] * o->n_devices * (o->waves - 1); /* unfinished ones, between groups */
+    uint64_t sums = k->m->w[n] * o->n_devices * (o->waves - 1); /* unfinished gradients between waves */
     *ret_in = (w + again) * o->waves + sums + 2 * stash + 2 * boundary + saved;
     *ret_out = w + sums + stash + boundary + saved;
     k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + stash + boundary + saved;
@@ -379,6 +396,7 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     }
 }
 
+/* Returns the time that the host needs for its updates in a step. */
 static uint64_t host_ns(const struct sketch *k)
 {
     uint64_t ns = 0;
@@ -397,13 +415,14 @@ void outline_measure(const struct outline_request *q, struct outline *o)
     count_bytes(&k, &in, &out);
     uint64_t rounds = 2 * o->waves + 1;
     uint64_t peers = at_rate(rounds * w / o->n_devices * (o->n_devices - 1), q->machine->peer_bytes_per_s);
-    o->ns = most(most(o->compute_ns, chain(&k, turned)), most(host_ns(&k), peers));
+    o->ns = most(most(o->compute_ns, chain_ns(&k, turned)), most(host_ns(&k), peers));
     o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
     o->host_bytes = in + out;
 }
 
 /* ---- the list ---- */
 
+/* The best outlines found so far, best first. */
 struct shortlist {
     const struct outline_request *q;
     struct outline *at;
@@ -420,6 +439,7 @@ static bool outline_is_better(const struct outline_request *q, const struct outl
     return a->host_bytes < b->host_bytes;
 }
 
+/* Inserts an outline at its rank. If the list is full, the worst outline is dropped. */
 static void insert(struct shortlist *list, const struct outline *o)
 {
     uint32_t i = list->n;
@@ -434,7 +454,7 @@ static void insert(struct shortlist *list, const struct outline *o)
     list->at[i] = *o;
 }
 
-/* The last layer that may be the first of the fused ones: the loss is always one. */
+/* Returns the largest possible o->fused. The loss is always fused. */
 static uint32_t last_fused(const struct outline_request *q, const struct outline *o)
 {
     return o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
@@ -451,7 +471,7 @@ static bool fits(const struct outline_request *q, const struct outline *o)
     return true;
 }
 
-/* The most layers fused that fit; what does not fit even with few has none. */
+/* Sets o->fused so that as many layers as possible are fused. Returns false if not even the fewest fit. */
 static bool fuse(const struct outline_request *q, struct outline *o)
 {
     uint32_t low = 0, high = last_fused(q, o);
@@ -469,7 +489,7 @@ static bool fuse(const struct outline_request *q, struct outline *o)
     return true;
 }
 
-/* With so many layers fused, packs as large as fit. */
+/* Makes the packs as large as fit, without changing the number of fused layers. */
 static void enlarge_packs(const struct outline_request *q, struct outline *o)
 {
     for (uint32_t pack = 2; pack <= 32 && pack < o->fused; pack += 1 + pack / 4) {
@@ -487,7 +507,7 @@ static uint64_t free_host_bytes(const struct outline_request *q)
     return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
 }
 
-/* With no more layers fused than fit. */
+/* Fuses fewer layers until the outline fits. Returns whether it fits. */
 static bool fit_by_fused(const struct outline_request *q, struct outline *o)
 {
     while (o->fused < last_fused(q, o) && !fits(q, o))
@@ -495,8 +515,9 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Saving S on the host instead of forwarding again: as often as the links have the time, in the forward pass out and in the
- * backward pass in, and the host the memory. */
+/* Adds a variant of an outline that saves S on the host instead of recomputing it. S is saved as often as the
+ * links can carry it, out in the forward passes and in again in the backward passes, and as host memory
+ * allows. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;
@@ -525,7 +546,8 @@ static void try_saving(struct shortlist *list, const struct outline *without)
     }
 }
 
-/* Larger packs, and for them fewer layers fused, until what is stashed fits the host. */
+/* Enlarges the packs, and fuses fewer layers to make space for them, until the stash fits into host
+ * memory. */
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
@@ -540,6 +562,7 @@ static void spare_host(const struct outline_request *q, struct outline *o)
     }
 }
 
+/* For given micro-batch sizes, finds the best outline over pins, packs and waves, and adds it to the list. */
 static void try_sizes(struct shortlist *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -597,8 +620,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Smaller packs cost least, if that is where it does not fit; then pins, then fused layers; or, for the fewest bytes, pins
- * last. */
+/* Smaller packs cost the least time, so they come first. Then pins are given up, then fused layers. For the
+ * objective of fewest bytes, pins are given up last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);

@@ -37,7 +37,7 @@ struct outline_model;
 /* Makes a model from a profile table, at the n_sizes given micro-batch sizes. */
 struct outline_model *outline_model_table(const struct table *t, const struct machine *m,
                                           const uint32_t *sizes, uint32_t n_sizes);
-/* Makes a model with one micro-batch size, the graph's. */
+/* Makes a model that has only the micro-batch size of the graph. */
 struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof);
 void outline_model_destroy(struct outline_model *m);
 
@@ -59,7 +59,7 @@ struct outline {
     uint64_t device_bytes; /* memory that each device needs, when nothing is retained */
 };
 
-/* What outlines to list, and for which model and machine. */
+/* The input of outline_list: the model, the machine, and which outlines are wanted. */
 struct outline_request {
     const struct outline_model *model;
     const struct machine *machine;
@@ -67,7 +67,7 @@ struct outline_request {
     uint32_t n_devices; /* uses the first n_devices devices of the machine */
     enum plan_objective objective;
     enum update_place update;
-    bool save_on_host; /* true: list only outlines that save S on the host; false: only others */
+    bool save_on_host; /* true: list only outlines that save S on the host; false: only those that do not */
 };
 
 /* Fills `ret` with the best outlines that fit by their estimates, best first. Returns their number, at most
@@ -77,8 +77,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
 /* Computes the estimates of one outline again, after its other fields have changed. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* Makes an outline smaller whose plan needs `excess` bytes more than a device has: by smaller packs, fewer
- * pins or fewer fused layers. Returns false when nothing is left to reduce. */
+/* Shrinks an outline whose plan exceeds the capacity of a device by `excess` bytes: it gets smaller packs,
+ * fewer pins or fewer fused layers. Returns false if nothing is left to reduce. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
 /* Returns the lead of activations: the number of micro-batches by which they are fetched early, and by which
@@ -86,7 +86,8 @@ bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t
 uint32_t outline_lead(const struct outline *o);
 /* Sets ret[l] to the micro-batch size of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Returns the number of packs. Pack k is layers [starts[k], starts[k + 1]). */
+/* Returns the number of packs and fills `starts`, which needs n_layers + 1 entries: pack k is layers
+ * [starts[k], starts[k + 1]). */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

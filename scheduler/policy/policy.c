@@ -1,7 +1,8 @@
-/* plan_make: tries a policy's candidates, keeps the fastest that fits, and when none fits says what would.
+/* Implements plan_make: tries the candidates of a policy and returns the best plan that fits. If none fits,
+ * it reports how much memory would suffice.
  *
- * "Fits" is never estimated: a candidate is built with addresses and compared with the leases. Time is the
- * simulator's.
+ * Whether a candidate fits is never estimated: it is built with addresses, and its peaks are compared with
+ * the capacities. Its time is that of the simulator.
  */
 #include "scheduler/policy/policy.h"
 
@@ -29,25 +30,28 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-/* What `auto` tries, in this order: everything resident, its own search, and the others, should they be better. When
- * everything fits, nothing needs to move: then no other policy is tried, whatever the simulator thinks of overlapping
- * updates with compute. */
+/* The policies that `auto` tries, in this order. If `resident` fits, nothing needs to move, and no other
+ * policy is tried, even if the simulator might predict a small gain from overlapping updates with compute.
+ * The exception is a job with several replicas: data-parallel devices may be faster. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 
-/* No more after this many tasks have been placed in vain, where there is a plan. */
+/* plan_make tries no further policy once it has a plan and all candidates together had more than this many
+ * tasks. */
 #define ENOUGH 100000
 
+/* The working state of one call of plan_make. */
 struct plan_search {
-    struct trial trial;          /* first: a trial is a search */
-    struct plan_request request; /* update resolved */
+    struct trial trial;          /* first field, because try_candidate casts it to struct plan_search */
+    struct plan_request request; /* the caller's, with UPDATE_AUTO replaced by the policy's default */
     const struct policy *policy;
     struct err *err;
     struct plan *best;
     uint64_t best_ns, best_bytes;
-    uint64_t least_host_bytes; /* of the candidates that fit the devices; UINT64_MAX: none does */
+    uint64_t least_host_bytes; /* least of all candidates that fit the devices; UINT64_MAX: none fits */
 };
 
-/* `ret` may be NULL: only the need is wanted. */
+/* Builds a candidate and adds its tasks and its work to the totals of the trial. `ret` may be NULL if only
+ * the need is wanted. */
 static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret,
                            struct plan_need *ret_need)
 {
@@ -62,15 +66,17 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
     return r;
 }
 
-/* Whether the search has taken as long as it may. */
+/* Returns whether the search has reached its limit of work. The limit is higher as long as there is no
+ * plan. */
 static bool is_over(const struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
 }
 
-/* For `auto`, times closer than this are equal: the simulator knows no better. */
-#define SAME_TIME 200 /* one part in */
+/* `auto` treats two times as equal if they differ by at most 1/SAME_TIME, because the simulator is no more
+ * exact than that. */
+#define SAME_TIME 200
 
 static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t bytes)
 {
@@ -81,6 +87,8 @@ static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t by
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
+/* Builds and simulates a candidate, and remembers its plan if it is the best so far. The result is that of
+ * trial.run. */
 static int run_candidate(struct plan_search *s, const struct candidate *c)
 {
     struct trial *t = &s->trial;
@@ -96,7 +104,7 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     if (p == NULL)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
-    /* Without the group state: those few bytes are no reason to let fewer devices update. */
+    /* The group state does not count: its few bytes are no reason to let fewer devices update. */
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out - sim->bytes.group_in;
     t->moves_data_only =
         sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
@@ -114,7 +122,8 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     return 1;
 }
 
-/* A candidate that is passed over counts as one that does not fit. */
+/* The `run` function of the trial. Once the work is used up, it skips candidates and reports that they do not
+ * fit. */
 static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct plan_search *s = (struct plan_search *)t;
@@ -135,7 +144,7 @@ static void use_policy(struct plan_search *s, const struct plan_request *request
         s->request.update = s->policy->default_update;
 }
 
-/* What the leanest candidate of a policy needs. */
+/* Sets *ret to the need of the policy's leanest candidate, on a machine with unlimited memory. */
 static int policy_need(struct plan_search *s, struct plan_need *ret)
 {
     struct machine endless = *s->request.machine;
@@ -151,17 +160,19 @@ static int policy_need(struct plan_search *s, struct plan_need *ret)
     return r;
 }
 
-/* The policies of a request: one, or what `auto` tries. */
+/* Sets *ret to the policies that a request allows, and returns their number: one, or those that `auto`
+ * tries. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
     uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
     *ret = request->policy == POLICY_auto ? auto_tries : &request->policy;
     if (request->policy != POLICY_auto)
         return 1;
-    return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp is for replicas */
+    return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */
 }
 
-/* The least over the policies that the request allows: device bytes first. */
+/* Sets *ret to the need of the leanest candidate of all policies that the request allows: the one with the
+ * least device memory. */
 static int least_need(struct plan_search *s, const struct plan_request *request, struct plan_need *ret)
 {
     const enum policy_id *ids;
@@ -179,7 +190,8 @@ static int least_need(struct plan_search *s, const struct plan_request *request,
     return 0;
 }
 
-/* The leanest candidate of each policy, until one fits: the search was cut short before it came to them. */
+/* Tries the leanest candidate of each policy until one fits. plan_make calls this if the search was cut short
+ * before it reached them. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
@@ -235,7 +247,8 @@ uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
     return most;
 }
 
-/* "; layer 2 (dense) needs most, 5120 bytes (5.00 KiB) in its backward pass" */
+/* Writes the part of a message that names the largest task, for example "; layer 2 (dense) needs most, 5120
+ * bytes (5.00 KiB) in its backward pass". */
 static void largest_text(char *buf, size_t size, const struct graph *g)
 {
     const struct graph_task *t;
@@ -289,7 +302,7 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
         use_policy(&s, request, ids[i]);
         r = s.policy->search(&s.request, &s.trial);
         if (s.best != NULL && ids[i] == POLICY_resident && request->train->n_replicas == 1)
-            break; /* but replicas may be better off side by side */
+            break; /* with replicas, data-parallel devices may be faster */
     }
     if (r == 0 && s.best == NULL && s.trial.cut_short)
         r = try_leanest(&s, request);

@@ -65,7 +65,7 @@ struct profile *plan_profile(const struct plan_request *request);
  * machine's own capacity_bytes are ignored. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* Returns the bytes of the device task whose operands together are largest, each operand rounded up to
+/* Returns the bytes of the device task whose required operands take most memory, each operand rounded up to
  * PLAN_ALIGN. No plan can use less device memory than this. *ret becomes that task, or NULL when the graph
  * has no device task. Of several equally large tasks, the task of the first layer is taken. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);

@@ -1,17 +1,20 @@
-/* Policy `auto`: ours. On one device, as a pipeline that wraps around N, data parallel on devices that share the host's
- * traffic, or as data parallel pipelines.
+/* Policy `auto`: the planner's own search. Its plans run on one device, as a pipeline that wraps around N
+ * devices, on data-parallel devices that share the host's traffic, or on data-parallel teams that are
+ * pipelines.
  *
- * The chain is cut into packs and a fused last segment. Pack k runs on device k mod N, forward and backward alike, so
- * that what a device knows of a layer can stay there (or, `onward`, backward wherever the round takes it, as Harmony
- * does: no device waits at the turn); the fused segment is next to the last pack. Its forward, loss
- * and backward run per micro-batch, with nothing done twice; the packs recompute their inside from their input. The batch goes
- * through the chain in one or more groups. The state of some layers is pinned: it never leaves its device, and its
- * updates are there; the others are updated on the host. Whatever memory is left then keeps copies that would be
- * fetched again (retain.c).
+ * The chain is cut into packs and a fused segment at its end. Pack k runs on device k mod N, forward and
+ * backward, so that the state of a layer can stay on one device. With `onward`, the backward packs continue
+ * around the devices instead, as Harmony's do; then no device waits at the turn. The fused segment runs on
+ * the device after the last pack. It runs forward, loss and backward for one micro-batch after another and
+ * recomputes nothing. The other packs recompute their inside from their input.
  *
- * Where each device is alone with its part of the batch, outlines (outline.h) say what to build. The search of pipelines
- * goes from a first way that fits along one axis after another (packs, fused segment, groups, pins) and keeps what is
- * better. Every way is built with addresses and simulated.
+ * The batch passes through the chain in one wave or several. The state of some layers is pinned: it never
+ * leaves its device and is updated there. The other layers are updated on the host. Memory that is left over
+ * retains copies that would be fetched again (retain.c).
+ *
+ * For data-parallel devices without pipelines, outlines (outline.h) say which candidates to build. The search
+ * for pipelines starts with the fewest packs that fit and improves one parameter after another: packs, fused
+ * segment, pins, waves. Every candidate is built with addresses and simulated.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +23,7 @@
 #include "scheduler/build/build.h"
 #include "scheduler/policy/outline.h"
 
+/* The knobs to try, from the most overlap to the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 1},
@@ -29,17 +33,18 @@ static const struct knobs variants[] = {
 
 /* ---- the order of a candidate ---- */
 
+/* Returns the number of devices in each team. */
 static uint32_t team_devices(const struct plan_request *r, const struct candidate *c)
 {
     return c->single ? 1 : r->machine->n_devices / (c->teams > 1 ? c->teams : 1);
 }
 
-/* Pack by pack around the devices of a group. */
-static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t group,
+/* Returns the device of a pack: the packs go round robin over the devices of the team. */
+static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t team,
                             uint32_t pack)
 {
     uint32_t each = team_devices(r, c);
-    return group * each + pack % each;
+    return team * each + pack % each;
 }
 
 static uint32_t pack_start(const struct candidate *c, uint32_t pack)
@@ -47,7 +52,8 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
     return c->starts != NULL ? c->starts[pack] : pack;
 }
 
-/* In data parallel form, the devices of all groups that compute a layer share its state. */
+/* Fills in the owners of all shares. The devices of different teams that compute the same layer share its
+ * state. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
     order_own(o, c->teams);
@@ -59,29 +65,33 @@ static void own_shares(const struct plan_request *r, const struct candidate *c, 
     }
 }
 
-/* Where a part of a group's rows begins: at a micro-batch of every layer. */
-static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t group)
+/* Returns the first row of a wave, relative to the team's rows. It is a multiple of c->unit, so that every
+ * layer has whole micro-batches. */
+static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wave)
 {
     uint32_t unit = c->unit > 0 ? c->unit : 1;
-    return (uint32_t)((uint64_t)group * (rows / unit) / c->waves) * unit;
+    return (uint32_t)((uint64_t)wave * (rows / unit) / c->waves) * unit;
 }
 
+/* Adds all passes of one team's rows [from, to). */
 static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
-                      uint32_t share, uint32_t from, uint32_t to)
+                      uint32_t team, uint32_t from, uint32_t to)
 {
+    /* With `snake`, the last forward pass descends. The fused pass, which ascends, then begins with the
+     * newest micro-batch. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
-        p->back[d] =
-            c->packs % 2 == 1; /* the last pass before the fused one descends: that begins with the newest */
+        p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)
-        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, team_device(r, c, share, k));
-    pass_fused(p, c->fused, r->train->n_layers, from, to, team_device(r, c, share, c->packs));
+        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, team_device(r, c, team, k));
+    pass_fused(p, c->fused, r->train->n_layers, from, to, team_device(r, c, team, c->packs));
     for (uint32_t k = c->packs; k-- > 0;)
         pass_backward(p, pack_start(c, k), pack_start(c, k + 1), from, to,
-                      team_device(r, c, share, c->onward ? 2 * c->packs - k : k));
+                      team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* S that is kept is on its way for as many items as pass until the next is. The fused layers need the memory meanwhile, unless
- * there is enough of it (`keep_last`). */
+/* Returns the layer from which on packs save no S. A saved S stays on the device for lead_items items, while
+ * it is spilled. In the packs just before the fused segment it would occupy memory that the fused layers
+ * need. So these packs save no S, unless save_last_packs says that the memory suffices. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -107,15 +117,16 @@ static void auto_order(const struct plan_request *r, const struct profile *prof,
     p.save_end = save_end(r, c);
     if (c->packs_bwd > 0)
         harmony_passes(&p, c, 0, g->rows * g->n_micro, 0, r->machine->n_devices);
-    for (uint32_t share = 0; share < teams && c->packs_bwd == 0; share++) {
-        uint32_t each = g->n_micro / teams * g->rows, begin = share * each;
-        for (uint32_t group = 0; group < c->waves; group++)
-            pass_wave(&p, r, c, share, begin + wave_begin(c, each, group),
-                      begin + wave_begin(c, each, group + 1));
+    for (uint32_t team = 0; team < teams && c->packs_bwd == 0; team++) {
+        uint32_t each = g->n_micro / teams * g->rows, begin = team * each;
+        for (uint32_t wave = 0; wave < c->waves; wave++)
+            pass_wave(&p, r, c, team, begin + wave_begin(c, each, wave),
+                      begin + wave_begin(c, each, wave + 1));
     }
     passes_end(&p);
 }
 
+/* Returns the candidate that an outline describes. Its arrays are allocated from `a`. */
 static struct candidate outline_candidate(const struct plan_request *r, const struct outline *o,
                                           struct arena *a)
 {
@@ -130,7 +141,7 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          .snake = o->save_every == 0, /* what is kept comes at even distances */
+                          .snake = o->save_every == 0, /* micro-batches that save S come at even distances */
                           .save_every = o->save_every,
                           .save_last_packs = o->save_last_packs,
                           .knobs = variants[0]};
@@ -165,19 +176,21 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- the search ---- */
 
-#define ENOUGH 100000 /* tasks placed, in all candidates: then the best so far will do */
+#define ENOUGH 100000 /* tasks in all candidates; after this many, the best candidate so far is taken */
 
+/* The state of a search for pipelines, with a fixed number of teams. */
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    struct candidate best; /* with the overlap under way; the trial knows the best of all */
+    struct candidate best; /* best with the current variant of knobs; the trial knows the best of all */
     uint64_t best_cost;    /* UINT64_MAX: none fits yet */
-    bool perfect;          /* fewest bytes are wanted, and the best moves nothing but data */
-    uint32_t *packs;       /* scratch */
+    bool perfect;          /* the objective is fewest bytes, and `best` moves nothing but data */
+    uint32_t *packs;       /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
 
-/* Tries, and remembers it if it is better. 1: it fits; 0: it does not; negative: an error. */
+/* Tries a candidate and makes it s->best if it is better. Returns 1 if it fits, 0 if not, or a negative
+ * errno. After ENOUGH tasks it returns 0 without trying. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -192,6 +205,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
+/* Returns the time of one micro-batch in layers [first, last) as packs: two forward passes and one backward
+ * pass. */
 static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
@@ -200,6 +215,7 @@ static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_
     return sum;
 }
 
+/* Returns the time of one micro-batch in the fused layers from `first` on. */
 static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
 {
     uint64_t sum = 0;
@@ -208,7 +224,7 @@ static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
     return sum;
 }
 
-/* What the busiest device computes. */
+/* Returns the compute time of the busiest device of a team, for one micro-batch. */
 static uint64_t busiest_ns(const struct pipeline_search *s, const struct candidate *c)
 {
     uint64_t sum[DEVICE_MAX] = {0}, most = 0;
@@ -221,8 +237,9 @@ static uint64_t busiest_ns(const struct pipeline_search *s, const struct candida
     return most;
 }
 
-/* Packs by quota: every device the same time in all, the one with the fused segment so much less in its packs. Each pack
- * ends where the sum so far is nearest to what it should be. */
+/* Cuts packs so that all devices of a team have about the same total time. The packs of the device with the
+ * fused segment are shorter by the time of that segment. Each pack ends where the sum of times is nearest to
+ * its target. */
 static void cut_by_quota(const struct pipeline_search *s, const struct candidate *c, uint32_t *starts)
 {
     uint32_t n = team_devices(s->r, c), fused_device = team_device(s->r, c, 0, c->packs);
@@ -231,11 +248,11 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     uint32_t l = 0;
     for (uint32_t k = 0; k < c->packs; k++) {
         uint32_t device = team_device(s->r, c, 0, k);
-        uint32_t packs = (c->packs - device + n - 1) / n; /* of the device */
+        uint32_t packs = (c->packs - device + n - 1) / n; /* number of packs on this device */
         double quota = (device == fused_device ? each - fused : each) / packs;
         want += quota > 0 ? quota : 0;
         starts[k] = l;
-        uint32_t most = c->fused - (c->packs - k - 1); /* one layer at least is left for each pack to come */
+        uint32_t most = c->fused - (c->packs - k - 1); /* leaves a layer for each later pack */
         do
             have += (double)pack_ns(s, l, l + 1), l++;
         while (l < most && have + (double)pack_ns(s, l, l + 1) / 2 < want);
@@ -243,8 +260,8 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     starts[c->packs] = c->fused;
 }
 
-/* Packs of the layers before c->fused: c->packs of them, or as near as can be, so that the busiest device has least to
- * do. */
+/* Cuts the layers before c->fused into c->packs packs, or as near to that number as possible. Of two ways of
+ * cutting, it takes the one that gives the busiest device less to do. */
 static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
@@ -267,8 +284,8 @@ static void cut_packs(struct pipeline_search *s, struct candidate *c)
         c->starts = even;
 }
 
-/* All layers in `total` runs of about the same time, of which the last is the fused segment. That is not recomputed, so
- * it may have more layers. */
+/* Cuts all layers into `total` runs of about the same time. The last run is the fused segment. It recomputes
+ * nothing, so it may have more layers than a pack. */
 static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
 {
     const struct profile *prof = s->t->profile;
@@ -285,14 +302,15 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
             best = f;
         }
         if (fused > packs)
-            break; /* and from here on only more so */
+            break; /* a longer fused segment only makes this worse */
     }
     c->packs = total - 1;
     c->fused = best;
     cut_packs(s, c);
 }
 
-/* The fewest packs that fit. *ret_total is 0 when none do. */
+/* Finds the fewest packs with which a candidate fits, by bisection. Sets *ret_total to their number, counting
+ * the fused segment, or to 0 if no candidate fits. */
 static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t *ret_total)
 {
     uint32_t low = 1, high = s->r->train->n_layers;
@@ -313,7 +331,8 @@ static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t
     return e < 0 ? e : 0;
 }
 
-/* More packs than need be leave memory for other things; in a pipeline, a multiple of the devices is balanced. */
+/* Tries more packs than necessary: smaller packs leave memory for other uses. In a pipeline, a multiple of
+ * the number of devices is best balanced. */
 static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
     const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
@@ -334,8 +353,8 @@ static int try_packs(struct pipeline_search *s, uint32_t fewest)
     return 0;
 }
 
-/* The fused segment as long as it fits: what is in it is not recomputed. In a pipeline one device has it, so it is no
- * use to make it much longer than the packs. */
+/* Tries longer fused segments, by bisection. Layers in the fused segment are not recomputed. But in a
+ * pipeline only one device runs it, so it should not be much longer than the packs. */
 static int try_fused(struct pipeline_search *s)
 {
     uint32_t low = 0, high = s->best.fused;
@@ -355,7 +374,7 @@ static int try_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* And as short as can be: what it does not need can keep other things. */
+/* Tries the shortest fused segments: they leave memory for other uses. */
 static int try_short_fused(struct pipeline_search *s)
 {
     const uint32_t last = s->r->train->n_layers - 1;
@@ -370,20 +389,23 @@ static int try_short_fused(struct pipeline_search *s)
     return 0;
 }
 
+/* Tries to let the backward packs continue around the devices. */
 static int try_onward(struct pipeline_search *s)
 {
     struct candidate c = s->best;
+    /* With several teams, the owner of a share must run both passes of its layers. */
     if (s->r->machine->n_devices == 1 || c.teams > 1)
-        return 0; /* teams have their owners: both passes of a layer on one device of the group */
+        return 0;
     c.onward = true;
-    c.knobs.pinned = NULL; /* its state has no one device to stay on */
+    c.knobs.pinned = NULL; /* a layer's two passes run on different devices, so its state cannot stay */
     int e = attempt(s, &c);
     return e < 0 ? e : 0;
 }
 
+/* Tries 2, 4, 8, ... waves, as long as each is better than the last. */
 static int try_waves(struct pipeline_search *s)
 {
-    uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* none is empty */
+    uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
     for (uint32_t waves = 2; waves <= most; waves *= 2) {
         struct candidate c = s->best;
         uint64_t before = s->best_cost;
@@ -397,12 +419,14 @@ static int try_waves(struct pipeline_search *s)
     return 0;
 }
 
+/* Returns the bytes of a layer's pinned state, including alignment. */
 static uint64_t state_bytes(const struct graph_layer *l)
 {
     return l->size.w + l->k_bytes + l->b_bytes + 3 * PLAN_ALIGN;
 }
 
-/* Pins layers in ascending order, each device within its budget: the first layers are updated last and needed first. */
+/* Pins layers in ascending order, within the budget of each device. The first layers profit most, because
+ * they are updated last and needed first in the next step. */
 static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     const struct graph *g = s->r->train;
@@ -422,8 +446,9 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* What a candidate needs without anything kept, as a budget for pins: the rest of the capacity. */
-static int spare(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
+/* Sets `ret` to the capacity of each device that is left for pinned state: the total minus what the candidate
+ * needs when nothing is pinned or retained. */
+static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
     bare.knobs.retain = false;
@@ -436,16 +461,17 @@ static int spare(struct pipeline_search *s, const struct candidate *c, uint64_t 
     return e;
 }
 
+/* Tries to pin as many layers as fit, half as many, and a quarter. */
 static int try_pins(struct pipeline_search *s)
 {
-    uint64_t room[DEVICE_MAX], budget[DEVICE_MAX];
+    uint64_t spare[DEVICE_MAX], budget[DEVICE_MAX];
     struct candidate c = s->best;
     if (s->r->update == UPDATE_HOST || c.onward)
         return 0;
-    int e = spare(s, &c, room);
-    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* all of it, half, a quarter */
+    int e = spare_bytes(s, &c, spare);
+    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* `part` is in quarters of the spare bytes */
         for (uint32_t d = 0; d < DEVICE_MAX; d++)
-            budget[d] = room[d] / 4 * (uint64_t)part;
+            budget[d] = spare[d] / 4 * (uint64_t)part;
         pin(s, &c, budget);
         e = attempt(s, &c);
     }
@@ -458,7 +484,8 @@ static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const 
     return attempt(s, c);
 }
 
-/* Every state on its device for good: nothing of it moves. Packs as few as fit then. */
+/* Tries to pin the state of all layers, so that no state moves, with fewer and fewer packs as long as that
+ * fits. */
 static int try_all_pinned(struct pipeline_search *s)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
@@ -496,6 +523,7 @@ static int try_all_pinned(struct pipeline_search *s)
     return 0;
 }
 
+/* Improves s->best along one parameter after another. */
 static int improve(struct pipeline_search *s, uint32_t fewest)
 {
     int (*const axes[])(struct pipeline_search *) = {try_all_pinned, try_fused, try_short_fused,
@@ -506,7 +534,7 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
     return e;
 }
 
-/* All devices one pipeline, or groups of them that are one each. */
+/* Searches pipelines: all devices as one team, or several teams that are pipelines. */
 static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
     struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
@@ -521,16 +549,16 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
             continue;
         e = improve(&s, fewest);
         if (r->objective == OBJECTIVE_TIME || s.perfect)
-            break; /* less overlap is not faster; but it leaves more memory */
+            break; /* less overlap can only save bytes, not time */
     }
     arena_destroy(s.arena);
     return e;
 }
 
-/* Every device alone with its replicas: the best outlines. */
-#define OUTLINES 3
+#define OUTLINES 3 /* number of outlines that are built for data-parallel devices */
 
-/* As the outline says; `excess`: what it needs more than there is. */
+/* Builds an outline with the given lead_state. If it does not fit, *ret_excess is the number of bytes by
+ * which the worst device exceeds its capacity, or 0 if only host memory is too small. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {
@@ -546,7 +574,8 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     return e;
 }
 
-/* Shrunk until it fits. */
+/* Builds an outline and shrinks it until it fits. If it cannot shrink any further, tries it with less
+ * overlap. */
 static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
                               struct outline *o)
 {
@@ -555,11 +584,13 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     do
         e = try_outline(r, t, o, variants[0].lead_state, &excess);
     while (e == 0 && excess > 0 && outline_shrink(q, o, excess));
-    if (e == 0 && excess > 0) /* cannot be smaller: then with less overlap */
+    if (e == 0 && excess > 0) /* it cannot shrink any further */
         e = try_outline(r, t, o, 0, &excess);
     return e;
 }
 
+/* Lists the best outlines for `teams` devices, and builds each of them. With save_on_host, each is built a
+ * second time with save_last_packs set. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
                               bool save_on_host)
 {

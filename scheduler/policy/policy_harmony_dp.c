@@ -1,8 +1,8 @@
-/* Policy `harmony-dp`: Harmony's data parallel form (Li et al., VLDB'22). Every device runs all packs, as `harmony-pp` does
- * on one device, on its part of the batch, and fetches all weights by itself. Gradients are reduced when a pack is done:
- * each device adds up its share, and the host updates.
+/* Policy `harmony-dp`: Harmony's data-parallel form (Li et al., VLDB'22). Every device runs all packs on its
+ * part of the batch, as `harmony-pp` does on one device, and fetches all weights itself. When a pack is done,
+ * its gradients are reduced: each device adds up its share. The host updates the weights.
  *
- * As many devices work as can have the same number of replicas each; with one replica that is one device.
+ * Only as many devices work as divide the replicas evenly; with one replica that is one device.
  */
 #include "scheduler/build/build.h"
 

@@ -1,18 +1,20 @@
-/* Policy `harmony-pp`: Harmony's wrap-around pipeline (Li et al., VLDB'22) on one device or N.
+/* Policy `harmony-pp`: Harmony's wrap-around pipeline (Li et al., VLDB'22) on N devices, or on one.
  *
- * The chain is cut into forward and backward packs. A task runs all micro-batches through its pack before the
- * next task of its device starts, so W comes in once per pass. Forward pack i runs on device i mod N. The
- * last backward pack has no separate forward: forward, loss and backward run together per micro-batch. The
- * others recompute their inside from the stashed input of the pack. Updates follow the last backward of a
- * layer at once. Activations go to the next device directly; nothing is kept across iterations.
+ * The chain is cut into forward packs and backward packs. A device runs all micro-batches through one pack
+ * before it starts the next, so W is fetched once per pass. The packs go round robin over the devices. The
+ * last backward pack has no separate forward pass: it runs forward, loss and backward for one micro-batch
+ * after another. The other backward packs recompute their inside from their stashed input. A layer is updated
+ * as soon as its last backward pass is done. Activations go directly to the next device. Nothing stays on a
+ * device across cycles.
  *
- * The search takes the fewest packs that fit, first backward, then forward; and a way with less overlap only
- * where it allows fewer packs than the ways with more.
+ * The search finds the fewest backward packs that fit, then the fewest forward packs. It takes knobs with
+ * less overlap only if they allow fewer packs than knobs with more overlap.
  */
 #include <stdlib.h>
 
 #include "scheduler/build/build.h"
 
+/* The knobs to try, from the most overlap to the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -20,7 +22,8 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-/* The least count in [low, high] that fits, by bisection; `high` is known to fit. */
+/* Sets *count, a field of *c, to the least value from `low` on that fits, by bisection. The initial value
+ * must fit. */
 static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_t low)
 {
     uint32_t high = *count;
@@ -40,7 +43,7 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
 
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
 {
-    uint32_t packs = r->train->n_layers + 1; /* fewest so far, plus: what the next variant must stay below */
+    uint32_t packs = r->train->n_layers + 1; /* the next variant must need fewer packs than this */
     for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;
         policy_harmony_pp.leanest(r, &c);
@@ -52,7 +55,7 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
             continue;
         if (e > 0)
             e = fewest(t, &c, &c.packs_bwd, 1);
-        if (e == 0 && c.packs_bwd > 1) /* with one pack everything is in the fused task */
+        if (e == 0 && c.packs_bwd > 1) /* with one pack, no layer is left for forward packs */
             e = fewest(t, &c, &c.packs_fwd, 1);
         if (e < 0)
             return e;

@@ -1,10 +1,11 @@
-/* Policy `lru`: what unified memory does, for comparison. The tasks run in the method's own order,
- * micro-batch by micro-batch over the whole chain, updates last; nobody plans what is where. Each device is a
- * cache with LRU eviction (paging.c): what a task needs and does not find is brought in when the task comes
- * up. Several devices share the chain in contiguous parts, balanced by time, and page each for itself;
- * activations go from one to the next directly.
+/* Policy `lru`: demand paging as in unified memory, for comparison. `auto` never chooses it.
  *
- * Never chosen by `auto`. There is one candidate: the cache is as large as the device.
+ * The tasks run in the order of the graph: micro-batch by micro-batch over the whole chain, updates last.
+ * Each device is a cache with LRU eviction (paging.c), which brings in a missing operand when its task comes
+ * up. With several devices, each runs a contiguous part of the chain, balanced by time, and has its own
+ * cache. Activations go directly from one device to the next.
+ *
+ * There is one candidate: the cache is as large as the device.
  */
 #include <stdlib.h>
 
@@ -23,7 +24,8 @@ static void lru_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = {.keep = KEEP_LRU, .least_cache = true}};
 }
 
-/* NORM and UPD follow the request, DECIDE is the host's, the rest runs where its layer is. */
+/* Returns where a task runs. DECIDE runs on the host, NORM, RED and UPD as the request says, and all other
+ * tasks on the device of their layer. */
 static uint32_t location_of(const struct plan_request *r, const struct graph_task *t, const uint32_t *device)
 {
     bool on_host = t->place == PLACE_HOST || (t->place == PLACE_ANY && r->update == UPDATE_HOST);

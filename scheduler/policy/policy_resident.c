@@ -1,9 +1,11 @@
-/* Policy `resident`: everything fits. The chain is cut into one stage per device, balanced by time; state
- * stays on its device for good, activations from forward to backward.
+/* Policy `resident`: for models that fit into device memory. The chain is cut into one stage per device,
+ * balanced by time. State never leaves its device, and activations stay from the forward to the backward
+ * pass.
  *
- * Each stage runs one-forward-one-backward: as many forwards ahead as there are stages behind it, then
- * backward and forward in turn. That keeps a pipeline full with the fewest activations held; on one device it
- * is depth first.
+ * Each stage follows the one-forward-one-backward schedule. It first runs as many forward passes as there are
+ * stages from it to the end, and then alternates backward and forward passes. This keeps the pipeline full
+ * and holds the fewest activations. On one device, each micro-batch runs forward and then backward before the
+ * next starts.
  */
 #include <stdlib.h>
 
@@ -23,9 +25,10 @@ static void resident_leanest(const struct plan_request *r, struct candidate *ret
     *ret = (struct candidate){.knobs = {.keep = KEEP_ALL, .lead_state = 1, .lead_items = 1}};
 }
 
+/* The part of the chain that one device computes. */
 struct stage {
     uint32_t device, first, last; /* layers [first, last) */
-    uint32_t item;
+    uint32_t item;                /* number of the device's next item */
 };
 
 static void forward(struct order *o, struct stage *s, uint32_t micro)

@@ -1,12 +1,15 @@
-/* Policy `stream`: one layer at a time, micro-batch by micro-batch, like ZeRO-3 with offload. W comes in for
- * every pass of every micro-batch, unfinished gradients travel out and back between micro-batches, every
- * layer's input is stashed on the host and the inside recomputed. Layer l runs on device l mod N. The least
- * memory of all policies, and the most traffic: a floor to compare with.
+/* Policy `stream`: one layer at a time, micro-batch by micro-batch, like ZeRO-3 with offload. It needs the
+ * least memory of all policies and moves the most bytes, so it is the baseline for comparisons.
+ *
+ * W is fetched for every pass of every micro-batch. Unfinished gradients are spilled and fetched again
+ * between micro-batches. The input of every layer is stashed on the host, and its S is recomputed. Layer l
+ * runs on device l mod N.
  */
 #include <stdlib.h>
 
 #include "scheduler/build/build.h"
 
+/* The knobs to try, from the most overlap to the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -32,9 +35,10 @@ static void stream_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
 }
 
+/* The order being written, and the number of the next unit of each device. */
 struct unit_cursor {
     struct order *o;
-    uint32_t next[DEVICE_MAX]; /* spans and items count alike: a layer's pass is both */
+    uint32_t next[DEVICE_MAX]; /* a layer's pass is both a span and an item */
 };
 
 static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro)
@@ -72,7 +76,7 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
         for (uint32_t l = 0; l <= loss; l++) {
             add_task(&c, INSTR_FWD, l, j);
             if (l < loss)
-                end_unit(&c, l); /* the loss goes straight on to its backward */
+                end_unit(&c, l); /* forward and backward pass of the loss are one unit */
         }
         for (uint32_t l = g->n_layers; l-- > g->first_trained;) {
             if (l != loss && g->layers[l].size.s > 0)

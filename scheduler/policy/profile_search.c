@@ -1,5 +1,8 @@
-/* Search over outlines: see search.h. What is built is decided by counts, not by a clock, so that a request has the same
- * answer everywhere.
+/* Implements the search declared in profile_search.h.
+ *
+ * It lists the best outlines, builds and simulates the first few that differ, and shrinks those that do not
+ * fit. If the devices of the best plan wait, small variations of it are tried. Counts limit the number of
+ * plans that are built. A clock would make the result depend on the computer.
  */
 #include "scheduler/policy/profile_search.h"
 
@@ -11,22 +14,23 @@
 #include "scheduler/policy/outline.h"
 #include "scheduler/predict/simulate.h"
 
-#define LISTED       24 /* outlines that are kept of all */
-#define BUILDS       3  /* plans that are built, and fit */
-#define SAVE_BUILDS  2  /* the same of those that save S on the host */
-#define SHRINKS      4  /* times that an outline is made smaller until it fits */
+#define LISTED       24 /* outlines in the list */
+#define BUILDS       3  /* outlines whose plans are built and fit */
+#define SAVE_BUILDS  2  /* outlines that save S on the host whose plans are built and fit */
+#define SHRINKS      4  /* most attempts to shrink an outline that does not fit */
 #define MAX_SIZES    256
-#define ENOUGH       100000 /* instructions that are built: then the best so far will do */
-#define WAITS_BEYOND 32     /* notably longer: by one part in */
-#define VARIATIONS   5      /* of a plan that waits */
-#define REFINES      8      /* of them in all */
+#define ENOUGH       100000 /* instructions built; after this many, the best plan so far is taken */
+#define WAITS_BEYOND 32     /* a plan waits if a step exceeds its compute time by 1/WAITS_BEYOND of it */
+#define VARIATIONS   5      /* kinds of variation that are tried on a plan that waits */
+#define REFINES      8      /* most variations tried in all */
 
+/* The state of one search. */
 struct profile_search {
     const struct profile_search_request *q;
     struct outline_request outlines;
     struct profile_search_result best;
     struct outline best_outline;
-    uint64_t spent; /* instructions of what was built */
+    uint64_t spent; /* instructions built so far */
     struct err *err;
 };
 
@@ -39,6 +43,7 @@ void profile_search_result_finish(struct profile_search_result *r)
 
 /* ---- one outline ---- */
 
+/* Makes the graph with the micro-batch sizes of an outline. */
 static int outline_graph(const struct profile_search *s, const struct outline *o, struct graph **ret)
 {
     uint32_t n = s->q->table->n_layers, *rows = xcalloc(n, sizeof *rows);
@@ -59,6 +64,7 @@ static bool result_is_better(const struct profile_search *s, const struct profil
     return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
 }
 
+/* Simulates a plan, and makes it the best if it is better. Takes over or frees *made. */
 static void consider_plan(struct profile_search *s, const struct plan_request *r, const struct profile *prof,
                           const struct outline *o, struct profile_search_result *made)
 {
@@ -79,7 +85,8 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
     }
 }
 
-/* 1: it fits; 0: it does not, by *ret_excess bytes of a device (0: of host memory). */
+/* Builds the plan of an outline. Returns 1 if it fits. Returns 0 if not; *ret_excess is then the number of
+ * bytes by which the worst device exceeds its capacity, or 0 if only host memory is too small. */
 static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
     struct profile_search_result made = {0};
@@ -108,7 +115,7 @@ static int build(struct profile_search *s, const struct outline *o, uint64_t *re
     return e < 0 ? e : fits;
 }
 
-/* Smaller and smaller, until it fits. */
+/* Builds an outline, and shrinks it until it fits. Returns 1 if it fits in the end. */
 static int build_fitting(struct profile_search *s, struct outline *o)
 {
     uint64_t excess = 0;
@@ -118,9 +125,11 @@ static int build_fitting(struct profile_search *s, struct outline *o)
     return e;
 }
 
-/* ---- all ---- */
+/* ---- the list ---- */
 
-/* The part of the batch of a device is divided by them, and both directions were measured; or the one that was asked for. */
+/* Fills `ret` with the possible micro-batch sizes and returns their number. A size must divide the rows of
+ * a device, and both passes must have been measured for it. If the request names a size, that is the only
+ * one. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
@@ -136,7 +145,7 @@ static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devi
     return n;
 }
 
-/* As many devices as can have an equal part each. */
+/* Returns the largest number of devices that can divide the batch equally. */
 static uint32_t find_devices(const struct profile_search_request *q)
 {
     uint32_t n = q->machine->n_devices, unit = q->micro_batch > 0 ? q->micro_batch : 1;
@@ -145,7 +154,7 @@ static uint32_t find_devices(const struct profile_search_request *q)
     return n;
 }
 
-/* What differs from what was built in more than details. */
+/* Returns whether an outline differs in its micro-batch sizes from the n outlines that were built. */
 static bool is_new(const struct outline *o, const struct outline *built, int n)
 {
     for (int i = 0; i < n; i++)
@@ -154,7 +163,7 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
     return true;
 }
 
-/* Lists the outlines, and builds the best. */
+/* Lists the outlines and builds the best of them, until `builds` plans fit. */
 static int build_best(struct profile_search *s, int builds)
 {
     struct outline list[LISTED], built[BUILDS];
@@ -178,9 +187,11 @@ static int build_best(struct profile_search *s, int builds)
     return 0;
 }
 
-/* ---- details ---- */
+/* ---- variations ---- */
 
-/* What estimates do not tell well: how state and packs should be where devices wait for one another. */
+/* Makes variation number `way` of the best outline: more pins, larger or smaller packs, or fewer fused
+ * layers. The estimates are least exact for these parameters when devices wait for one another. Returns false
+ * if the variation is the outline itself or is not allowed. */
 static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
@@ -207,7 +218,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     return memcmp(ret, &s->best_outline, sizeof *ret) != 0;
 }
 
-/* For a plan that waits: small changes to it, as long as one is better. */
+/* Tries variations of the best plan as long as its devices wait. Stops when all kinds of variation have
+ * failed one after another. */
 static int refine(struct profile_search *s)
 {
     int failed = 0;

@@ -107,9 +107,9 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(no_w_upd, "no weights", cut(m, FIRST(UPD), TENSOR_W))                                              \
     WRONG(no_k, "no optimizer state", cut(m, FIRST(UPD), TENSOR_K))                                          \
     WRONG(layers_swapped, "ascending", swap_operands(operands(m, FIRST(DECIDE))))                            \
-    WRONG(tensor_foreign, "no operand of such a task", OPERAND(0).tensor = m->dw[0][0])                      \
-    WRONG(micro_other, "no operand of such a task", OPERAND(1).tensor = m->x[0][1])                          \
-    WRONG(layer_other, "no operand of such a task", operands(m, FWD(1))->tensor = m->w[0])                   \
+    WRONG(tensor_foreign, "cannot use tensor", OPERAND(0).tensor = m->dw[0][0])                              \
+    WRONG(micro_other, "cannot use tensor", OPERAND(1).tensor = m->x[0][1])                                  \
+    WRONG(layer_other, "cannot use tensor", operands(m, FWD(1))->tensor = m->w[0])                           \
     WRONG(twice, "two operands", OPERAND(1) = OPERAND(0))                                                    \
     WRONG(tensor_range, "does not exist", OPERAND(0).tensor = 9999)                                          \
     WRONG(byte_range, "not inside", operands(m, FIRST(SPILL))->end += 4)                                     \
@@ -130,7 +130,7 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(row_range, "first row", FWD(0)->micro = 2, m->h.plan.rows = UINT32_MAX)                            \
     WRONG(replica_range, "is of replica 0", FWD(0)->replica = PLAN_NONE - 1)                                 \
     WRONG(replica_none, "is of replica 0", BWD(0)->replica = PLAN_NONE)                                      \
-    WRONG(replica_dw, "no operand of such a task", m->h.tensors.at[m->dw[0][0]].replica = 1)                 \
+    WRONG(replica_dw, "cannot use tensor", m->h.tensors.at[m->dw[0][0]].replica = 1)                         \
     WRONG(replicas_none, "3 micro-batches", m->h.plan.n_replicas = 0)                                        \
     WRONG(replicas_uneven, "for 2 replicas", m->h.plan.n_replicas = 2)                                       \
     WRONG(step_range, "not within the cycle", FWD(0)->step = 1)                                              \
@@ -146,8 +146,8 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(one_end, "two operands", FIRST(FETCH)->n_operands = 1)                                             \
     WRONG(other_bytes, "same bytes", operands(m, FIRST(FETCH))->end -= 4)                                    \
     WRONG(drop_operands, "one operand", FIRST(SPILL)->kind = INSTR_DROP)                                     \
-    WRONG(drop_place, "another place", drop_on(m, plan_stream(0, LANE_OUT)))                                 \
-    WRONG(drop_host_stream, "another place", drop_on(m, plan_host_stream(&m->h.plan)))                       \
+    WRONG(drop_place, "another device", drop_on(m, plan_stream(0, LANE_OUT)))                                \
+    WRONG(drop_host_stream, "another device", drop_on(m, plan_host_stream(&m->h.plan)))                      \
     WRONG(wait_ahead, "not before it", set_wait(m, index_of(m, FIRST(UPD)), 0))                              \
     WRONG(wait_itself, "not before it", set_wait(m, index_of(m, FIRST(SPILL)), 0))                           \
     WRONG(wait_range, "not before it", set_wait(m, 9999, 1))                                                 \
@@ -169,21 +169,21 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(red_of_zero, "of 3 replicas", FIRST(RED)->replica = 0)                                             \
     WRONG(red_range, "of 3 replicas", FIRST(RED)->replica = 3)                                               \
     WRONG(red_of_none, "of 3 replicas", FIRST(RED)->replica = PLAN_NONE)                                     \
-    WRONG(red_other, "no operand of such a task", FIRST(RED)->replica = 2)                                   \
-    WRONG(red_layer, "no operand of such a task",                                                            \
+    WRONG(red_other, "cannot use tensor", FIRST(RED)->replica = 2)                                           \
+    WRONG(red_layer, "cannot use tensor",                                                                    \
           operands(m, nth(m, PROGRAM_CYCLE, INSTR_RED, 4))[1].tensor = m->dw[0][1])                          \
     WRONG(red_bytes, "must be bytes 512..1040 of 1040, the operand is 768..1040",                            \
           RED_OPERAND(1).begin += 256)                                                                       \
     WRONG(red_lane, "does not compute", FIRST(RED)->stream = plan_stream(0, LANE_PEER))                      \
-    WRONG(bwd_other, "no operand of such a task", find(m, BWD(1), TENSOR_DW)->tensor = m->dw[1][1])          \
-    WRONG(norm_other, "no operand of such a task", find(m, FIRST(NORM), TENSOR_DW)->tensor = m->dw[0][1])    \
+    WRONG(bwd_other, "cannot use tensor", find(m, BWD(1), TENSOR_DW)->tensor = m->dw[1][1])                  \
+    WRONG(norm_other, "cannot use tensor", find(m, FIRST(NORM), TENSOR_DW)->tensor = m->dw[0][1])            \
     WRONG(norm_share, "one block", find(m, FIRST(NORM), TENSOR_DW)->end = 512)                               \
-    WRONG(upd_other, "no operand of such a task", UPD_OPERAND(0).tensor = m->dw[0][2])                       \
+    WRONG(upd_other, "cannot use tensor", UPD_OPERAND(0).tensor = m->dw[0][2])                               \
     WRONG(upd_bytes, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 768)                       \
     WRONG(upd_whole_w, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 1040)                    \
-    WRONG(share_begin, "no share", RED_OPERAND(0).begin += 4)                                                \
-    WRONG(share_end, "no share", UPD_OPERAND(0).end -= 4)                                                    \
-    WRONG(share_empty, "no share", UPD_OPERAND(0).end = 0)                                                   \
+    WRONG(share_begin, "are not a share", RED_OPERAND(0).begin += 4)                                         \
+    WRONG(share_end, "are not a share", UPD_OPERAND(0).end -= 4)                                             \
+    WRONG(share_empty, "are not a share", UPD_OPERAND(0).end = 0)                                            \
     WRONG(part_none, "no optimizer state", FIRST(UPD)->n_operands = 3)                                       \
     WRONG(part_missing, "no second part of optimizer state", FIRST(UPD)->n_operands = 4)                     \
     WRONG(parts_swapped, "optimizer state must be bytes 0..512 of 2080", swap_operands(&UPD_OPERAND(3)))     \
