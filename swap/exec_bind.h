@@ -32,7 +32,7 @@ enum role {
     ROLE_SAVE_WORK, /* FWD, REC: workspace of a forward pass that saves S */
     ROLE_TARGET,
     ROLE_RESULT,
-    ROLE_SUMSQ,    /* DECIDE has one for each layer with weights, in ascending order of layers */
+    ROLE_SUMSQ,    /* squared norm; DECIDE has one for each layer with weights, in ascending order */
     ROLE_DECISION, /* written by DECIDE, read by the trainer */
     ROLE_GROUP,    /* group state: updated by DECIDE, read by UPD */
     ROLE_SRC,      /* source of a move */
@@ -66,7 +66,7 @@ struct bound_instr {
     bool split;                     /* UPD: every part of K is an operand with a role of its own */
     struct optimizer_range *ranges; /* UPD: ranges of equal weight decay, relative to its first byte */
     uint32_t n_ranges;
-    uint64_t bytes; /* moves and DROP: size of the operand; RED, NORM, UPD: bytes of dW or of the share */
+    uint64_t bytes; /* size of the operand of a move or DROP; for RED, NORM and UPD size of dW or the share */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     /* Range in the program's events: run r records event + r % n_events. The range is empty if no instruction

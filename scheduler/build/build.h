@@ -32,7 +32,7 @@
  * `pinned` has one entry per layer; NULL means that no layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-#define SHARE_ALL UINT32_MAX /* as todo.share: the task is not divided into shares */
+#define SHARE_ALL UINT32_MAX /* value of todo.share for a task that is not divided into shares */
 
 /* One entry of an order: a task, or one share of a task, that one location executes.
  *
@@ -63,7 +63,7 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    uint32_t n_shares;  /* 1: every layer is computed by one device only */
+    uint32_t n_shares;  /* number of shares of each layer; 1 if every layer is computed by one device only */
     uint32_t *owners;   /* [layer][share]: the device that owns the share; NULL when n_shares is 1 */
     bool alone;         /* each device fetches all of W from the host, as in Harmony; dW and K are shared */
     const bool *pinned; /* per layer: its state never leaves its device; NULL: no layer is pinned */
@@ -127,7 +127,7 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 /* ---- drafts ---- */
 
 #define SEGMENT_NONE   UINT32_MAX /* no segment; as the segment of an operand: the copy in host memory */
-#define SEGMENT_UNBORN UINT32_MAX /* as segment.start: no instruction has created the segment yet */
+#define SEGMENT_UNBORN UINT32_MAX /* value of segment.start until an instruction creates the segment */
 
 /* The life of one copy of a tensor, or of one piece of it, on one device. Residency or paging makes the
  * segments of a draft, and placement gives them addresses. */

@@ -27,10 +27,10 @@
 #define FINEST       64 /* positions per block at level 0 */
 #define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
 #define LEVELS       8
-#define LARGE        8192  /* instructions; above this the quick method may waste a little memory */
+#define LARGE        8192  /* instructions; in larger drafts the quick method may waste a little memory */
 #define MOST_WASTE   5     /* most waste in large drafts without a limit: half percents of the live bytes */
 #define SWEEPS       8     /* most waste in large drafts with a limit: half percents of the live bytes */
-#define HUGE         20000 /* instructions; above this a draft with a limit gets only the quick method */
+#define HUGE         20000 /* instructions; larger drafts with a limit get only the quick method */
 
 /* A segment that has an address, or one of the two halves of a segment that wraps around. */
 struct placed {

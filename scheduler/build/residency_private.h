@@ -9,7 +9,7 @@
 
 #include "scheduler/build/build.h"
 
-#define NO_END UINT32_MAX /* as segment.end: no drop has been written yet */
+#define NO_END UINT32_MAX /* value of segment.end as long as the segment has no drop */
 
 /* One operand of one task. Residency decides which segment it uses. */
 struct use {
@@ -24,7 +24,7 @@ struct use {
 struct life {
     uint32_t last;     /* position of the last use */
     uint32_t produced; /* position of the newest write that is spilled or sent; PLAN_NONE: nothing is */
-    uint32_t limit;    /* slot at which it must end: the device's next copy of the tensor starts there */
+    uint32_t limit;    /* latest slot for its end: the device's next copy of the tensor starts there */
     bool spilled, sent;
 };
 
@@ -37,7 +37,7 @@ enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH,
 struct entry {
     uint32_t slot;
     enum entry_class cls;
-    uint32_t seq;      /* order within a class: for fetches the position of the first use */
+    uint32_t seq;      /* order within the class; for fetches it is the position of the first use */
     uint32_t from, to; /* segments; ENTRY_TASK: `from` is the position of the task */
     struct extent of;  /* bytes that a move carries */
 };

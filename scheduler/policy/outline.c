@@ -194,9 +194,10 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the bytes that the gradients of layers [first, last) take while they leave. They are held for one
- * more pass, and on several devices the other devices' gradients of the device's own share come in. If
- * updates run on the device, the state that they update comes in and leaves at the same time. */
+/* Returns the memory that the gradients of layers [first, last) occupy while they are spilled or sent. They
+ * stay for one more pass. On several devices, the gradients that the other devices computed for this device's
+ * share come in. If updates run on the device, the state that they update is fetched and spilled at the same
+ * time. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;

@@ -16,7 +16,7 @@
  *
  * Accuracy: compute time is exact, except where S is saved on the host. The time of a step is optimistic, as
  * it is the longest of several activities that are assumed to overlap. Device memory is within a few percent
- * for one device. For several devices it is on average a tenth too low, and a quarter at worst, because a
+ * for one device. For several devices it is on average a tenth too low, and at worst three tenths, because a
  * device holds gradients longer than assumed. So an outline that seems to fit may not fit once it is built;
  * outline_shrink then makes it smaller. tests/unit/test_outline.c compares the estimates with built plans.
  *

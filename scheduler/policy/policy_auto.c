@@ -469,7 +469,7 @@ static int try_pins(struct pipeline_search *s)
     if (s->r->update == UPDATE_HOST || c.onward)
         return 0;
     int e = spare_bytes(s, &c, spare);
-    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* `part` is in quarters of the spare bytes */
+    for (int part = 4; part >= 1 && e >= 0; part /= 2) { /* all spare bytes, a half, a quarter */
         for (uint32_t d = 0; d < DEVICE_MAX; d++)
             budget[d] = spare[d] / 4 * (uint64_t)part;
         pin(s, &c, budget);
@@ -549,7 +549,7 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
             continue;
         e = improve(&s, fewest);
         if (r->objective == OBJECTIVE_TIME || s.perfect)
-            break; /* less overlap can only save bytes, not time */
+            break; /* the other variants overlap less: they may save bytes, but no time */
     }
     arena_destroy(s.arena);
     return e;

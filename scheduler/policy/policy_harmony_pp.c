@@ -55,7 +55,7 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
             continue;
         if (e > 0)
             e = fewest(t, &c, &c.packs_bwd, 1);
-        if (e == 0 && c.packs_bwd > 1) /* with one pack, no layer is left for forward packs */
+        if (e == 0 && c.packs_bwd > 1) /* a single pack is the whole chain, fused */
             e = fewest(t, &c, &c.packs_fwd, 1);
         if (e < 0)
             return e;

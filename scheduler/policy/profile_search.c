@@ -15,8 +15,8 @@
 #include "scheduler/predict/simulate.h"
 
 #define LISTED       24 /* outlines in the list */
-#define BUILDS       3  /* outlines whose plans are built and fit */
-#define SAVE_BUILDS  2  /* outlines that save S on the host whose plans are built and fit */
+#define BUILDS       3  /* most outlines whose plans are built and fit */
+#define SAVE_BUILDS  2  /* the same limit for outlines that save S on the host */
 #define SHRINKS      4  /* most attempts to shrink an outline that does not fit */
 #define MAX_SIZES    256
 #define ENOUGH       100000 /* instructions built; after this many, the best plan so far is taken */
