@@ -144,13 +144,14 @@ int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call
  * because CUDA would read it when the copy is enqueued and not when the copy runs. */
 int devset_copy(struct devset *ds, uint32_t stream, void *dst, const void *src, uint64_t bytes);
 
-/* Enqueues on any stream of a device the statement that nobody needs the contents of these bytes of its
- * arena any more, until they are written again. Normally this does nothing and costs nothing. The
- * debugging modes (cpu with a delay_seed, cuda under the simulator) fill the bytes with NaN when the
- * stream gets there. A task that still uses them then shows up through wrong numbers or as a race. */
+/* Declares that nobody needs the contents of these bytes any more, until they are written again. The bytes
+ * lie in the arena of the stream's device, and the declaration takes effect when the stream reaches it.
+ * Normally this does nothing and costs nothing. The debugging modes (cpu with a delay_seed, cuda under the
+ * simulator) then fill the bytes with NaN. A task that still uses them shows up through wrong numbers or
+ * as a race. */
 int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes);
 
-/* Enqueues a time stamp: when the stream gets there, it writes the time (as clock_now_ns returns it) to
+/* Enqueues a time stamp. When the stream reaches it, the time (as clock_now_ns returns it) is written to
  * *at. All earlier commands of the stream are then done, and no later command has begun.
  *
  * *at is host memory. It belongs to the devset until devset_drain, or event_sync of an event recorded
@@ -166,7 +167,8 @@ void event_destroy(struct devset *ds, struct event *e);
 /* Enqueues a record of e on the stream. The record has run when all commands that the stream got before it
  * are done. Later calls of event_wait and event_sync wait for that. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
-/* Makes the stream wait, when it gets there, for the latest record of e enqueued before this call. */
+/* Enqueues a wait on the stream. The stream's later commands start only when the latest record of e that
+ * was enqueued before this call has run. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
 /* Blocks the caller until the latest record of e has run. */
 int event_sync(struct devset *ds, struct event *e);

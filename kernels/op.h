@@ -88,8 +88,7 @@ struct op_act_bwd {
     enum act act;
 };
 /* Dropout, in the forward and in the backward pass alike: y = keep ? x / (1 - p) : 0. y may be x. If the
- * step does not train, y = x. Element e of the row at position q of the global batch is kept if and only
- * if
+ * step does not train, y = x. Element e of the row at position q of the global batch is kept if
  *
  *     rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
  *                                     (uint32_t)step->step)) >= p */

@@ -525,7 +525,7 @@ KERNEL(attend_keys_128, attend_keys, 2)
 
 typedef void kernel(const struct cuda_attention a);
 
-/* Launches the narrower kernel if it is wide enough for the head. */
+/* Launches the kernel `narrow` if the head fits into it, and `wide` otherwise. */
 static void launch(const struct cuda_compute *at, const struct cuda_attention *a, uint32_t heads,
                    kernel *narrow, kernel *wide)
 {

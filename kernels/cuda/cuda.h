@@ -1,10 +1,10 @@
 /* The inside of the cuda backend: a devset and its parts.
  *
- *   device_cuda.c  open, close, arenas, names        host_queue.c   the host's compute stream
- *   enqueue.c      launches, copies, marks, events   host_memory.c  pinned memory
- *   cuda_ops.c, *.cu  the ops                        peer_copy.c    copies between devices
- *   probe.c        lists the devices                 check.c        failed calls
- *   nvml.c         facts from the driver             watch.c        reports to a race detector
+ *   device_cuda.c     open, close, arenas, names         host_queue.c   the host's compute stream
+ *   enqueue.c         launches, copies, marks, events    host_memory.c  pinned memory
+ *   cuda_ops.c, *.cu  the ops                            peer_copy.c    copies between devices
+ *   probe.c           lists the devices                  check.c        failed calls
+ *   nvml.c            facts from the driver              watch.c        reports to a race detector
  *
  * A device is an arena, four CUDA streams and a cuBLAS handle. CUDA alone keeps the order, through its
  * streams and the events between them. The host's ops are host functions on one more stream. So nothing in
@@ -115,7 +115,7 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number of each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* Numbered as in plans. The host's stream belongs to device 0. */
+    /* All streams, numbered as in plans. The host's stream belongs to device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 

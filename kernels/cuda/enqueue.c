@@ -93,7 +93,7 @@ int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
     return 0;
 }
 
-/* Writes the time. A thread of the driver calls it. */
+/* Writes the current time to *at. A thread of the driver calls it. */
 static void mark_now(void *at)
 {
     watch_write(at, sizeof(uint64_t));

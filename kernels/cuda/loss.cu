@@ -141,8 +141,7 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* All lanes have read their row here. dx may be x, so a lane must not overwrite an element before
-     * others have read it. */
+    /* dx may be x, so no lane may write its gradient before all lanes have read the row. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
