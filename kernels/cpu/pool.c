@@ -235,8 +235,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on runs aside until the helpers of `own` are done. The caller of an op does this when its own
- * pieces are all taken. */
+/* Works on pieces of runs aside until the helpers of the run `own` are done. The caller of an op does this
+ * when all pieces of its own run are taken. */
 static void help_aside(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
