@@ -202,8 +202,8 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* Adds an operand that the task writes. S and room are optional, and so is work if the layer has an S: a
- * forward pass either saves S and uses room, or saves nothing and uses the larger workspace work. */
+/* Adds an operand that the task writes. A forward pass either saves S and uses the workspace TENSOR_ROOM, or
+ * it saves nothing and uses the larger workspace TENSOR_WORK. The operands of both choices are optional. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||

@@ -64,8 +64,8 @@ struct graph_tensor {
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    /* Whether an instruction may leave this write out. A FWD writes either S and room, or work. A REC may
-     * leave out any of its writes. */
+    /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
+     * TENSOR_WORK. A REC may leave out any of its writes. */
     bool optional;
     uint32_t read_version;  /* version that READ and RW must see, counted within the step */
     uint32_t write_version; /* version that WRITE and RW make, counted within the step */

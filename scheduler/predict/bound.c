@@ -245,7 +245,8 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        else if (pt->kind == TENSOR_DW && pt->replica == 0) /* the dW of other replicas are added to it */
+        /* RED adds the dW of the other replicas to this one */
+        else if (pt->kind == TENSOR_DW && pt->replica == 0)
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
             layers[pt->layer].k += pt->bytes;

@@ -137,7 +137,8 @@ static void assign_devices(struct rules_tasks *g)
     }
 }
 
-/* Cuts forward task `f` at every layer where a backward pack starts, and links the two. */
+/* Cuts forward task `f` at every layer where a backward pack starts, and links each part with the backward
+ * task that needs its input. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

@@ -235,7 +235,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Gives instructions that never started the end time of the simulation. */
+/* Sets the times of instructions that never started to the end of the simulation. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

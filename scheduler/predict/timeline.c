@@ -217,8 +217,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Computes, for each resource, the rate per unit of weight if the rest is divided equally among the flows
- * without a rate. It is rounded up and at least 1. */
+/* Divides what is left of each resource equally, by weight, among the flows that have no rate yet. The share
+ * is rounded up and at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {

@@ -35,7 +35,7 @@ const char *const binding_names[BINDING_COUNT] = {
 
 /* ---- the critical path ---- */
 
-/* A simulated cycle, with the links that the critical path follows. */
+/* A simulated cycle, and the predecessor of each instruction in its stream. */
 struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;

@@ -55,7 +55,7 @@ int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
 
 /* Replaces `w` by `at_hand` if `w` is worse. With more memory the plan at hand still fits, so a worse answer
- * only means that the search missed it. */
+ * only means that the search missed this plan. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
 /* The analysis of a plan's speed that reports print: what limits it, and the answers
@@ -71,7 +71,7 @@ struct why_report {
 };
 #define WHY_MORE_BYTES 1000000000
 
-/* Sets the binding limit to memory if the what-if answer shows that more memory saves much time. */
+/* Declares memory the limit if the what-if answer shows that more memory saves much time. */
 void why_report_settle(struct why_report *r);
 
 #endif

@@ -208,6 +208,8 @@ struct verify_state {
     struct verify_space spaces[DEVICE_MAX];
 };
 
+/* Initialises a state for the programs of graph `g`: no device copies, and empty host copies. `steps` is the
+ * number of steps per run. state_finish frees everything in it. */
 void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
 void state_finish(struct verify_state *st);
 

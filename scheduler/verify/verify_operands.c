@@ -153,12 +153,12 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of the task. A FWD or REC also needs its workspace: room if
- * it saves S, otherwise work. */
+/* Checks all operands of the task. A FWD or REC must also have its workspace: TENSOR_ROOM if it saves
+ * S, otherwise TENSOR_WORK. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;
-    bool saves = false, no_room = false;
+    bool saves = false, no_workspace = false;
     uint32_t n = 0, writes = 0;
     for (uint32_t j = 0; j < a->task->n_operands; j++) {
         const struct graph_operand *go = &a->g->operands[a->task->operand + j];
@@ -174,7 +174,7 @@ static void agree_operands(const struct checked_task *a)
             saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;
             n += count;
         } else if (space) {
-            no_room = true;
+            no_workspace = true;
         } else if (!go->optional && !(rec && go->access == ACCESS_WRITE)) {
             BAD(a, "%s: operand %u must be %s, %s", name_checked_task(a).s, n,
                 name_tensor(a->v, go->tensor).s,
@@ -189,7 +189,7 @@ static void agree_operands(const struct checked_task *a)
             name_tensor(a->v, a->ops[n].tensor).s);
     else if (rec && writes == 0)
         BAD(a, "%s: recomputes nothing", name_checked_task(a).s);
-    else if (no_room)
+    else if (no_workspace)
         BAD(a, "%s: has no workspace operand (%s)", name_checked_task(a).s,
             saves ? "room, since it saves S" : "work");
 }
