@@ -13,12 +13,12 @@ struct machine {
     uint32_t n_devices;
     uint64_t capacity_bytes[DEVICE_MAX]; /* bytes of each device that the job may use */
     uint64_t host_bytes;                 /* bytes of host memory that the job may use */
-    uint64_t host_taken_bytes;           /* part of host_bytes that the data set takes */
+    uint64_t host_taken_bytes;           /* part of host_bytes not available to plans */
     uint64_t link_bytes_per_s;           /* rate from host to device, over one link */
     uint64_t link_out_bytes_per_s;       /* rate from device to host; 0: same as link_bytes_per_s */
     uint64_t all_links_bytes_per_s;      /* total rate from host to all devices; 0: no limit */
     uint64_t all_links_out_bytes_per_s;  /* total rate to the host; 0: same as from the host */
-    uint64_t peer_bytes_per_s; /* rate between two devices; also limits what one device sends in all */
+    uint64_t peer_bytes_per_s; /* rate between two devices, and the total that one device sends or receives */
     bool peers_by_link;        /* transfers between devices use the host links and share their bandwidth */
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */

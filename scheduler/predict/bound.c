@@ -259,7 +259,9 @@ static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_s
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    uint32_t first = first_trained(p); /* whose dW never waits */
+    /* The dW of the first layer with weights is an operand of the task at the end. It is part of the working
+     * set and does not count as waiting. */
+    uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {
         struct bound_state *layer = &layers[l];

@@ -55,8 +55,8 @@ struct timeline_resource {
 
     /* The following fields are used while the rates of a pool are computed. */
     uint64_t left;  /* rate that is not given to any flow yet */
-    uint64_t share; /* `left` divided equally among those flows */
-    uint64_t open;  /* weights of the flows without a rate */
+    uint64_t share; /* equal part of `left` per open flow */
+    uint64_t open;  /* weights of the open flows, without a rate */
     bool binds;     /* new value of `bound` */
 };
 

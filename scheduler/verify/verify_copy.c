@@ -2,9 +2,9 @@
  * instructions accessed them.
  *
  * Instructions are executed in issue order, although on a machine they may run in many other orders. Every
- * other order gives the same state if any two conflicting accesses are ordered by happens-before [4], and if
- * no address is given to a copy before the previous copy there is dropped [2]. Both conditions are checked
- * here at every access, so the result about versions holds for every order.
+ * other order gives the same state if any two conflicting accesses are ordered by happens-before (invariant
+ * 4), and if no address is given to a copy before the previous copy there is dropped (invariant 2). Both
+ * conditions are checked here at every access, so the result about versions holds for every order.
  *
  * Happens-before is tracked with one vector clock per stream. An event (stream, seq) is known to be done
  * when the clock of the current stream has reached seq for that stream. For a segment it is enough to

@@ -1,5 +1,5 @@
-/* The verifier's first checks [10]: verify_header checks counts and pointers, then verify_indices checks
- * every number that is used as an index or added to an address.
+/* The verifier's first checks (invariant 10): verify_header checks counts and pointers, then verify_indices
+ * checks every number that is used as an index or added to an address.
  *
  * A plan may come from a file that somebody edited. After these two functions the rest of the verifier
  * can index and add without checks. They also bound the work of the verifier, because no two instructions

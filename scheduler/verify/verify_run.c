@@ -5,10 +5,10 @@
  * the waits between two runs decide how they are ordered. In the last cycle before the flush, no wait reaches
  * back beyond the first cycle, so its waits are those of any later cycle.
  *
- * Each instruction acts on the state in verify_copy.c. A read must find the version that the graph asks
- * for [1]. A write creates a version, and a move carries one. A drop must not lose the newest version of W
- * or K [5]. Between programs the device copies are compared with the boundary [7] [9], and the host copies
- * with the newest versions [9].
+ * Each instruction acts on the state in verify_copy.c. A read must find the version that the graph asks for
+ * (invariant 1). A write creates a version, and a move carries one. A drop must not lose the newest version
+ * of W or K (invariant 5). Between programs the device copies are compared with the boundary (invariants 7
+ * and 9), and the host copies with the newest versions (invariant 9).
  *
  * A ring tensor has one host copy for each step of the cycle, empty at the start of every run. The
  * verifier does not check when slots are reused: the executor, the loader and the trainer ensure that a
