@@ -104,7 +104,7 @@ struct graph {
     uint32_t n_layers, n_replicas;
     uint32_t rows;          /* rows of a micro-batch; if layers differ, the smallest size */
     uint32_t n_micro;       /* number of micro-batches of size `rows` in a step, over all replicas */
-    uint32_t first_trained; /* first layer with W, where the backward pass ends; n_layers: no layer has W */
+    uint32_t first_trained; /* first layer with W: the backward pass ends there; n_layers if there is none */
     bool training;          /* true: training; false: forward pass only, for the eval program */
     /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. Then every UPD
      * waits for the gradients of all layers. */

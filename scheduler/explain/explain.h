@@ -50,8 +50,8 @@ void plan_figures(const struct plan *p, const struct sim_result *cycle, struct p
  * asked, what more memory or another device would save and what the decision costs. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. Times on the path are shares of the iteration. A what-if
- * question without a plan is null. */
+/* Prints a why_report as one JSON object. Times on the critical path are given as shares of the iteration.
+ * The answer to a what-if question is null if there is no plan. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
 /* Prints a plan as JSON. plan_from_json turns it into an equal plan. */

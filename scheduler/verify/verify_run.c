@@ -79,7 +79,7 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Waits for all streams: from here on, every stream knows that everything issued so far is done. */
+/* Simulates a wait for all streams: afterwards every stream knows that everything issued so far is done. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -218,7 +218,8 @@ static struct verify_copy *destination(struct program_run *r, const struct plan_
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns the version that a count within the current step stands for (graph.h explains versions). */
+/* Returns the version of a tensor that has seen `count` writes of the current step
+ * (graph.h explains versions). */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
