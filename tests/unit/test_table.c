@@ -254,7 +254,8 @@ static void test_mistakes_in_an_axis_are_named(void **state)
     check_bad("[2,4,8]", "[2,4.5,8]", "micro_batch_fwd[1]", "whole");
     check_bad("[2,4,8]", "[2,-4,8]", "micro_batch_fwd[1]", "");
     check_bad("[2,4,8]", "[2,\"4\",8]", "micro_batch_fwd[1]", "expected");
-    check_bad("[2,4,8]", "[2,4,8,9]", "layers[0].fwd_s", "has 3 numbers, but its list of micro-batch sizes has 4");
+    check_bad("[2,4,8]", "[2,4,8,9]", "layers[0].fwd_s",
+              "has 3 numbers, but its list of micro-batch sizes has 4");
 }
 
 static void test_an_axis_has_a_most(void **state)
