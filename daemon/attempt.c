@@ -101,8 +101,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     struct strbuf b = {0};
     struct err err = {0};
     err_set_at(&err, -ETIME, "queue.time_limit",
-               "the time limit of %" PRIu64 " s is over; a checkpoint of step %" PRIu64
-               " is kept, submit again with a longer limit to go on",
+               "the time limit of %" PRIu64 " s is over; the checkpoint of step %" PRIu64
+               " is kept; submit the job again with a longer limit to continue",
                j->ask.time_limit_s, j->checkpoint_step);
     wire_add_err_object(&b, &err);
     attempt_end_job(d, j, JOB_FAILED, 1, b.at, done, ctx);

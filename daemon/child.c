@@ -78,7 +78,7 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     pid_t pid = -1;
     *ret_exit = CHILD_NOT_RUN;
     if (pipe2(out, O_CLOEXEC) < 0)
-        return err_set(err, -errno, "no pipe: %s", strerror(errno));
+        return err_set(err, -errno, "cannot create a pipe: %s", strerror(errno));
     int r = start_child(argv, out[1], &pid);
     close(out[1]);
     if (r < 0) {

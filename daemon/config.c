@@ -146,7 +146,7 @@ static int parse_devices(const char *text, uint32_t *ret, struct err *err)
     uint64_t v = 0;
     int r = strcmp(text, "auto") == 0 ? 0 : parse_number(text, "--devices", DEVICE_MAX, &v, err);
     if (r == 0 && v == 0 && strcmp(text, "auto") != 0)
-        r = err_set_at(err, -EINVAL, "--devices", "at least 1, or auto");
+        r = err_set_at(err, -EINVAL, "--devices", "must be at least 1, or auto");
     *ret = (uint32_t)v;
     return r;
 }
@@ -162,7 +162,7 @@ static int parse_backend(const char *text, const char *option, struct config *c,
         return 0;
     }
     const char *near = json_did_you_mean(text, names, n);
-    return err_set_at(err, -EINVAL, option, "unknown name \"%s\"%s%s%s; it is auto, cpu or cuda", text,
+    return err_set_at(err, -EINVAL, option, "unknown name \"%s\"%s%s%s; expected auto, cpu or cuda", text,
                       near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
@@ -253,7 +253,7 @@ static int absolute(char path[PATH_MAX], const char *option, struct err *err)
     if (path[0] == '/')
         return 0;
     if (getcwd(dir, sizeof dir) == NULL)
-        return err_set_at(err, -errno, option, "the current directory is not known: %s", strerror(errno));
+        return err_set_at(err, -errno, option, "cannot find the current directory: %s", strerror(errno));
     snprintf(copy, sizeof copy, "%s", path);
     return set_path(path, option, err, "%s/%s", dir, copy);
 }
@@ -269,7 +269,8 @@ static int place_state(struct config *c, const struct words *w, struct err *err)
     else if (home != NULL && home[0] == '/')
         r = set_path(c->state_dir, "--state", err, "%s/%s", home, ".local/state/tutti");
     else
-        r = err_set_at(err, -EINVAL, "--state", "neither XDG_STATE_HOME nor HOME is set: say where");
+        r = err_set_at(err, -EINVAL, "--state",
+                       "neither XDG_STATE_HOME nor HOME is set; name the directory with --state");
     return r == 0 ? absolute(c->state_dir, "--state", err) : r;
 }
 
@@ -313,7 +314,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
         if (set_path(c->worker_program, "--worker", err, "%s/%s", dir, places[i]) == 0 &&
             access(c->worker_program, X_OK) == 0)
             return 0;
-    return err_set_at(err, -ENOENT, "--worker", "tutti-worker is not beside tuttid: say where it is");
+    return err_set_at(err, -ENOENT, "--worker",
+                      "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
 /* Takes the backend from the environment, unless the command line decides it: virtual devices are cpu
@@ -390,7 +392,7 @@ int config_parse(int argc, char **argv, struct config *ret, struct err *err)
     if (r == 0 && optind < argc)
         r = err_set(err, -EINVAL, "unexpected argument \"%s\"; see tuttid --help", argv[optind]);
     if (r == 0 && !w.user)
-        r = err_set(err, -EINVAL, "--user is needed: the system service with its launcher is not there yet");
+        r = err_set(err, -EINVAL, "--user is required: tuttid cannot serve several users yet");
     if (r == 0)
         r = place_state(ret, &w, err);
     if (r == 0)

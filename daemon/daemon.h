@@ -28,6 +28,7 @@
  *     quota.c           limits of one user: bytes of state, submits a second (pure)
  *     health.c          which devices can be trusted (pure)
  *     launch_pause.c    whether workers can be started at all (pure)
+ *     daemon.c          ends the process when the state cannot be written
  *     config.c, lock.c, notify.c   options; lock files; messages to the service manager
  */
 #ifndef DAEMON_DAEMON_H

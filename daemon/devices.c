@@ -74,9 +74,9 @@ void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const 
     if (h == NULL)
         return;
     health_error(h, j->id, reason, daemon_now_ms(d), clock_wall_ns() / 1000000, d->config.restart_delay_ms);
-    log_warning("device %" PRIu32 " (%s) is %s, errors in a row: %" PRIu32 ", of job %" PRIu64 ": %s", device,
-                d->inventory.topology.devices[device].name, health_state_names[health_state(h)], h->errors,
-                j->id, h->reason);
+    log_warning("device %" PRIu32 " (%s) is %s, errors in a row: %" PRIu32 "; job %" PRIu64 " reported: %s",
+                device, d->inventory.topology.devices[device].name, health_state_names[health_state(h)],
+                h->errors, j->id, h->reason);
 }
 
 void devices_praise(struct daemon *d, const struct job *j)
@@ -86,7 +86,7 @@ void devices_praise(struct daemon *d, const struct job *j)
         if (device >= d->config.n_devices || d->health[device].errors == 0)
             continue;
         health_success(&d->health[device]);
-        log_info("device %" PRIu32 " is ok again: job %" PRIu64 " was done on it", device, j->id);
+        log_info("device %" PRIu32 " is ok again: job %" PRIu64 " has completed on it", device, j->id);
     }
 }
 
@@ -198,6 +198,6 @@ void devices_reprobed(struct daemon *d)
             !health_may_return(h, daemon_now_ms(d)))
             continue;
         health_return(h);
-        log_info("device %" PRIu32 " answers a probe: it is suspect, no longer failed", i);
+        log_info("device %" PRIu32 " works again in a probe: it is suspect now, no longer failed", i);
     }
 }

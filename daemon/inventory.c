@@ -118,8 +118,8 @@ static int inventory_real(struct config *c, struct inventory *o, struct err *err
 {
     const struct topology *t = &o->topology;
     if (c->devices_given && c->n_devices > t->n_devices)
-        return err_set_at(err, -EINVAL, "--devices", "is %u, but there are %u of %s", c->n_devices,
-                          t->n_devices, o->backend);
+        return err_set_at(err, -EINVAL, "--devices", "is %u, but this machine has %u of %s; ask for fewer",
+                          c->n_devices, t->n_devices, o->backend);
     if (!c->devices_given || c->n_devices == 0)
         c->n_devices = t->n_devices;
     o->real = true;
@@ -131,7 +131,7 @@ static int inventory_real(struct config *c, struct inventory *o, struct err *err
         if (o->each_bytes[i] > c->device_bytes)
             c->device_bytes = o->each_bytes[i];
         if (o->each_bytes[i] == 0)
-            log_warning("device %" PRIu32 " (%s) is not handed out: too little of its memory is free",
+            log_warning("device %" PRIu32 " (%s) is not handed out until more of its memory is free",
                         t->devices[i].index, t->devices[i].name);
     }
     if (c->host_bytes == 0)
@@ -175,7 +175,7 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    /* A copy, because the numbers of devices may change below. */
+    /* A copy of the old inventory, because the numbers of devices may change below. */
     const struct inventory before = *o;
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
@@ -218,13 +218,13 @@ int inventory_make(struct config *c, struct inventory *ret, struct err *err)
     ret->from_file = c->machine[0] != '\0';
     if (!ran)
         return err_set_at(err, r, c->worker_program,
-                          "%s; without the worker program no job can be started: install it, or name it with "
+                          "%s; no job can be started without the worker program: install it, or name it with "
                           "--worker",
                           why.msg);
     if (r < 0 && insisted(c))
         return err_set_at(err, r, why.path, "%s", why.msg);
     if (r < 0) {
-        snprintf(reason, sizeof reason, "this machine could not be looked at: %.700s",
+        snprintf(reason, sizeof reason, "the devices of this machine could not be probed: %.700s",
                  err_text(&why, text, sizeof text));
         log_warning("%s; serving cpu devices", reason);
     } else {

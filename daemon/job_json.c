@@ -134,7 +134,7 @@ static void take_text(struct json_obj *o, const char *key, char **ret)
     if (json_string(node, key, &s, NULL) == 0)
         job_set_text(ret, s);
     else
-        json_fail(o, key, -EINVAL, "must be a text");
+        json_fail(o, key, -EINVAL, "must be a string");
 }
 
 static void take_u32(struct json_obj *o, const char *key, uint32_t *ret)
@@ -205,7 +205,7 @@ static int read_body(const struct json *doc, struct job *j, struct err *err)
     int r = json_obj_end(&o);
     j->uid = uid;
     if (r == 0 && (j->name == NULL || j->user == NULL || j->dir == NULL || j->output == NULL))
-        r = err_set(err, -EINVAL, "a text is missing");
+        r = err_set(err, -EINVAL, "name, user, dir or output is null");
     return r == 0 ? take_ask(ask, &j->ask, err) : r;
 }
 
@@ -242,7 +242,7 @@ static void take_secret(struct json_obj *o, struct job *j)
     json_take_string(o, "secret_sha256", JSON_REQUIRED, &hash);
     if (hash[0] != '\0' &&
         (strlen(hash) != SHA256_HEX_CHARS || strspn(hash, "0123456789abcdef") != SHA256_HEX_CHARS))
-        json_fail(o, "secret_sha256", -EINVAL, "is no SHA-256");
+        json_fail(o, "secret_sha256", -EINVAL, "is not a SHA-256");
     else
         memcpy(j->secret_hash, hash, strlen(hash) + 1);
 }
@@ -270,7 +270,7 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     json_take_u64(&o, "device_bytes", JSON_REQUIRED, &j->lease.device_bytes);
     json_take_u64(&o, "host_bytes", JSON_REQUIRED, &j->lease.host_bytes);
     if (json_take_u64(&o, "pid", JSON_REQUIRED, &pid) && pid > INT32_MAX)
-        json_fail(&o, "pid", -EINVAL, "is no process");
+        json_fail(&o, "pid", -EINVAL, "is not a process id");
     json_take_u64(&o, "pid_start", JSON_REQUIRED, &j->process.start);
     take_chars(&o, "boot", j->process.boot, sizeof j->process.boot);
     take_secret(&o, j);
@@ -290,7 +290,7 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     j->state = (enum job_state)state;
     j->process.pid = (pid_t)pid;
     int r = json_obj_end(&o);
-    return r == 0 && j->reason == NULL ? err_set(err, -EINVAL, "reason is missing") : r;
+    return r == 0 && j->reason == NULL ? err_set(err, -EINVAL, "reason is null") : r;
 }
 
 static int read_text(const char *text, struct job *j,
@@ -315,8 +315,8 @@ int job_from_disk(const struct state_job *disk, struct job *ret, struct err *err
     if (r == 0)
         return 0;
     char text[sizeof inner];
-    return err_set(err, -EBADMSG, "job %" PRIu64 " in the state is not readable by this version: %s",
-                   disk->id, err_text(&inner, text, sizeof text));
+    return err_set(err, -EBADMSG, "job %" PRIu64 " in the state cannot be read by this version: %s", disk->id,
+                   err_text(&inner, text, sizeof text));
 }
 
 int job_read(const struct state_job *disk, struct job **ret, struct err *err)

@@ -47,8 +47,7 @@ struct job_lease {
     uint64_t device_bytes, host_bytes;
 };
 
-/* Identifies one process for all time. A pid alone does not, because the kernel gives it to another process
- * later. */
+/* Identifies one process for all time. A pid alone does not, because the kernel reuses pids. */
 struct job_process {
     pid_t pid; /* 0: no process */
     /* Start time of the process, in clock ticks since boot. */

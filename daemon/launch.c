@@ -87,7 +87,7 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
-/* The end of a worker's process, while its handle closes. */
+/* Describes how a worker's process ended, while its handle is being closed. */
 struct ending {
     struct worker *worker;
     /* How the process ended, for people, such as "was killed by signal 9 (Killed)". */

@@ -28,7 +28,7 @@ enum worker_phase {
     WORKER_ENDED,
 };
 
-/* Callbacks that tell the owner of a worker (workers.c) how far the worker has come. */
+/* Callbacks that report the progress of a worker to its owner, workers.c. */
 struct worker_ops {
     /* Called when the worker's first hello has come: the worker was started successfully. */
     void (*took_job)(struct worker *w);

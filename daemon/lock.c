@@ -20,9 +20,10 @@ int lock_take(const char *path, const char *what, struct lock *ret, struct err *
     if (fd < 0)
         return err_set_at(err, -errno, path, "cannot open the lock: %s", strerror(errno));
     if (fcntl(fd, F_SETLK, &whole) < 0 || fstat(fd, &st) < 0) {
-        int r = errno == EAGAIN || errno == EACCES
-                    ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s", what)
-                    : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
+        int r =
+            errno == EAGAIN || errno == EACCES
+                ? err_set_at(err, -EBUSY, path, "another tuttid serves this %s; stop that one first", what)
+                : err_set_at(err, -errno, path, "cannot lock: %s", strerror(errno));
         close(fd);
         return r;
     }

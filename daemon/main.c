@@ -82,7 +82,7 @@ static void on_signal(uv_signal_t *handle, int sig)
 {
     struct daemon *d = handle->data;
     if (d->stopping && sig != SIGUSR2) {
-        log_warning("a second signal: ending at once");
+        log_warning("got a second signal, stopping at once");
         if (d->config.private_fd >= 0)
             for (size_t i = 0; i < d->jobs->live.n; i++)
                 if (d->jobs->live.at[i]->worker != NULL)
@@ -107,7 +107,7 @@ static void on_private_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     if (n >= 0)
         return;
     uv_read_stop(s);
-    stop_daemon(s->data, "whoever started this daemon is gone");
+    stop_daemon(s->data, "the program that started this daemon has ended");
 }
 
 static void listen_for_the_end(struct daemon *d)

@@ -33,10 +33,13 @@ static int admits_memory(const struct job_ask *ask, const struct queue_machine *
         return 0;
     if (ask->device_bytes > most)
         return err_set_at(err, -ENOSPC, "resources.device_memory",
-                          "asks for %llu bytes; a device here has %llu",
+                          "asks for %llu bytes; the largest device here has %llu",
                           (unsigned long long)ask->device_bytes, (unsigned long long)most);
+    if (ask->device_bytes == 0)
+        return err_set_at(err, -ENOSPC, "resources.device_memory",
+                          "asks for %u devices; only %u here have enough free memory", ask->devices_min, n);
     return err_set_at(err, -ENOSPC, "resources.device_memory",
-                      "asks for %llu bytes on each of %u devices; %u here have that",
+                      "asks for %llu bytes on each of %u devices; only %u devices here have that",
                       (unsigned long long)ask->device_bytes, ask->devices_min, n);
 }
 

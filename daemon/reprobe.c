@@ -62,7 +62,7 @@ static void tell_failure(struct daemon *d, const char *why)
 {
     uint32_t hash = crc32c(0, why, strlen(why));
     if (why[0] != '\0' && hash != d->reprobe_failure)
-        log_warning("the devices could not be looked at: %s", why);
+        log_warning("the devices could not be probed: %s", why);
     d->reprobe_failure = hash;
 }
 
@@ -174,7 +174,7 @@ int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct da
 {
     struct strbuf only = {0};
     if (d->reprobe != NULL)
-        return err_set(err, -EBUSY, "a look at the devices is under way");
+        return err_set(err, -EBUSY, "a probe of the devices is already running");
     struct reprobe *p = xcalloc(1, sizeof *p);
     *p = (struct reprobe){.daemon = d, .devices = devices, .reprobed = reprobed, .open = 3};
     p->process.data = p->output.data = p->deadline.data = p;
@@ -189,7 +189,7 @@ int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct da
         d->reprobe = NULL;
         close_handle(p, &p->process);
         close_handle(p, &p->output);
-        return err_set_at(err, r, d->config.worker_program, "cannot be started to look at the devices: %s",
+        return err_set_at(err, r, d->config.worker_program, "cannot be started to probe the devices: %s",
                           strerror(-r));
     }
     uv_timer_start(&p->deadline, on_probe_deadline, REPROBE_MS, 0);

@@ -58,7 +58,8 @@ static void send_result(struct request *rq, const struct strbuf *result)
     struct err err = {0};
     wire_begin_result(&head, rq->msg.id);
     if (head.n + result->n + 2 > WIRE_LINE_MAX) {
-        err_set(&err, -EMSGSIZE, "the answer is longer than a line may be");
+        err_set(&err, -EMSGSIZE, "the answer is longer than a line may be, which is %u bytes; ask for less",
+                WIRE_LINE_MAX);
         server_client_send_error(rq->client, rq->msg.id, WIRE_FAILED, &err);
         return;
     }

@@ -167,10 +167,10 @@ static int check_door(struct sockets *s, struct door *door, struct err *err)
     if (lstat(door->path, &st) == 0)
         return is_ours(door, &st) ? 0
                                   : err_set_at(err, -EEXIST, door->path,
-                                               "another file has taken the place of this daemon's socket; "
+                                               "another file has replaced this daemon's socket; "
                                                "remove it, and the daemon listens there again");
     if (errno != ENOENT)
-        return err_set_at(err, -errno, door->path, "cannot look at the socket: %s", strerror(errno));
+        return err_set_at(err, -errno, door->path, "cannot check the socket: %s", strerror(errno));
     int r = open_door(s, door, err);
     if (r == 0)
         log_warning("%s was removed; the daemon listens there again", door->path);

@@ -388,7 +388,8 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The state is idle when it is closed. Only a piece of the check may be under way in the pool. */
+/* The caller has made sure that the state is idle. Only a piece of the check may still be under way in the
+ * pool. */
 void state_close(struct state *s)
 {
     if (s == NULL)

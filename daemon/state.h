@@ -40,7 +40,7 @@ struct state_keep {
 /* The arguments of state_open. */
 struct state_config {
     uv_loop_t *loop;
-    /* The state directory. The caller keeps the text valid. */
+    /* Path of the state directory. The caller keeps the text valid. */
     const char *dir;
     /* Ends the process, because the state cannot be written or is damaged. */
     void (*die)(void *ctx, const char *why);
@@ -131,14 +131,15 @@ bool state_idle(const struct state *s);
 
 /* Which jobs to read. */
 struct state_query {
-    /* Selects the job with this id. If it is 0, the other fields select. */
+    /* Id of the job to read; 0 to choose jobs by the other fields. */
     uint64_t id;
-    /* Selects the job with this key. If it is NULL, the other fields select. The text is copied. */
+    /* Key of the job to read; NULL to choose jobs by the other fields. The text is copied. */
     const char *key;
-    /* Selects all jobs with greater ids if neither id nor key is set, in ascending order and without their
-     * specs. */
+    /* If neither id nor key is set, all jobs with a greater id than this one are read, in ascending order and
+     * without their specs. */
     uint64_t after;
-    /* Together with `after`, leaves out jobs that ended before this time (wall clock). 0 leaves out none. */
+    /* Together with `after`, leaves out jobs that ended before this time (wall clock); 0 to leave out
+     * none. */
     uint64_t ended_after_ms;
     uint32_t limit; /* most jobs to read */
 };

@@ -236,7 +236,7 @@ static int judge_numbers(const struct found *f, struct err *err)
     if (f->wal.commits_behind >= (f->version >= 2 ? 2 : 1))
         return err_set_at(err, -EBADMSG, f->wal_path,
                           "the log is damaged at byte %" PRIu64 " of %" PRIu64 ", and %" PRIu64
-                          " changes behind that cannot be read. " REMEDY,
+                          " changes after that byte cannot be read. " REMEDY,
                           f->wal.bad_offset, f->wal.bytes, f->wal.commits_behind);
     return 0;
 }
@@ -293,11 +293,12 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
         r = look_at_all(f, err);
     if (r < 0)
         return r;
-    log_warning("--accept-older-state: %s; the files as they were are in %s",
-                err_text(why, text, sizeof text), aside);
+    log_warning("--accept-older-state: %s; copies of the files are in %s", err_text(why, text, sizeof text),
+                aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Nobody knows which numbers were given out after this state was written. */
+    /* Without a mark, nobody knows which numbers were given out after this state was written. So skip
+     * many. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

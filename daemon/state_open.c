@@ -200,7 +200,7 @@ static int check_index(const char *path, sqlite3_stmt *q, int column, const char
         err, -EBADMSG, path,
         "row %" PRIu64
         " of table %s is missing in an index: the file is damaged; restore it from a backup, or "
-        "make the indexes anew with `sqlite3 state.db REINDEX`",
+        "rebuild the indexes with `sqlite3 state.db REINDEX`",
         row, table);
 }
 

@@ -46,8 +46,8 @@ int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err)
     if (*ret > SCHEMA_VERSION || *ret < 0)
         return err_set_at(
             err, -EINVAL, path,
-            "was written by a newer tuttid (schema %s, this one knows %d); start that one, or give this "
-            "one another directory with --state",
+            "was written by a newer tuttid (schema %s, this one knows %d); start the newer one, or name "
+            "another directory with --state",
             text, SCHEMA_VERSION);
     return 0;
 }
@@ -71,11 +71,11 @@ int schema_make(const char *path, sqlite3 *db, struct err *err)
 
 static int refuse_schema(const char *path, const char *type, const char *name, struct err *err)
 {
-    return err_set_at(
-        err, -EBADMSG, path,
-        "the file is damaged: %s %s is not there as this version made it; restore the file from a backup, or "
-        "recover what is left with `sqlite3 state.db .recover`",
-        type, name);
+    return err_set_at(err, -EBADMSG, path,
+                      "the file is damaged: %s %s is missing or differs from what this version creates; "
+                      "restore the file from a backup, or "
+                      "recover what is left with `sqlite3 state.db .recover`",
+                      type, name);
 }
 
 /* SQLite stores the text that created a table, and interprets the table by that text. A flipped bit in the

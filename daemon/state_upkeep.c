@@ -165,7 +165,7 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* Chooses jobs of one user whose ended jobs exceed the limit of bytes. */
+/* Chooses jobs to prune from one user whose ended jobs take more bytes than the limit. */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -245,7 +245,7 @@ static void prune_done(uv_work_t *work, int status)
     struct pruning *p = s->pruning;
     s->pruning = NULL;
     if (p->removed)
-        log_info("pruned %zu ended jobs, from job %" PRIu64 " on", p->n, p->ids[0]);
+        log_info("pruned %zu ended jobs, starting with job %" PRIu64, p->n, p->ids[0]);
     s->prune_due = p->removed;
     s->fold_due |= p->removed;
     free(p->spared);
@@ -314,7 +314,7 @@ static void check_done(uv_work_t *work, int status)
     else if (s->check.table < CHECK_TABLES)
         check_next(s);
     else
-        log_info("the history in %s is sound", s->path);
+        log_info("checked all rows of %s: no damage was found", s->path);
     free(c);
 }
 

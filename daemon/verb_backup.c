@@ -138,7 +138,7 @@ static void fetch(struct request *rq, uint64_t number, uint64_t offset)
     struct backup_copy *c = copy_of(rq->daemon);
     int fd = c->fd >= 0 && c->number == number ? fcntl(c->fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (fd < 0) {
-        fail(rq, -ESTALE, "that copy is gone; begin again");
+        fail(rq, -ESTALE, "that copy was dropped; ask for a new one");
         return;
     }
     struct piece *p = xcalloc(1, sizeof *p);

@@ -46,7 +46,7 @@ static void reply_log(uv_work_t *work, int status)
     struct err err = {0};
     (void)status;
     if (l->n < 0) {
-        err_set(&err, (int)l->n, "the log cannot be read");
+        err_set(&err, (int)l->n, "the job's log cannot be read");
         request_fail(l->rq, WIRE_INTERNAL, &err);
     } else {
         bool last = (uint64_t)l->n < l->limit;

@@ -137,11 +137,12 @@ static void refuse_submit(struct submission *s, int r, const struct err *err)
 static void refuse_other_spec(struct submission *s, const struct job *j)
 {
     struct err err = {0};
-    err_set_at(&err, -EEXIST, "key", "was used for job %" PRIu64 ", which has another spec", j->id);
+    err_set_at(&err, -EEXIST, "key",
+               "was used for job %" PRIu64 ", which has another spec; choose another key", j->id);
     refuse_submit(s, err.code, &err);
 }
 
-/* ---- keys of ended jobs, which are in the state only ---- */
+/* ---- keys of ended jobs ---- */
 
 /* Called in the pool. */
 static int take_keyed(void *ctx, const struct state_job *disk)
@@ -184,7 +185,8 @@ static void refuse_unless_known(struct submission *s, int r, const struct err *e
 static void refuse_full(struct submission *s)
 {
     struct err err = {0};
-    err_set(&err, -EAGAIN, "the disk with the daemon's state is full; the job was not submitted");
+    err_set(&err, -EAGAIN,
+            "the disk with the daemon's state is full; the job was not submitted, try again later");
     refuse_unless_known(s, err.code, &err);
 }
 
@@ -254,7 +256,7 @@ static int check(struct request *rq, const struct job_ask *ask, struct err *err)
     if (rq->daemon->stopping)
         return err_set(err, -ESHUTDOWN, "the daemon is stopping; submit again when it is back");
     if (ask->devices_max > DEVICE_MAX)
-        return err_set_at(err, -EINVAL, "resources.devices", "at most %u devices", DEVICE_MAX);
+        return err_set_at(err, -EINVAL, "resources.devices", "must be at most %u", DEVICE_MAX);
     if (jobs_count(rq->daemon->jobs, JOB_QUEUED) >= c->max_queued)
         return err_set(err, -EAGAIN, "%" PRIu64 " jobs are queued, which is the limit; try again later",
                        c->max_queued);

@@ -183,12 +183,13 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
     struct err err = {0};
     struct strbuf b = {0};
     if (take_hello(m->params, &h, &err) < 0 || h.protocol != WIRE_PROTOCOL) {
-        answer_error(c, m->id, -EPROTO, err.code < 0 ? err.msg : "another protocol");
+        answer_error(c, m->id, -EPROTO,
+                     err.code < 0 ? err.msg : "the daemon speaks another version of the protocol");
         return;
     }
     struct worker *w = known(c, &h);
     if (w == NULL) {
-        answer_error(c, m->id, -ESRCH, "this worker is not wanted here");
+        answer_error(c, m->id, -ESRCH, "no job of this daemon waits for this worker");
         return;
     }
     /* Ends an older connection of the same worker. */
@@ -210,7 +211,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
     strbuf_add(&b, "{}");
     wire_end(&b);
     send_buf(c, &b);
-    log_info("job %" PRIu64 ": worker %ld is back", w->job->id, (long)w->pid);
+    log_info("job %" PRIu64 ": worker %ld has connected again", w->job->id, (long)w->pid);
     if (w->job->state == JOB_STOPPING)
         worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
 }
@@ -370,7 +371,7 @@ static void outcome_on_disk(void *ctx, int status)
 static void take_stopped(struct worker *w, struct answer *a)
 {
     if (!attempt_stopped(w->daemon, w->job, outcome_on_disk, a))
-        attempt_failed(w->daemon, w->job, "was stopped from outside", outcome_on_disk, a);
+        attempt_failed(w->daemon, w->job, "was stopped, but not by the daemon", outcome_on_disk, a);
 }
 
 /* Returns the worker's error as a JSON object that the daemon builds itself, so that its form and length are

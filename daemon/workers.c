@@ -341,7 +341,7 @@ void workers_stop_all(struct daemon *d)
         if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
             continue;
         if (j->state == JOB_RUNNING) {
-            job_set_state(j, JOB_STOPPING, "the daemon stops");
+            job_set_state(j, JOB_STOPPING, "the daemon is stopping");
             jobs_save(d->jobs, j, "stopping", "\"by\":\"shutdown\"", NULL, NULL);
         }
         ask_to_stop(j->worker, "shutdown", d->config.stop_timeout_ms);
@@ -363,12 +363,12 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
 {
     struct job *j = w->job;
     if (w->kill_at_ms > 0 && now >= w->kill_at_ms) {
-        log_warning("job %" PRIu64 ": worker %ld did not end in time, killing it", j->id, (long)w->pid);
+        log_warning("job %" PRIu64 ": worker %ld did not end in time and is killed", j->id, (long)w->pid);
         w->kill_at_ms = now + EXIT_WITHIN_MS;
         w->killed_for = "did not stop in time";
         launch_signal(w, SIGKILL);
     } else if (now - w->heard_ms > d->config.hang_timeout_ms) {
-        kill_hung(w, "hung (it said nothing for too long) and was killed", now);
+        kill_hung(w, "hung (it sent no message for too long) and was killed", now);
     } else if (w->phase == WORKER_RUNNING && now - w->moved_ms > d->config.step_timeout_ms) {
         kill_hung(w, "hung (it made no step for too long) and was killed", now);
     } else if (attempt_over_limit(j) && !w->stop_sent && w->phase == WORKER_RUNNING) {
@@ -417,7 +417,7 @@ static void adopt(struct daemon *d)
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
             continue;
         if (launch_adopt(d, j, &worker_ops)) {
-            log_info("job %" PRIu64 ": worker %ld is alive, adopted", j->id, (long)j->process.pid);
+            log_info("job %" PRIu64 ": worker %ld is alive and was adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
                 /* Writes the hash to disk in place of the secret itself. */

@@ -237,7 +237,7 @@ def case_fault_of_the_only_device():
     shown, devices, log = through_daemon("only", "CUDASIM_FAULT=launch:600:sticky", devices=1, there=1)
     assert (shown["attempt"], shown["failures"]) == (2, 1), shown
     assert marks(devices) == [] and devices[0]["state"] == "ok", devices
-    assert "device 0 (cudasim) is suspect, errors in a row: 1, of job 1: " in log and "device 0 is ok again" in log, log
+    assert "device 0 (cudasim) is suspect, errors in a row: 1; job 1 reported: " in log and "device 0 is ok again" in log, log
 
 
 def case_device_that_is_not_found(n):

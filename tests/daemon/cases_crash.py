@@ -242,7 +242,7 @@ def test_killed_at_every_call_of_a_start(t):
         d.start()
         t.equal([(j["id"], j["state"]) for j in d.call("list", after=run.id - 1)["jobs"]],
                 [(run.id, "running"), (waiting_id, "queued")], f"jobs after a kill at {name} #{number}")
-        t.contains(d.log(), f"worker {run.pid} is alive, adopted", what="the log")
+        t.contains(d.log(), f"worker {run.pid} is alive and was adopted", what="the log")
         d.kill9()
         t.log.clear()
     t.check(hits >= len(here) // 8, f"only {hits} of {len(here)} kills")

@@ -60,7 +60,7 @@ def test_failed_device_is_marked_and_the_next_attempt_goes_elsewhere(t):
         t.equal(q.given["lease"]["indices"], [3], "device of the second attempt: the other, though it is smaller")
         q.outcome()
         t.equal(states(d), [("suspect", 1), ("ok", 0)], "a job done elsewhere clears nothing")
-    t.contains(d.log(), f"device 0 (paper A) is suspect, errors in a row: 1, of job {job}: {ECC}")
+    t.contains(d.log(), f"device 0 (paper A) is suspect, errors in a row: 1; job {job} reported: {ECC}")
     d.stop()
 
 
@@ -83,8 +83,8 @@ def test_suspect_device_is_used_where_the_others_do_not_suffice_and_a_success_cl
     t.equal(p.given["lease"]["indices"], [0, 3], "devices of a job that cannot")
     p.outcome()
     d.wait_job(both, "done")
-    t.equal(states(d), [("ok", 0), ("ok", 0)], "after a job was done on it")
-    t.contains(d.log(), f"device 0 is ok again: job {both} was done on it")
+    t.equal(states(d), [("ok", 0), ("ok", 0)], "after a job has completed on it")
+    t.contains(d.log(), f"device 0 is ok again: job {both} has completed on it")
     d.stop()
 
 
@@ -123,7 +123,7 @@ def test_failed_device_comes_back_when_a_probe_finds_it(t):
     becomes(t, ONE)
     p = Puppet(d, job, 4)
     t.equal(states(d), [("suspect", 2)], "when they do")
-    t.contains(d.log(), "device 0 answers a probe: it is suspect, no longer failed")
+    t.contains(d.log(), "device 0 works again in a probe: it is suspect now, no longer failed")
     p.outcome()
     d.wait_job(job, "done")
     t.equal(states(d), [("ok", 0)], "after a success")

@@ -131,7 +131,7 @@ def test_lease_names_backend_and_devices(t):
 def test_what_the_devices_cannot_do_is_refused_at_submit(t):
     d = Daemon(t, worker=paper_worker(t, found()), **FOUND).start()
     for resources, path, words in (({"devices": 4}, "resources.devices", "has 3"),
-                                   ({"devices": 3}, "resources.device_memory", "3 devices; 2 here"),
+                                   ({"devices": 3}, "resources.device_memory", "3 devices; only 2 here"),
                                    ({"device_memory": 15 * GIB}, "resources.device_memory", str(15 * GIB - RESERVE)),
                                    ({"devices": 2, "device_memory": 4 * GIB}, "resources.device_memory", "1 here")):
         try:
@@ -153,7 +153,7 @@ def test_options_limit_what_was_found(t):
     t.equal(probed(t), ["--probe --json --backend cuda"], "arguments of the probe")
     run = Daemon(t, name="many", worker=paper_worker(t, found()), backend="cuda", devices=4).try_start()
     t.equal(run.code, 1, "exit code with too many devices")
-    t.contains(run.err, "--devices: is 4, but there are 3 of cuda")
+    t.contains(run.err, "--devices: is 4, but this machine has 3 of cuda")
     d.stop()
 
 
@@ -241,7 +241,7 @@ def test_probe_that_fails_later_changes_nothing(t, value):
     becomes(t, value)
     p = Puppet(d, d.submit(spec("x"))["id"])
     t.equal(p.given["lease"]["device_bytes"], 15 * GIB - RESERVE, "what the job gets: as before")
-    t.contains(d.log(), "the devices could not be looked at: ")
+    t.contains(d.log(), "the devices could not be probed: ")
     p.outcome()
     d.stop()
 
@@ -298,7 +298,7 @@ def test_failed_probe_is_told_and_cpu_served(t, value):
     d = Daemon(t, worker=worker, **FOUND).start()
     found_ = d.call("devices")
     t.equal((found_["backend"], len(found_["devices"])), ("cpu", 2), "what is served")
-    t.contains(found_["backend_reason"], "could not be looked at", why)
+    t.contains(found_["backend_reason"], "could not be probed", why)
     t.contains(d.log(), "serving cpu devices", why)
     d.stop()
     run = Daemon(t, name="insists", worker=worker, **FOUND, backend="cuda").try_start()

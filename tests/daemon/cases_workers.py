@@ -93,7 +93,7 @@ def test_worker_lives_through_the_end_of_its_daemon_and_is_adopted(t, value):
     until(lambda: run.steps() > at + 5, "steps without a daemon")
     run.freeze()
     d.start()
-    t.contains(d.log(), f"worker {run.pid} is alive, adopted", what="the daemon's log")
+    t.contains(d.log(), f"worker {run.pid} is alive and was adopted", what="the daemon's log")
     after = d.show(run.id)
     for key in ("pid", "attempt", "state", "devices", "submitted_ms", "started_ms", "failures", "spec"):
         t.equal(after[key], before[key], f"{key} after the restart")
@@ -208,7 +208,7 @@ def test_secret_of_a_worker_is_not_in_the_state(t):
     t.check(hashed.encode() in state_bytes(d), "the state does not hold its hash")
     for wrong in (hashed, secret[:-1], secret + "0", secret.upper(), ""):
         with Client(d.worker_socket, greeted=False) as c:
-            refused(t, lambda: c.call("hello", **{**p.words, "secret": wrong}), "ESRCH", 1, "not wanted")
+            refused(t, lambda: c.call("hello", **{**p.words, "secret": wrong}), "ESRCH", 1, "no job of this daemon waits for this worker")
     p.outcome()
     d.stop()
 
@@ -224,7 +224,7 @@ def test_worker_of_an_older_daemon_is_known_by_its_secret_in_clear(t):
     del status["secret_sha256"]
     replace_status(d, 1, json.dumps({**status, "secret": secret}))
     d.start()
-    t.contains(d.log(), f"worker {p.pid} is alive, adopted")
+    t.contains(d.log(), f"worker {p.pid} is alive and was adopted")
     with Client(d.worker_socket, greeted=False) as c:
         refused(t, lambda: c.call("hello", **{**p.words, "phase": "running", "secret": "0" * 32}), "ESRCH", 1)
     p.link = Client(d.worker_socket, greeted=False)
@@ -569,7 +569,7 @@ def test_private_daemon_ends_with_whoever_started_it(t, phase):
     os.close(writer)
     if run is not None:
         run.thaw()
-    t.contains(d.wait(0).err, "whoever started this daemon is gone", what="the daemon's log")
+    t.contains(d.wait(0).err, "the program that started this daemon has ended", what="the daemon's log")
     t.check(pid is None or process_state(pid) == "Z", "the worker is left running")
     t.equal(d.workers(), [], "workers that are left")
     t.equal([n for n in os.listdir(os.path.dirname(d.socket)) if n.endswith(".sock")], [], "sockets that are left")

@@ -317,7 +317,7 @@ static void test_values_out_of_range_are_refused(void **state)
     check_refused(false, "\"secret_sha256\":\"9", "\"secret_sha256\":\"X", "secret_sha256");
     check_refused(false, "\"secret_sha256\":", "\"secret\":\"x\",\"secret_sha256\":", "secret_sha256");
     check_refused(false, "\"boot\":\"", "\"boot\":\"01234567", "boot");
-    check_refused(true, "\"ada\"", "null", "missing");
+    check_refused(true, "\"ada\"", "null", "is null");
     check_refused(false, "\"reason\":\"because\\nof this\"", "\"reason\":null", "reason");
 }
 

@@ -237,7 +237,7 @@ static void test_what_can_never_run_is_refused_with_what_it_lacks(void **state)
     check_refused(&(struct job_ask){.devices_min = 3, .devices_max = 3}, 2, "resources.devices",
                   "asks for 3 devices; this machine has 2");
     check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .device_bytes = 1001}, 2,
-                  "resources.device_memory", "asks for 1001 bytes; a device here has 1000");
+                  "resources.device_memory", "asks for 1001 bytes; the largest device here has 1000");
     check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 2,
                   "resources.host_memory", "asks for 601 bytes; this machine has 600");
     check_refused(&(struct job_ask){.devices_min = 1, .devices_max = 1, .host_bytes = 601}, 0,
@@ -282,13 +282,14 @@ static void test_devices_of_different_sizes(void **state)
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), 0);
     j->ask.devices_min = 3;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
-    assert_string_equal(err.msg, "asks for 600 bytes on each of 3 devices; 2 here have that");
+    assert_string_equal(err.msg, "asks for 600 bytes on each of 3 devices; only 2 devices here have that");
     j->ask.device_bytes = 0;
     j->ask.devices_min = 4;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
+    assert_string_equal(err.msg, "asks for 4 devices; only 3 here have enough free memory");
     j->ask.device_bytes = 1001;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
-    assert_string_equal(err.msg, "asks for 1001 bytes; a device here has 1000");
+    assert_string_equal(err.msg, "asks for 1001 bytes; the largest device here has 1000");
 }
 
 static void test_the_only_job_gets_all_of_the_host(void **state)
