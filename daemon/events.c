@@ -208,8 +208,8 @@ int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const 
 
 static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
 {
-    char room[256];
-    struct strbuf b = strbuf_fixed(room, sizeof room);
+    char text[256];
+    struct strbuf b = strbuf_fixed(text, sizeof text);
     (void)e;
     begin_line(&b, seq, w->job, "gap", NULL);
     w->send(w, b.at, b.n);

@@ -89,8 +89,8 @@ int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct e
 {
     const struct quota_user *u = find_charged(q, uid);
     uint64_t taken = u != NULL ? u->bytes : 0, most = q->limits.state_bytes;
-    char room[64];
-    struct strbuf b = strbuf_fixed(room, sizeof room);
+    char text[64];
+    struct strbuf b = strbuf_fixed(text, sizeof text);
     if (most == 0 || (taken <= most && bytes <= most - taken))
         return 0;
     strbuf_add_bytes(&b, taken);
@@ -100,7 +100,7 @@ int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct e
         err, -EAGAIN,
         "the unfinished jobs of user %u take %s of state, and this job takes %" PRIu64
         " bytes more; try again when some have ended, or start tuttid with a greater --user-state-bytes",
-        (unsigned)uid, room, bytes);
+        (unsigned)uid, text, bytes);
 }
 
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes)

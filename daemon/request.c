@@ -53,8 +53,8 @@ static bool wants_answer(const struct request *rq)
 
 static void send_result(struct request *rq, const struct strbuf *result)
 {
-    char room[WIRE_ID_MAX + 64];
-    struct strbuf head = strbuf_fixed(room, sizeof room);
+    char text[WIRE_ID_MAX + 64];
+    struct strbuf head = strbuf_fixed(text, sizeof text);
     struct err err = {0};
     wire_begin_result(&head, rq->msg.id);
     if (head.n + result->n + 2 > WIRE_LINE_MAX) {

@@ -103,8 +103,8 @@ static const struct connection_ops client_ops = {on_client_line, on_client_refus
 
 static void greet(struct server_client *c)
 {
-    char room[1024];
-    struct strbuf b = strbuf_fixed(room, sizeof room);
+    char text[1024];
+    struct strbuf b = strbuf_fixed(text, sizeof text);
     wire_begin_notification(&b, "hello");
     strbuf_addf(&b,
                 "{\"server\":\"tuttid\",\"version\":\"" TUTTI_VERSION
@@ -117,9 +117,9 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* Closes the client that has been idle longest, to make room for `newcomer`. Returns false if every other
- * client watches or waits for an answer. */
-static bool make_room(struct server *s, const struct server_client *newcomer)
+/* Closes the client that has been idle longest, so that `newcomer` can be served. Returns false if every
+ * other client watches or waits for an answer. */
+static bool evict_idle(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {
         if (c == newcomer || c->watcher != NULL || c->under_way > 0 || c->evicted)
@@ -157,7 +157,7 @@ static void on_client_connection(uv_stream_t *listening, int status)
     link_newest(c);
     if (connection_credentials(c->connection, &pid, &c->uid) < 0 || (c->uid != getuid() && c->uid != 0))
         refuse_client(c, -EACCES, "this daemon serves another user");
-    else if (s->n_clients > s->daemon->config.max_connections && !make_room(s, c))
+    else if (s->n_clients > s->daemon->config.max_connections && !evict_idle(s, c))
         refuse_client(c, -EAGAIN, "too many connections; try again later");
     else
         greet(c);

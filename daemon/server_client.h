@@ -30,7 +30,7 @@ struct server_client {
     struct watcher *watcher; /* NULL: the client watches nothing */
     /* A large line of this client waits for the pool or is in it. */
     bool large;
-    /* The connection is closing to make room for a new one. */
+    /* The connection is being closed so that a new client can be served. */
     bool evicted;
     /* The client sends no more requests. The connection closes when all are answered. */
     bool leaving;

@@ -108,7 +108,7 @@ static char *immutable_uri(const char *path)
 
 /* Reads the transaction number of state.db alone. If the number cannot be read, folding may have been
  * interrupted, and the log still has it. */
-static void look_at_base(struct found *f)
+static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
     char *uri = immutable_uri(f->path), text[200];
@@ -135,7 +135,7 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
 /* Reads the numbers of state.db with its log, as SQLite sees them. With an exclusive lock SQLite keeps its
  * index of the log in memory and makes no -shm file. SQLite must not fold the log into the database when it
  * closes. */
-static int look_at_all(struct found *f, struct err *err)
+static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
     struct stat st;
@@ -164,8 +164,8 @@ static int inspect(struct found *f, struct err *err)
     r = read_header(f, err);
     if (r < 0 || !f->exists || f->other_log)
         return r;
-    look_at_base(f);
-    return look_at_all(f, err);
+    inspect_base(f);
+    return inspect_whole(f, err);
 }
 
 /* ---- judging ---- */
@@ -290,7 +290,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
         /* Without the log that was removed, the database may have other numbers. */
-        r = look_at_all(f, err);
+        r = inspect_whole(f, err);
     if (r < 0)
         return r;
     log_warning("--accept-older-state: %s; copies of the files are in %s", err_text(why, text, sizeof text),

@@ -76,7 +76,7 @@ static int prepare_statements(struct state *s, struct err *err)
 
 /* Sets the next numbers above all numbers that the database and the mark know. Then folds the log into the
  * database, so that state.db itself has the tables and whatever a crash left in the log. */
-static int take_up_numbers(struct state *s, struct err *err)
+static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
     int r = row_read_number(s->path, s->db, "commits", &commits, err);
@@ -130,7 +130,7 @@ static int open_database(struct state *s, struct err *err)
          * fold. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
-        r = take_up_numbers(s, err);
+        r = continue_numbers(s, err);
     }
     if (r == 0)
         r = db_open(s->path, false, &s->reader, err);

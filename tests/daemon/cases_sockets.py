@@ -107,7 +107,7 @@ def test_place_of_a_socket_that_somebody_took_is_not_stolen(t, what):
             os.mkdir(d.socket)
         before = os.lstat(d.socket).st_ino
         thaw(d)
-        until(lambda: "another file has taken the place" in d.log(), "complaint")
+        until(lambda: "another file has replaced" in d.log(), "complaint")
         t.contains(d.log(), d.socket, "remove it")
         t.equal(c.call("ping"), {}, "the answer to one that was connected before")
         t.equal(os.lstat(d.socket).st_ino, before, "the file in its place")
@@ -117,7 +117,7 @@ def test_place_of_a_socket_that_somebody_took_is_not_stolen(t, what):
         else:
             os.unlink(d.socket)
         until(lambda: answers(d), "the daemon at its socket")
-    t.equal(d.log().count("another file has taken the place"), 1, "lines in the log")
+    t.equal(d.log().count("another file has replaced"), 1, "lines in the log")
     freeze(d)
     os.unlink(d.socket)
     os.close(os.open(d.socket, os.O_CREAT | os.O_WRONLY))
