@@ -55,8 +55,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* Returns the health of the device in the job's lease that has this number at the backend, or NULL if the
- * lease has no such device. */
+/* Returns the health of the device that has the backend's number `index`, or NULL if the job's lease does not
+ * have this device. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {

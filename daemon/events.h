@@ -28,7 +28,7 @@ int events_create(struct daemon *d, struct events **ret, struct err *err);
 void events_destroy(struct events *e);
 
 /* Adds an event that is kept in memory only. An event with job 0 concerns every job, and every watcher gets
- * it. `members` is the JSON text of the event's own fields, such as "\"step\":3"; "" or NULL for none. When
+ * it. `members` is the JSON text of the event's own fields, such as "\"step\":3"; "" or NULL for none. If
  * memory runs out, watchers get a `gap` in place of the event. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 

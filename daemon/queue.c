@@ -37,9 +37,9 @@ static int admits_memory(const struct job_ask *ask, const struct queue_machine *
                           (unsigned long long)ask->device_bytes, (unsigned long long)most);
     if (ask->device_bytes == 0)
         return err_set_at(err, -ENOSPC, "resources.device_memory",
-                          "asks for %u devices; only %u here have enough free memory", ask->devices_min, n);
+                          "asks for %u devices; enough memory is free on only %u here", ask->devices_min, n);
     return err_set_at(err, -ENOSPC, "resources.device_memory",
-                      "asks for %llu bytes on each of %u devices; only %u devices here have that",
+                      "asks for %llu bytes on each of %u devices; only %u here can provide that",
                       (unsigned long long)ask->device_bytes, ask->devices_min, n);
 }
 

@@ -10,7 +10,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* Reads of one job. If the job ends during the first read, the second read finds its end. */
+/* Largest number of reads of one job. If the job ends during the first read, the second read finds its
+ * end. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)

@@ -160,7 +160,8 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* By now every process that had connected to the earlier socket is accepted. */
+    /* By now every process that had connected to the earlier socket is accepted, so the socket can be
+     * closed. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;

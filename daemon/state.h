@@ -156,9 +156,9 @@ void state_read_jobs(struct state *s, const struct state_query *query,
 void state_read_job(struct state *s, uint64_t id,
                     void (*done)(void *ctx, int status, const struct state_job *job), void *ctx);
 
-/* Reads kept events of one job, or of all jobs (0), in the pool: those with first <= seq < end, in ascending
- * order, at most `limit`. `done` is always called, on the loop thread; the events are valid during the call.
- */
+/* Reads events from disk in the pool: those of one job, or of all jobs (0), with first <= seq < end, in
+ * ascending order, at most `limit`. `done` is always called, on the loop thread; the events are valid during
+ * the call. */
 void state_read_events(struct state *s, uint64_t job, uint64_t first, uint64_t end, uint32_t limit,
                        void (*done)(void *ctx, int status, const struct state_event *events, size_t n),
                        void *ctx);

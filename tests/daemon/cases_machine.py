@@ -131,9 +131,9 @@ def test_lease_names_backend_and_devices(t):
 def test_what_the_devices_cannot_do_is_refused_at_submit(t):
     d = Daemon(t, worker=paper_worker(t, found()), **FOUND).start()
     for resources, path, words in (({"devices": 4}, "resources.devices", "has 3"),
-                                   ({"devices": 3}, "resources.device_memory", "3 devices; only 2 here"),
+                                   ({"devices": 3}, "resources.device_memory", "3 devices; enough memory is free on only 2 here"),
                                    ({"device_memory": 15 * GIB}, "resources.device_memory", str(15 * GIB - RESERVE)),
-                                   ({"devices": 2, "device_memory": 4 * GIB}, "resources.device_memory", "1 here")):
+                                   ({"devices": 2, "device_memory": 4 * GIB}, "resources.device_memory", "only 1 here")):
         try:
             d.submit(spec("x", {"resources": resources}))
             t.check(False, f"{resources} was taken")

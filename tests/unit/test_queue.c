@@ -282,11 +282,11 @@ static void test_devices_of_different_sizes(void **state)
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), 0);
     j->ask.devices_min = 3;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
-    assert_string_equal(err.msg, "asks for 600 bytes on each of 3 devices; only 2 devices here have that");
+    assert_string_equal(err.msg, "asks for 600 bytes on each of 3 devices; only 2 here can provide that");
     j->ask.device_bytes = 0;
     j->ask.devices_min = 4;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
-    assert_string_equal(err.msg, "asks for 4 devices; only 3 here have enough free memory");
+    assert_string_equal(err.msg, "asks for 4 devices; enough memory is free on only 3 here");
     j->ask.device_bytes = 1001;
     assert_int_equal(queue_admits(&j->ask, &t.machine, &err), -ENOSPC);
     assert_string_equal(err.msg, "asks for 1001 bytes; the largest device here has 1000");
