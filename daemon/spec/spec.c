@@ -351,7 +351,7 @@ int spec_load(const char *path, const struct spec_options *options, struct spec 
     if (r < 0)
         err_set_at(err, r, path, "cannot read the job file: %s", strerror(-r));
     else if (bytes > MAX_FILE_BYTES)
-        r = err_set_at(err, -EFBIG, path, "is larger than %u bytes, the most for a job file; check the path",
+        r = err_set_at(err, -EFBIG, path, "is too large: a job file has at most %u bytes; check the path",
                        MAX_FILE_BYTES);
     else
         r = spec_parse(text, bytes, in ? "standard input" : path, options, ret, err);

@@ -329,7 +329,7 @@ def test_only_checkpoint_damaged_advises_to_begin_again(t):
     directory = os.path.join(out, "checkpoints", "step-4")
     path = os.path.join(directory, "model.safetensors")
     os.truncate(path, 100)
-    check_refused(t, out, path, ["damaged", f"remove {directory} to begin again"])
+    check_refused(t, out, path, ["damaged", f"remove {directory} to start from the beginning"])
     shutil.rmtree(directory)
     t.worker("--run", write_job(t, WHOLE), "--quiet", "--output", out)
     t.equal(outcome(out)["weights_hash"], expected, "weights after beginning again")
