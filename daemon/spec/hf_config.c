@@ -61,7 +61,8 @@ static void key_path(const struct config_reader *c, const char *key, char *buf, 
 /* Writes a value as JSON into `buf`, cut to fit, for a message such as "found 3; ...". */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
-    struct strbuf b = {.mode = STRBUF_FAILS}; /* the value may be too large for the memory there is */
+    /* The value may be huge, so a failed allocation must not abort the process. */
+    struct strbuf b = {.mode = STRBUF_FAILS};
 
     json_add(&b, node);
     utf8_copy(buf, size, b.at ? b.at : "a value");
@@ -361,7 +362,8 @@ static void read_llama(struct config_reader *c, struct transformer *t)
     need_bool(c, "attention_bias", false, "biases in attention are not supported");
     need_bool(c, "mlp_bias", false, "biases in the mlp are not supported");
     need_size(c, "pretraining_tp", 1, "only 1 is supported");
-    if (c->r == 0 && t->width % t->heads == 0) /* otherwise transformer_check gives a better message */
+    if (c->r == 0 &&
+        t->width % t->heads == 0) /* if heads do not divide the width, transformer_check says so */
         need_size(c, "head_dim", t->width / t->heads, "only hidden_size / num_attention_heads is supported");
 }
 

@@ -486,7 +486,8 @@ double spec_lr(const struct spec *s, uint64_t step)
     assert(total > 0);
     if (step < warmup)
         return s->lr *
-               ((double)(step + 1) / (double)warmup); /* the quotient is at most 1, so this is at most lr */
+               /* The quotient is at most 1, so the rate never exceeds lr. */
+               ((double)(step + 1) / (double)warmup);
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
     if (s->schedule.type == SCHEDULE_STEP) {

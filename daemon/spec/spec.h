@@ -27,10 +27,10 @@
 #include "scheduler/policy/policy.h"
 
 #define SPEC_MAX_LAYERS 10000u
-#define SPEC_MAX_DIM    (1u << 30)    /* limit for the elements of a row and for the rows of a batch */
-#define SPEC_MAX_BYTES  (1ull << 53)  /* limit for every size that is computed from a spec */
-#define SPEC_MAX_STEPS  0xffffffffull /* the random numbers count steps in one 32-bit word */
-#define SPEC_MAX_FILES  400u          /* data files in a split; all of them stay open at once */
+#define SPEC_MAX_DIM    (1u << 30)    /* most elements in a row, and most rows in a batch */
+#define SPEC_MAX_BYTES  (1ull << 53)  /* most bytes in any size that is computed from a spec */
+#define SPEC_MAX_STEPS  0xffffffffull /* most training steps; the random numbers count them in 32 bits */
+#define SPEC_MAX_FILES  400u          /* most data files in a split; they are all open at once */
 
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
@@ -49,13 +49,13 @@ struct spec_every {
 
 /* The two IDX files of a data split. Both paths are NULL when the spec does not have the split. */
 struct spec_files {
-    const char *images, *labels; /* paths; relative ones were resolved against base_dir */
+    const char *images, *labels; /* paths of the files; relative paths were resolved against base_dir */
 };
 
 /* The data files of a split in the format tokens or bytes. */
 struct spec_paths {
-    const char *const *at; /* paths; relative ones were resolved against base_dir */
-    uint32_t n;            /* number of files; 0: the spec does not have the split */
+    const char *const *at; /* paths of the files; relative paths were resolved against base_dir */
+    uint32_t n;            /* number of files; 0 if the spec does not have the split */
 };
 
 /* A job spec after reading. spec_load, spec_parse and spec_read make it, spec_resolve completes it, and
@@ -69,16 +69,16 @@ struct spec {
     /* model, init */
     struct model model; /* the last layer is the loss */
     uint32_t features;  /* elements in an input row */
-    uint32_t classes;   /* elements in an output row; for tokens, in the output for one token */
+    uint32_t classes;   /* number of classes: elements of an output row, or of the output for one token */
     /* true: the loss is mse with float targets [rows][classes]; false: cross-entropy with int32 targets
      * [rows] */
     bool mse;
     const struct transformer *transformer; /* the gpt2 or llama model; NULL for "mlp" and "chain" */
     const char *from;  /* Hugging Face folder with the initial weights; NULL: draw random ones */
     uint32_t from_crc; /* checksum of the weights in that folder */
-    bool tokens;       /* a row is `seq` int32 token ids, and its targets are int32 [seq] */
+    bool tokens;       /* a row of input is `seq` int32 token ids, and its targets are int32 [seq] */
     uint32_t seq;      /* tokens in a sample; 0 or 1 when samples are not sequences */
-    uint32_t vocab;    /* every token id is below this number; 0 without tokens */
+    uint32_t vocab;    /* number of different token ids; 0 if rows are not tokens */
     uint64_t seed;     /* seeds initial weights, dropout and shuffling */
     /* Standard deviations of initial weights from the section `init`. 0: the spec does not give this one. */
     struct {
@@ -112,13 +112,13 @@ struct spec {
     } train;
 
     struct optimizer optimizer; /* its field `clip` holds train.grad_clip */
-    bool no_decay_given;        /* the spec has optimizer.no_decay; otherwise the kind of model decides */
-    double lr;                  /* learning rate after the warm-up */
+    bool no_decay_given; /* the spec gives optimizer.no_decay; if it does not, the kind of model decides */
+    double lr;           /* learning rate after the warm-up */
     struct {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
-        uint64_t every_steps; /* type step: after this many steps the rate is multiplied by gamma */
+        uint64_t every_steps; /* for SCHEDULE_STEP: the rate is multiplied by gamma after this many steps */
         double gamma;
     } schedule;
 

@@ -29,7 +29,7 @@ struct chain_builder {
     VEC(struct layer) layers;
     uint32_t width;        /* elements in a row after the last layer */
     uint32_t seq;          /* tokens in a row; 1: the rows are not sequences */
-    uint32_t vocab;        /* vocabulary of token ids that the next layer must embed; 0: rows are numbers */
+    uint32_t vocab;        /* size of the vocabulary while rows are token ids; 0 once they are numbers */
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
     bool trained;          /* at least one layer has weights */

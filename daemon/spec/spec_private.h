@@ -43,7 +43,7 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
  * the rounded value. */
 enum spec_range {
     SPEC_POSITIVE,         /* above 0 */
-    SPEC_POSITIVE_OR_NULL, /* above 0; the message mentions null, which the caller handles itself */
+    SPEC_POSITIVE_OR_NULL, /* above 0; the message also offers null, which the caller handles itself */
     SPEC_NOT_NEGATIVE,     /* 0 or above */
     SPEC_FRACTION,         /* 0 <= v < 1 */
     SPEC_RATIO,            /* 0 <= v <= 1 */

@@ -33,18 +33,20 @@ struct transformer {
     enum transformer_arch arch;
     uint32_t layers;          /* blocks in the chain */
     uint32_t width;           /* elements per token between the blocks */
-    uint32_t heads, kv_heads; /* heads of queries; heads of keys and values */
+    uint32_t heads, kv_heads; /* number of query heads; number of key and value heads */
     uint32_t hidden;          /* elements per token inside the mlp */
     uint32_t vocab;           /* tokens in the vocabulary */
-    uint32_t positions; /* gpt2: positions that have weights; llama: longest intended sequence, no limit */
-    enum act act;       /* activation in the mlp; gpt2 only */
-    bool tied;          /* lm_head uses the weights of the embedding */
-    float eps;          /* added to the variance in norms */
-    float rope_theta;   /* base of the rotary frequencies; llama only */
+    /* For gpt2: number of positions that have weights. For llama: length of the longest intended sequence,
+     * not a limit. */
+    uint32_t positions;
+    enum act act;     /* activation in the mlp; gpt2 only */
+    bool tied;        /* lm_head uses the weights of the embedding */
+    float eps;        /* added to the variance in norms */
+    float rope_theta; /* base of the rotary frequencies; llama only */
     float embd_dropout, attn_dropout, resid_dropout;
     float init_std;      /* standard deviation of initial weights */
-    float proj_std;      /* the same for attn.proj and mlp.proj; 0: the default of the architecture */
-    float embedding_std; /* the same for embedding and positions; 0: init_std */
+    float proj_std;      /* standard deviation of attn.proj and mlp.proj; 0: default of the architecture */
+    float embedding_std; /* standard deviation of embedding and positions; 0: init_std */
 };
 
 /* Checks that all sizes of `t` are in range and fit together. Returns 0, or -EINVAL with a message at `path`,

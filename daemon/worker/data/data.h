@@ -26,14 +26,15 @@ struct dataset {
     uint32_t seq, vocab; /* tokens in a sample; tokens in the vocabulary */
     uint64_t n_tokens;   /* tokens in all files; 0 for other formats */
     uint32_t n_files;    /* files of tokens or text; 0 for other formats */
-    uint32_t crc; /* checksum of the content, for spec_resolve; covers large token files in part (tokens.c) */
+    /* Checksum of the content, for spec_resolve. It covers only a part of a large token file (tokens.c). */
+    uint32_t crc;
     uint64_t bytes; /* host memory that the samples take; mapped files do not count */
     /* private */
     enum data_format format;
     enum data_split split;
     uint8_t *images;         /* idx: [n_samples][features] */
     uint8_t *labels;         /* idx: [n_samples] */
-    float value[256];        /* idx: the number that each byte stands for */
+    float value[256];        /* idx: number that each byte of an image stands for */
     struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* synthetic */
     float noise;             /* synthetic */

@@ -12,7 +12,7 @@
 /* The content of an IDX file. idx_load fills it in, idx_finish frees it. */
 struct idx {
     uint32_t rank;               /* number of dimensions */
-    uint32_t dims[IDX_MAX_RANK]; /* the first one counts the samples */
+    uint32_t dims[IDX_MAX_RANK]; /* dimensions; the first one is the number of samples */
     uint64_t bytes;              /* size of data: the product of dims */
     uint32_t crc;                /* CRC-32C of dims and data */
     uint8_t *data;

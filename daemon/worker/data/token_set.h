@@ -18,7 +18,8 @@ struct token_set {
     uint32_t n_files;
     /* private */
     struct token_file *files;
-    uint64_t *first; /* [n_files + 1]: index of each file's first sample; the last element is n_samples */
+    /* [n_files + 1]: the index of each file's first sample, then n_samples. */
+    uint64_t *first;
     uint32_t seq, vocab;
     int64_t ignore; /* targets with this id do not count; -1: all targets count */
 };

@@ -38,7 +38,7 @@ static const struct layout {
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 enum {
     N_LAYOUTS = sizeof layouts / sizeof layouts[0],
-    LEAST_PAIRS = 64, /* pairs of 2-byte tokens needed to decide that they are really 4-byte tokens */
+    LEAST_PAIRS = 64, /* fewest pairs of 2-byte numbers that can show that a file has 4-byte tokens */
 };
 
 static int fail_token_read(const struct token_file *f, int code, struct err *err)

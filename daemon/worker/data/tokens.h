@@ -17,13 +17,15 @@
 
 /* An open file of tokens. tokens_open fills it in; it stays const until tokens_close. */
 struct token_file {
-    const char *path;   /* belongs to the caller of tokens_open */
-    char key[64];       /* key of the spec that names the file, such as "data.train[2]", for messages */
-    uint64_t count;     /* tokens in the file; at least 1 */
-    uint32_t width;     /* bytes of a token: 1, 2 or 4 */
-    uint32_t crc;       /* CRC-32C of size, count, width and content; of a large file, of a part (tokens.c) */
-    uint64_t bytes;     /* size of the file */
-    const uint8_t *map; /* the mapped file */
+    const char *path; /* belongs to the caller of tokens_open */
+    char key[64];     /* key of the spec that names the file, such as "data.train[2]", for messages */
+    uint64_t count;   /* tokens in the file; at least 1 */
+    uint32_t width;   /* bytes of a token: 1, 2 or 4 */
+    /* CRC-32C of size, count, width and content. Of the content of a large file it covers only a part
+     * (tokens.c). */
+    uint32_t crc;
+    uint64_t bytes;      /* size of the file */
+    const uint8_t *map;  /* the mapped file */
     const uint8_t *data; /* the first token, inside map */
     int fd;
 };

@@ -94,7 +94,7 @@ struct checkpoint_info {
      * state do not store it; then t is the number of steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
-    enum spec_best best; /* the job's checkpoint.best at that time; BEST_NONE in older checkpoints */
+    enum spec_best best; /* metric checkpoint.best of the job at that time; BEST_NONE in older checkpoints */
 };
 
 /* Returns whether evaluation `a` is better than `b` by the metric `best`. For BEST_NONE the higher accuracy

@@ -31,19 +31,20 @@ struct decoder {
     struct transformer t;
     struct devset *devices;
     struct step_args step;
-    uint32_t capacity, length; /* most tokens of a text; tokens of the present text */
-    uint32_t head;             /* elements of a head */
-    uint32_t qkv;              /* elements of a token's query, key and value together */
+    uint32_t capacity; /* most tokens that a text can have */
+    uint32_t length;   /* tokens in the present text */
+    uint32_t head;     /* elements of a head */
+    uint32_t qkv;      /* elements of a token's query, key and value together */
     struct arena *arena;
-    struct model model; /* chain for texts of one token, to find weights and their sizes */
+    struct model model; /* chain for a text of one token, used to find weights and their sizes */
     float **w;          /* weights of each layer; a tied head has those of the embedding */
     struct checkpoint_tensors tensors;
     char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
     /* parts of `work` */
-    int32_t *ids;                     /* [capacity] new tokens */
-    float *cached;                    /* [layers][capacity][qkv] projections of the text so far */
-    float *rotated;                   /* [capacity][qkv] the same for one layer, with rotary positions */
+    int32_t *ids;   /* [capacity]: new tokens */
+    float *cached;  /* [layers][capacity][qkv]: queries, keys and values of the text so far */
+    float *rotated; /* [capacity][qkv]: those of one layer after rotary positions were applied */
     float *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse, *scratch, *logits;
 };

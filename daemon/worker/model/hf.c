@@ -37,7 +37,7 @@ struct hf_file {
     int fd;
     char *name;
     struct safetensors *st;
-    bool *used; /* for each tensor of the file: the model uses it */
+    bool *used; /* for each tensor of the file, whether the model uses it */
 };
 
 /* A tensor in one of the files. */

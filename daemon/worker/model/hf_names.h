@@ -20,10 +20,10 @@
  * its rows. For example, the q_proj, k_proj and v_proj of Llama are the rows of one parameter,
  * "attn.qkv.weight". */
 struct hf_link {
-    const char *name;  /* of the tensor, such as "transformer.wte.weight" */
-    const char *plain; /* the same name without the prefix, as folders of a model without a head have it */
+    const char *name;  /* name of the tensor, such as "transformer.wte.weight" */
+    const char *plain; /* the tensor's name without its prefix, as in folders of models without a head */
     const char *param; /* name of the parameter, such as "layers.0.weight" */
-    uint32_t rank;     /* dimensions of both, 1 or 2 */
+    uint32_t rank;     /* dimensions of tensor and parameter, 1 or 2 */
     uint64_t shape[2]; /* of the tensor */
     bool transposed;   /* the tensor is [in][out], the parameter [out][in] */
     uint64_t row;      /* first row of the parameter that the tensor holds */
@@ -32,7 +32,7 @@ struct hf_link {
 
 /* All links of a model. */
 struct hf_names {
-    struct hf_link *links; /* in the order of the chain; all links of a parameter are adjacent */
+    struct hf_link *links; /* links in the order of the chain; all links of a parameter are adjacent */
     size_t n;              /* number of links */
     size_t n_params;       /* number of parameters */
     struct arena *arena;

@@ -396,7 +396,7 @@ static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *by
     if (r == 0)
         r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        (void)fs_remove_tree(to.parent, to.tmp); /* the old export, or an incomplete new one */
+        (void)fs_remove_tree(to.parent, to.tmp); /* removes the old export, or an incomplete new one */
         close(to.parent);
     }
     return r;

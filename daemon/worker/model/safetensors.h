@@ -43,7 +43,8 @@ struct st_tensor {
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
-    bool transposed; /* only for writing, with rank 2: the memory holds [shape[1]][shape[0]] */
+    /* Only for writing a tensor of rank 2: the memory holds its transpose, [shape[1]][shape[0]]. */
+    bool transposed;
 };
 
 /* A member of the "__metadata__" of a file. */
@@ -63,7 +64,7 @@ struct st_entry {
     enum st_dtype dtype;
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, end; /* range of bytes, relative to the start of the data */
+    uint64_t begin, end; /* range of the tensor's bytes, relative to the start of the data */
 };
 
 /* An open file. */

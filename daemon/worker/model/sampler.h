@@ -7,8 +7,8 @@
 
 /* How tokens are chosen. */
 struct sampler {
-    double temperature; /* the logits are divided by this number; 0: always choose the largest logit */
-    uint32_t top_k;     /* choose only among the k largest logits; 0: among all */
+    double temperature; /* number that the logits are divided by; 0: always choose the largest logit */
+    uint32_t top_k;     /* number of largest logits to choose from; 0: all of them */
     uint64_t seed;
 };
 

@@ -24,7 +24,7 @@
 
 /* The position of the parser in the text. */
 struct header_cursor {
-    char *text, *at, *end; /* begin of the text, next character, end of the text */
+    char *text, *at, *end; /* start of the text, next character to read, and end of the text */
     const char *file;      /* name of the file, for messages */
     struct err *err;
 };

@@ -21,8 +21,9 @@
 #include "daemon/spec/transformer.h"
 
 /* Files in the output directory of a job. */
-#define WEIGHTS_TRANSFORMER "transformer.json" /* the model, in the format of a Hugging Face config.json */
-#define RUN_RESULT_FILE     "result.json"      /* written last, when the job is done or has failed */
+#define WEIGHTS_TRANSFORMER                                                                                  \
+    "transformer.json"                /* describes the model in the format of a Hugging Face config.json */
+#define RUN_RESULT_FILE "result.json" /* written last, when the job is done or has failed */
 
 /* An open file of weights. weights_open fills it in. */
 struct weights {
@@ -35,7 +36,9 @@ struct weights {
     uint64_t parameters;      /* elements of all tensors */
     /* private */
     uint64_t data_begin; /* offset of the first tensor's data in the file */
-    bool final; /* true: weights of a finished job, checked by hash; false: checked by size and CRC */
+    /* True for the weights of a finished job, which are checked by hash. The weights of a checkpoint are
+     * checked by size and CRC. */
+    bool final;
     uint64_t want_bytes;
     uint32_t want_crc;
     char want_hash[17];

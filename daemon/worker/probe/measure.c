@@ -19,7 +19,7 @@ struct bench {
     struct devset *devices;
     void *host;       /* host memory, page-locked if the backend supports that */
     uint64_t bytes;   /* size of one copy */
-    uint32_t n_areas; /* areas of `bytes` bytes that the copies cycle through, at both ends */
+    uint32_t n_areas; /* number of areas of `bytes` bytes that the copies cycle through */
 };
 
 static int compare_durations(const void *pa, const void *pb)

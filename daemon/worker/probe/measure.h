@@ -7,8 +7,8 @@
 #include "scheduler/topology.h"
 
 #define MEASURE_BYTES      (64ull << 20)  /* size of one copy */
-#define MEASURE_REPEATS    15             /* timed copies; the rate comes from their median */
-#define MEASURE_COLD_BYTES (128ull << 20) /* memory that copies between virtual devices cycle through */
+#define MEASURE_REPEATS    15             /* number of timed copies; the rate comes from their median */
+#define MEASURE_COLD_BYTES (128ull << 20) /* bytes that copies between virtual devices cycle through */
 
 /* Measures the rates of links and peers with copies of MEASURE_BYTES bytes and stores them in `t`. If `t` has
  * no real devices, `virtual_devices` of them (at least 1) are measured, and the matrix of peers stays empty.

@@ -21,7 +21,7 @@
 
 /* The kind of device that times belong to. */
 struct time_place {
-    char backend[16], device[96]; /* for example "cpu" and "Some CPU @ 2 GHz avx512" */
+    char backend[16], device[96]; /* names, for example "cpu" and "Some CPU @ 2 GHz avx512" */
     uint32_t threads;
 };
 
@@ -29,8 +29,8 @@ struct time_place {
 struct time_entry {
     char shape[TIME_SHAPE_MAX]; /* from time_shape_layer or time_shape_update */
     uint32_t rows;              /* samples in the micro-batch; 0: the entry is an update */
-    double first_s;             /* forward pass; for an update: on the host */
-    double second_s;            /* backward pass; for an update: on the device */
+    double first_s;             /* seconds of the forward pass, or of an update on the host */
+    double second_s;            /* seconds of the backward pass, or of an update on the device */
     uint64_t at_s;              /* time of the measurement, in seconds since 1970 */
 };
 

@@ -34,7 +34,7 @@ struct timer {
     uint64_t bytes;           /* size of `host` */
     uint64_t device_bytes;    /* memory on the device */
     struct step_args step;    /* arguments of every measured task */
-    uint64_t marks[2 * MOST]; /* begin and end of each repetition; later the durations */
+    uint64_t marks[2 * MOST]; /* begin and end of each repetition, later replaced by the durations */
 };
 
 /* ---- memory ---- */

@@ -23,9 +23,11 @@ struct timer;
 /* What timer_open needs to know. The caller fills it in, and it only needs to live during the call. */
 struct timer_config {
     const char *backend;
-    const uint32_t *device_index; /* points to the device's index; NULL: the first device, or a virtual one */
+    /* The index of the device. NULL means the first device, or a virtual one. */
+    const uint32_t *device_index;
     uint32_t threads;
-    uint64_t bytes; /* bytes of host memory: at least as many as the largest layer or update needs */
+    /* Bytes of host memory, at least as many as the largest layer or update needs. */
+    uint64_t bytes;
     /* Bytes of device memory: at least as many as the largest layer needs. TIMER_COLD_BYTES more give better
      * times, and an update is timed on the device only if it fits. */
     uint64_t device_bytes;
