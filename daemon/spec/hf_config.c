@@ -362,8 +362,7 @@ static void read_llama(struct config_reader *c, struct transformer *t)
     need_bool(c, "attention_bias", false, "biases in attention are not supported");
     need_bool(c, "mlp_bias", false, "biases in the mlp are not supported");
     need_size(c, "pretraining_tp", 1, "only 1 is supported");
-    if (c->r == 0 &&
-        t->width % t->heads == 0) /* if heads do not divide the width, transformer_check says so */
+    if (c->r == 0 && t->width % t->heads == 0) /* otherwise transformer_check reports heads and width */
         need_size(c, "head_dim", t->width / t->heads, "only hidden_size / num_attention_heads is supported");
 }
 

@@ -306,7 +306,8 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    struct bounded scope = {0}; /* sets no limit; it only turns a failed allocation into an error */
+    /* This scope sets no limit. It only turns a failed allocation into an error. */
+    struct bounded scope = {0};
     int r = bounded_run(&scope, read_bounded, &b);
 
     if (scope.ended_early)
@@ -485,9 +486,7 @@ double spec_lr(const struct spec *s, uint64_t step)
 
     assert(total > 0);
     if (step < warmup)
-        return s->lr *
-               /* The quotient is at most 1, so the rate never exceeds lr. */
-               ((double)(step + 1) / (double)warmup);
+        return s->lr * ((double)(step + 1) / (double)warmup); /* never above lr: the quotient is at most 1 */
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
     if (s->schedule.type == SCHEDULE_STEP) {

@@ -76,7 +76,7 @@ struct spec {
     const struct transformer *transformer; /* the gpt2 or llama model; NULL for "mlp" and "chain" */
     const char *from;  /* Hugging Face folder with the initial weights; NULL: draw random ones */
     uint32_t from_crc; /* checksum of the weights in that folder */
-    bool tokens;       /* a row of input is `seq` int32 token ids, and its targets are int32 [seq] */
+    bool tokens;       /* samples are sequences of token ids: input int32 [seq], targets int32 [seq] */
     uint32_t seq;      /* tokens in a sample; 0 or 1 when samples are not sequences */
     uint32_t vocab;    /* number of different token ids; 0 if rows are not tokens */
     uint64_t seed;     /* seeds initial weights, dropout and shuffling */
@@ -96,7 +96,7 @@ struct spec {
         struct spec_paths train_files, val_files;
         uint32_t token_bytes; /* bytes per token, 2 or 4; 0: as the file's header says, or 2 without one */
         bool has_ignore;
-        uint32_t ignore; /* targets with this token id are left out of the loss */
+        uint32_t ignore; /* token id whose targets are left out of the loss */
         /* synthetic */
         uint64_t samples, val_samples, seed;
         double noise;
@@ -118,7 +118,8 @@ struct spec {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
-        uint64_t every_steps; /* for SCHEDULE_STEP: the rate is multiplied by gamma after this many steps */
+        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` every `every_steps` steps. */
+        uint64_t every_steps;
         double gamma;
     } schedule;
 

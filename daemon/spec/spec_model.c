@@ -20,7 +20,8 @@
 #include "daemon/spec/spec_private.h"
 #include "daemon/spec/transformer.h"
 
-#define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8) /* so that W, dW and two moments stay below SPEC_MAX_BYTES */
+/* Limit for all weights. W, dW and two moments together then stay below SPEC_MAX_BYTES. */
+#define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8)
 
 /* A chain while it is read, layer by layer. The layers inside a residual or a block have a chain_builder of
  * their own. */

@@ -19,11 +19,11 @@ struct spec_reader {
     struct err *err;
 };
 
-/* ---- taking values out of an object ----
- *
- * Each function takes the value of `key` out of `o`. It returns true and stores the value in *ret, or it
- * returns false and leaves *ret alone. False means that an optional key is absent, or that the value was
- * wrong: then the first mistake is kept in `o`, and json_obj_end returns it. */
+/* ---- taking values out of an object ---- */
+
+/* The functions below take the value of `key` out of `o`. They return true and store the value in *ret, or
+ * they return false and leave *ret alone: an optional key is absent, or the value is wrong. `o` records the
+ * first mistake, and json_obj_end returns it. */
 
 /* Takes a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
@@ -87,10 +87,10 @@ void spec_set_layer_init(const struct spec *s, struct layer *l);
 /* Returns -EINVAL if the section `init` has a key that changes nothing in this model. */
 int spec_check_init(const struct spec *s, struct err *err);
 
-/* ---- sections ----
- *
- * Each function reads the section `node` into its part of r->s. It returns 0, or a negative errno with a
- * message in r->err. */
+/* ---- sections ---- */
+
+/* Each function below reads the section `node` into its part of r->s. It returns 0, or a negative errno with
+ * a message in r->err. */
 
 /* spec_init.c */
 int spec_read_init(const struct spec_reader *r, const struct json *node);

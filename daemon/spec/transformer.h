@@ -31,11 +31,12 @@ extern const char *const transformer_arch_names[ARCH_COUNT + 1]; /* NULL-termina
  * makes it from a config.json; both check it with transformer_check. */
 struct transformer {
     enum transformer_arch arch;
-    uint32_t layers;          /* blocks in the chain */
-    uint32_t width;           /* elements per token between the blocks */
-    uint32_t heads, kv_heads; /* number of query heads; number of key and value heads */
-    uint32_t hidden;          /* elements per token inside the mlp */
-    uint32_t vocab;           /* tokens in the vocabulary */
+    uint32_t layers;   /* blocks in the chain */
+    uint32_t width;    /* elements per token between the blocks */
+    uint32_t heads;    /* query heads */
+    uint32_t kv_heads; /* heads of keys and values */
+    uint32_t hidden;   /* elements per token inside the mlp */
+    uint32_t vocab;    /* tokens in the vocabulary */
     /* For gpt2: number of positions that have weights. For llama: length of the longest intended sequence,
      * not a limit. */
     uint32_t positions;

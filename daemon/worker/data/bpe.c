@@ -95,7 +95,7 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* Returns the byte that a character of the files stands for, or -1 if it stands for none. */
+/* Returns the byte that a character in a tokenizer file stands for, or -1 if it stands for none. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;

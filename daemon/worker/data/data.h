@@ -21,11 +21,12 @@ extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" *
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    bool mse;            /* targets are float [classes], as in struct spec */
-    bool tokens;         /* rows are token ids, as in struct spec */
-    uint32_t seq, vocab; /* tokens in a sample; tokens in the vocabulary */
-    uint64_t n_tokens;   /* tokens in all files; 0 for other formats */
-    uint32_t n_files;    /* files of tokens or text; 0 for other formats */
+    bool mse;          /* targets are float [classes], as in struct spec */
+    bool tokens;       /* rows are token ids, as in struct spec */
+    uint32_t seq;      /* tokens in a sample */
+    uint32_t vocab;    /* tokens in the vocabulary */
+    uint64_t n_tokens; /* number of tokens in all files; 0 for other formats */
+    uint32_t n_files;  /* number of files with tokens or text; 0 for other formats */
     /* Checksum of the content, for spec_resolve. It covers only a part of a large token file (tokens.c). */
     uint32_t crc;
     uint64_t bytes; /* host memory that the samples take; mapped files do not count */
@@ -34,7 +35,7 @@ struct dataset {
     enum data_split split;
     uint8_t *images;         /* idx: [n_samples][features] */
     uint8_t *labels;         /* idx: [n_samples] */
-    float value[256];        /* idx: number that each byte of an image stands for */
+    float value[256];        /* for IDX images: the number that each byte stands for */
     struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* synthetic */
     float noise;             /* synthetic */

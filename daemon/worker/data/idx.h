@@ -23,7 +23,7 @@ struct idx {
  * for elements that are not unsigned bytes, -ENOMEM, or the error of open(2) or read(2). */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
-/* Frees the content. A struct of zeros is allowed. */
+/* Frees the content. A struct of zeros is accepted, too. */
 void idx_finish(struct idx *x);
 
 #endif

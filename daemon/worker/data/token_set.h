@@ -21,7 +21,7 @@ struct token_set {
     /* [n_files + 1]: the index of each file's first sample, then n_samples. */
     uint64_t *first;
     uint32_t seq, vocab;
-    int64_t ignore; /* targets with this id do not count; -1: all targets count */
+    int64_t ignore; /* token id whose targets do not count; -1: all targets count */
 };
 
 /* Opens the files of a split; `split` is its name, "train" or "val". Every file is checked and must have at

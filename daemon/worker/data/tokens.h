@@ -37,7 +37,7 @@ struct token_file {
  * converted first, -EINVAL if the file contradicts the job, or the error of open(2), read(2) or mmap(2). */
 int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err);
 
-/* Unmaps and closes the file. A struct of zeros is allowed. */
+/* Unmaps and closes the file. A struct of zeros is accepted, too. */
 void tokens_close(struct token_file *f);
 
 /* Returns -ESTALE if the file has become shorter since it was opened. Call this function before reading

@@ -38,7 +38,7 @@ typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, bool optimizer_s
 void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx);
 
-/* Frees the list. A struct of zeros is allowed. */
+/* Frees the list. A struct of zeros is accepted, too. */
 void checkpoint_tensors_finish(struct checkpoint_tensors *t);
 
 /* The result of an evaluation that a checkpoint records. */

@@ -36,7 +36,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
  * that it contains. Returns -EBADMSG if the file is damaged or missing. */
 int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err);
 
-/* Frees the strings. A struct of zeros is allowed. */
+/* Frees the strings. A struct of zeros is accepted, too. */
 void checkpoint_state_finish(struct checkpoint_state *s);
 
 /* ---- the directory: checkpoint_dir.c ---- */

@@ -54,7 +54,7 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
 
 /* How hf_save writes a folder. */
 struct hf_save_options {
-    uint64_t shard_bytes; /* most bytes of tensors in a file; 0: HF_SHARD_BYTES */
+    uint64_t shard_bytes; /* most bytes of tensors in one weight file; 0: HF_SHARD_BYTES */
     bool replace;         /* replace an earlier export */
 };
 

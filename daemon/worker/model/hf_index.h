@@ -35,7 +35,7 @@ struct hf_index {
  * that the index cannot point outside its folder. Call hf_index_finish only after a success. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
 
-/* Frees the index. A struct of zeros is allowed. */
+/* Frees the index. A struct of zeros is accepted, too. */
 void hf_index_finish(struct hf_index *x);
 
 /* Returns the entry of a tensor, or NULL if the index does not have it. */

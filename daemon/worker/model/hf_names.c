@@ -70,9 +70,9 @@ static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 /* The names of an architecture. */
 static const struct scheme {
-    const char *prefix,
-        /* The tensors of block 3 begin with prefix, block name and number: "transformer.h.3." */
-        *block_name;
+    /* The names of a block's tensors begin with prefix, block name and number, for example
+     * "transformer.h.3." */
+    const char *prefix, *block_name;
     const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
     const struct name_row *block; /* the tensors of a block */

@@ -41,7 +41,7 @@ struct hf_names {
 /* Makes the links of a model, which must have passed transformer_check. A tied output matrix has no link. */
 void hf_names_init(struct hf_names *names, const struct transformer *t);
 
-/* Frees the links. A struct of zeros is allowed. */
+/* Frees the links. A struct of zeros is accepted, too. */
 void hf_names_finish(struct hf_names *names);
 
 #define HF_HEAD "lm_head.weight" /* tensor of the output matrix */

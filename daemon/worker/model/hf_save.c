@@ -45,7 +45,7 @@ struct hf_export {
     const struct transformer *t;
     struct st_tensor *tensors; /* with the names that Hugging Face uses */
     size_t n;
-    size_t *shards; /* for each tensor: the shard it belongs to */
+    size_t *shards; /* number of the shard that each tensor belongs to */
     size_t n_shards;
     uint64_t bytes; /* bytes of all tensors */
 };

@@ -115,7 +115,7 @@ struct st_map {
  * kills the process with SIGBUS, so use this function only for files that this program has written. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
-/* Unmaps the file and frees the list of tensors. A struct of zeros is allowed. */
+/* Unmaps the file and frees the list of tensors. A struct of zeros is accepted, too. */
 void st_map_finish(struct st_map *m);
 
 /* Writes a shape such as "[3,4]" to `buf`, for messages. The text is cut if it does not fit. */

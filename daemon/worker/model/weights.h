@@ -21,9 +21,8 @@
 #include "daemon/spec/transformer.h"
 
 /* Files in the output directory of a job. */
-#define WEIGHTS_TRANSFORMER                                                                                  \
-    "transformer.json"                /* describes the model in the format of a Hugging Face config.json */
-#define RUN_RESULT_FILE "result.json" /* written last, when the job is done or has failed */
+#define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model, in the format of a config.json */
+#define RUN_RESULT_FILE     "result.json"      /* written last, when the job is done or has failed */
 
 /* An open file of weights. weights_open fills it in. */
 struct weights {

@@ -17,7 +17,7 @@
 /* The devices and the memory of one measurement. */
 struct bench {
     struct devset *devices;
-    void *host;       /* host memory, page-locked if the backend supports that */
+    void *host;       /* memory on the host, page-locked if the backend supports that */
     uint64_t bytes;   /* size of one copy */
     uint32_t n_areas; /* number of areas of `bytes` bytes that the copies cycle through */
 };

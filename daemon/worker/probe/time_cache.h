@@ -19,7 +19,7 @@
 
 #define TIME_SHAPE_MAX 96
 
-/* The kind of device that times belong to. */
+/* The kind of device on which times were measured. */
 struct time_place {
     char backend[16], device[96]; /* names, for example "cpu" and "Some CPU @ 2 GHz avx512" */
     uint32_t threads;
@@ -59,7 +59,7 @@ void time_cache_load(const struct time_place *place, struct time_cache *ret);
 /* Writes all entries to the file for c->place, in place of what it contained. */
 int time_cache_store(const struct time_cache *c, struct err *err);
 
-/* Frees the entries. A struct of zeros is allowed. */
+/* Frees the entries. A struct of zeros is accepted, too. */
 void time_cache_finish(struct time_cache *c);
 
 /* Stores the path of the cache file for `place` in `ret`. */
