@@ -200,7 +200,7 @@ static int write_files(const struct hf_export *x, int fd, const char *dir, uint6
     return r < 0 ? fs_fail(err, r, NULL, dir, "sync") : 0;
 }
 
-/* ------------------------------------------------------------------------------------------ what is there */
+/* ------------------------------------------------------------------------------------ existing folder */
 
 /* Returns whether `name` is the name of a weight file, such as "model-00001-of-00002.safetensors". */
 static bool is_weights(const char *name)

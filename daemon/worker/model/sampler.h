@@ -12,9 +12,8 @@ struct sampler {
     uint64_t seed;
 };
 
-/* Returns the id of the n-th token of a text, chosen by the finite numbers `logits`, of which there are
- * `vocab`. Between equal logits the one with the lower id counts as larger. `order` is scratch memory for
- * `vocab` ids. */
+/* Returns the id of the n-th token of a text, chosen by `logits`, an array of `vocab` finite numbers. Between
+ * equal logits the one with the lower id counts as larger. `order` is scratch memory for `vocab` ids. */
 uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t vocab, uint64_t n,
                         uint32_t *order);
 

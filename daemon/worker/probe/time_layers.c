@@ -232,8 +232,8 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
     return 0;
 }
 
-/* Gives every operand of a layer an address on the device. Target and result come last. Returns the bytes
- * before them, all of which hold floats. */
+/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number of
+ * bytes before them; these bytes hold only floats. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
