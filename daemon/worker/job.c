@@ -78,8 +78,8 @@ static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes
     return r;
 }
 
-/* Reports that resolved.json differs from this spec: as damage of the file when the newest checkpoint was
- * made with this spec, otherwise as the output of another job. */
+/* Reports that resolved.json differs from this spec. If the newest checkpoint was made with this spec, the
+ * file is damaged. Otherwise the output belongs to another job. */
 static int fail_other_spec(const struct outdir *out, const struct spec *s, struct err *err)
 {
     char *text = NULL;

@@ -43,7 +43,7 @@ struct job_options {
     uint64_t peer_bytes_per_s;    /* pace of copies between virtual devices; 0: as fast as possible */
     uint64_t delay_seed;          /* seed of random delays on every stream; 0: no delays */
     bool leased;                  /* the daemon leased the devices: device_bytes is an upper limit */
-    const uint32_t *device_index; /* leased: numbers of the `devices` devices; NULL: any devices */
+    const uint32_t *device_index; /* backend's numbers of the leased devices; NULL: any devices will do */
     uint64_t planning_bytes; /* memory that planning may use; 0: the host memory that the data leave free */
 
     /* The planning thread calls `stop` again and again while it plans. When `stop` returns true, planning
@@ -55,7 +55,7 @@ struct job_options {
 
 /* The size of the planning work that is about to begin. */
 struct job_planning {
-    uint32_t micro_batch; /* with "auto": the size that is tried first */
+    uint32_t micro_batch; /* micro-batch size; with "auto" the size that is tried first */
     uint64_t tasks;       /* tasks of one step */
     uint64_t bytes;       /* memory that planning takes at most, by the estimate */
 };
@@ -94,13 +94,13 @@ struct prepared_job {
     struct machine machine;           /* the devices and host memory that the plan may use */
     const char *backend;              /* "cpu" or "cuda" */
     char backend_reason[832];         /* why this backend was chosen, for messages */
-    bool elsewhere;    /* the machine comes from a topology file; nobody checked that it is this one */
+    bool elsewhere;    /* a topology file describes the machine, which may be another computer */
     bool real_devices; /* false: the devices are virtual and have no index */
     uint32_t device_index[DEVICE_MAX]; /* real devices: the backend's number of each */
     char device_kind[96];              /* name under which times of such a device are cached; "": unknown */
     struct table *table;               /* measured times of the layers; NULL: analytic times */
     enum job_profile profile;
-    char profile_reason[832];         /* why this profile was chosen: a sentence without its full stop */
+    char profile_reason[832];         /* why this profile was chosen, as a sentence without its full stop */
     struct plan *plan;                /* verified */
     double plan_s;                    /* seconds that planning and verifying took */
     uint64_t data_bytes;              /* host memory of the data sets */
@@ -108,7 +108,7 @@ struct prepared_job {
     uint32_t threads;                 /* threads of one operation */
     bool resolved_now;                /* this run is the first to resolve micro_batch "auto" */
     struct job_comparison comparison; /* set by job_compare */
-    struct job_blame blame;           /* after a failure; n is 0 when no device is known to be at fault */
+    struct job_blame blame;           /* devices at fault after a failure; n is 0 when none is known */
     uint64_t least_bytes; /* after job_prepare returned -ENOSPC: bytes per device that would be enough */
 };
 

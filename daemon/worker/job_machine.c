@@ -265,7 +265,8 @@ uint32_t job_allowed_cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         return (uint32_t)CPU_COUNT(&set);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* there are more cores than a cpu_set_t can hold */
+    /* sched_getaffinity fails when the computer has more cores than a cpu_set_t can hold. */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 ? (uint32_t)cores : 1;
 }
 

@@ -26,11 +26,11 @@
 
 #define AUTO_ROWS       128        /* rows above which a GEMM of a cpu device gets no faster */
 #define AUTO_LEAST_ROWS 16         /* rows below which a GEMM is slow */
-#define AUTO_TASKS      (1u << 16) /* most tasks of a step with fewer than AUTO_LEAST_ROWS rows */
+#define AUTO_TASKS      (1u << 16) /* most tasks of a step whose micro-batches are below AUTO_LEAST_ROWS */
 #define AUTO_TRIES      4          /* sizes that fit and are compared */
 #define AUTO_WORTH      50         /* a smaller size must be faster by at least 1/50 */
 #define AUTO_AS_FAST    200        /* a size counts as equally fast when it is slower by at most 1/200 */
-#define AUTO_FEW_TOKENS 512        /* tokens below which slow GEMMs cost more than moving fewer bytes gains */
+#define AUTO_FEW_TOKENS 512        /* with fewer tokens, slow GEMMs cost more than moving fewer bytes gains */
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
 #define COMPARE_TASKS   (1u << 14) /* most tasks of a step that job_compare plans: takes about a second */
 #define COMPARE_LAYERS  (1u << 10) /* most layers that job_compare plans */
@@ -282,7 +282,7 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 /* Limits on the work of trying all sizes of "auto". Both are counts and not times, because the chosen size
  * changes the bits of the result and must not depend on the speed of the computer. */
 #define AUTO_MOST_TASKS (1u << 18)      /* tasks of all sizes together, except the smallest size */
-#define AUTO_MOST_WORK  (2 * PLAN_WORK) /* instructions built; later sizes get as little work as possible */
+#define AUTO_MOST_WORK  (2 * PLAN_WORK) /* instructions to build; then sizes get the least work possible */
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
 {
@@ -375,7 +375,7 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        j->least_bytes = 0; /* stays 0 when the host memory is too small */
+        j->least_bytes = 0; /* plan_with leaves it 0 when only the host memory is too small */
         int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
             struct choice c = choice_of(o, j, rows[i]);

@@ -22,7 +22,7 @@ struct metrics;
 struct metrics_step {
     uint64_t step; /* steps done, with this one */
     double loss, lr;
-    double grad_norm; /* NaN: not known; the key is left out */
+    double grad_norm; /* norm of the gradient; NaN: not known, and the key is left out */
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* bytes that the step moved */
     double stall_s;                           /* seconds that a device waited, on average; NaN: not known */

@@ -17,8 +17,8 @@
 
 /* ---- the tables ---- */
 
-/* Reads a policy. "all" is a value only of --plan and --plan-profile, which have a row of their own for
- * --policy, so it is refused here with a message that says so. */
+/* Reads the name of a policy. Only --plan and --plan-profile accept "all", and these two verbs have a
+ * --policy row of their own. Any other verb refuses "all" here. */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {
     static const struct worker_option policy = {"policy", "NAME", .kind = OPTION_NAME,

@@ -17,7 +17,7 @@
  * sim. */
 struct printed_plan {
     const char *policy;        /* the policy that was asked for; the plan's own policy differs with "auto" */
-    struct plan *plan;         /* verified; NULL: there is no plan, and code and err say why */
+    struct plan *plan;         /* the verified plan; NULL: there is none, and code and err say why */
     const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
     struct why_report why; /* what limits the speed; the verb adds what more memory or devices would bring */

@@ -15,8 +15,8 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 
-#define PROGRESS_EVERY_NS 200000000ull  /* between two lines about steps, on a terminal */
-#define LOG_EVERY_NS      2000000000ull /* between two lines about steps, in a file or a pipe */
+#define PROGRESS_EVERY_NS 200000000ull  /* least time between two lines about steps, on a terminal */
+#define LOG_EVERY_NS      2000000000ull /* least time between two lines about steps, in a file or a pipe */
 
 int print_buffer(struct strbuf *b)
 {

@@ -32,7 +32,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json);
  * line now and then. */
 struct progress {
     uint64_t every_ns;             /* least time between two lines about steps */
-    uint64_t first_ns, first_step; /* when the first step was reported, and its number; first_ns 0: not yet */
+    uint64_t first_ns, first_step; /* time and number of the first reported step; 0: none yet */
     uint64_t shown_ns;             /* when the last line about steps was printed */
 };
 void progress_init(struct progress *p);

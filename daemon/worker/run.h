@@ -34,7 +34,7 @@ struct run_result {
     int exit;   /* the exit code of the process */
     bool early; /* failed before anything ran: the spec or its files are to blame, and nothing was written */
     struct err err;
-    struct prepared_job job;    /* job.least_bytes is set for a job that does not fit */
+    struct prepared_job job;    /* the job; its least_bytes is set when it does not fit */
     struct train_report report; /* after a failure only steps_done is valid */
     bool untrained; /* stopped before this run trained a step; of the report only `stopped` is valid */
     char *result;   /* the content of result.json; NULL after a failure, and when nothing was trained */

@@ -39,8 +39,8 @@ struct trainer {
     struct exec *exec;
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
-    uint64_t *indices;           /* samples of one global batch, by their position in the data set */
-    uint64_t targets[PLAN_RING]; /* targets that count, of each step whose result is not read yet */
+    uint64_t *indices;           /* the samples of one global batch, as positions in the data set */
+    uint64_t targets[PLAN_RING]; /* targets that count in each step whose result is not read yet */
     uint64_t planned_in, planned_out, planned_peer; /* bytes that the programs run so far should have moved */
     uint64_t step;                                  /* steps enqueued */
     uint64_t known;                                 /* steps whose result was read */
@@ -275,9 +275,9 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
         snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
 }
 
-/* Returns the layer in which a step without a decision diverged. Its update was made, so weights are not
- * finite any more. The backward pass runs from the last layer to the first, so the last such layer is
- * where it began. */
+/* Returns the layer in which a step without a decision diverged. The update of that step was made, so the
+ * weights of some layers are not finite. The backward pass runs from the last layer to the first, so the
+ * divergence began in the last of these layers. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);

@@ -28,7 +28,7 @@ struct train_report {
     double samples_per_s;
     double stall_share;   /* share of time that the compute streams waited; NaN: not known */
     uint32_t stall_steps; /* traced steps that stall_share was measured in; 0: measured over the whole run */
-    struct plan_bytes cycle; /* bytes that one step moves by the plan; the devices counted the same */
+    struct plan_bytes cycle; /* bytes that one step moves, as planned and as counted by the devices */
     uint64_t counted_in, counted_out, counted_peer; /* bytes that the devices counted in this run */
     uint64_t weights_hash;                          /* FNV-1a over the trained weights */
     char numerics[96];                              /* what the bits depend on besides the spec */
@@ -44,7 +44,7 @@ struct train_progress {
     bool skipped;          /* STEP: the update was skipped */
     bool numerics_changed; /* RESUME: the checkpoint has other numerics, so the bits may differ */
     double val_loss, val_accuracy; /* EVAL */
-    double val_perplexity;         /* EVAL: NaN unless the model is a language model */
+    double val_perplexity;         /* EVAL: perplexity of a language model; NaN for other models */
 };
 
 struct train_options {

@@ -294,7 +294,7 @@ static void receive(struct uplink *l)
 
 /* ---- the loop of the uplink thread ---- */
 
-/* Returns when the thread must wake up even if nothing arrives and nothing is posted. */
+/* Returns the time at which the thread must wake up even if nothing arrives and nothing is posted. */
 static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);

@@ -248,7 +248,7 @@ static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;
-    if (l->planning_due) /* sent before `planned`, even when planning is over already */
+    if (l->planning_due) /* `planning` is sent before `planned`, even when planning is over */
         add_notification(l, "planning", l->planning);
     if (l->planned_due)
         add_notification(l, "planned", l->planned.at);
@@ -269,7 +269,7 @@ uint64_t uplink_next_due(const struct uplink *l)
     const struct uplink_times *t = &l->config.times;
     uint64_t at = l->sent_ns + t->alive_ns;
     if (l->planning_due || l->planned_due || l->n_events > 0 || l->outcome_due)
-        return 0; /* posted while earlier bytes were still being sent */
+        return 0; /* a message was posted while earlier bytes were still being sent */
     at = uplink_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
     return uplink_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
 }

@@ -31,21 +31,21 @@ struct uplink_eval {
 };
 
 struct uplink {
-    struct uplink_config config; /* constant once open; owns copies of the strings */
+    struct uplink_config config; /* the configuration with copies of its strings; constant once open */
     pthread_t thread;
-    int wake_fd; /* an eventfd; writing to it wakes the thread from poll */
+    int wake_fd; /* an eventfd that wakes the thread from poll when it is written to */
 
     /* ---- the mailbox, guarded by mutex ---- */
     pthread_mutex_t mutex;
-    pthread_cond_t answered;                /* signalled when has_job, acknowledged or over becomes true */
-    bool has_job;                           /* the daemon gave a job */
-    bool acknowledged;                      /* the daemon confirmed the outcome */
-    bool over;                              /* no answer will come any more: refused, given up, or closed */
-    int failure;                            /* with over: why, as a negative errno */
-    struct err err;                         /* with over: the message of the failure */
-    struct uplink_job job;                  /* until uplink_wait_job hands it to the caller */
-    uint64_t give_up_ns;                    /* when to give up; NEVER while the job trains */
-    struct strbuf planned, outcome;         /* params of these two messages */
+    pthread_cond_t answered;        /* signalled when one of has_job, acknowledged and over becomes true */
+    bool has_job;                   /* the daemon gave a job */
+    bool acknowledged;              /* the daemon confirmed the outcome */
+    bool over;                      /* no answer will come any more: refused, given up, or closed */
+    int failure;                    /* with over: why, as a negative errno */
+    struct err err;                 /* with over: the message of the failure */
+    struct uplink_job job;          /* until uplink_wait_job hands it to the caller */
+    uint64_t give_up_ns;            /* when to give up; NEVER while the job trains */
+    struct strbuf planned, outcome; /* params of these two messages */
     struct uplink_event events[MAX_EVENTS]; /* a ring that begins at first_event */
     uint32_t first_event, n_events;
     struct uplink_progress progress; /* the newest */
@@ -85,7 +85,7 @@ void uplink_wake(struct uplink *l);
 void uplink_add_hello(struct uplink *l);
 /* Adds all messages that are due at the time `now` to l->out. */
 void uplink_add_due(struct uplink *l, uint64_t now);
-/* Returns when uplink_add_due will have something to add. */
+/* Returns the time at which uplink_add_due will have its next message to add. */
 uint64_t uplink_next_due(const struct uplink *l);
 /* Composes the outcome and marks it as due. */
 void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step);

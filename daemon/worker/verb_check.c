@@ -36,7 +36,9 @@ static int run_check(const struct verb_options *o)
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
     if (r == -ENOMEM && j.plan != NULL) {
-        least = 0; /* not known: the job has a plan, but memory ran out for the other sizes of "auto" */
+        /* The job has a plan, but memory ran out while the other sizes of "auto" were tried: report the
+         * least as unknown. */
+        least = 0;
         r = 0;
     }
     if (r < 0)

@@ -21,7 +21,7 @@ struct probe {
     struct discovery found;
     bool measuring; /* measuring has begun, so a failure is no mistake on the command line */
     bool measured_now;
-    char cache[PATH_MAX]; /* file with the measured rates; "": there is none */
+    char cache[PATH_MAX]; /* path of the cache file with the measured rates; "": no cache */
     uint64_t only;        /* devices whose free memory was asked for, as a bit set; 0: all */
 };
 
@@ -161,7 +161,8 @@ static int look_at_machine(const struct verb_options *o, struct probe *p, struct
     if (o->probe.measure && d->from_file)
         return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
-        d->measured = cache_load(&d->topology); /* only to be shown: plans use fixed rates for the cpu */
+        d->measured =
+            cache_load(&d->topology); /* for display only: plans use fixed rates for the cpu backend */
     if (!o->probe.measure) {
         if (d->measured)
             (void)cache_path(&d->topology, p->cache, sizeof p->cache, NULL);

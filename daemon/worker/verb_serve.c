@@ -29,7 +29,7 @@
 #include "daemon/worker/verbs.h"
 
 #define SECRET_NAME  "TUTTI_SECRET"
-#define LOG_EVERY_NS 10000000000ull /* between two lines about steps in the log */
+#define LOG_EVERY_NS 10000000000ull /* least time between two lines about steps in the log */
 #define WINDOW_NS    1000000000ull  /* the speed is averaged over one to two of these windows */
 #define LOCK_WAIT_NS 10000000000ull /* wait this long for an earlier attempt that has not ended yet */
 

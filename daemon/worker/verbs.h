@@ -70,7 +70,7 @@ struct export_options {
 struct probe_options {
     bool measure;              /* time the copies between host and devices */
     uint64_t only;             /* bit i: ask device i how much of its memory is free; 0: ask all devices */
-    const char *topology_path; /* --out: the topology file to write; NULL: not written */
+    const char *topology_path; /* --out: the topology file to write; NULL: no file is written */
 };
 
 /* Options of --rules: a schedule, most of it as text that verb_rules.c parses. */
@@ -116,7 +116,7 @@ struct time_options {
 struct verb_options {
     bool json;              /* print the result, and errors, as JSON on stdout */
     bool quiet;             /* print no progress */
-    struct job_options job; /* where to run; see `where` in struct worker_verb */
+    struct job_options job; /* the options about where a job runs (where_table) */
     struct plan_options plan;
     struct profile_plan_options profile_plan;
     struct export_options export;
@@ -174,8 +174,8 @@ int plan_options_check(const struct verb_options *o, struct err *err);
 /* Options that every verb takes: --json and --quiet. */
 extern const struct option_table common_table;
 
-/* Reads `text`, the value of an option (NULL for OPTION_FLAG), and stores it in *o. Returns -EINVAL, with
- * the option's name as the path of err, when the option does not accept the text. */
+/* Reads `text`, the value of an option (ignored for OPTION_FLAG), and stores it in *o. Returns -EINVAL,
+ * with the option's name as the path of err, when the option does not accept the text. */
 int options_store(const struct worker_option *option, const char *text, struct verb_options *o,
                   struct err *err);
 
@@ -224,7 +224,8 @@ int verb_refuse_option(const struct worker_verb *v, const char *name, struct err
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);
 
-/* Adds "--check, --export, ... and --time" with the given word before the last one. */
+/* Adds the names of all verbs, such as "--check, --export, ... and --time". `conjunction` is the word
+ * before the last name. */
 void verb_add_names(struct strbuf *b, const char *conjunction);
 
 /* Adds the text of --help. */
