@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/opts.h"
 #include "base/strbuf.h"
-#include "client/opts.h"
 #include "client/tutti.h"
 
 /* Exit codes of the program, as docs/protocol.md lists them. */

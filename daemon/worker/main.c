@@ -6,161 +6,116 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/log.h"
+#include "base/opts.h"
 #include "base/print.h"
 #include "base/strbuf.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define MAX_OPTIONS 96 /* options of all verbs, and the verbs themselves */
-#define MAX_GIVEN   128
+/* ---- the options of all verbs ---- */
 
-/* An option that the command line gives. */
-struct given_option {
-    const char *name;  /* without the dashes */
-    const char *value; /* NULL: the option takes none */
-};
-
-/* The command line, split into its options. */
-struct command_line {
-    struct given_option given[MAX_GIVEN];
-    int n;
-    bool help, version; /* --help or --version was given; the words after it were ignored */
-};
-
-/* ---- splitting ---- */
-
-/* All options of all verbs, each name once, in the form of getopt_long. */
+/* All options of all verbs, each name once, in the form of base/opts.h. */
 struct known_options {
-    struct option list[MAX_OPTIONS + 1];
+    struct opt list[OPTS_MAX + 1];
     int n;
 };
 
-static void add_known(struct known_options *k, const char *name, bool has_value)
+static void add_known(struct known_options *k, const char *name, const char *value)
 {
     for (int i = 0; i < k->n; i++)
         if (strcmp(k->list[i].name, name) == 0)
             return;
-    assert(k->n < MAX_OPTIONS);
-    k->list[k->n++] = (struct option){.name = name, .has_arg = has_value ? required_argument : no_argument};
+    assert(k->n < OPTS_MAX);
+    k->list[k->n++] = (struct opt){.name = name, .value = value};
 }
 
 static void add_known_rows(struct known_options *k, const struct option_table *table)
 {
     for (const struct worker_option *row = table->rows; row->name != NULL; row++)
-        add_known(k, row->name, row->value != NULL);
+        add_known(k, row->name, row->value);
 }
 
 static void collect_known(struct known_options *k)
 {
     *k = (struct known_options){0};
     for (int i = 0; i < VERB_COUNT; i++) {
-        add_known(k, worker_verbs[i]->word.name, worker_verbs[i]->word.value != NULL);
+        add_known(k, worker_verbs[i]->word.name, worker_verbs[i]->word.value);
         for (int t = 0; worker_verbs[i]->tables[t] != NULL; t++)
             add_known_rows(k, worker_verbs[i]->tables[t]);
     }
     add_known_rows(k, &where_table);
     add_known_rows(k, &common_table);
-    add_known(k, "help", false);
-    add_known(k, "version", false);
+    add_known(k, "help", NULL);
+    add_known(k, "version", NULL);
 }
 
-/* Reports an unknown option, or an option without its value. `id` is what getopt_long returned. */
-static int refuse_word(const struct known_options *k, int id, const char *word, struct err *err)
+/* Splits the command line into options with their values. */
+static int split(const struct known_options *k, int argc, char **argv, struct args *ret, struct err *err)
 {
-    const char *names[MAX_OPTIONS], *near;
-    if (id == ':')
-        return err_set(err, -EINVAL, "%s needs a value; see tutti-worker --help", word);
-    for (int i = 0; i < k->n; i++)
-        names[i] = k->list[i].name;
-    near = strncmp(word, "--", 2) == 0 ? json_did_you_mean(word + 2, names, k->n) : NULL;
-    return err_set(err, -EINVAL, "unknown option %s%s%s%s; see tutti-worker --help", word,
-                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
-}
-
-static int split(int argc, char **argv, struct command_line *ret, struct err *err)
-{
-    struct known_options known;
-    int id, index;
-    collect_known(&known);
-    *ret = (struct command_line){0};
-    opterr = 0;
-    while ((id = getopt_long(argc, argv, ":", known.list, &index)) != -1) {
-        if (id != 0)
-            return refuse_word(&known, id, argv[optind - 1], err);
-        const char *name = known.list[index].name;
-        ret->help = strcmp(name, "help") == 0;
-        ret->version = strcmp(name, "version") == 0;
-        if (ret->help || ret->version)
-            return 0;
-        if (ret->n == MAX_GIVEN)
-            return err_set(err, -EINVAL, "there are more than %d options", MAX_GIVEN);
-        ret->given[ret->n++] = (struct given_option){name, optarg};
-    }
-    if (optind < argc)
-        return err_set(err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", argv[optind]);
+    int r = opts_parse(k->list, NULL, argc, argv, false, ret, err);
+    if (r < 0)
+        return err_set(err, r, "%s; see tutti-worker --help", err->msg);
+    if (ret->n_rest > 0)
+        return err_set(err, -EINVAL, "unexpected argument \"%s\"; see tutti-worker --help", ret->rest[0]);
     return 0;
 }
 
 /* ---- the verb and its options ---- */
 
-static bool is_given(const void *line, const char *name)
+static bool is_given(const void *args, const char *name)
 {
-    const struct command_line *c = line;
-    for (int i = 0; i < c->n; i++)
-        if (strcmp(c->given[i].name, name) == 0)
-            return true;
-    return false;
+    return opts_has(args, name);
+}
+
+static int refuse_two_verbs(const struct worker_verb *a, const struct worker_verb *b, struct err *err)
+{
+    struct strbuf names = {0};
+    verb_add_names(&names, "and");
+    err_set(err, -EINVAL, "only one of %s can be given, found --%s and --%s", names.at, a->word.name,
+            b->word.name);
+    strbuf_finish(&names);
+    return -EINVAL;
 }
 
 /* Finds the verb on the command line. Sets *ret to NULL when there is none, and returns -EINVAL when there
  * are several. */
-static int find_verb(const struct command_line *c, const struct worker_verb **ret, struct err *err)
+static int find_verb(const struct args *a, const struct worker_verb **ret, struct err *err)
 {
     *ret = NULL;
-    for (int i = 0; i < c->n; i++) {
-        const struct worker_verb *v = verb_find(c->given[i].name);
-        if (v == NULL)
-            continue;
-        if (*ret != NULL) {
-            struct strbuf b = {0};
-            verb_add_names(&b, "and");
-            err_set(err, -EINVAL, "only one of %s can be given, found --%s and --%s", b.at, (*ret)->word.name,
-                    v->word.name);
-            strbuf_finish(&b);
-            return -EINVAL;
-        }
-        *ret = v;
+    for (int i = 0; a->opts[i].name != NULL; i++) {
+        const struct worker_verb *v = a->given[i] != NULL ? verb_find(a->opts[i].name) : NULL;
+        if (v != NULL && (*ret != NULL || a->times[i] > 1))
+            return refuse_two_verbs(*ret != NULL ? *ret : v, v, err);
+        if (v != NULL)
+            *ret = v;
     }
     return 0;
 }
 
-static int store_options(const struct command_line *c, const struct worker_verb *v, struct verb_options *o,
+static int store_options(const struct args *a, const struct worker_verb *v, struct verb_options *o,
                          struct err *err)
 {
     int r = 0;
     if (v->set_defaults != NULL)
         v->set_defaults(o);
-    for (int i = 0; r == 0 && i < c->n; i++) {
-        const struct given_option *g = &c->given[i];
-        bool is_verb = strcmp(g->name, v->word.name) == 0;
-        const struct worker_option *row = is_verb ? &v->word : verb_find_option(v, g->name);
-        if (row == NULL)
-            r = verb_refuse_option(v, g->name, err);
-        else if (!is_verb || g->value != NULL)
-            r = options_store(row, g->value, o, err);
+    for (int i = 0; r == 0 && a->opts[i].name != NULL; i++) {
+        const char *name = a->opts[i].name;
+        bool is_verb = strcmp(name, v->word.name) == 0;
+        const struct worker_option *row = is_verb ? &v->word : verb_find_option(v, name);
+        if (a->given[i] == NULL || (is_verb && v->word.value == NULL))
+            continue;
+        r = row != NULL ? options_store(row, a->given[i], o, err) : verb_refuse_option(v, name, err);
     }
     /* A topology file names its own backend. Without one, $TUTTI_BACKEND gives the default. */
-    if (r == 0 && !is_given(c, "backend") && o->job.machine == NULL)
+    if (r == 0 && !opts_has(a, "backend") && o->job.machine == NULL)
         r = discover_default(&o->job.backend, err);
-    return r == 0 ? verb_check_options(v, o, is_given, c, err) : r;
+    return r == 0 ? verb_check_options(v, o, is_given, a, err) : r;
 }
 
 /* ---- the program ---- */
@@ -223,20 +178,22 @@ int main(int argc, char **argv)
 {
     struct verb_options o = {.job = {.policy = -1, .update = -1}, .json = asks_for_json(argc, argv)};
     const struct worker_verb *verb = NULL;
-    struct command_line line;
+    struct known_options known;
+    struct args args;
     struct err err = {0};
     open_standard_descriptors();
     log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
-    int r = split(argc, argv, &line, &err);
-    if (line.help)
+    collect_known(&known);
+    int r = split(&known, argc > 0 ? argc - 1 : 0, argv + 1, &args, &err);
+    if (opts_has(&args, "help")) /* --help wins over a mistake that comes after it */
         return print_help();
-    if (line.version)
+    if (opts_has(&args, "version"))
         return print_version();
     if (r == 0)
-        r = find_verb(&line, &verb, &err);
+        r = find_verb(&args, &verb, &err);
     if (r == 0 && verb == NULL)
         return report_no_verb(&o);
     if (r == 0)
-        r = store_options(&line, verb, &o, &err);
+        r = store_options(&args, verb, &o, &err);
     return r < 0 ? report_error(&o, r, &err, 0, true) : verb->run(&o);
 }

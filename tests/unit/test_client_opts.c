@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/opts.h"
 #include "client/job_file.h"
-#include "client/opts.h"
 
 static const struct opt table[] = {
     {"all", 'a', NULL, "everything"}, {"key", 'k', "K", "the key"}, {"since", 0, "SEQ", "from there"}, {0}};
@@ -50,6 +50,18 @@ static void test_options_and_words_mix(void **state)
     assert_true(opts_has(&a, "quiet"));
     assert_false(opts_has(&a, "all"));
     assert_null(opts_get(&a, "json"));
+}
+
+static void test_repeated_option_is_counted_and_its_last_value_counts(void **state)
+{
+    struct args a;
+    struct err err = {0};
+    (void)state;
+    assert_int_equal(parse(&a, &err, false, "--key", "x", "-a", "-ky", "--json", "--json", NULL), 0);
+    assert_string_equal(opts_get(&a, "key"), "y");
+    assert_int_equal(a.times[0], 1); /* --all */
+    assert_int_equal(a.times[1], 2); /* --key */
+    assert_int_equal(a.times[2], 0); /* --since */
 }
 
 static void test_letters_cluster(void **state)
@@ -221,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_options_and_words_mix),
+        cmocka_unit_test(test_repeated_option_is_counted_and_its_last_value_counts),
         cmocka_unit_test(test_letters_cluster),
         cmocka_unit_test(test_first_word_ends_the_global_options),
         cmocka_unit_test(test_mistakes_are_explained),

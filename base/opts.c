@@ -2,7 +2,7 @@
  *
  * getopt is not used for three reasons. Its table has no help texts. Its order of words depends on the
  * environment. And it accepts abbreviations, which stop working when an option is added. */
-#include "client/opts.h"
+#include "base/opts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -45,7 +45,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
 }
 
 /* Finds an option by its name, or by its letter when `letter` is not 0, in both tables. Returns its row, and
- * stores in *ret_slot where its value goes. Returns NULL when there is no such option. */
+ * stores in *ret_slot where its value goes. Counts a row of `opts` in `times`. Returns NULL when there is no
+ * such option. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {
@@ -56,6 +57,8 @@ static const struct opt *find_row(struct args *a, const char *name, size_t bytes
             continue;
         assert(i < OPTS_MAX);
         *ret_slot = t == 0 ? &a->given[i] : &a->given_common[i];
+        if (t == 0 && a->times[i] < UINT8_MAX)
+            a->times[i]++;
         return &tables[t][i];
     }
     return NULL;

@@ -1,7 +1,7 @@
 /* The options of a command, described by a table. Parsing, "did you mean" and the help text
  * use the same rows. */
-#ifndef CLIENT_OPTS_H
-#define CLIENT_OPTS_H
+#ifndef BASE_OPTS_H
+#define BASE_OPTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/strbuf.h"
 
-#define OPTS_MAX 40
+#define OPTS_MAX 96 /* rows of one table */
 
 /* One option, a row of a table. The last row of a table has the name NULL. */
 struct opt {
@@ -26,7 +26,8 @@ struct args {
     const struct opt *common; /* options that all commands accept */
     /* The value of each row of the two tables: NULL when the option is absent, "" when it takes no value. */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    char **rest; /* words that are not options */
+    unsigned char times[OPTS_MAX]; /* how often each row of `opts` was given, 255 at most */
+    char **rest;                   /* words that are not options */
     int n_rest;
 };
 
