@@ -366,7 +366,8 @@ static void test_flipped_bits_of_plain_files_never_crash(void **state)
 
 static void test_wrong_headers_are_refused(void **state)
 {
-    static const unsigned char noise[] = "PNG and so on, not an IDX file", floats[] = {0, 0, 0x0d, 1, 0, 0, 0, 0};
+    static const unsigned char noise[] = "PNG and so on, not an IDX file",
+                               floats[] = {0, 0, 0x0d, 1, 0, 0, 0, 0};
     static const unsigned char huge[] = {0,   0,   8,   3,   255, 255, 255, 255,
                                          255, 255, 255, 255, 255, 255, 255, 255};
     static const unsigned char large[] = {0, 0, 8, 3, 127, 255, 255, 255, 0, 0, 255, 255, 0, 0, 255, 255};
