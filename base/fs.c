@@ -188,13 +188,6 @@ int fs_sync_close(int fd)
     return r;
 }
 
-int fs_sync_dir(int dirfd, const char *name)
-{
-    int fd = fs_open_dir(dirfd, name);
-
-    return fd < 0 ? fd : fs_sync_close(fd);
-}
-
 static int remove_tree(int dirfd, const char *name, int depth);
 
 /* Removes everything in the directory `fd`, and closes `fd`. */

@@ -55,8 +55,6 @@ int fs_sync(int fd);
 /* Syncs and closes `fd`. The descriptor is closed also when the sync fails. A failed fsync must not be
  * retried: after EIO the page cache may show data that the disk does not have. */
 int fs_sync_close(int fd);
-/* Syncs the entries of the directory `name`, so that files created or renamed in it survive a power loss. */
-int fs_sync_dir(int dirfd, const char *name);
 
 /* Removes the file `name`, or the directory `name` with everything in it. Returns 0 also when `name` does not
  * exist, and -ELOOP when directories are nested more than 8 deep. */

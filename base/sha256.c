@@ -70,7 +70,7 @@ static void add_end(uint32_t hash[8], const uint8_t *rest, size_t bytes, uint64_
     explicit_bzero(last, sizeof last);
 }
 
-void sha256(const void *data, size_t bytes, uint8_t ret[SHA256_BYTES])
+static void sha256(const void *data, size_t bytes, uint8_t ret[SHA256_BYTES])
 {
     uint32_t hash[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};

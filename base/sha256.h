@@ -12,8 +12,6 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
-/* Stores the hash of `bytes` bytes at `data` in `ret`. */
-void sha256(const void *data, size_t bytes, uint8_t ret[SHA256_BYTES]);
 /* Stores the hash of `bytes` bytes at `data` in `ret` as lower-case hexadecimal digits, NUL-terminated. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 

@@ -25,12 +25,6 @@
 #define DEFAULT_DEVICES 2
 #define PROBE_MS        30000
 
-static uint64_t half_of_memory(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
-}
-
 /* ---- virtual devices ---- */
 
 static void inventory_virtual(struct config *c, const char *why, struct inventory *ret)
@@ -41,10 +35,10 @@ static void inventory_virtual(struct config *c, const char *why, struct inventor
     if (!c->devices_given)
         c->n_devices = DEFAULT_DEVICES;
     if (c->device_bytes == 0)
-        c->device_bytes = half_of_memory() / (c->n_devices > 0 ? c->n_devices : 1);
+        c->device_bytes = topology_default_host_bytes() / (c->n_devices > 0 ? c->n_devices : 1);
     if (c->host_bytes == 0)
-        c->host_bytes =
-            ret->topology.host_memory_bytes > 0 ? ret->topology.host_memory_bytes : half_of_memory();
+        c->host_bytes = ret->topology.host_memory_bytes > 0 ? ret->topology.host_memory_bytes
+                                                            : topology_default_host_bytes();
 }
 
 /* ---- the result of a probe ---- */
@@ -135,7 +129,7 @@ static int inventory_real(struct config *c, struct inventory *o, struct err *err
                         t->devices[i].index, t->devices[i].name);
     }
     if (c->host_bytes == 0)
-        c->host_bytes = t->host_memory_bytes > 0 ? t->host_memory_bytes : half_of_memory();
+        c->host_bytes = t->host_memory_bytes > 0 ? t->host_memory_bytes : topology_default_host_bytes();
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "scheduler/topology.h"
 
 #include <string.h>
+#include <unistd.h>
 
 const char *const backend_names[BACKEND_COUNT + 1] = {[BACKEND_CPU] = "cpu", [BACKEND_CUDA] = "cuda"};
 
@@ -127,4 +128,10 @@ void topology_machine(const struct topology *t, struct machine *ret)
     set_if_known(&ret->device_flops_per_s, t->device_flops_per_s);
     set_if_known(&ret->launch_ns, t->launch_ns);
     set_cores(t, ret);
+}
+
+uint64_t topology_default_host_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
 }

@@ -69,6 +69,9 @@ uint64_t topology_reserve_bytes(enum backend_id backend);
  * rounded down to PLAN_ALIGN. */
 uint64_t topology_usable_bytes(const struct topology *t, uint32_t device);
 
+/* Returns half of this computer's memory: the host bytes that jobs may use when nobody says otherwise. */
+uint64_t topology_default_host_bytes(void);
+
 /* Sets the rates of *ret to those of the topology, or to the backend's defaults where the topology has none.
  * *ret has no devices yet: the caller sets n_devices, the capacities and host_bytes. */
 void topology_machine(const struct topology *t, struct machine *ret);

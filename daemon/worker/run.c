@@ -59,11 +59,6 @@ static void on_signal(int sig)
     handle_signals(false);
 }
 
-int run_signal(void)
-{
-    return caught;
-}
-
 /* ---- the output directory ---- */
 
 /* Writes resolved.json in the first run of a job. In a later run it checks that the spec resolves to the

@@ -47,7 +47,4 @@ int run_job(const struct run_options *o, struct run_result *ret);
 /* Frees everything in *r. Accepts a zeroed result. */
 void run_finish(struct run_result *r);
 
-/* Returns the number of the signal that asked the run to stop, or 0. */
-int run_signal(void);
-
 #endif

@@ -79,8 +79,6 @@ uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends a whole task: sets share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Appends share t.share of a task. Does nothing when that share has no bytes. */
-void order_share(struct order *o, struct todo t);
 /* Makes *ret the order of the eval program: only the forward tasks of `o`, none of which saves S. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
 /* Interleaves the todos of all locations into one issue order, by list scheduling with the profile's

@@ -55,7 +55,8 @@ void order_add(struct order *o, struct todo t)
     add_todo(o, t);
 }
 
-void order_share(struct order *o, struct todo t)
+/* Appends share t.share of a task. Does nothing when that share has no bytes. */
+static void order_share(struct order *o, struct todo t)
 {
     tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
     struct extent e = extent_piece(o->graph, o->n_shares, w, t.share);

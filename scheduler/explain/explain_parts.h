@@ -13,9 +13,6 @@ void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 /* Adds the name of a stream: "d0.compute", or "host". */
 void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
 
-/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. Adds " r0"
- * for the replica if there are several replicas, and " s0" for the step if the cycle has several steps. */
-void explain_add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in);
 
 /* Returns whether traces and pictures show an instruction. They show all except drops, which take no time. */
 bool explain_is_event(const struct plan_instr *in);

@@ -39,7 +39,9 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
         strbuf_addf(out, "d%u.%s", stream / LANE_COUNT, lane_names[stream % LANE_COUNT]);
 }
 
-void explain_add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
+/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. Adds " r0"
+ * for the replica if there are several replicas, and " s0" for the step if the cycle has several steps. */
+static void add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
 {
     const char *gap = "";
     const struct {
@@ -93,7 +95,7 @@ void explain_add_event(struct strbuf *out, const struct plan *p, const struct pl
     if (moved)
         explain_add_tensor(out, p, moved->tensor);
     else
-        explain_add_coordinates(out, p, in);
+        add_coordinates(out, p, in);
     if (out->at[out->n - 1] == ' ') /* DECIDE has neither layer nor micro-batch */
         out->at[--out->n] = '\0';
 }
@@ -182,7 +184,7 @@ static void dump_instr(struct strbuf *out, const struct plan *p, const struct pl
     explain_add_stream(out, p, in->stream);
     pad_to(out, start, 20);
     strbuf_addf(out, "%-6s  ", instr_kind_names[in->kind]);
-    explain_add_coordinates(out, p, in);
+    add_coordinates(out, p, in);
     pad_to(out, start, 36);
     add_operands(out, p, prog, in);
     add_waits(out, p, prog, in);

@@ -14,12 +14,8 @@
 static void check(const char *data, size_t bytes, const char *want)
 {
     char hex[SHA256_HEX_CHARS + 1];
-    uint8_t raw[SHA256_BYTES];
     sha256_hex(data, bytes, hex);
     assert_string_equal(hex, want);
-    sha256(data, bytes, raw);
-    assert_int_equal(raw[0] >> 4, strtol((char[]){want[0], '\0'}, NULL, 16));
-    assert_int_equal(raw[SHA256_BYTES - 1], strtol(want + SHA256_HEX_CHARS - 2, NULL, 16));
 }
 
 static void test_examples_of_the_standard(void **state)

@@ -510,7 +510,9 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-int hf_fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
+/* Computes a checksum that tells folders with different weights apart. It covers the sizes of the files and
+ * blocks spread over their content. */
+static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;
 
@@ -530,7 +532,7 @@ int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, 
     if (r < 0)
         return r;
     *ret = *hf_transformer(f);
-    r = hf_fingerprint(f, ret_crc, err);
+    r = fingerprint(f, ret_crc, err);
     hf_close(f);
     return r;
 }

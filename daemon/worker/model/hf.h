@@ -38,10 +38,6 @@ void hf_close(struct hf *f);
 /* Returns the architecture of the model, which lives as long as the open folder. */
 const struct transformer *hf_transformer(const struct hf *f);
 
-/* Computes a checksum that tells folders with different weights apart. It covers the sizes of the files and
- * blocks spread over their content. */
-int hf_fingerprint(const struct hf *f, uint32_t *ret, struct err *err);
-
 /* Opens `dir`, reads its architecture and its fingerprint, and closes it. The job spec is read with this
  * function (struct spec_options in daemon/spec/spec.h). */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);

@@ -33,12 +33,6 @@ int discover_default(enum backend_choice *ret, struct err *err)
     return err_set_at(err, -EINVAL, "TUTTI_BACKEND", "is \"%s\"; it must be auto, cpu or cuda", name);
 }
 
-uint64_t discover_host_bytes(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 2 : 1ull << 30;
-}
-
 /* ---- a file ---- */
 
 static int read_text(const char *path, struct strbuf *b, struct err *err)
@@ -94,7 +88,7 @@ static int discover_file(enum backend_choice choice, const char *machine, struct
     for (int i = 0; i < BACKEND_COUNT; i++)
         snprintf(ret->found[i].why, sizeof ret->found[i].why, "not looked for: a topology file was given");
     if (t->host_memory_bytes == 0)
-        t->host_memory_bytes = discover_host_bytes();
+        t->host_memory_bytes = topology_default_host_bytes();
     return 0;
 }
 
@@ -121,7 +115,7 @@ static void scrub_names(struct topology *t)
 
 static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, struct err *err)
 {
-    *ret = (struct topology){.backend = backend, .host_memory_bytes = discover_host_bytes()};
+    *ret = (struct topology){.backend = backend, .host_memory_bytes = topology_default_host_bytes()};
     int r = devset_probe(backend_names[backend], asked, ret->devices, DEVICE_MAX, &ret->n_devices, err);
     if (r == 0)
         take_peers(ret);

@@ -36,9 +36,6 @@ struct discovery {
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 
-/* Returns half of this computer's memory, the amount that jobs may use by default. */
-uint64_t discover_host_bytes(void);
-
 /* ---- the cache (discover_cache.c) ---- */
 
 /* Stores the path of the file with the measured rates of these devices in `ret`. The file is in
