@@ -23,7 +23,7 @@ static void drop_from(struct curve *c, uint64_t step)
 /* Merges each pair of neighbouring points into one point and doubles the stride. */
 static void halve(struct curve *c)
 {
-    for (uint32_t i = 0; i < CURVE_POINTS / 2; i++)
+    for (size_t i = 0; i < CURVE_POINTS / 2; i++)
         c->points[i] = (struct curve_point){c->points[2 * i + 1].step,
                                             (c->points[2 * i].value + c->points[2 * i + 1].value) / 2};
     c->n = CURVE_POINTS / 2;

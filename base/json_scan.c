@@ -161,11 +161,16 @@ static int fail_value(const struct scan *s)
                    word);
 }
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 /* --------------------------------------------------------------------------------------------- tokens */
 
 static void skip_space(struct scan *s)
 {
-    while (s->at < s->bytes && memchr(" \t\n\r", s->text[s->at], 4))
+    while (s->at < s->bytes && is_blank(s->text[s->at]))
         s->at++;
 }
 

@@ -32,7 +32,7 @@ static uint32_t load(const uint8_t *p)
 static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
 {
     uint32_t W[64], s[8];
-    for (int t = 0; t < 16; t++)
+    for (size_t t = 0; t < 16; t++)
         W[t] = load(block + 4 * t);
     for (int t = 16; t < 64; t++) {
         uint32_t s0 = rotr(W[t - 15], 7) ^ rotr(W[t - 15], 18) ^ W[t - 15] >> 3;
@@ -87,6 +87,6 @@ void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1])
 {
     uint8_t hash[SHA256_BYTES];
     sha256(data, bytes, hash);
-    for (int i = 0; i < SHA256_BYTES; i++)
+    for (size_t i = 0; i < SHA256_BYTES; i++)
         snprintf(ret + 2 * i, 3, "%02x", hash[i]);
 }

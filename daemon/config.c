@@ -15,7 +15,7 @@
 #include "kernels/device.h"
 
 #define DEFAULT_CONNECTIONS 1000 /* clients at once */
-#define SPARE_DESCRIPTORS   64   /* file descriptors that are not for clients */
+#define SPARE_DESCRIPTORS   64ul /* file descriptors that are not for clients */
 
 static const char usage[] =
     "usage: tuttid --user [options]   serve training jobs for one user, without privileges\n"

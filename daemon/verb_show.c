@@ -57,16 +57,15 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* The submit is on disk but not acknowledged yet. */
-    if (status == -EAGAIN)
-        request_no_job(s->rq, s->id);
-    else if (status < 0)
-        request_unreadable(s->rq, status);
-    /* request_reply answers with an error if memory ran out for the text. */
-    else if (s->text.n > 0 || strbuf_status(&s->text) < 0)
+    /* -EAGAIN means that the submit is on disk but not acknowledged yet: to a client there is no such job. When memory
+     * ran out for the text, request_reply answers with that error. */
+    bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
+    if (found)
         request_reply(s->rq, &s->text);
-    else
+    else if (status == 0 || status == -EAGAIN)
         request_no_job(s->rq, s->id);
+    else
+        request_unreadable(s->rq, status);
     strbuf_finish(&s->text);
     free(s);
 }

@@ -281,8 +281,8 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 
 /* Limits on the work of trying all sizes of "auto". Both are counts and not times, because the chosen size
  * changes the bits of the result and must not depend on the speed of the computer. */
-#define AUTO_MOST_TASKS (1u << 18)      /* tasks of all sizes together, except the smallest size */
-#define AUTO_MOST_WORK  (2 * PLAN_WORK) /* instructions to build; then sizes get the least work possible */
+#define AUTO_MOST_TASKS (1u << 18)         /* tasks of all sizes together, except the smallest size */
+#define AUTO_MOST_WORK  (2ull * PLAN_WORK) /* instructions to build; then sizes get the least work possible */
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
 {

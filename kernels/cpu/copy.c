@@ -33,7 +33,7 @@
 #include <emmintrin.h>
 
 #define LINE         64
-#define PAGE         4096
+#define PAGE         ((size_t)4096)
 #define PAGES        4
 #define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
 #define PIECE_BYTES  STREAM_BYTES /* takes about ten microseconds */

@@ -392,7 +392,7 @@ static uint64_t read_counter(const _Atomic uint64_t *counter)
 
 static void counters(const struct devset *base, uint32_t device, struct device_counters *ret)
 {
-    const struct cpu_stream *lanes = &cpu_const(base)->streams[LANE_COUNT * device];
+    const struct cpu_stream *lanes = &cpu_const(base)->streams[(size_t)device * LANE_COUNT];
 
     *ret = (struct device_counters){
         .in_bytes = read_counter(&lanes[LANE_IN].copied_bytes),

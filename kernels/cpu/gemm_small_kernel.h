@@ -60,14 +60,14 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
     for (uint32_t k = 0; k < n; k++)
         UNROLL
     for (uint32_t v = 0; v < vecs; v++) {
-        VEC b = NAME(vec_load)(wide + k * ld + v * LANES);
+        VEC b = NAME(vec_load)(wide + k * ld + (size_t)v * LANES);
         UNROLL
         for (uint32_t r = 0; r < rows; r++)
             acc[r * vecs + v] = NAME(vec_fma)(p[k][i + r], b, acc[r * vecs + v]);
     }
     UNROLL
     for (uint32_t a = 0; a < rows * vecs; a++)
-        NAME(vec_store)(out[i + a / vecs] + a % vecs * LANES, acc[a]);
+        NAME(vec_store)(out[i + a / vecs] + (size_t)(a % vecs) * LANES, acc[a]);
 }
 
 /* Multiplies `rows` rows of the narrow operand, starting at row i, with the whole width of the wide
@@ -115,14 +115,14 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
     for (uint32_t k = 0; k < g->k; k++) {
         UNROLL
         for (uint32_t v = 0; v < vecs; v++)
-            wide[v] = NAME(vec_load)(b + k * g->ldb + v * LANES);
+            wide[v] = NAME(vec_load)(b + k * g->ldb + (size_t)v * LANES);
         UNROLL
         for (uint32_t t = 0; t < rows * vecs; t++)
             acc[t] = NAME(vec_fma)(a[t / vecs * g->a_i + k * g->a_k], wide[t % vecs], acc[t]);
     }
     UNROLL
     for (uint32_t t = 0; t < rows * vecs; t++) {
-        float *at = c + t / vecs * g->ldc + t % vecs * LANES;
+        float *at = c + t / vecs * g->ldc + (size_t)(t % vecs) * LANES;
         NAME(vec_store)(at, g->accumulate ? NAME(vec_add)(NAME(vec_load)(at), acc[t]) : acc[t]);
     }
 }

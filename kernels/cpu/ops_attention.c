@@ -421,7 +421,8 @@ static void take_fwd(struct attention_task *t, uint32_t strip)
     const struct cpu_attention *a = &t->run->a;
     /* The extra line keeps rows from being a power of two apart, where they would compete for cache lines. */
     size_t ld = a->keys + LINE;
-    float *at = cpu_thread_memory(sizeof *at * (2 * a->keys * a->width + strip * (2 * a->width + ld)));
+    float *at =
+        cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
 
     t->kt = take(&at, a->keys * a->width);
     t->v = take(&at, a->keys * a->width);
@@ -494,7 +495,8 @@ static void take_bwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
     size_t ld = least(a->keys, KEYS) + LINE;
-    float *at = cpu_thread_memory(sizeof *at * (5 * a->keys * a->width + strip * (3 * a->width + 2 * ld)));
+    float *at =
+        cpu_thread_memory(sizeof *at * ((size_t)5 * a->keys * a->width + strip * (3 * a->width + 2 * ld)));
 
     t->kt = take(&at, a->keys * a->width);
     t->vt = take(&at, a->keys * a->width);

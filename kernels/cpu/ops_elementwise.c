@@ -120,7 +120,7 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
 /* Number of Philox blocks that are computed side by side, and the number of elements for which they
  * decide. */
 #define BLOCKS 32
-#define SPAN   (4 * BLOCKS)
+#define SPAN   ((size_t)4 * BLOCKS)
 
 /* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). This is the function of rng.h
  * with the rounds as the outer loop. */
@@ -147,7 +147,7 @@ CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t 
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (uint32_t b = 0; b < BLOCKS; b++) {
+    for (size_t b = 0; b < BLOCKS; b++) {
         bits[4 * b] = v0[b];
         bits[4 * b + 1] = v1[b];
         bits[4 * b + 2] = v2[b];

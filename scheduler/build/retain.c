@@ -53,12 +53,18 @@ struct packing {
 
 /* ---- free bytes: a tree of minima with lazy subtraction ---- */
 
+static uint64_t least_child(const struct packing *p, size_t node)
+{
+    uint64_t a = p->tree[2 * node], b = p->tree[2 * node + 1];
+    return a < b ? a : b;
+}
+
 static void tree_build(struct packing *p)
 {
     for (uint32_t i = 0; i < p->leaves; i++)
         p->tree[p->leaves + i] = i < p->n_stretches ? p->free_bytes[i] : UINT64_MAX / 2;
     for (uint32_t i = p->leaves - 1; i >= 1; i--)
-        p->tree[i] = p->tree[2 * i] < p->tree[2 * i + 1] ? p->tree[2 * i] : p->tree[2 * i + 1];
+        p->tree[i] = least_child(p, i);
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
@@ -92,7 +98,7 @@ static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t h
     uint32_t mid = (low + high) / 2;
     node_take(p, 2 * node, low, mid, from, to, bytes);
     node_take(p, 2 * node + 1, mid, high, from, to, bytes);
-    uint64_t a = p->tree[2 * node], b = p->tree[2 * node + 1];
+    uint64_t a = p->tree[2 * (size_t)node], b = p->tree[2 * (size_t)node + 1];
     p->tree[node] = (a < b ? a : b) - p->less[node];
 }
 

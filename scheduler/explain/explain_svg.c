@@ -184,7 +184,7 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
                            uint64_t right, uint32_t row_height)
 {
     uint64_t busy_ns = busy_of(m), sum_ns = 0, below = 0;
-    uint64_t height = portion(busy_ns, wide_ns, row_height * HUNDREDTHS);
+    uint64_t height = portion(busy_ns, wide_ns, (uint64_t)row_height * HUNDREDTHS);
 
     if (height < HUNDREDTHS)
         height = HUNDREDTHS;
@@ -195,7 +195,7 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
             continue;
         strbuf_add(out, "<rect");
         add_pixels(out, "x", left);
-        add_pixels(out, "y", row_height * HUNDREDTHS - top);
+        add_pixels(out, "y", (uint64_t)row_height * HUNDREDTHS - top);
         add_pixels(out, "width", right - left);
         add_pixels(out, "height", top - below);
         strbuf_addf(out, " fill=\"%s\"/>", colour_of((enum instr_kind)k));
@@ -219,8 +219,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
 {
     const struct svg_mark *m = &row->open;
     uint64_t end_ns = end_of(c, m, free_until_ns);
-    uint64_t left = portion(m->from_ns, c->length_ns, PLOT * HUNDREDTHS);
-    uint64_t right = portion(end_ns, c->length_ns, PLOT * HUNDREDTHS);
+    uint64_t left = portion(m->from_ns, c->length_ns, (uint64_t)PLOT * HUNDREDTHS);
+    uint64_t right = portion(end_ns, c->length_ns, (uint64_t)PLOT * HUNDREDTHS);
     size_t before = row->marks.n;
 
     if (left < right) {
@@ -399,7 +399,8 @@ static void add_axis(const struct picture *c)
     strbuf_add(c->out, "<g text-anchor=\"middle\">\n");
     for (uint64_t t = 0; t <= c->length_ns; t += step_ns) {
         strbuf_add(c->out, "<g transform=\"translate(");
-        add_hundredths(c->out, LEFT * HUNDREDTHS + portion(t, c->length_ns, PLOT * HUNDREDTHS));
+        add_hundredths(c->out,
+                       (uint64_t)LEFT * HUNDREDTHS + portion(t, c->length_ns, (uint64_t)PLOT * HUNDREDTHS));
         strbuf_addf(c->out, ",%d)\"><path d=\"M0 0V%u\" stroke=\"#bbbbbb\"/><text y=\"%u\">%llu", TOP - 4,
                     c->bottom - TOP + 8, c->bottom - TOP + 24, (unsigned long long)(t / units[unit].ns));
         if (decimals > 0)
@@ -500,7 +501,7 @@ void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbu
         .sim = cycle,
         .out = out,
         .length_ns = cycle->cycle_ns,
-        .narrow_ns = cycle->cycle_ns / (2 * PLOT),
+        .narrow_ns = cycle->cycle_ns / (2ull * PLOT),
         .rows = xcalloc(plan_n_streams(p), sizeof *c.rows),
     };
 

@@ -61,7 +61,7 @@ int planning_measure(const struct graph_config *config, struct planning_size *re
 uint64_t planning_bytes(const struct planning_size *s, enum policy_id policy, uint32_t n_devices)
 {
     uint64_t shares = s->n_replicas < n_devices ? s->n_replicas : n_devices;
-    uint64_t exchanged = shares > 1 ? SHARE_OPERANDS * s->n_layers * shares * shares : 0;
+    uint64_t exchanged = shares > 1 ? SHARE_OPERANDS * (uint64_t)s->n_layers * shares * shares : 0;
     uint64_t bytes = (s->operands + exchanged) * (OPERAND_BYTES + DEVICE_BYTES * (uint64_t)n_devices);
     return BASE_BYTES + (policy == POLICY_resident ? bytes / 2 : bytes);
 }

@@ -422,7 +422,7 @@ static int try_waves(struct pipeline_search *s)
 /* Returns the bytes of a layer's pinned state, including alignment. */
 static uint64_t state_bytes(const struct graph_layer *l)
 {
-    return l->size.w + l->k_bytes + l->b_bytes + 3 * PLAN_ALIGN;
+    return l->size.w + l->k_bytes + l->b_bytes + 3ull * PLAN_ALIGN;
 }
 
 /* Pins layers in ascending order, within the budget of each device. The first layers profit most, because

@@ -7,7 +7,6 @@
 #include "scheduler/policy/profile_search.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/arena.h"
 #include "scheduler/build/build.h"
@@ -19,10 +18,10 @@
 #define SAVE_BUILDS  2  /* the same limit for outlines that save S on the host */
 #define SHRINKS      4  /* most attempts to shrink an outline that does not fit */
 #define MAX_SIZES    256
-#define ENOUGH       100000 /* instructions built; after this many, the best plan so far is taken */
-#define WAITS_BEYOND 32     /* a plan waits if a step exceeds its compute time by 1/WAITS_BEYOND of it */
-#define VARIATIONS   5      /* kinds of variation that are tried on a plan that waits */
-#define REFINES      8      /* most variations tried in all */
+#define ENOUGH       100000ull /* instructions built; after this many, the best plan so far is taken */
+#define WAITS_BEYOND 32        /* a plan waits if a step exceeds its compute time by 1/WAITS_BEYOND of it */
+#define VARIATIONS   5         /* kinds of variation that are tried on a plan that waits */
+#define REFINES      8         /* most variations tried in all */
 
 /* The state of one search. */
 struct profile_search {
@@ -215,7 +214,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     }
     if (ret->pins > 0 && s->q->update == UPDATE_HOST)
         return false;
-    return memcmp(ret, &s->best_outline, sizeof *ret) != 0;
+    const struct outline *o = &s->best_outline;
+    return ret->pins != o->pins || ret->pack != o->pack || ret->fused != o->fused;
 }
 
 /* Tries variations of the best plan as long as its devices wait. Stops when all kinds of variation have

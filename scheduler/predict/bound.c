@@ -50,7 +50,7 @@
 #include "base/arena.h"
 #include "base/bounded.h"
 
-#define UNIT     5040 /* rents are in units of 1/5040 byte */
+#define UNIT     5040ull /* rents are in units of 1/5040 byte */
 #define MAX_RENT (3 * UNIT)
 
 typedef __int128 parts;

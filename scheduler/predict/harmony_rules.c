@@ -411,7 +411,7 @@ static void stash_waits(struct rules *r, struct rules_task *t, uint32_t i)
 
 static void micro_waits(struct rules *r, struct rules_task *t, uint32_t i)
 {
-    uint32_t first = t->kind == TASK_FWD ? t->fwd[i * t->n_parts] : t->fwd[i];
+    uint32_t first = t->kind == TASK_FWD ? t->fwd[(size_t)i * t->n_parts] : t->fwd[i];
     if (i == 0)
         after(r, first, t->w);
     after(r, first, t->x[i]);
@@ -509,7 +509,7 @@ int rules_simulate(const struct rules_schedule *s, const struct table *t, enum r
         return code;
     r.arena = arena_create();
     rules_make_tasks(s, t, r.arena, &r.g);
-    r.last_op = new_ids(&r, r.g.n_devices * AT_COUNT);
+    r.last_op = new_ids(&r, (uint64_t)r.g.n_devices * AT_COUNT);
     make_points(&r);
     add_ops(&r);
     add_waits(&r);

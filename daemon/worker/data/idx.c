@@ -253,10 +253,10 @@ static int read_idx_header(struct source *s, struct idx *x)
     if (r < 0)
         return r;
     x->rank = magic[3];
-    r = source_read(s, dims, x->rank * 4, &got);
+    r = source_read(s, dims, (size_t)x->rank * 4, &got);
     if (r < 0)
         return r;
-    if (got < x->rank * 4)
+    if (got < (size_t)x->rank * 4)
         return fail_short_header(s, 4 + x->rank * 4);
     x->bytes = 1;
     for (uint32_t i = 0; i < x->rank; i++) {
@@ -278,7 +278,7 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       "%s is cut short: its header says %s, which takes %" PRIu64
                       " bytes with the header, but there are "
                       "%s%" PRIu64 "; download it again",
-                      s->key, dims, x->bytes + 4 + 4 * x->rank, more, found);
+                      s->key, dims, x->bytes + 4 + 4 * (uint64_t)x->rank, more, found);
 }
 
 /* Checks, before memory is allocated, that the file can be large enough for the elements that its header
@@ -316,7 +316,7 @@ static int read_data(struct source *s, struct idx *x)
         return err_set_at(s->err, -EBADMSG, s->path,
                           "%s has more than the %" PRIu64 " bytes that its header says (file of %" PRIu64
                           " bytes); is it the right file?",
-                          s->key, x->bytes + 4 + 4 * x->rank, s->file_bytes);
+                          s->key, x->bytes + 4 + 4 * (uint64_t)x->rank, s->file_bytes);
     return 0;
 }
 

@@ -198,7 +198,7 @@ static int run_repetitions(struct timed_task *w, uint32_t n)
     struct timer *t = w->timer;
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < n; i++) {
-        r = devset_mark(t->devices, w->stream, &t->marks[2 * i]);
+        r = devset_mark(t->devices, w->stream, &t->marks[2 * (size_t)i]);
         if (r == 0)
             r = enqueue(w);
         if (r == 0)
@@ -206,7 +206,7 @@ static int run_repetitions(struct timed_task *w, uint32_t n)
     }
     int d = devset_drain(t->devices);
     for (uint32_t i = 0; i < n; i++)
-        t->marks[i] = t->marks[2 * i + 1] - t->marks[2 * i];
+        t->marks[i] = t->marks[2 * (size_t)i + 1] - t->marks[2 * (size_t)i];
     return r < 0 ? r : d;
 }
 
