@@ -99,7 +99,7 @@ int client_ask(const struct client *c, const char *method, const char *params, s
 
 int client_job_id(const char *text, uint64_t *ret, struct err *err)
 {
-    return opts_number(text, "job id", 1, 1ull << 53, ret, err);
+    return opts_number(text, "job id", 1, JSON_MAX_INTEGER, ret, err);
 }
 
 const char *client_id_params(uint64_t id)

@@ -14,7 +14,7 @@ static int run_watch(struct client *c, const struct args *a)
     struct follow_options o = {.has_since = opts_has(a, "since")};
     int r = client_job_id(a->rest[0], &o.id, &err);
     if (r == 0 && o.has_since)
-        r = opts_number(opts_get(a, "since"), "--since", 0, 1ull << 53, &o.since, &err);
+        r = opts_number(opts_get(a, "since"), "--since", 0, JSON_MAX_INTEGER, &o.since, &err);
     if (r < 0)
         return client_fail(c, &err);
     int exit = client_connect(c, &t);

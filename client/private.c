@@ -43,9 +43,12 @@ static char *make_dir(struct err *err)
         if (parents[i] == NULL || parents[i][0] != '/')
             continue;
         strbuf_addf(&b, "%s/" DIR_NAME, parents[i]);
-        if (b.n + sizeof "/worker.sock" <= sizeof address.sun_path && mkdtemp(b.at) != NULL)
+        if (b.n + sizeof "/worker.sock" > sizeof address.sun_path)
+            code = ENAMETOOLONG;
+        else if (mkdtemp(b.at) != NULL)
             return b.at;
-        code = errno;
+        else
+            code = errno;
         strbuf_finish(&b);
     }
     err_set(err, -code, "cannot create a directory for the daemon in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
