@@ -1,6 +1,9 @@
-/* What the tests of the cuda backend share: opening a devset by the name of its backend, and the small calls that
- * fail the test when they fail. Host memory is always devset_host_alloc's and devices are reached by copies only,
- * so the same test runs on every backend. Main thread only. */
+/* Helpers shared by the tests of the cuda backend. They open a devset by the name of its backend, and wrap
+ * the calls of device.h so that a call that returns an error fails the test.
+ *
+ * Tests take host memory only from devset_host_alloc, and reach device memory only through copies. The same
+ * test therefore runs on every backend. Main thread only.
+ */
 #ifndef TESTS_CUDA_RIG_H
 #define TESTS_CUDA_RIG_H
 
@@ -16,8 +19,9 @@
 #define STREAM(device, lane) ((uint32_t)(LANE_COUNT * (device) + (lane)))
 #define RIG_CAPACITY         (UINT64_C(1) << 20)
 
-/* With TUTTI_CUDA_SHARED in the environment all devices of a cuda devset are CUDA's device 0, each with its own arena and
- * streams: for machines with one GPU. */
+/* Returns the configuration of a devset with `n_devices` devices of this backend. When TUTTI_CUDA_SHARED is
+ * set in the environment, all devices of a cuda devset are CUDA's device 0, each with its own arena and
+ * streams. This allows tests of several devices on a machine with one GPU. */
 struct devset_config rig_config(const char *backend, uint32_t n_devices);
 struct devset *rig_open(const struct devset_config *c);
 /* devset_open must fail with this code and a message in which `says` occurs. */

@@ -1,9 +1,11 @@
-/* The contract of device.h on every backend that can be opened here: order, events, marks, discards, capacity,
- * counters, host memory, release. tests/unit/test_device.c looks closer at the cpu backend, whose clock and memory a test
- * can hold in its hands; here a devset is reached through device.h alone.
+/* Tests the contract of device.h on every backend that can be opened on this machine: order, events, marks,
+ * discards, capacity, counters, host memory, release. The tests use nothing but device.h.
+ * tests/unit/test_device.c tests the cpu backend in more detail, because there a test can control the clock
+ * and read the memory of a device.
  *
- * Under the simulator the order in which independent streams run is drawn from a seed, so each run is another
- * interleaving; the cpu backend gets a delay_seed. All in the main thread.
+ * Under the simulator, a seed decides the order in which independent streams run, so each run tests another
+ * interleaving. The cpu backend gets a delay_seed for the same purpose. Everything happens in the main
+ * thread.
  */
 #include <errno.h>
 #include <math.h>
@@ -406,8 +408,9 @@ static void test_copies_arrive_and_are_counted(const char *backend)
     devset_close(ds);
 }
 
-/* Inside a device, on its peer lane, between a copy from the other device and one to it: in order, and only those two
- * are counted. */
+/* A copy inside a device runs on the device's peer lane, here between a copy from the other device and a copy
+ * to the other device. The three copies run in order. The counters include the copies between devices or with
+ * the host, but not the copy inside a device. */
 static void test_copies_inside_a_device_go_over_no_link(const char *backend)
 {
     enum { ROUNDS = 20 };
@@ -443,8 +446,8 @@ static void test_copies_inside_a_device_go_over_no_link(const char *backend)
     devset_close(ds);
 }
 
-/* Host memory in many pieces: copies begin, end and lie anywhere in it, also across several borders; each byte arrives once and
- * is counted once. */
+/* Host memory is allocated in many chunks of one page. Copies begin and end anywhere in that memory, and some
+ * cross several chunk borders. Each byte must arrive once and be counted once. */
 static void test_copies_across_pieces_of_host_memory(const char *backend)
 {
     const uint64_t page = 4096, host_bytes = 7 * page + 100;

@@ -1,9 +1,11 @@
-/* The cuda backend when things fail, under the simulator, which makes the n-th call of a kind fail, or break its
- * device (CUDASIM_FAULT, tests/cudasim/fault.c). Whatever fails, wherever: an errno comes back, nothing hangs, the
- * devset answers every later call with the same error, and closing it works and, where the device is not broken,
- * frees everything.
+/* Tests how the cuda backend handles failures. The tests run under the simulator, which can make the n-th
+ * call of a kind fail or break its device (CUDASIM_FAULT, see tests/cudasim/fault.c).
  *
- * Every case runs in a child: the simulator reads its environment when it is loaded.
+ * Whichever call fails, the backend must return an errno and must not hang. The devset must answer every
+ * later call with the same error. Closing the devset must work, and must free everything unless the device is
+ * broken.
+ *
+ * Every case runs in a child process, because the simulator reads its environment when it is loaded.
  */
 #include <errno.h>
 #include <signal.h>
@@ -261,8 +263,8 @@ static void test_kernel_outside_of_memory_fails_the_devset(void **state)
     assert_int_equal(in_child("CUDASIM_SEED", "1", -EIO, write_far_away), RUN_FAILED);
 }
 
-/* The fourth piece cannot be pinned: the message says how far it went and what to do, all pieces before it are given back, and
- * what then fits works. */
+/* Pinning the fourth chunk of host memory fails. The error message must say how many bytes were pinned and
+ * what the user can do. The chunks pinned before must be released, and a second allocation must succeed. */
 static enum verdict pin_too_much(void)
 {
     struct devset_config c = rig_config("cuda", 1);

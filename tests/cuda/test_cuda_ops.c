@@ -1,10 +1,11 @@
-/* Every op on the cuda backend, on the cases of tests/unit/op_cases.h: against double precision, and against the
- * cpu backend's result, bit for bit where ops.h of the backend promises it.
+/* Tests every op of the cuda backend on the cases of tests/unit/op_cases.h. Each result is compared with a
+ * reference in double precision and with the result of the cpu backend: bit for bit where the backend's ops.h
+ * promises equal bits.
  *
- * The arrays of a call are in one region of host memory, which is copied to the device and back as a whole: a
- * write outside of an array is found by the guards behind them.
+ * All arrays of a call lie in one region of host memory. The whole region is copied to the device and back,
+ * so the guards behind the arrays reveal a write outside an array.
  *
- *     test_cuda_ops [--small] [PATTERN]      PATTERN: of the tests to run, as test_rope_*
+ *     test_cuda_ops [--small] [PATTERN]      PATTERN selects tests by name, for example test_rope_*
  *
  * --small leaves out cases of more than a few thousand elements, for runs with the race detector.
  */
@@ -315,8 +316,8 @@ static void test_add_of_odd_numbers_at_odd_addresses_as_on_cpu(void **state)
     }
 }
 
-/* NaN among the logits gives a NaN loss that counts as wrong; so does a target that is no class. A negative one is
- * ignored. */
+/* A NaN or infinity among the logits gives a NaN loss, and the sample counts as wrong. A target that is not a
+ * class does the same. A negative target is ignored. */
 static void test_bad_logits_and_targets_give_nan_loss(void **state)
 {
     enum { CLASSES = 20 };
@@ -409,7 +410,8 @@ static struct attention_arrays attention_at(float *at, uint32_t seq, uint32_t he
     return a;
 }
 
-/* Forward and backward of wide heads, which several blocks share, and of more than one tile of tokens: as on the cpu. */
+/* Compares the forward and backward pass of attention with the cpu backend, for wide heads that several
+ * blocks share and for more tokens than one tile holds. */
 static void test_attention_of_wide_heads_close_to_cpu(void **state)
 {
     static const uint32_t widths[] = {65, 96, 128, 129, 200, 256, 300};

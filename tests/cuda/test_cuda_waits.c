@@ -1,15 +1,18 @@
-/* Every wait of a plan is needed, and the simulator's race detector says so: a plan is run without one of its waits,
- * and a race is reported, for each of them in turn. With all of them none is.
+/* Shows that every wait of a plan is needed. Each plan runs once complete, and the simulator's race detector
+ * must report nothing. Then the plan runs once for each of its waits, with that wait removed, and the
+ * detector must report a race every time.
  *
- * The verifier shows the same by its own book-keeping (tests/unit/test_build.c). Here plans are really executed, by
- * the executor and the cuda backend, and the detector knows nothing of plans: it sees streams, events, and the bytes
- * that kernels, copies, discards, host functions and the loop around the executor touch. It goes by what is ordered
- * and not by what happened, so one run for each wait is enough.
+ * The verifier shows the same by its own bookkeeping (tests/unit/test_build.c). Here the executor and the
+ * cuda backend really execute the plans, and the detector knows nothing about plans. It sees streams, events,
+ * and the bytes that kernels, copies, discards, host functions and the loop around the executor touch. The
+ * detector reports accesses that are not ordered, whether or not they met in this run, so one run for each
+ * wait is enough.
  *
- * Two things order more than a plan asks for, and would hide races if they came into play. Copies between devices
- * that cannot reach each other share a stream of the receiver: here they can. And who enqueues more host calls than
- * fit into half of the backend's ring waits for old ones (kernels/cuda/host_queue.c): here two steps never have as
- * many, and what is older is known to be done anyway.
+ * Two mechanisms of the backend add order beyond what a plan asks for, and could hide races. First, copies
+ * between devices without peer access share a stream of the receiver. Here all devices have peer access.
+ * Second, a thread that enqueues more host calls than fit into half of the backend's ring waits for earlier
+ * calls (kernels/cuda/host_queue.c). Here two steps have fewer host calls, and all earlier calls are known to
+ * be done.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -112,7 +115,8 @@ static struct engine_case small_case(bool clip)
     return c;
 }
 
-/* Every policy, 1 and 2 devices, updates on either side, with and without clipping, much memory and little. */
+/* Covers every policy, 1 and 2 devices, updates on the host and on devices, with and without clipping, and
+ * both ample and scarce memory. */
 static void test_every_wait_is_missed(void **state)
 {
     (void)state;

@@ -1,9 +1,13 @@
-/* Copies and fills. Arguments are checked at the call; the bytes move when the operation's turn comes.
+/* Implements copies and fills of the simulator. The call checks its arguments. The bytes move later, when the
+ * scheduler picks the operation.
  *
- * Host memory that is not pinned is treated as CUDA does: a source is read at the call, and a copy into
- * such memory returns only when it is done. One that is pinned in part, or lies across two registrations, is refused, as
- * CUDA does: each end must be all of one piece or not registered at all. The direction decides the engine and the counters: in, out,
- * peer (counted at the sender) or local. */
+ * Host memory that is not pinned behaves as in CUDA: the call reads a source at once, and a copy into such
+ * memory returns only when it is done. As in CUDA, each end of a copy must lie entirely inside one
+ * registration or be entirely unregistered. A copy that is pinned only in part, or that crosses two
+ * registrations, is refused.
+ *
+ * The direction of a copy selects its engine and its counter: in, out, peer (counted at the sender) or local.
+ */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>

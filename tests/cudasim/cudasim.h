@@ -16,8 +16,8 @@
  * Only memory from cudaHostAlloc or cudaHostRegister is watched, anything else is ignored. */
 void cudasim_host_access(const void *p, size_t bytes, int write) __attribute__((weak));
 
-/* A new case in a program of many: from here on the order of operations is drawn from this seed, and a race that
- * was seen before counts again. Call it when all streams are idle. */
+/* Starts a new case in a program that runs many cases. From now on `seed` determines the order of operations,
+ * and a race that was reported before is reported again. All streams must be idle. */
 void cudasim_begin(uint64_t seed) __attribute__((weak));
 
 /* Bytes that copies of this device have moved so far: from the host, to the host, to other devices. */

@@ -1,14 +1,15 @@
-/* Fault injection. CUDASIM_FAULT is a list, separated by commas:
+/* Injects faults. CUDASIM_FAULT is a list of faults, separated by commas:
  *
- *   malloc:3          the third call of that kind fails and does nothing; the next one works
- *   launch:5:sticky   the fifth is accepted; when its operation runs the device breaks: from then on each call
- *                     about it returns the error, until cudaDeviceReset. For calls without an operation
- *                     (malloc, sync, ...) the device breaks at once
- *   device:1:gone@40  device 1 disappears when its 40th operation would run; no reset brings it back
+ *   malloc:3          the third call of kind malloc fails and does nothing; the next call works
+ *   launch:5:sticky   the fifth launch is accepted, but the device breaks when that launch runs. From then on
+ *                     every call for the device returns the error, until cudaDeviceReset. A call without an
+ *                     operation (malloc, sync, ...) breaks the device at once
+ *   device:1:gone@40  device 1 disappears when its 40th operation would run; a reset does not bring it back
  *
- * Kinds: event, gemm, hostalloc (cudaHostAlloc, cudaHostRegister), hostfunc, launch, malloc, memcpy,
- * memset, record, stream, sync (stream, event and device synchronize), wait. Calls are counted per kind
- * over all devices. */
+ * The kinds are event, gemm, hostalloc (cudaHostAlloc, cudaHostRegister), hostfunc, launch, malloc, memcpy,
+ * memset, record, stream, sync (stream, event and device synchronize) and wait. Each kind has one counter for
+ * all devices.
+ */
 #include "sim.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The simulator's own calls (cudasim.h) for a program that loads CUDA at run time, inside a module, and so cannot
- * name them: they are looked up in the libcudart that the module has brought. Any thread. */
+/* Finds the simulator's own calls (cudasim.h) at run time. A program that loads CUDA inside a module cannot
+ * link to these calls, so it looks them up in the libcudart that the module loaded. Any thread. */
 #ifndef CUDASIM_LOOKUP_H
 #define CUDASIM_LOOKUP_H
 
