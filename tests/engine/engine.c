@@ -1,8 +1,9 @@
-/* Through planner, verifier and executor: see engine.h.
+/* Implements engine.h: runs a chain through planner, verifier and executor.
  *
- * Under the CUDA simulator the harness does what a program on it should: it says which host memory it reads and
- * writes, so that races with the loader and the trainer are seen too; each run has its own interleaving; what the
- * backend counts is compared with what copies really moved; and nothing may be reported at the end.
+ * Under the CUDA simulator the harness does what a well-behaved program would do. It reports which host
+ * memory it reads and writes, so that the detector also sees races with the loader and the trainer. Each run
+ * gets its own interleaving. The backend's byte counters are compared with the bytes that copies really
+ * moved. At the end the simulator must have reported no problem.
  */
 #include "tests/engine/engine.h"
 
@@ -68,8 +69,9 @@ static void look(const struct engine *e, struct moved *ret)
     }
 }
 
-/* What copies moved is what was counted. A copy between devices that cannot reach each other goes out of one and
- * into the other; then the simulator sees these. */
+/* Compares the bytes that the simulator's copies moved with the bytes that the backend counted. Where two
+ * devices have no peer access, the simulator sees a copy between them as one copy to the host and one copy
+ * from the host. */
 static void check_simulated_bytes(const struct engine *e, const struct moved *before, const struct moved *now)
 {
     struct cudasim_calls sim;

@@ -1,6 +1,9 @@
-/* Runs a random chain on a machine through planner, verifier and interpreter, and keeps what must not depend
- * on the machine: losses, evaluation, weights, optimizer state. Also runs it without any of them, task by
- * task in the method's order: the reference that all must equal, bit for bit. On every backend; main thread only. */
+/* Runs a random chain on a machine through planner, verifier and executor, and collects the results that must
+ * not depend on the machine: losses, evaluation, weights, optimizer state.
+ *
+ * engine_reference computes the same results without planner and executor, task by task in the method's
+ * order. Every run must equal this reference bit for bit. Works with every backend. Main thread only.
+ */
 #ifndef TESTS_ENGINE_H
 #define TESTS_ENGINE_H
 
@@ -41,17 +44,22 @@ struct engine_result {
     uint32_t features;   /* of the plan: plan_features.h */
 };
 
-/* Asserts on the way (cmocka): the plan verifies, counted bytes equal planned bytes for every program, per
- * device and direction, peak within capacity; under the CUDA simulator, no race and no other problem. Every program
- * runs, in every order that is allowed. */
+/* Plans the case for machine m, trains and evaluates it, and stores the results in *ret. Every program of the
+ * plan runs, in every allowed order.
+ *
+ * Asserts (cmocka) that the plan verifies, that the peak stays within the capacity, and that for every
+ * program, device and direction the counted bytes equal the planned bytes. Under the CUDA simulator it also
+ * asserts that no race and no other problem was reported.
+ */
 void engine_run(const struct engine_case *c, const struct engine_machine *m, struct engine_result *ret);
 
-/* The same with a plan that the caller made by other means. Of the machine all but policy and place of updates counts. */
+/* Does the same as engine_run with a plan that the caller supplies. The policy and the update place of `m`
+ * are ignored; the other fields of `m` apply. */
 void engine_run_plan(const struct engine_case *c, const struct engine_machine *m, const struct plan *plan,
                      struct engine_result *ret);
 
-/* The same in parts, for tests that change the plan: open, train any number of times from the same weights, close.
- * What the simulator reports is left to the caller. */
+/* An engine_run in separate steps, for tests that change the plan: open, train any number of times from the
+ * same initial weights, close. The caller checks what the simulator reports. */
 struct engine {
     const struct engine_case *c;
     const struct engine_machine *machine;

@@ -1,4 +1,6 @@
-/* What a plan makes use of, seen from its instructions alone: so that tests can say that they have tried it. Main thread only. */
+/* Finds out which features a plan uses, such as shares or several replicas on one device, from its
+ * instructions alone. Tests count these features to prove that their random plans covered all of them. Main
+ * thread only. */
 #ifndef TESTS_ENGINE_PLAN_FEATURES_H
 #define TESTS_ENGINE_PLAN_FEATURES_H
 

@@ -1,5 +1,6 @@
-/* What a run through the plan and the reference share, and nothing more: data, arguments of steps, and the hash of
- * what is compared. All follows from the case. Pure. */
+/* The parts that a run through a plan and the reference have in common: data, step arguments, and the hash of
+ * the compared results. Nothing else is shared, so that a mistake cannot hide in both. Everything is a
+ * function of the case. Pure. */
 #ifndef TESTS_ENGINE_PROBLEM_H
 #define TESTS_ENGINE_PROBLEM_H
 

@@ -38,8 +38,9 @@ static void random_cut(const struct graph *g, struct drawn *d, struct rng *r)
     d->c.starts = d->starts;
 }
 
-/* What goes together is what the search keeps together: nothing is pinned where both passes of a layer are on different
- * devices, or where all updates are on the host; what is kept comes at even distances. */
+/* Draws a candidate that obeys the same rules as the search. Nothing is pinned when the two passes of a layer
+ * run on different devices (`onward`) or when all updates run on the host. Saved micro-batches come at even
+ * distances. */
 static void random_candidate(const struct graph *g, const struct engine_machine *m, struct drawn *d,
                              struct rng *r)
 {

@@ -1,9 +1,9 @@
-/* The reference: every task of the graph in the method's order, one op after the other, with neither plan nor
- * executor. See engine.h.
+/* Computes the reference results declared in engine.h: executes every task of the graph in the method's
+ * order, one op after the other, without plan and executor.
  *
- * All tensors are in host memory. On the cpu an op is a call of its function. On any other backend it goes to one
- * device of it: what the op touches is copied there, the op runs alone, what it writes is copied back. So the
- * arithmetic is that of the backend under test, and its order is nobody's decision.
+ * All tensors are in host memory. On the cpu backend an op is a call of its function. On any other backend
+ * the op runs on one device: its operands are copied there, the op runs alone, and its results are copied
+ * back. The reference therefore uses the arithmetic of the backend under test, and its order of ops is fixed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -24,7 +24,8 @@ struct reference {
     void **mem; /* per tensor */
     struct step_args args;
     struct pool *pool; /* the cpu's */
-    /* Other backends; ds is NULL on the cpu. Tensors are in `block`, and on the device at the same offsets. */
+    /* Used by backends other than cpu; ds is NULL on the cpu. `block` holds the tensors, at the same offsets
+     * as on the device. */
     struct devset *ds;
     char *block;
     uint64_t block_bytes;

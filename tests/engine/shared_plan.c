@@ -1,7 +1,8 @@
-/* See shared_plan.h.
+/* Implements shared_plan.h.
  *
- * A copy on a device is at a spot: of the whole tensor, or of a part of it at an address of its own. Spots never share
- * addresses, and are the same in every run. What a program has put on devices it drops at its end, except what is pinned.
+ * A spot is the address range of one copy on a device. The copy is either a whole tensor or a part of a
+ * tensor that has its own address. Spots never overlap, and every run uses the same spots. At its end a
+ * program drops every copy that it put on a device, except the pinned ones.
  */
 #include "tests/engine/shared_plan.h"
 

@@ -1,15 +1,19 @@
-/* Plans with replicas, made by rule and not by the planner: what several devices share of the traffic with the host, of the
- * reduction and of the updates, in the order of the method, with every wait that data and addresses call for. For tests of
- * the executor; nothing about them is good but that they are right.
+/* Makes plans with replicas by a fixed rule, without the planner, for tests of the executor. Several devices
+ * share the traffic with the host, the reduction and the updates. Instructions follow the method's order,
+ * with every wait that data and addresses require. The plans are correct, but not meant to be fast.
  *
- * W, dW and K of a layer are cut into shares, and each share has an owner among the devices. Replica r computes on a device of
- * its own, or with others on one. Each cycle:
- *   W      comes to every device: whole from the host; or each owner fetches its shares and sends them to the others; or, pinned,
- *          the owner has its shares in a place of their own, copies them from there and sends them on
- *   dW     is summed by each replica; the owners of shares get those of all replicas, and add them up. Or the host does
- *   norm   where there is a decision: a device gathers the shares; or the host does
- *   W, K   are updated by owners, share by share, the parts of K each at an address of its own; or by the host
- * Main thread only. */
+ * W, dW and K of a layer are cut into shares, and each share is owned by one device. A device computes one or
+ * several replicas. Each cycle does the following:
+ *   W      reaches every device. Every device fetches all of W from the host, or each owner fetches its shares
+ *          and sends them to the other devices. If W is pinned, the owner holds its shares at an address of
+ *          their own, copies them from there, and sends them to the other devices
+ *   dW     is summed by each replica. The owner of a share receives that share from all replicas and adds
+ *          them up, or the host does
+ *   norm   is computed when there is a decision: one device gathers the shares, or the host computes the norm
+ *   W, K   are updated by the owners, share by share, with each part of K at an address of its own, or by the
+ *          host
+ * Main thread only.
+ */
 #ifndef TESTS_ENGINE_SHARED_PLAN_H
 #define TESTS_ENGINE_SHARED_PLAN_H
 

@@ -1,7 +1,8 @@
-/* One problem, many machines: the same bits. The property that the whole engine exists for.
+/* Tests the property that the engine exists for: one problem gives the same bits on many different machines.
  *
- * test_engine [BACKEND DEVICES...]: on this backend, with these numbers of devices; without: cpu, 1 to 4. What is
- * not the cpu is simulated and slow, and gets fewer cases. */
+ * test_engine [BACKEND DEVICES...] runs on this backend with these numbers of devices. The default is cpu
+ * with 1 to 4. Backends other than cpu are simulated and slow, and therefore get fewer cases.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,8 +122,8 @@ static void test_engine_random_machines_same_bits(void **state)
 
 static void check_random_plan(const struct engine_case *c, struct rng *r, const struct engine_result *want);
 
-/* Language models: blocks made of layers, a loss computed by the backward pass, a weight that two layers share and that may
- * be wherever either is. */
+/* Makes a language model: its blocks consist of several layers, its backward pass computes the loss, and two
+ * layers may share one weight, which can be on the device of either layer. */
 static void transformer_case(struct engine_case *c, uint32_t seed)
 {
     struct rng r = {.seed = seed};
@@ -252,8 +253,8 @@ static void check_random_plan(const struct engine_case *c, struct rng *r, const 
     plan_destroy(p);
 }
 
-/* Whatever the search could choose, whether or not it does today. Where running a plan takes long, only those that bring
- * something new are run. */
+/* Runs random candidates that the search could choose, whether or not it chooses them today. Where running a
+ * plan is slow, the test runs only plans with a feature that has hardly been tried. */
 static void test_engine_every_form_same_bits(void **state)
 {
     (void)state;
@@ -294,8 +295,9 @@ static void test_engine_skipped_step_same_bits(void **state)
     }
 }
 
-/* Random steps are skipped, the first and the last among them; AdamW, so that t matters. On every machine the bits are
- * the reference's, and t counts the steps that were made. */
+/* Skips a random set of steps, which may include the first and the last. The optimizer is AdamW, so that the
+ * number of updates t matters. On every machine the bits must equal the reference, and t must count only the
+ * steps that were applied. */
 static void test_engine_random_skipped_steps_same_bits(void **state)
 {
     (void)state;

@@ -1,8 +1,11 @@
-/* Data parallelism in the executor: plans by rule (shared_plan.h), in which devices share what they have in common with replicas
- * on one device or several, against the reference that runs op after op: the same bits. And through the harness of engine.h:
- * counted bytes are planned bytes, times follow the plan, delays and interleavings change nothing.
+/* Tests data parallelism in the executor with the plans of shared_plan.h, where devices share state and each
+ * device has one or several replicas. The results must equal the reference, which runs one op after the
+ * other, bit for bit. The harness of engine.h also checks that counted bytes equal planned bytes, that times
+ * follow the plan, and that delays and interleavings change nothing.
  *
- * test_replicas [BACKEND DEVICES...]: on this backend, with these numbers of devices; without: cpu, any. */
+ * test_replicas [BACKEND DEVICES...] runs on this backend with these numbers of devices. The default is cpu
+ * with any number.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
