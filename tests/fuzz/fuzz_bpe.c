@@ -1,5 +1,6 @@
-/* Bytes as a tokenizer and a text: vocab.json, merges.txt and the text, with a zero byte between them. With what is accepted, a text
- * is cut into tokens below the vocabulary whose bytes are the text again, or a byte of it has no token. */
+/* Reads the input as a tokenizer and a text: vocab.json, merges.txt and the text, separated by zero bytes. If
+ * the tokenizer is accepted, encoding the text must give token ids below the vocabulary size whose bytes
+ * concatenate to the text, or must fail because a byte of the text has no token. */
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/* Text as a config.json. What is accepted is a model that passes its check, and is written as a config that reads back as the
- * same model. */
+/* Reads the input as a config.json. An accepted config must give a model that passes its check, and that
+ * reads back as the same model after it was written as a config. */
 #include "tests/fuzz/fuzz.h"
 
 #include "daemon/spec/hf_config.h"

@@ -1,5 +1,5 @@
-/* Text as a model.safetensors.index.json. What is accepted has distinct tensors, each with a file whose name leads nowhere
- * but into the folder. */
+/* Reads the input as a model.safetensors.index.json. An accepted index must have distinct tensors, and each
+ * tensor must name a file inside the folder. */
 #include "tests/fuzz/fuzz.h"
 
 #include "daemon/worker/model/hf_index.h"

@@ -1,6 +1,9 @@
-/* A job as it is on disk: body, a line break, status. What is accepted is written again as the same texts.
+/* Reads the input as a job on disk: its body, a line break, its status. An accepted job must give the same
+ * texts when it is written, read back and written again.
  *
- * (The checksum of a row is checked before anything else in the daemon; here that does not stand in the way.) */
+ * In the daemon the checksum of a row is checked first. This target skips the checksum so that the fuzzer
+ * reaches the parser.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

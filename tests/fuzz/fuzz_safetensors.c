@@ -1,8 +1,11 @@
-/* Bytes as a safetensors file. What is accepted has distinct names, and tensors that tile the data to the end of the file,
- * every byte of which can be read; halves read as floats are the bytes they came from.
+/* Reads the input as a safetensors file. An accepted file must have distinct names, its tensors must cover
+ * the data up to the end of the file without gaps, and every byte must be readable. BF16 values that are read
+ * as floats must keep their bytes.
  *
- * Each input is tried as it is, and as header and data without a length, which a fuzzer finds hard to keep right: the header
- * ends before the first 0. */
+ * Each input is tried twice: as it is, and as a header and data to which the target adds the header's length,
+ * because a fuzzer rarely keeps the length right. In the second case the header ends before the first zero
+ * byte.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,5 @@
-/* Text as a job spec, with and without comments; what is accepted can be resolved for data sets of any size. */
+/* Reads the input as a job spec, with and without comments. An accepted spec must resolve, or fail with a
+ * proper error, for data sets of any size. */
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Text as a profile table; what is accepted reads back as it was written, and has values, graphs and times at any size. */
+/* Reads the input as a profile table. An accepted table must read back as it was written, and must give
+ * values, graphs and times for any micro-batch size. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/strbuf.h"

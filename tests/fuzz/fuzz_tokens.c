@@ -1,6 +1,7 @@
-/* Bytes as a file of tokens. The first three choose how it is opened: the kind of numbers, the context, the vocabulary; the rest
- * is the file. What is accepted has as many tokens as its size says, and every sample of it can be read or has an id beyond
- * the vocabulary. */
+/* Reads the input as a token file. The first three bytes choose how the file is opened: the number format,
+ * the context and the vocabulary. The rest is the file. An accepted file must have the number of tokens that
+ * follows from its size. Each of its samples must be readable, unless the sample has an id beyond the
+ * vocabulary. */
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/mman.h>

@@ -1,5 +1,6 @@
-/* Bytes as a write-ahead log of SQLite. Whatever they are, what the walk tells fits the length of the file, and does not change
- * when bytes behind the end of the last commit are cut off. */
+/* Reads the input as a write-ahead log of SQLite. For any input, the offsets that the walk reports must
+ * lie within the file, and the report must stay the same when the bytes after the last good commit are cut
+ * off. */
 #include <sys/mman.h>
 #include <unistd.h>
 

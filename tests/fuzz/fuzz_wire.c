@@ -1,7 +1,9 @@
-/* Bytes as they come from a socket: lines are the same however they are cut, and every line is a message or an error that
- * can be answered.
+/* Reads the input as bytes from a socket. The lines must be the same however the stream is cut into pieces,
+ * and every line must be a message or an error that can be answered.
  *
- * The first byte chooses how the stream is cut into pieces, the second how long a line may be; the rest is the stream. */
+ * The first byte chooses how the stream is cut, the second byte chooses the maximum length of a line, and the
+ * rest is the stream.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include <errno.h>
@@ -102,7 +104,8 @@ static void take_line(const char *line, size_t bytes)
 
 /* ---- lines ---- */
 
-/* The line at `at` by another way: its bytes, or -1 where the stream ends before it does, or it is too long. */
+/* Finds the line that starts at `at` without the code under test. Returns its length without the newline, or
+ * -1 when the line has no end or is longer than `max`. */
 static long next_line(const uint8_t *stream, size_t bytes, size_t at, size_t max)
 {
     const uint8_t *newline = at < bytes ? memchr(stream + at, '\n', bytes - at) : NULL;

@@ -1,5 +1,6 @@
-/* Runs a fuzz target over the files of a directory, and over every beginning of each: an ordinary test, without a fuzzer.
- * Prints TAP. Usage: fuzz_NAME DIRECTORY; or FILE, to look at one. */
+/* Runs a fuzz target on each file of a directory and on every prefix of each file. This makes the target an
+ * ordinary test that needs no fuzzer, and prints TAP. Usage: fuzz_NAME DIRECTORY, or fuzz_NAME FILE to try
+ * one file. */
 #include <dirent.h>
 #include <sys/stat.h>
 
