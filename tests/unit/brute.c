@@ -1,17 +1,19 @@
-/* Exhaustive search for the least host traffic of a tiny chain.
+/* Searches exhaustively for the least host traffic of a tiny chain.
  *
- * A state is which tasks of the step are done and where every block is. Edges are tasks, with what must
- * leave the device and what must come for them; their length is the host traffic. Three things are left out,
- * because no plan is the better for them: a block is fetched just before the task that reads it, not
- * earlier; it is spilled when it leaves the device or when the host reads it, not earlier; and it leaves
- * only when room is needed (with two devices, or `eager`, at any time: it may go to the other device, for
- * which there may have to be room first). Without stash two more: micro-batches take their turn in each
- * layer, since only their number matters, and a task for which everything is in place is done at once.
+ * A state of the search says which tasks of the step are done and where every block is. An edge is one task
+ * together with the blocks that leave the device and the blocks that are fetched for that task. The length of
+ * an edge is its host traffic. The search leaves out three kinds of choices, because they never make a plan
+ * better. A block is fetched only just before the task that reads it. A block is spilled only when it leaves
+ * the device or when the host reads it. A block leaves only when the device needs space. (With two devices,
+ * or with `eager`, a block may leave at any time: it may have to move to the other device, which may first
+ * have to make space.) Without a stash two more kinds are left out. The micro-batches of a layer run in a
+ * fixed order, since only their number matters. A task whose operands are all in place runs at once.
  *
- * The steady state. V_n(S) is the least traffic of n steps, begun anyhow, that end with S, the blocks that
- * stay on the devices between two steps; one Dijkstra search from all S at once makes V_n+1 of V_n. When
- * V_n+p - V_n is one number c for all S, no cycle of steps has less than c / p per step (V_n is a potential)
- * and one has exactly that (follow the predecessors back until they repeat).
+ * The steady state is found by repeated search. Let S be the set of blocks that stay on the devices between
+ * two steps. V_n(S) is the least traffic of n steps that end with S, from any start. One Dijkstra search that
+ * starts from all S together computes V_n+1 from V_n. When V_n+p - V_n is the same number c for all S, no
+ * cycle of steps has less traffic than c / p per step, because V_n is a potential. Some cycle has exactly
+ * this traffic: follow the predecessors back until they repeat.
  */
 #include "tests/unit/brute.h"
 

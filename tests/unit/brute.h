@@ -23,27 +23,30 @@ struct brute_case {
     uint32_t n_devices;                                /* 1 or 2 */
     uint32_t capacity;                                 /* of each device */
     uint32_t w[BRUTE_MAX_LAYERS], k[BRUTE_MAX_LAYERS]; /* dW is as large as W */
-    uint32_t
-        x[BRUTE_MAX_LAYERS + 1]; /* input of each layer and of the loss; that of layer 0 is data: it has a
-                                       * size while it is used, and its traffic does not count */
-    uint32_t stash;              /* only plans with so much at the turn (brute_stash); BRUTE_ANY: all plans */
-    bool recompute;              /* X may be dropped and made again */
-    bool decision;               /* updates wait for all gradients */
+    /* Size of the input of each layer and of the loss. The input of layer 0 is data: it takes space while it
+     * is used, but its traffic does not count. */
+    uint32_t x[BRUTE_MAX_LAYERS + 1];
+    uint32_t stash; /* try only plans with this stash at the turn (brute_stash); BRUTE_ANY: all plans */
+    bool recompute; /* X may be dropped and made again */
+    bool decision;  /* updates wait for all gradients */
     bool update_on_host, update_on_device; /* allowed places; both: free for each layer and step */
-    bool eager; /* one device: evict at any time, too. Never better; a check of the solver */
+    bool eager; /* one device may also evict at any time; this is never better and checks the solver */
 };
 
 struct brute_result {
-    uint32_t bytes, steps; /* no sequence of steps moves fewer than bytes / steps per step on average, and
-                            * some cyclic one does with so many. steps is 0 when the chain does not fit */
-    uint32_t n_states;     /* looked at, all in all */
+    /* No sequence of steps moves less than bytes / steps per step on average, and a cycle of `steps` steps
+     * moves exactly `bytes`. steps is 0 when the chain does not fit. */
+    uint32_t bytes, steps;
+    uint32_t n_states; /* number of states that the search visited */
 };
 
-/* Exact. Returns false when it gave up: no period of up to 12 steps within 64. */
+/* Finds the exact least traffic of the case. Returns false when it gave up: the search saw no period of up to
+ * 12 steps within 64 steps. */
 bool brute_solve(const struct brute_case *c, struct brute_result *ret);
 
-/* Whether some step that leaves on the devices what it found there moves fewer than `limit`: a plan whose
- * cycle is one step. It may need more than the least average, which steps that differ may have. */
+/* Returns whether a plan whose cycle is one step can move less than `limit`. Such a step leaves on the devices
+ * exactly the blocks that it found there. It may need more traffic than the least average, which may take steps
+ * that differ from each other. */
 bool brute_one_step_below(const struct brute_case *c, uint32_t limit);
 
 #endif

@@ -1,5 +1,5 @@
-/* Profile tables for tests: chains of equal layers, so that what a plan must do is a number, and the published profiles of
- * tests/profiles. */
+/* Profile tables for tests: chains of equal layers, for which the result of a plan can be computed by hand,
+ * and the published profiles of tests/profiles. */
 #ifndef TESTS_EVEN_TABLE_H
 #define TESTS_EVEN_TABLE_H
 
@@ -12,8 +12,9 @@
 #define MIB (1ull << 20)
 #define KIB (1ull << 10)
 
-/* Equal layers before a loss without weights; bytes of S and X for one sample. A forward takes a millisecond a sample, a
- * backward with its forward three. */
+/* Makes a table of equal layers before a loss without weights. `x` and `s` are the bytes of X and S for
+ * one sample. A forward pass takes 1 ms per sample, and a backward pass including its recomputation takes
+ * 3 ms. */
 static inline struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, uint64_t x, uint64_t s)
 {
     struct strbuf b = {0};

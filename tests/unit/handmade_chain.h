@@ -1,10 +1,12 @@
-/* A small chain and plans for it, made by hand, for tests of the executor: dense (relu, dropout) - dense -
- * softmax_xent, three micro-batches, of one or three replicas, on one or two devices, with the update on host or devices.
+/* A small chain and plans for it, made by hand, for tests of the executor. The chain is dense (relu, dropout)
+ * - dense - softmax_xent, with three micro-batches in one or three replicas, on one or two devices, with
+ * updates on the host or on devices.
  *
- * With shares, reduction and update are two instructions each. Where W stays on a device, it is pinned there in one place, is
- * copied to another for forward and backward, and each part of each share of K has an address of its own.
+ * With shares, each reduction and each update is two instructions. Where W stays on a device, it is pinned at
+ * one address and copied to another address for the forward and backward passes. Each part of each share of K
+ * then has its own address.
  *
- * make_plan writes what the scenario asks for with handmade_plan.h, in the order of the method; waits are
+ * make_plan uses handmade_plan.h to write the instructions of a scenario in the method's order. The waits are
  * derived.
  */
 #ifndef TESTS_HANDMADE_CHAIN_H
@@ -237,7 +239,8 @@ static inline uint32_t n_parts(const struct maker *m)
     return m->sc->shares || parts == 0 ? parts : 1;
 }
 
-/* Of K: all of it, or a part of the share. On a device the parts are put where nothing else is beside them. */
+/* Adds an operand of K: all of K, or one part of one share. On a device each part gets an address that does
+ * not adjoin other memory in use. */
 static inline void k_operand(struct maker *m, uint32_t l, uint32_t share, uint32_t part, uint32_t loc,
                              enum access access)
 {

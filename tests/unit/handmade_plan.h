@@ -69,7 +69,8 @@ static inline uint32_t hm_instr(struct handmade *h, enum instr_kind kind, uint32
     return (uint32_t)(p->instrs.n - 1);
 }
 
-/* Bytes of a tensor, to the last instruction. addr: of the first of them on a device; on the host it is known. */
+/* Adds bytes begin..end of tensor t as an operand of the last instruction. `addr` is the address of byte
+ * `begin` on a device; it is ignored for the host, whose address follows from the tensor. */
 static inline void hm_operand_range(struct handmade *h, tensor_id t, uint64_t begin, uint64_t end,
                                     uint32_t loc, uint64_t addr, enum access access)
 {

@@ -1,5 +1,5 @@
-/* Reads a Hugging Face folder and writes it as another: hf_copy FROM TO [SHARD_BYTES]. What comes out is for tools/check-hf,
- * which looks at it with the transformers package. */
+/* Reads a Hugging Face folder and writes it to another folder: hf_copy FROM TO [SHARD_BYTES]. tools/check-hf
+ * then reads the result with the transformers package. */
 #include "daemon/worker/model/hf.h"
 #include "tests/unit/hf_model.h"
 

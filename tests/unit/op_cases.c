@@ -1,4 +1,4 @@
-/* Tapes, the registry, and what rows share: see op_cases.h. */
+/* Implements op_cases.h: the tapes, the registry of rows, and the helpers that several rows use. */
 #include "tests/unit/op_cases.h"
 
 #include <math.h>

@@ -1,11 +1,13 @@
-/* Cases of every op, driven by ops.def: an op without a row does not link. For the tests of each backend.
+/* Test cases for every op in ops.def, used by the tests of each backend. An op without a row here does not
+ * link.
  *
- * An op's row builds calls (shapes and values are a function of the variant's number alone) and checks results
- * against double precision. The arrays of one call are on a tape: allocations of their own with a guard behind
- * each, so that a sanitizer or the guard sees a write too far; or, for devices whose memory the host cannot
- * touch, one region that can be copied there and back as a whole (op_move).
+ * The row of an op builds calls and checks their results against double precision. The number of the variant
+ * alone determines the shapes and values of a call. The arrays of one call are on a tape. Usually each array
+ * is an allocation of its own with a guard behind it, so that a sanitizer or the guard detects a write beyond
+ * its end. For devices whose memory the host cannot access, the tape is one region that can be copied to the
+ * device and back as a whole (op_move).
  *
- * Any thread; a tape belongs to one.
+ * Any thread may use a tape, but only one thread at a time.
  */
 #ifndef TESTS_UNIT_OP_CASES_H
 #define TESTS_UNIT_OP_CASES_H
@@ -74,8 +76,8 @@ struct op_test {
 #undef OP
 extern const struct op_test *const op_tests[OP_COUNT];
 
-/* Calls number `variant` of an op, on a tape of allocations with every array shifted by `shift` bytes; or on a
- * tape in a region, which is filled from its start. */
+/* Builds variant number `variant` of an op. op_build puts each array in an allocation of its own, shifted by
+ * `shift` bytes from its alignment. op_build_in puts all arrays in the given region, from its start. */
 void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct op_call *call);
 void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
                  struct op_call *call);

@@ -1,4 +1,5 @@
-/* Rows of the linear ops, the bias, activations and dropout: see op_cases.h. */
+/* Test cases of the linear ops, the bias, the activations and dropout, in the form that op_cases.h
+ * describes. */
 #include "tests/unit/op_cases.h"
 
 #include <float.h>

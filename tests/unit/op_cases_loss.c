@@ -1,4 +1,4 @@
-/* Rows of the losses: see op_cases.h. */
+/* Test cases of the losses, in the form that op_cases.h describes. */
 #include "tests/unit/op_cases.h"
 
 #include <float.h>
@@ -50,8 +50,9 @@ static bool is_first_max(const float *x, uint32_t n, uint32_t at)
     return true;
 }
 
-/* Forms of a call: the loss, the gradient, both with the gradient in place of the logits; then smoothing, several targets
- * a sample, a result that goes on. Odd variants have padding. */
+/* The five forms of a call: 0 computes the loss. 1 computes the gradient. 2 computes both and writes the
+ * gradient over the logits. 3 adds label smoothing and several targets per sample. 4 also adds to an existing
+ * result. Odd variants have padding. */
 #define XENT_FORMS 5
 
 static void build_softmax_xent(struct tape *t, uint32_t v, struct op_call *call)

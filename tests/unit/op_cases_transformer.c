@@ -1,4 +1,4 @@
-/* Rows of the ops that transformers are made of: see op_cases.h. */
+/* Test cases of the ops that transformers use, in the form that op_cases.h describes. */
 #include "tests/unit/op_cases.h"
 
 #include <float.h>
@@ -11,9 +11,10 @@
 
 /* ---- attention ----
  *
- * The reference goes through every query of every head by the definition, in double. Beside each value goes a bound of what
- * any order of summation in float may be off: a score by (head + 4) roundings of the sum of its products' sizes, a
- * probability by the factor that this makes, and so on down to the gradients.
+ * The reference computes every query of every head by the definition, in double. With each value it computes
+ * a bound on the error of any summation order in float. A score may be off by (head + 4) roundings of the sum
+ * of the absolute values of its products. The bound of a probability is the factor that follows from the
+ * scores, and so on down to the gradients.
  */
 
 static const struct attention_shape {
@@ -104,7 +105,8 @@ static double dot(const float *x, const float *y, uint32_t n, double *ret_size)
     return sum;
 }
 
-/* The probabilities of keys 0..q, the logarithm of their sum, and how far off (as a factor: 1 + off) each may be. */
+/* Computes the probabilities of keys 0..q for one query and returns the logarithm of the sum of exponentials.
+ * Each probability in float may be off by a factor of up to 1 + *ret_off. */
 static double probabilities(const struct attention *a, uint32_t r, uint32_t h, uint32_t q, double *prob,
                             double *ret_off)
 {
@@ -261,9 +263,9 @@ static void add_to(struct gradient g, size_t at, const float *x, uint32_t n, dou
     }
 }
 
-/* Adds what query q of head h does to its own gradient, and to those of the keys and values that it sees. With P the
- * probabilities and M what dropout multiplies them with: dP = M (dy . v), dS = P (dP - sum of P dP), dq = sum of dS k / sqrt(head),
- * dk likewise of q, dv = sum of P M dy. */
+/* Adds the contribution of query q of head h to its own gradient and to the gradients of the keys and values
+ * that the query sees. P are the probabilities, and M are the factors of dropout. Then dP = M (dy . v), dS =
+ * P (dP - sum of P dP), dq = sum of dS k / sqrt(head), dk = sum of dS q / sqrt(head), dv = sum of P M dy. */
 static void add_query(const struct attention *a, const float *dy, uint32_t r, uint32_t h, uint32_t q,
                       double *prob, double *dprob, struct gradient g)
 {

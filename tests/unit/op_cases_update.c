@@ -1,12 +1,13 @@
-/* Rows of the updates and of the norm that decides about them: see op_cases.h. */
+/* Test cases of the updates, and of the norm that decides about them, in the form that op_cases.h
+ * describes. */
 #include "tests/unit/op_cases.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* Updates: variants are lengths x {scale 1, apply with a scale, do not apply}, and all these once more with the gradient of
- * a second use of the weights. */
+/* The variants of an update are all lengths, each with {scale 1, apply with a scale, do not apply}. The
+ * second half repeats these variants with a second gradient, as for weights that two layers share. */
 static const float *tape_second(struct tape *t, bool second, uint64_t n)
 {
     return second ? tape_floats(t, n, 1) : NULL;
@@ -134,8 +135,8 @@ static void check_adamw(const struct op_call *in, const struct op_call *out)
 const struct op_test adamw_test = {2 * ADAMW_VARIANTS, build_adamw, check_adamw,
                                    UINT64_C(0x7d317cb38d0aa4ee)};
 
-/* Twice each length: random numbers, and pairs of numbers that arithmetic treats in its own way. (Sums that are no number are
- * in the tests of each backend: their bits are nobody's promise.) */
+/* Each length occurs twice: with random numbers, and with pairs of the special values below. Sums that give
+ * NaN are left to the tests of each backend, because their bits are not guaranteed. */
 static const float odd_floats[] = {0.0f,       -0.0f,     1.0f,       -1.0f,       0x1p-126f,
                                    -0x1p-126f, 0x1p-149f, -0x1p-149f, 0x1.8p-140f, 0x1p-127f,
                                    FLT_MAX,    -FLT_MAX,  INFINITY,   0x1p24f};
@@ -151,7 +152,8 @@ static void build_add(struct tape *t, uint32_t v, struct op_call *call)
     call->add = (struct op_add){.y = y, .x = x, .n = n};
 }
 
-/* A sum of two floats in double, rounded once more, is the float nearest to the sum: double has more than twice the digits. */
+/* The expected sum is computed in double and then rounded to float. This gives the float nearest to the exact
+ * sum, because double has more than twice the digits of float. */
 static void check_add(const struct op_call *in, const struct op_call *out)
 {
     const struct op_add *o = &in->add;

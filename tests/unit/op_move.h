@@ -13,9 +13,10 @@ static inline uintptr_t move_word(uintptr_t p, const void *from, size_t bytes, c
     return p - (uintptr_t)from < bytes ? p - (uintptr_t)from + (uintptr_t)to : p;
 }
 
-/* The call with all its pointers into [from, from + bytes) moved to the same place in another region. Goes through
- * the arguments a word at a time: whatever points into the region is a pointer, since sizes are smaller and pairs
- * of floats larger than any address. So a new op needs nothing here. */
+/* Returns a copy of `call` in which every pointer into [from, from + bytes) points to the same offset in the
+ * region `to`. The function examines the arguments word by word and treats each word that lies in the region
+ * as a pointer. This is safe because sizes are smaller than any address and pairs of floats are larger. A new
+ * op therefore needs no code here. */
 static inline struct op_call op_move(const struct op_call *call, const void *from, size_t bytes,
                                      const void *to)
 {

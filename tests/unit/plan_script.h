@@ -1,9 +1,11 @@
-/* Writing plans by hand without writing out addresses and waits: a script names moves and tasks in issue order.
+/* Lets a test write a plan by hand without writing addresses and waits. A script lists moves and tasks in
+ * issue order.
  *
- * A spot is a range of a tensor at a place on a device, where a copy of it is or will be. Addresses are handed out in
- * ascending order, and again from the start where the script says so. Waits are derived at the end, from bytes alone: two
- * instructions that touch the same bytes of a memory, of which one writes, are ordered, also between runs of the cycle, and
- * what others imply is left out. So every wait is needed. Nothing here comes from the builder or the verifier.
+ * A spot is an address range on a device that holds, or will hold, a range of a tensor. Addresses are
+ * assigned in ascending order, and start again from 0 where the script says so. The waits are derived at the
+ * end, from bytes alone. Two instructions are ordered if they touch the same bytes of a memory and one of
+ * them writes, also across runs of the cycle. A wait that other waits imply is left out, so every wait is
+ * needed. Nothing here uses the builder or the verifier.
  */
 #ifndef TESTS_PLAN_SCRIPT_H
 #define TESTS_PLAN_SCRIPT_H
@@ -193,7 +195,8 @@ static inline struct plan_operand script_operand(struct script *s, tensor_id t, 
     return script_at(s, i, begin, end, access);
 }
 
-/* The range of K that goes with begin..end of W: of part p, or where K is not parts as long as W of all of it. */
+/* Changes begin..end from a range of W to the matching range of K: in part p when K consists of parts as long
+ * as W, otherwise in all of K. Returns false when there is no part p. */
 static inline bool script_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
 {
     if (k % w == 0) {
@@ -214,8 +217,9 @@ static inline void script_state_operands(struct script *s, struct edit_instr *in
             vec_push(&in->ops, script_operand(s, t, loc, begin, end, ACCESS_RW));
 }
 
-/* A RED or UPD of bytes begin..end; with 0, 0 any task, as a whole. `which`: micro-batch or replica. Operands are where
- * spots are; what is written comes to new ones. */
+/* Adds a task to the program. With end > 0 the task is the share begin..end of a RED or UPD; with 0, 0 it is
+ * a whole task of any kind. `which` is the micro-batch or the replica. Operands use the existing spots, and a
+ * tensor that the task writes gets a new spot if it has none. */
 static inline void script_task(struct script *s, enum instr_kind kind, uint32_t layer, uint32_t which,
                                uint32_t loc, uint64_t begin, uint64_t end)
 {

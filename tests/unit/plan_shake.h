@@ -1,13 +1,13 @@
-/* An oracle for the verifier that shares nothing with it: executes a plan on memory of tags, in a random
- * order that streams and waits allow, and looks at every byte that is read.
+/* Checks a plan independently of the verifier: executes the plan on a memory of tags, in a random order that
+ * the streams and waits allow, and checks every byte that an instruction reads.
  *
- * Ranges begin at multiples of 8. Memory holds one tag per 8 bytes: a hash of (tensor, version, position), or garbage. An instruction starts
- * and ends at different moments. At its start what it reads is compared with the tags that the graph asks
- * for, and what it writes becomes garbage; at its end what it read must be unchanged, and its writes get
- * their tags. Copies carry tags; a drop leaves garbage. Some streams are lazy and some are eager, so that a
- * missing wait shows soon.
+ * The memory holds one tag for each 8 bytes, and ranges begin at multiples of 8. A tag is a hash of (tensor,
+ * version, position), or garbage. An instruction starts and ends at different moments. When it starts, its
+ * inputs are compared with the tags that the graph requires, and its outputs become garbage. When it ends,
+ * its inputs must be unchanged, and its outputs get their tags. Moves carry tags along, and a drop leaves
+ * garbage. Some streams are slow and some are fast, so that a missing wait shows soon.
  *
- * A plan that holds survives every seed. One that does not may survive some.
+ * A correct plan passes with every seed. An incorrect plan may pass with some seeds.
  */
 #ifndef TESTS_PLAN_SHAKE_H
 #define TESTS_PLAN_SHAKE_H
@@ -107,7 +107,8 @@ static inline bool shake_operand(struct shake *s, const struct plan_operand *o,
     return true;
 }
 
-/* Start (end = false) or end of a task; false when it sees something wrong. In shares K has several operands. */
+/* Performs the start (end = false) or the end of a task. Returns false when the task sees a wrong tag. An
+ * update in shares has several operands for K. */
 static inline bool shake_do_task(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
                                  uint64_t step, bool end)
 {

@@ -106,7 +106,8 @@ static const struct layer random_llama_halves[] = {
     {RANDOM_OVER(LAYER_residual, 0), .inner = random_llama_mlp, .n_inner = 2},
 };
 
-/* A language model: tokens in, its head tied to its embedding or not. Batches and optimizer as random_chain's. */
+/* Draws a language model that reads tokens and whose head may be tied to its embedding. random_chain draws
+ * the number of micro-batches and the optimizer. */
 static inline void random_transformer(struct random_chain *c, struct rng *r)
 {
     random_chain(c, r, 8);

@@ -35,7 +35,8 @@ static inline void random_numbers(struct strbuf *b, struct rng *r, const char *k
     strbuf_add(b, "]");
 }
 
-/* Layers without weights, without optimizer state, with buffers and tied to another occur; at least one has weights. */
+/* Writes a random profile table. Some layers lack weights or optimizer state, some have buffers, and one may
+ * be tied to another layer. At least one layer has weights. */
 static inline void random_table_json(struct strbuf *b, struct rng *r)
 {
     static const char *const keys[] = {"micro_batch_fwd", "micro_batch_bwd", "micro_batch_fwd_bytes",

@@ -1,5 +1,6 @@
-/* References in double: see reference.h. Slow, plain, and independent of the kernels' code (they share only
- * the definition of the random numbers, base/rng.h). Any thread. */
+/* Implements the references in double precision that reference.h declares. They are slow and plain, and
+ * independent of the kernels: both share only the definition of the random numbers (base/rng.h). Any
+ * thread. */
 #include "reference.h"
 
 #include <math.h>

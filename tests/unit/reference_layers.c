@@ -1,4 +1,5 @@
-/* Forward passes of layers in double precision, by their definitions: see reference.h. */
+/* Implements the forward passes of layers that reference.h declares, in double precision, by their
+ * definitions. */
 #include "tests/unit/reference.h"
 
 #include <math.h>

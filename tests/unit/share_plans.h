@@ -1,8 +1,8 @@
-/* Plans by hand of what hand-made plans are needed for: replicas, shares, copies within a device, pieces. Scripts of
- * plan_script.h. No eval program, and none comes from the builder.
+/* Plans written by hand, with plan_script.h, for features that need hand-made plans: replicas, shares, copies
+ * within a device, pieces. They have no eval program, and none of them comes from the builder.
  *
- * The model of most is a dense layer of 704 bytes with Adam and a loss: W is not a multiple of PLAN_ALIGN, so the second
- * part of K begins askew.
+ * Most plans use a model of one dense layer with 704 bytes of weights, the Adam optimizer, and a loss. 704 is
+ * not a multiple of PLAN_ALIGN, so the second part of K begins at an unaligned offset.
  */
 #ifndef TESTS_SHARE_PLANS_H
 #define TESTS_SHARE_PLANS_H
@@ -241,7 +241,8 @@ static struct edit plan_replicas_host(void)
     return script_end(&s);
 }
 
-/* Three replicas, tied layers; RED and UPD in shares, and of the second share before the first; K is cut in proportion. */
+/* Three replicas with tied layers. RED and UPD run in shares, and the second share runs before the first. K
+ * is cut in the same proportion as W. */
 static struct edit plan_tied(void)
 {
     struct script s = script_begin(share_graphs[GRAPH_TIED], "tied", 1);
@@ -445,7 +446,8 @@ static void update_sizes(struct script *s, uint32_t device, uint32_t layer, spot
         spill_all(s, script_find(s, script_tensor(s, TENSOR_K, 1, PLAN_NONE), device, 0, 256));
 }
 
-/* Layer 0 writes X1 as a whole, layer 1 reads it in two pieces, the second first, and writes X2 in two. dX the reverse. */
+/* Layer 0 writes X1 as a whole. Layer 1 reads X1 in two pieces, the second piece first, and writes X2 in two
+ * pieces. The backward pass does the reverse with dX. */
 static struct edit plan_pieces(void)
 {
     struct script s = script_begin(share_graphs[GRAPH_SIZES], "pieces", 1);
@@ -512,7 +514,8 @@ static void block_apart(struct script *s, uint32_t j)
     script_task(s, INSTR_BWD, 0, j, 0, 0, 0);
 }
 
-/* The same with layer 1 on another device: pieces travel one by one, and where they are on their own they are aligned. */
+/* The plan of plan_pieces with layer 1 on another device. The pieces are moved one by one, and a piece with
+ * an address of its own is aligned. */
 static struct edit plan_pieces_apart(void)
 {
     struct script s = script_begin(share_graphs[GRAPH_SIZES], "pieces apart", 2);

@@ -12,8 +12,9 @@
 
 #include "scheduler/plan.h"
 
-/* Runs of the cycle that follow each other; since_entry[r]: how many were made since the last entry before run
- * r. NULL: the first is the first since an entry, and there is none later. */
+/* Asserts that the times of consecutive runs of the cycle obey the plan's streams and waits. since_entry[r]
+ * is the number of runs since the last entry before run r. NULL means that an entry came directly before the
+ * first run and none later. */
 static inline void assert_spans_follow_plan(const struct plan *plan, const struct plan_span *spans,
                                             uint32_t runs, const uint32_t *since_entry)
 {
