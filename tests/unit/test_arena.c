@@ -1,4 +1,5 @@
-/* arena, vec and checked arithmetic. */
+/* Tests of the arena (arena.h), the growing arrays (vec.h) and the arithmetic that detects overflow
+ * (checked.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

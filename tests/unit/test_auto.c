@@ -1,6 +1,7 @@
-/* What the policy `auto` promises: few bytes when the request asks for that, no state traffic when the devices hold the
- * state, no slower plan than the other policies make, and addresses without waste. Most cases plan a chain of equal
- * layers, so that the promise is a number; the others plan the published profiles of tests/profiles. */
+/* Tests what the policy `auto` promises: few bytes when the request asks for few bytes, no state traffic when
+ * the devices hold the state, a plan that is not slower than those of the other policies, and addresses with
+ * little waste. Most cases plan a chain of equal layers, for which the promise is a number. The others plan
+ * the published profiles of tests/profiles. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -146,7 +147,8 @@ static void test_auto_no_state_moves_when_devices_hold_it(void **state)
     table_destroy(t);
 }
 
-/* Those that recompute as it does; lru, which moves the insides of layers to the host instead, can win on a fast link. */
+/* Compares `auto` with the policies that recompute S as `auto` does. Policy lru is left out: it moves S to
+ * the host instead of recomputing it, and can win on a fast link. */
 static void test_auto_no_slower_than_the_others(void **state)
 {
     (void)state;
@@ -203,7 +205,8 @@ static void test_auto_addresses_waste_little(void **state)
     table_destroy(t);
 }
 
-/* Moving S takes a tenth of the time of a forward, and the host has room: nothing is forwarded again, whatever the memory. */
+/* Moving S takes a tenth of the time of a forward pass, and the host has enough memory. The plan must then
+ * recompute nothing, whatever the capacity of the device. */
 static void test_auto_forwards_nothing_again_where_links_are_fast(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* base64: the examples of RFC 4648, every byte, random content both ways, and texts that are none. */
+/* Tests of base64: the examples of RFC 4648, every byte value, random content encoded and decoded, and texts
+ * that are not base64. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

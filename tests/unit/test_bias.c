@@ -1,5 +1,6 @@
-/* AdamW's bias correction, by plain arithmetic: the floats that the C library's pow gives, for betas in use and at the
- * edges, so that runs keep the bits they had when pow was used. */
+/* Tests AdamW's bias correction, which uses plain arithmetic instead of pow. The results must be the same
+ * floats that the C library's pow gives, for common betas and extreme ones, so that jobs keep the bits they
+ * had when the code used pow. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Lower bounds: the values that follow by hand. That no plan moves less: test_plans.c; that nothing at all
- * does: test_bound_brute.c. */
+/* Tests lower bounds against values computed by hand. test_plans.c checks that no plan moves less than the
+ * bound, and test_bound_brute.c checks that no possible sequence of moves does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

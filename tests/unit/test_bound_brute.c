@@ -1,6 +1,6 @@
-/* The bound against the truth: for tiny chains the least traffic is found by trying everything (brute.h), and
- * must never be below the bound. Sizes are in units; the bound gets them in parts, so that it need not round.
- */
+/* Compares the bound with the true least traffic, which an exhaustive search finds for tiny chains (brute.h).
+ * The least traffic must never be below the bound. Sizes are small units. The bound gets each unit as PARTS
+ * parts, so that it need not round. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,9 +18,9 @@
 struct tally {
     uint64_t cases, states;
     uint64_t positive, attained; /* bound above 0; the same as the least traffic */
-    uint64_t
-        longer; /* the least average is below the bound, but no plan of one step is: only with all updates
-                      * on the device */
+    /* cases where the least average is below the bound but no plan of one step is; this happens only when all
+     * updates are on the device */
+    uint64_t longer;
     double least, bound; /* sums, in units */
 };
 

@@ -1,5 +1,5 @@
-/* Scopes of bounded work: what they count, how they end, and that they leave nothing behind. AddressSanitizer finds the
- * leaks. Also the merge sort, which works inside them. */
+/* Tests scopes of bounded work: what they count, how they end, and that they release all memory.
+ * AddressSanitizer finds leaks. The merge sort is tested here too, because it works inside such scopes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -137,8 +137,8 @@ static void test_a_limit_is_never_passed_and_leaves_nothing(void **state)
     assert_int_equal(enough.peak_bytes, free_one.peak_bytes);
 }
 
-/* An allocation that the system refuses ends the scope, just as the limit does. (The allocators of the sanitizers return
- * NULL only when allocator_may_return_null=1 is set: tests/meson.build sets it.) */
+/* An allocation that the system refuses ends the scope, just as the limit does. The allocators of the
+ * sanitizers return NULL only with allocator_may_return_null=1, which tests/meson.build sets. */
 static int allocate_too_much(void *arg)
 {
     (void)arg;

@@ -1,5 +1,5 @@
-/* The planner as a whole: for random chains and machines, every policy that fits makes a plan that
- * plan_verify accepts, and the least capacity that it names is exact. */
+/* Tests the planner as a whole on random chains and machines. Every policy that fits must make a plan that
+ * plan_verify accepts, and the least capacity that the planner reports must be exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* checkpoint: complete or absent, damage of any byte found, retention, what crashes and full disks leave. */
+/* Tests of checkpoints: a checkpoint is complete or absent, damage of any byte is found, old checkpoints are
+ * removed as configured, and crashes and full disks leave a usable state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -305,8 +306,8 @@ static uint64_t saved_t(uint64_t step)
     return t;
 }
 
-/* AdamW's t is kept. Where a checkpoint has none, as those from before there was a group state, it follows from the
- * steps that were skipped. */
+/* A checkpoint saves AdamW's number of updates t. Older checkpoints have no group state. For these, t is the
+ * number of steps minus the number of skipped steps. */
 static void test_updates_made_are_what_was_saved(void **state)
 {
     const struct group_state group = {.t = 17, .bias_correct1 = 2, .scale = 3, .apply = 1};

@@ -1,5 +1,5 @@
-/* The connection library against a server that a test plays itself: what it says is written into a socket pair before the
- * call that reads it, or by a thread where it must wait. */
+/* Tests the client's connection library. The test itself plays the server: it writes the server's lines into
+ * a socket pair before the call that reads them, or from a thread when the library must wait for a line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Options by table, and what the resource flags do to a job. */
+/* Tests the option parser, and how the resource flags change a job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Rendering: text, numbers, bar, curve, table, report, live display. Drawn in ASCII where the text is golden. */
+/* Tests what the client displays: text, numbers, progress bar, curve, table, report and live display. Tests
+ * with golden text draw in ASCII. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

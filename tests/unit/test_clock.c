@@ -1,4 +1,4 @@
-/* clock: the system's time, and time owned by a test. */
+/* Tests the clock: the time of the system, and a time that the test controls through hooks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

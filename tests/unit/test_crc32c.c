@@ -1,4 +1,5 @@
-/* CRC-32C: published vectors, both forms, pieces, addresses. */
+/* Tests of CRC-32C: published vectors, the default and the portable implementation, data in pieces, unaligned
+ * addresses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

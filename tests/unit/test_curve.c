@@ -1,4 +1,6 @@
-/* curve: bounded, means over equally many values, exact; runs that go back; what is not finite; to JSON and back. */
+/* Tests of curves: the number of points is bounded, each point is the exact mean over the same number of
+ * values, runs may go back to an earlier step, values may be infinite or NaN, and a curve survives conversion
+ * to JSON and back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

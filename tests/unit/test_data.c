@@ -1,5 +1,5 @@
-/* data: IDX files plain and gzipped, every way they can be wrong, synthetic samples, order, padding. Files of tokens:
- * test_tokens.c. */
+/* Tests of data sets: plain and gzipped IDX files, every kind of damaged file, synthetic samples, sample
+ * order, padding. test_tokens.c tests token files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,11 +1,12 @@
-/* The device interface on the cpu backend: order, events, capacity, counters, pace.
+/* Tests the device interface on the cpu backend: order, events, capacity, counters, pace.
  *
- * Tests own time. The clock's hooks record every sleep that is asked for, and can keep the sleepers asleep
- * until the test lets them go: a paced copy is then a command that stays unfinished for as long as a test
- * wants. So "this waits for that" is shown without looking at a watch, and no test fails because a machine is
- * slow.
+ * The tests control time. Hooks of the clock record every requested sleep, and can keep the sleeping threads
+ * asleep until the test releases them. A paced copy is then a command that stays unfinished as long as a test
+ * wants. In this way a test can show that one command waits for another without measuring time, and no test
+ * fails because a machine is slow.
  *
- * All enqueueing and all assertions happen in the main thread, except where a thread is said to enqueue.
+ * The main thread makes all assertions. It also enqueues all commands, except where a test starts a thread
+ * for that.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -1176,7 +1177,8 @@ static void test_counters_exact(void **state)
     free(host);
 }
 
-/* Inside a device: the bytes arrive, in the order of the peer lane; no link is counted, and none is waited for. */
+/* Copies inside a device arrive in the order of the peer lane. They do not count as traffic of any link, and
+ * they do not wait for the pace of a link. */
 static void test_copy_inside_a_device_goes_over_no_link(void **state)
 {
     struct devset_config c = config(2);

@@ -1,4 +1,5 @@
-/* The digits of tools/digits: the same bytes everywhere, balanced, each different, none blank. */
+/* Tests the digits that tools/digits generates: they have the same bytes on every machine, all classes occur
+ * equally often, no two digits are equal, and none is blank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
