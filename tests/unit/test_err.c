@@ -1,4 +1,5 @@
-/* err and log: what a person reads, also when a stranger chose the words. */
+/* Tests of error messages and log lines: a person must be able to read them safely, even when they contain
+ * text from an untrusted source. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

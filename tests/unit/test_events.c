@@ -1,5 +1,6 @@
-/* events: seen in the order of their numbers and not before they are on disk; memory that is bounded, with a gap where it
- * did not suffice; watchers that do not read, leave, or come back. With a real state and loop. */
+/* Tests of events, with a real state and event loop. Watchers see events in the order of their numbers, and
+ * only after the events are on disk. Memory is bounded, and a watcher is told about a gap when the memory did
+ * not suffice. Watchers may stop reading, leave, or come back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

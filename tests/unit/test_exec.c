@@ -1,9 +1,9 @@
-/* The interpreter on real (cpu) devices, with plans made by hand: whatever the devices, the place of the
- * update, the delays of streams, results and weights must be those of the layers called one after another,
- * bit for bit.
+/* Tests the executor on real cpu devices, with plans made by hand. Results and weights must equal those of
+ * the layers called one after another, bit for bit, for any number of devices, updates on the host or on
+ * devices, and any delays of streams.
  *
- * The chain is dense (relu, dropout) - dense - softmax_xent, three micro-batches, of one replica or of three. The reference
- * keeps its own blocks and runs every op at once in this thread.
+ * The chain is dense (relu, dropout) - dense - softmax_xent, with three micro-batches in one or three
+ * replicas. The reference has its own blocks of memory and runs every op immediately in this thread.
  */
 #include <errno.h>
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Binding: a plan that cannot be executed with this model and optimizer is refused with a message that names
- * the place, whatever is wrong with it. One good plan, spoiled in one way at a time.
- */
+/* Tests binding a plan to a model and optimizer. A plan that cannot be executed with them must be refused,
+ * with a message that names the place of the mistake. Each case takes a good plan and spoils it in one
+ * way. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,8 +156,9 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(devices, "0 devices", m->h.plan.n_devices = 0)                                                     \
     WRONG(layers, "the model has 3", m->h.plan.n_layers = 2)
 
-/* Of a plan with three replicas, in two shares: UPD has dW, group state, W and two parts of K, of bytes 0..512; RED, which begins
- * with the other share, dW of replica 0 and of another. */
+/* The cases below spoil a plan with three replicas and two shares. Its first UPD has the operands dW, group
+ * state, W and two parts of K, each for bytes 0..512. Its first RED belongs to the other share, and has dW of
+ * replica 0 and of another replica. */
 #define RED_OPERAND(i) operands(m, FIRST(RED))[i]
 #define UPD_OPERAND(i) operands(m, FIRST(UPD))[i]
 #define COPY_END(i)    operands(m, FIRST(COPY))[i]

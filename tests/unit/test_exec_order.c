@@ -1,8 +1,8 @@
-/* The interpreter against a devset of paper: this program defines device.h's functions itself (so the linker
- * leaves the real ones in their archive), logs what is enqueued and keeps one vector clock per stream. What a
- * plan's waits mean is computed a second time from the plan alone, and the clocks must be equal: a missing
- * wait and a superfluous one both show, without luck and without threads.
- */
+/* Tests the order of commands that the executor enqueues, against a fake devset. This program defines the
+ * functions of device.h itself, so the linker does not use the real ones. The fake logs each command and
+ * keeps one vector clock for each stream. The test computes the meaning of a plan's waits a second time, from
+ * the plan alone, and the clocks must be equal. This finds missing waits and superfluous waits, and does not
+ * depend on luck or threads. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -224,7 +224,8 @@ static void rig_close(struct rig *rig)
     assert_int_equal(paper.host_bytes, 0);
 }
 
-/* A move, or below a drop, of its own tensor, whose size tells it apart in the log: 8 bytes times its number + 1. */
+/* Adds a move of a tensor of its own and returns the move's number. The tensor has 8 * (number + 1) bytes, so
+ * that its size identifies the move in the log. push_drop below does the same for a drop. */
 static uint32_t push_move(struct handmade *h, enum instr_kind kind, uint32_t device, uint32_t slots)
 {
     const uint32_t number = (uint32_t)h->programs[h->now].instrs.n;
@@ -378,8 +379,9 @@ static void test_waits_order_exactly_what_the_plan_says(void **state)
 
 /* ---- times ---- */
 
-/* The marks of one instruction: work between them and nothing else; all that it waits for, in the plan's sense,
- * before the first, and the record of its event behind the second. */
+/* Checks the two marks of one instruction. Only the instruction's work may be between them. Everything that
+ * the instruction waits for, according to the plan, must come before the first mark, and the record of its
+ * event must come after the second. */
 static void check_marks(struct meaning *m, const struct mark *pair, size_t run, uint32_t instr,
                         const struct plan_span *span)
 {

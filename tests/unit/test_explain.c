@@ -1,5 +1,5 @@
-/* A plan for people and programs: dump (golden text), summary (packs found again, totals), JSON both ways
- * (round trip, every kind of refusal, hostile input), trace. */
+/* Tests the outputs that describe a plan: the dump (golden text), the summary (packs and totals), JSON in
+ * both directions (round trip, every kind of refusal, hostile input) and the trace. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -647,7 +647,8 @@ static void cut_number(char *event, const char *key)
     memmove(at, at + n, strlen(at + n) + 1);
 }
 
-/* Two parts of one document: another clock, other times, and for the rest the same events in the same order. */
+/* The trace shows the run and the plan as two parts of one document. The parts have different clocks and
+ * times, and otherwise the same events in the same order. */
 static void test_trace_lays_run_beside_plan(void **state)
 {
     struct plan *p = tiny_plan();
@@ -699,7 +700,8 @@ static void test_trace_lays_run_beside_plan(void **state)
     plan_destroy(p);
 }
 
-/* A part may begin in the middle of a simulation, and an instruction that takes no time is there all the same. */
+/* A part of the trace may begin in the middle of a simulation; its times still begin at 0. An instruction of
+ * zero duration appears in the trace. */
 static void test_trace_begins_at_zero(void **state)
 {
     struct plan *p = tiny_plan();

@@ -1,6 +1,7 @@
-/* The picture of a plan: well-formed whatever the plan is called, a row per stream, areas that are the simulator's times by
- * kind, marks that never overlap, the right window, and a size that does not grow with the plan. The pictures are read back
- * by a small parser that accepts nothing but what well-formed XML may contain. */
+/* Tests the SVG picture of a plan. The picture must be well-formed for any name of a plan, have one row per
+ * stream, show areas equal to the simulator's times by kind, have no overlapping marks, show the right
+ * window, and not grow in size with the plan. A small parser, which accepts only well-formed XML, reads the
+ * pictures back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,7 +119,8 @@ static void row_id(uint32_t s, uint32_t n_rows, char *id)
         sprintf(id, "d%u.%s", s / LANE_COUNT, lane_names[s % LANE_COUNT]);
 }
 
-/* The whole document; fails where it is not well-formed, or where rows are not those of the plan, in their order. */
+/* Reads the whole document. Fails when it is not well-formed, or when its rows are not the plan's streams in
+ * order. */
 static void read_picture(const char *at, const struct plan *p, struct drawn *d)
 {
     char names[8][16], id[32], wanted[32];
@@ -210,7 +212,8 @@ static void busy_times(const struct plan *p, const struct sim_result *sim, struc
     }
 }
 
-/* Marks one behind the other; the rectangles of a mark above each other, as wide as each other, from the bottom up. */
+/* Checks that the marks of a row follow each other without overlap, and that the rectangles of one mark have
+ * the same width and are stacked from the bottom up. */
 static void check_places(const struct drawn_row *row, double height)
 {
     for (size_t i = 0; i < row->rects.n; i++) {
@@ -228,8 +231,8 @@ static void check_places(const struct drawn_row *row, double height)
     }
 }
 
-/* What is drawn of each kind is its time: but for hundredths of a pixel at the edges of each mark, and for what is made a
- * pixel high. */
+/* Checks that the area drawn for each kind corresponds to its time. Two deviations are allowed: hundredths of
+ * a pixel at the edges of each mark, and rectangles that are enlarged to a height of one pixel. */
 static void check_areas(const struct drawn_row *row, double height, const double *busy_ns, double cycle_ns)
 {
     double area[INSTR_KIND_COUNT] = {0}, slack[INSTR_KIND_COUNT] = {0}, missing = 0;
@@ -457,7 +460,8 @@ static void hand_free(struct handmade *h)
     vec_free(&h->all);
 }
 
-/* Runs of 2000 ns of which each begins 800 ns before its first forward task, and 600 ns before the one before ends. */
+/* Each run lasts 2600 ns and begins 1364 ns after the previous run, so the runs overlap. The first forward
+ * task of a run starts 800 ns after the run begins. */
 static void test_window_is_one_period_of_overlapping_runs(void **state)
 {
     struct handmade h;
@@ -465,7 +469,7 @@ static void test_window_is_one_period_of_overlapping_runs(void **state)
 
     (void)state;
     hand_init(&h, 1);
-    hand_add(&h, 1, INSTR_FETCH, 0, 800); /* 200 ns of it before the run before has ended */
+    hand_add(&h, 1, INSTR_FETCH, 0, 800); /* the previous run is still active */
     hand_add(&h, 0, INSTR_FWD, 800, 1300);
     hand_add(&h, 0, INSTR_BWD, 1300, 1800);
     hand_add(&h, 4, INSTR_UPD, 1900, 2600);
@@ -480,7 +484,8 @@ static void test_window_is_one_period_of_overlapping_runs(void **state)
     /* the fetch of the run after, which begins 800 before the window ends; nothing of the one before */
     assert_contains(&out,
                     "<title>fetch l0\nat 0.564 us for 0.800 us</title><rect x=\"564\" y=\"0\" width=\"800\"");
-    /* the update of the run before is cut at the left, that of this run at the right; together they are one */
+    /* The update of the previous run is cut off at the left, and the update of this run is cut off at the
+     * right. The visible parts of both add up to one update. */
     assert_contains(&out,
                     "<title>UPD l0\nat -0.264 us for 0.700 us</title><rect x=\"0\" y=\"0\" width=\"436\"");
     assert_contains(&out,

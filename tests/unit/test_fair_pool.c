@@ -1,5 +1,6 @@
-/* heavy and users: pieces of work in the pool, users in turn and no more than a few at once; names that are looked up once
- * and by one thread at a time, and given in the order of the questions. With a real loop. */
+/* Tests of fair_pool.h and users.h with a real loop. Work in the thread pool: users take turns, and only a few
+ * pieces of work run at once. User names: each is looked up once, by one thread at a time, and the answers
+ * come in the order of the requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,7 @@ static int end(void **state)
     return uv_loop_close(&loop);
 }
 
-/* ---- heavy ---- */
+/* ---- fair pool ---- */
 
 static atomic_int inside, most_inside;
 static char

@@ -1,6 +1,7 @@
-/* Golden plans: the dump of one small chain under every policy, on one and two devices, with the least memory and
- * with twice that (where copies overlap with compute), compared with the text in tests/golden. A change of the
- * planner shows as a diff that can be read. TUTTI_UPDATE_GOLDEN=1 rewrites the files. */
+/* Tests golden plans: dumps the plans of one small chain and compares them with the text in tests/golden. The
+ * plans cover every policy, one and two devices, and both the least memory and twice that, where copies
+ * overlap with compute. A change of the planner shows as a readable diff. TUTTI_UPDATE_GOLDEN=1 rewrites the
+ * files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* The graph: random models, micro-batch sizes that differ from layer to layer, and replicas, by an oracle that knows what a
- * step is and follows versions and rows through the tasks in their order; what is refused, and why. */
+/* Tests the graph on random models, with replicas and with micro-batch sizes that differ between layers. An
+ * oracle knows what a step is and follows versions and rows through the tasks in their order. Other tests
+ * check which requests are refused, and with which reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -282,7 +283,8 @@ static void test_graph_of_random_chains(void **state)
 
 /* ---- by hand ---- */
 
-/* Three layers of 4, 2 and 1 rows: the X between two of them is as large as the larger of their micro-batches. */
+/* Three layers have micro-batches of 4, 2 and 1 rows. The X between two layers is as large as the larger of
+ * their two micro-batches. */
 static void test_graph_pieces_by_hand(void **state)
 {
     (void)state;
@@ -309,7 +311,8 @@ static void test_graph_pieces_by_hand(void **state)
         assert_int_equal(o->begin, g->tensors[o->tensor].layer == 1 ? 2000 : 0);
         assert_int_equal(o->end, g->tensors[o->tensor].layer == 1 ? 4000 : 2000);
     }
-    /* Of layer 1 a replica has two micro-batches and of layer 0 one; both sums are done by two writes more. */
+    /* A replica has two micro-batches of layer 1 and one of layer 0. RED then adds one more write to the sum
+     * of replica 0. */
     const struct graph_task *red = &g->tasks[graph_task_find(g, INSTR_RED, 1, 1)];
     assert_int_equal(g->operands[red->operand].read_version, 2);
     assert_int_equal(g->operands[red->operand].write_version, 3);

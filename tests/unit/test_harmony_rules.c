@@ -1,5 +1,5 @@
-/* Harmony's rules: small schedules worked out by hand, mistakes with their places, random schedules, and the six published
- * schedules with the profiles of tests/profiles. */
+/* Tests Harmony's rules: small schedules computed by hand, mistakes reported with their places, random
+ * schedules, and the six published schedules with the profiles of tests/profiles. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,9 +18,10 @@
 #include "base/strbuf.h"
 #include "scheduler/predict/harmony_rules.h"
 
-/* Two layers and the loss. Of one sample: X of 100, 200, 50 bytes; forward 1000, 2000, 1000 ns; backward alone 2000, 3000,
- * 1000 ns; updates 700, 300 ns. W of 1000 and 500 bytes. Of two devices each has 1 byte/ns of the link; between them 1
- * byte/ns; handing over n bytes takes 2n / (4/2) = n ns. */
+/* The table has two layers and the loss. For one sample, X has 100, 200 and 50 bytes, a forward pass takes
+ * 1000, 2000 and 1000 ns, and a backward pass alone takes 2000, 3000 and 1000 ns. The updates take 700 and
+ * 300 ns. W has 1000 and 500 bytes. With two devices, each device gets 1 byte/ns of the link, and 1 byte/ns
+ * to the other device. Handing over n bytes takes 2n / (4/2) = n ns. */
 static const char small[] =
     "{\"micro_batch_fwd\":[1,2],\"micro_batch_bwd\":[1,2],\"micro_batch_fwd_bytes\":[1,2],"
     "\"micro_batch_bwd_bytes\":[1,2],\"micro_batch_input\":[1,2],"
@@ -63,10 +64,11 @@ static struct rules_result simulate(const struct rules_schedule *s, const struct
     return r;
 }
 
-/* Device 0 has the forward and the backward of layer 0, device 1 layer 1 with the loss.
+/* Device 0 computes the forward and backward pass of layer 0. Device 1 computes layer 1 and the loss. Times
+ * are in ns:
  *
- *   d0.in       W 0..1000, X ..1100; stash 1200..1300 (when it is out), W 2100..3100 (after the forward's compute)
- *   d0.compute  FWD 1100..2100, end ..2200; REC 3100..4100, BWD 9500..11500, end 12500..12600 (after dW is out)
+ *   d0.in       W 0..1000, X ..1100; stash 1200..1300 (after it was written out), W 2100..3100 (after FWD)
+ *   d0.compute  FWD 1100..2100, end ..2200; REC 3100..4100, BWD 9500..11500, end 12500..12600 (dW is out)
  *   d0.out      stash 1100..1200; dW 11500..12500
  *   d0 -> d1    Y 2100..2300;     d1 -> d0  dX 9300..9500
  *   d1          W 0..500; REC 2300..5300, BWD ..9300; dW 9300..9800, end ..9900; update 9800..10100
@@ -86,8 +88,9 @@ static void test_pipeline_by_hand(void **state)
     table_destroy(t);
 }
 
-/* The same with 2 bytes/ns for whoever is alone. Both W at 1 until 500, the rest of the larger at 2 until 750, X ..800;
- * FWD ..1800, Y ..2000, REC ..5000, BWD ..9000, dX ..9200, BWD ..11200, dW ..11700, update ..12400. */
+/* The schedule of test_pipeline_by_hand, where a device that uses the link alone gets 2 bytes/ns. Both W run
+ * at 1 byte/ns until 500. The rest of the larger W runs at 2 bytes/ns until 750. X ends at 800, FWD 1800, Y
+ * 2000, REC 5000, BWD 9000, dX 9200, BWD 11200, dW 11700, and the update at 12400. */
 static void test_pipeline_with_fair_shares_by_hand(void **state)
 {
     struct table *t = parse(small);
@@ -96,11 +99,12 @@ static void test_pipeline_with_fair_shares_by_hand(void **state)
     table_destroy(t);
 }
 
-/* One device of two, with one sample of its own:
+/* One of two data-parallel devices, which has one sample of its own. Times are in ns:
  *
- *   in       W 0..1000, X ..1100; X1 2300..2500 (after Y is out), W1 ..3000; stash ..3100, dY 10200..10400, W ..11400
- *   compute  FWD 1100..2100, end ..2200; REC 3000..6000, BWD ..10000, reduction ..10500, end 11000..11100; REC 11400..12400,
- *            BWD ..14400, reduction ..15400, end 16400..16500
+ *   in       W 0..1000, X ..1100; X1 2300..2500 (after Y is out), W1 ..3000; stash ..3100, dY 10200..10400,
+ *            W ..11400
+ *   compute  FWD 1100..2100, end ..2200; REC 3000..6000, BWD ..10000, reduction ..10500, end 11000..11100;
+ *            REC 11400..12400, BWD ..14400, reduction ..15400, end 16400..16500
  *   out      stash 1100..1200, Y 2100..2300, dX 10000..10200, dW 10500..11000, dW 15400..16400
  *   cpu      update 11000..11300, 16400..17100
  */
@@ -168,7 +172,8 @@ static void test_links_are_shared_by_those_who_work(void **state)
     t->link_bytes_per_s = 3000000000; /* 1 byte/ns for each of 3 */
     t->host_copy_bytes_per_s = 6000000000;
     s.devices = 64;
-    /* As by hand, but the backward of layer 0 is elsewhere: its W is there at 1000, the stash handed over in 100 ns. */
+    /* The times are as in test_pipeline_by_hand, but the backward pass of layer 0 runs on a third device. Its
+     * W arrives there at 1000, and handing over the stash takes 100 ns. */
     assert_int_equal(simulate(&s, t, RULES_STATIC).iteration_ns, 13200);
     table_destroy(t);
 }
@@ -264,7 +269,8 @@ static uint32_t random_ends(struct rng *r, uint32_t n_layers, uint32_t *ends)
     return n;
 }
 
-/* Every schedule ends, with every device's work in it: neither below the busiest stream nor above everything in a row. */
+/* Random schedules must end under both rules for sharing links. The compute share must be above 0 and at most
+ * 1, and both rules must fetch the same bytes with the same number of operations. */
 static void test_random_schedules_end(void **state)
 {
     struct strbuf b = {0};

@@ -1,4 +1,5 @@
-/* health: what errors and successes make of a device, and when it is used again. */
+/* Tests of device health: how errors and successes change the state of a device, and when the device is used
+ * again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

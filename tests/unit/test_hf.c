@@ -1,6 +1,6 @@
-/* Hugging Face folders: those that transformers made (tests/golden/transformers) are read, tensor by tensor, into their
- * places, and written again as they were; what is missing, surplus, misplaced or damaged is named; nothing is overwritten
- * that is not an export. */
+/* Tests of Hugging Face folders. The folders that the transformers package made (tests/golden/transformers)
+ * are read tensor by tensor into the right places, and written back unchanged. Messages name the tensor or
+ * file that is missing, surplus, misplaced or damaged. An export overwrites only earlier exports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -263,7 +263,7 @@ static void check_refused(const char *dir, int code, const char *place, const ch
     assert_int_equal(hf_open(dir, &f, NULL), code);
 }
 
-/* ------------------------------------------------------------------------------------------ golden folders */
+/* ----------------------------------------------------------------------------------------- golden folders */
 
 struct theirs {
     int fd;
@@ -776,7 +776,7 @@ static void test_other_tensors_than_those_of_the_model_are_refused(void **state)
     hf_model_free(o);
 }
 
-/* ------------------------------------------------------------------------------------------ folders that are not whole */
+/* ----------------------------------------------------------------------------- folders that are not whole */
 
 static void test_what_is_not_a_folder_is_refused(void **state)
 {
@@ -884,7 +884,7 @@ static void test_shards_and_index_must_agree(void **state)
     hf_model_free(o);
 }
 
-/* ------------------------------------------------------------------------------------------ where exports go */
+/* --------------------------------------------------------------------------------------- where exports go */
 
 static void check_not_saved(const char *dir, const struct hf_model *o, bool replace, int code,
                             const char *part)

@@ -1,4 +1,5 @@
-/* config.json of Hugging Face models: defaults, both ways, what is refused and with which words. */
+/* Tests the config.json of Hugging Face models: defaults, reading and writing, and the messages for refused
+ * configs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
