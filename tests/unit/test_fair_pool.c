@@ -1,6 +1,6 @@
-/* Tests of fair_pool.h and users.h with a real loop. Work in the thread pool: users take turns, and only a few
- * pieces of work run at once. User names: each is looked up once, by one thread at a time, and the answers
- * come in the order of the requests. */
+/* Tests of fair_pool.h and users.h with a real loop. Work in the thread pool: users take turns, and only a
+ * few pieces of work run at once. User names: each is looked up once, by one thread at a time, and the
+ * answers come in the order of the requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,10 @@
-/* Nobody spins: while nothing can go on, every thread of a devset sleeps, whatever it waits for: a stream for an event,
- * for commands, in a paced copy; the pool for work; the caller for room in a queue.
+/* Tests that no thread of a devset spins. While nothing can proceed, every thread must sleep: a stream that
+ * waits for an event, for commands or in a paced copy, the pool when it waits for work, and a caller when a
+ * queue is full.
  *
- * What can go on is in the test's hand: paced copies sleep through the clock's hooks, and the hook here sleeps until the
- * test says so. Threads are looked at through /proc: one that spins is running in some sample.
+ * The test decides when work can proceed: paced copies sleep through the clock's hooks, and the hook here
+ * sleeps until the test releases it. The test observes threads through /proc, where a spinning thread shows
+ * as running in some sample.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -140,8 +142,8 @@ static void test_idle_devices_sleep(void **state)
     assert_int_equal(event_create(ds, &e), 0);
     assert_all_sleep(9 + 2); /* nothing to do: nine streams, two helpers */
 
-    /* Device 0's in stream sleeps in a paced copy, its compute stream and device 1's wait for it, and the feeder for
-     * room in its queue. */
+    /* The in stream of device 0 sleeps in a paced copy. The compute streams of both devices wait for that
+     * copy, and the feeder thread waits for a free entry in the queue. */
     assert_int_equal(devset_copy(ds, LANE_IN, devset_address(ds, 0, 0), host, 256), 0);
     assert_int_equal(event_record(ds, LANE_IN, e), 0);
     assert_int_equal(event_wait(ds, LANE_COMPUTE, e), 0);

@@ -1,6 +1,7 @@
-/* Initial values, as the table of docs/job.md has them: what each parameter of each layer begins with,
- * what the keys of `init` and of a layer's own `init` change, what of it is in the resolved spec, and what
- * is refused. That the numbers drawn have these distributions is in test_layers and test_transformer. */
+/* Tests initial values against the table in docs/job.md: the initial value of each parameter of each layer,
+ * the effect of the keys of `init` and of a layer's own `init`, which of these keys the resolved spec
+ * contains, and which values are refused. test_layers and test_transformer test that the drawn numbers have
+ * these distributions. */
 #include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* job_json: every field of a job survives the way to disk and back, and what another program wrote is refused. */
+/* Tests of job_json: every field of a job survives being written to disk and read back, and text that another
+ * program wrote is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The sizes that micro_batch "auto" tries: which, in which order, and that large batches leave the ones that fit. */
+/* Tests which micro-batch sizes "auto" tries and in which order. For large batches, the sizes that can be
+ * planned must remain. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,8 +46,9 @@ static void test_small_batch_tries_sizes_in_order_of_speed(void **state)
     assert_memory_equal(rows, want, sizeof want);
 }
 
-/* Every size that is tried can be planned, all but the last together have at most GRAPH_MAX_TASKS tasks, and the last one is the
- * smallest that can be planned: it needs least device memory. */
+/* Checks the sizes that are tried for a batch. Every size can be planned. All sizes but the last together
+ * have at most GRAPH_MAX_TASKS tasks. The smallest size that can be planned is among them, because it needs
+ * the least device memory. */
 static void check_large(uint32_t hidden, uint32_t batch)
 {
     uint32_t rows[JOB_MAX_DIVISORS], layers, n = sizes_of(hidden, batch, rows, &layers), smallest = batch;

@@ -1,4 +1,5 @@
-/* json: what is refused and in which words, what is read, and that nothing hostile gets through. */
+/* Tests the JSON parser: which texts it refuses and with which messages, which values it reads, and that
+ * hostile input does no harm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* launch_pause: when workers may be started after failures that are no job's fault. */
+/* Tests the launch pause: when the daemon may start workers again after failures that no job caused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

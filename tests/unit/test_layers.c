@@ -1,7 +1,8 @@
-/* Every layer kind, driven by layers.def: a kind without configurations here does not compile.
+/* Tests every layer kind in layers.def. A kind without configurations here does not compile.
  *
- * Forward passes are compared with the reference in double, backward passes with central differences of that
- * reference. Blocks are allocated with exactly the bytes that sizes() says, so a sanitizer checks the sizes.
+ * Forward passes are compared with a reference in double precision, and backward passes with central
+ * differences of that reference. Blocks are allocated with exactly the number of bytes that sizes() returns,
+ * so a sanitizer checks the sizes.
  */
 #include <errno.h>
 #include <math.h>
@@ -425,9 +426,10 @@ static double difference(const struct rig *g, const double *w, const double *x, 
     return times * (up - down) / (2 * h);
 }
 
-/* Compares got[n] with the differences. An element is a sum of terms that may cancel each other, so its rounding error goes by
- * the size of the terms and not by its own size. The root mean square of all elements stands for the size of the terms: the
- * largest error of all cases is 4e-6 of it, plus 1. */
+/* Compares got[n] with the central differences. A gradient element is a sum of terms that may cancel each
+ * other, so its rounding error depends on the size of the terms and not on the size of the sum. The root mean
+ * square of all elements serves as the size of the terms. The largest error in all cases is 4e-6 of this size
+ * plus 1; the limit is 1e-5. */
 static void check_gradient(const struct rig *g, const double *w, const double *x, double *at, uint64_t n,
                            const float *got, double times)
 {
@@ -555,8 +557,9 @@ static void test_layer_reports_failed_launch(void **state)
     for_each_config(check_failure, kind_of(state));
 }
 
-/* What a transformer block saves is what its backward pass reads and nothing that its forward only works in: what is saved may be
- * moved to the host and back. In activations of the block's width, and a few numbers a token. */
+/* A transformer block must save only what its backward pass reads, and not the workspace of its forward pass,
+ * because the saved block may be moved to the host and back. The expected size is counted in activations of
+ * the block's width plus a few numbers per token. */
 static void test_block_saves_no_workspace(void **state)
 {
     enum { ROWS = 2, SEQ = 8, WIDTH = 32, HEADS = 2, TOKENS = ROWS * SEQ, IN = SEQ * WIDTH };
@@ -595,7 +598,8 @@ static void test_block_saves_no_workspace(void **state)
     /* normed, qkv, attended; the first half's output; normed, fc's output */
     assert_int_equal(s.s, (1 + 3 + 1) * c + stats + lse + c + (1 + 4) * c + stats);
     assert_int_equal(s.room, 4 * c);
-    /* two gradients; then those of attended and of qkv, and a number for each query, which is more than the mlp needs */
+    /* Two gradients, then the gradients of attended and qkv, and one number for each query. This is more than
+     * the mlp needs. */
     assert_int_equal(s.scratch_bwd, 2 * c + 4 * c + lse);
 }
 

@@ -1,4 +1,4 @@
-/* Measuring the links: on virtual devices; and the cache of what was measured. */
+/* Tests the measurement of links, on virtual devices, and the cache of measured values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* metrics: lines as they should be, cut back on resume, torn lines, failures. */
+/* Tests of the metrics file: the format of its lines, truncation on resume, incomplete lines, write
+ * failures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,10 +1,11 @@
-/* Every op of the cpu backend on the cases of op_cases.h: against double precision, then again with 1, 2 and 3
- * threads, with every array shifted against its alignment, and on two threads at once: the bits must be the
- * same. op_ranges names all that an op touches, and nothing else.
+/* Tests every op of the cpu backend on the cases of op_cases.h. Results are compared with double precision.
+ * Then the op runs again with 1, 2 and 3 threads, with every array shifted from its alignment, and on two
+ * threads at once. The bits must be the same every time. op_ranges must name every byte that an op touches,
+ * and nothing else.
  *
- * Ops whose bits are defined by their source alone are pinned by a hash over all their variants: compilers,
- * instruction sets and sanitizers must agree on it. The rest (golden 0) depends on oneDNN or on the C
- * library's log.
+ * The bits of some ops are defined by their source alone. A hash over all their variants pins these bits, so
+ * that all compilers, instruction sets and sanitizers must agree. The bits of the other ops (golden 0) depend
+ * on oneDNN or on the C library's log.
  */
 #include <float.h>
 #include <math.h>
@@ -112,8 +113,9 @@ static bool is_end_of_range(const unsigned char *end, const struct op_range *ran
     return false;
 }
 
-/* As many ranges as arrays, one up to the end of each, and the written ones are the outputs. Then the op again with
- * nothing else than what the ranges cover: the same bits, and all else stays as it is. */
+/* op_ranges must return one range for each array, with the same end as the array, and mark exactly the
+ * outputs as written. Then the op runs on a copy of the ranges alone. It must give the same bits and must
+ * write nothing outside the ranges. */
 static void test_op_has_ranges(void **state)
 {
     enum { REGION_BYTES = 48 << 20 };

@@ -1,6 +1,7 @@
-/* Orders of data parallel candidates, before anything moves: every task once, and those in shares once for each share that
- * is not empty, where its owner is; sums in ascending order, behind what they add; gradients settled when their exchange
- * has had its time; micro-batches that are kept not forwarded again; snakes. */
+/* Tests the orders of data-parallel candidates, before any moves are added. Every task occurs once, and a
+ * task in shares occurs once for each share that is not empty, on the share's owner. Sums run in ascending
+ * order, after the gradients that they add. Gradients are reduced when there was enough time to exchange
+ * them. Saved micro-batches are not recomputed. Snake orders alternate their direction. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -234,7 +235,8 @@ static void test_order_adds_replicas_in_order(void **state)
 
 /* ---- settling ---- */
 
-/* The pass, counted on its device from the first backward one, behind which the first RED of a layer stands. */
+/* Returns after which backward pass of the device the first RED of the layer comes. 1 is the first backward
+ * pass on this device. */
 static uint32_t settled_after(const struct order *o, uint32_t layer, uint32_t device)
 {
     uint32_t span = PLAN_NONE, passes = 0;
@@ -252,7 +254,8 @@ static uint32_t settled_after(const struct order *o, uint32_t layer, uint32_t de
     return PLAN_NONE;
 }
 
-/* Eight packs of one layer before two fused ones; a pass takes 2 ms for each of 4 micro-batches backward and 1 forward. */
+/* Eight packs of one layer come before the fused segment. For each of 4 micro-batches a backward pass takes 2
+ * ms and its recomputation 1 ms. */
 static void test_order_settles_when_the_exchange_had_its_time(void **state)
 {
     (void)state;
@@ -342,8 +345,9 @@ static void test_order_keeps_each_nth(void **state)
 
 /* ---- snakes ---- */
 
-/* Each forward pass of a device runs the other way than the one before, and the last descends; the fused one and the
- * backward ones ascend, as sums must. */
+/* Each forward pass of a device goes through the micro-batches in the opposite direction of the pass before,
+ * and the last forward pass descends. The fused pass and the backward passes ascend, because sums must be in
+ * ascending order. */
 static void test_order_snakes(void **state)
 {
     (void)state;

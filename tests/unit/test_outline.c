@@ -1,5 +1,6 @@
-/* Outlines against what is built of them: compute to the nanosecond, memory and bytes within what estimates are good for;
- * the list is sorted and fits, shrinking ends, rows and packs cover the chain. */
+/* Compares outlines with the plans that are built from them. Compute time must be equal to the nanosecond;
+ * memory and bytes must be within the accuracy of an estimate. The list of outlines must be sorted and fit
+ * the devices, shrinking must end, and rows and packs must cover the chain. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +19,8 @@
 #define LISTED     12
 #define MAX_LAYERS 24
 
-/* A chain whose layers differ by up to a half, each with weights and an inside, before a loss with neither. Time for a row
- * falls with the size. */
+/* Makes a chain whose layers differ in size by up to a half. Each layer has weights and S, and the loss has
+ * neither. The time per row falls as the micro-batch grows. */
 static struct table *random_layers(struct rng *rng)
 {
     struct strbuf b = {0};
