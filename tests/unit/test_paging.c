@@ -1,6 +1,6 @@
-/* Policy `lru` does what demand paging does. An oracle goes through the cycle of plans of random chains and
- * machines and asks of every move and drop why it is there; traffic in closed form where it can be said. That
- * the plans are right at all is shown by the tests that run every policy. */
+/* Tests that policy `lru` does what demand paging does. An oracle goes through the cycle of plans for random
+ * chains and machines, and requires a reason for every move and drop. Where a formula for the traffic exists,
+ * the traffic must match. Tests that run every policy check that the plans are correct. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Pieces: the cuts of every tensor cover it without gap or overlap, are aligned, and those of K follow those of W; the
- * shares of a task together are all of its operands, once. */
+/* Tests of pieces: the cuts of every tensor are aligned and cover the tensor without gap or overlap, the cuts
+ * of K follow the cuts of W, and the shares of a task together cover each of its operands exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Placement of random lifetimes, in drafts of every size: what lives at the same time does not overlap, addresses are
- * aligned and below the peak, and waste is small; where a limit is given and passed, the peak says so. */
+/* Tests the placement of random lifetimes in drafts of every size. Copies that live at the same time must not
+ * overlap, addresses must be aligned and below the peak, and waste must be small. When a placement exceeds
+ * the given limit, the peak must say so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

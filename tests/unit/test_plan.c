@@ -1,4 +1,5 @@
-/* The plan as data: names, counted bytes, equality; machine and analytic profile. */
+/* Tests the plan as a data structure (names, counted bytes, equality), the machine, and the analytic
+ * profile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

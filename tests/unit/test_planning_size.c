@@ -1,6 +1,7 @@
-/* What planning takes: the estimate against the bytes that are really allocated, over random jobs and every policy; a limit
- * of memory and a stop at any moment of any stage; the limit of work. A failure names the seed; TUTTI_CASES=N tries the first
- * N seeds instead of the usual ones. */
+/* Tests the memory and work of planning. The memory estimate is compared with the bytes that are really
+ * allocated, for random jobs and every policy. A memory limit or a stop may end any stage at any moment, and
+ * work is limited. A failure names its seed. TUTTI_CASES=N tries the first N seeds instead of the default
+ * number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -285,8 +286,8 @@ static void test_planning_stops_at_any_poll(void **state)
     }
 }
 
-/* A limit that is too low, as when the estimate were wrong, ends planning at any moment; one that is as high as need be does
- * not change the plan. */
+/* A limit below the memory that planning needs, as after a wrong estimate, ends planning cleanly at any
+ * moment. A limit that is just high enough does not change the plan. */
 static void test_planning_keeps_to_its_limit(void **state)
 {
     static struct work w;

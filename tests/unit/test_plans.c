@@ -1,6 +1,7 @@
-/* Every plan of every policy, for random chains, tables, replicas and machines, and of random outlines, whose micro-batch
- * sizes differ from layer to layer: it verifies, stays inside its leases, and moves no less than the bound. A failure names
- * the seed; TUTTI_CASES=N tries the first N seeds instead of the usual ones. */
+/* Tests the plans of every policy for random chains, tables, replicas and machines, and the plans of random
+ * outlines, whose micro-batch sizes differ between layers. Each plan must verify, stay inside its leases, and
+ * move no less than the bound. A failure names its seed. TUTTI_CASES=N tries the first N seeds instead of the
+ * default number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -140,9 +141,9 @@ static uint64_t check_plan(const struct plan_request *r, uint32_t seed, struct t
     return host;
 }
 
-/* With less host memory than the best plan takes there is another plan, within it, or none, and then the reason is
- * right. With as much as a policy takes, it has a plan (that of `auto` is found step by step, and now and then the steps
- * before it do not fit). */
+/* With less host memory than the best plan takes, planning must find another plan that fits, or fail with the
+ * right reason. With as much host memory as a policy's plan takes, the policy must find a plan. Policy `auto`
+ * is an exception: it reaches its plan step by step, and sometimes an earlier step does not fit. */
 static void check_host_memory(const struct plan_request *r, struct machine *m, uint64_t host, struct rng *rng,
                               uint32_t seed, struct tally *tally)
 {
@@ -425,7 +426,8 @@ static void outline_of_table(struct machine *m, struct rng *rng, uint32_t seed, 
     graph_destroy(train);
 }
 
-/* A chain of layers, with evaluation and with or without a decision: one size, one replica or more on each device. */
+/* Makes outlines of a chain of layers, with evaluation, and with or without a decision. All layers have the
+ * same micro-batch size, and each device has one or more replicas. */
 static void outline_of_chain(struct machine *m, struct rng *rng, uint32_t seed, struct tally *tally)
 {
     struct random_chain c;

@@ -1,4 +1,5 @@
-/* The pool: every piece once, many callers at a time, no matter how many threads; and runs aside, which leave the cores to ops. */
+/* Tests the thread pool. Each piece of work must run exactly once, with many callers at a time and any number
+ * of threads. Runs aside must leave the cores to ops. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -198,7 +199,8 @@ static void *op_main(void *arg)
     return NULL;
 }
 
-/* As many threads as there are cores are inside an op: a run aside waits, and is then done by those threads. */
+/* As many threads as there are cores are inside an op. A run aside must wait, and the threads of the op then
+ * do its work. */
 static void test_run_aside_leaves_the_cores_to_ops(void **state)
 {
     cpu_set_t cores;
@@ -231,8 +233,9 @@ static void test_run_aside_leaves_the_cores_to_ops(void **state)
     pool_destroy(op.pool);
 }
 
-/* Every piece waits for all of them, so it takes every thread, the caller too. A thread that is still counted as working after
- * its run would keep the caller away, and this would hang. */
+/* Each of the two pieces waits for the other, so the run needs both threads, including the caller. If a
+ * thread were still counted as working after an earlier run, the caller would not take part, and the test
+ * would hang. */
 static void meet(void *ctx, uint32_t i)
 {
     (void)i;
@@ -271,7 +274,8 @@ static void *busy_main(void *arg)
     return NULL;
 }
 
-/* Callers of ops that never pause, more of them than cores: what they do not leave to a run aside, they do. */
+/* More callers than cores run ops without a pause. A run aside must still end: either the callers leave a
+ * core free for it, or they do its work themselves. */
 static void test_run_aside_ends_beside_endless_ops(void **state)
 {
     struct caller callers[8];
@@ -310,7 +314,8 @@ static void *take_memory(void *arg)
     return largest;
 }
 
-/* At a line of a cache, as much as was asked for, another for each thread, and given back with it (a sanitizer looks). */
+/* The memory of a thread must be aligned to a cache line, have the requested size, and belong to that thread
+ * alone. It is freed when the thread ends, which the sanitizer checks. */
 static void test_thread_memory_is_the_threads_own(void **state)
 {
     uint8_t mine = 1, other = 2, *p = take_memory(&mine);

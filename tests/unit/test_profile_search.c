@@ -1,6 +1,7 @@
-/* The search over outlines: what it returns is a plan of its graph that verifies, within devices and host memory, the same
- * every time; fewest bytes are fewer, more devices are not slower; S is saved on the host where the link is fast, and only
- * there; and the published profiles take less than Harmony's plans of them. */
+/* Tests the search over outlines. The result must be a plan that verifies for its graph, fits devices and
+ * host memory, and is the same every time. The objective "fewest bytes" must give fewer bytes, and more
+ * devices must not be slower. S is saved on the host only when the link is fast. Plans for the published
+ * profiles must take less time than Harmony's plans. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -268,8 +269,8 @@ static void test_search_takes_the_size_that_is_given(void **state)
     table_destroy(t);
 }
 
-/* Fewer rows than devices, or a number that they do not divide, and weights that two layers have: whatever it makes of the
- * devices, the plan holds. */
+/* The batch has fewer rows than there are devices, or a number that the devices do not divide, and two layers
+ * share their weights. The plan must be correct, however the search uses the devices. */
 static void test_search_of_odd_batches_and_tied_weights(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* queue: who runs next, on which devices, with how much memory; and what can never run here. */
+/* Tests the queue: which job runs next, on which devices and with how much memory, and which jobs can never
+ * run on this machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* quota: a token bucket that fills with time and no further than its burst; bytes that are charged and released; users apart. */
+/* Tests of quotas: a token bucket fills with time up to its burst, bytes are charged and released, and users
+ * do not affect each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

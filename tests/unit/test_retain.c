@@ -1,6 +1,7 @@
-/* Retention against an exact solver: every subset of the gaps, on instances small enough for that. Where all blocks are
- * equal and no gap is across the boundary, the choice must be the best there is; otherwise the sum over many instances
- * must be within 2 % of it, and no single choice may waste room that a gap could take. */
+/* Compares retention with an exact solver that tries every subset of the gaps, on small instances. When all
+ * blocks are equal and no gap crosses the boundary, the choice must be optimal. Otherwise the sum over many
+ * instances must be within 2 % of the optimum, and no single choice may leave memory free that a gap could
+ * use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,8 +143,9 @@ static void test_unequal_blocks_near(void **state)
     compare(300000, false, true);
 }
 
-/* A stash is read by the next pack's forward and again by its backward, both times from the host when it is not kept.
- * The spill is for these two alone: to keep it until the last saves a fetch and the spill, before that only a fetch. */
+/* The next pack's forward pass reads a stash, and its backward pass reads it again. Without retention both
+ * reads fetch the stash from the host, and these two fetches are the only reason for the spill. Retaining the
+ * stash in the last gap saves a fetch and the spill. Retaining it in the first gap saves only a fetch. */
 static void test_last_gap_of_a_stash_saves_the_spill(void **state)
 {
     static const char *const text = "{\"micro_batch_fwd\":[1],\"micro_batch_bwd\":[1],\"micro_batch_fwd_"
@@ -179,9 +181,9 @@ static void test_last_gap_of_a_stash_saves_the_spill(void **state)
         last += gaps.at[i].bytes == STASH && gaps.at[i].gain == 2 * STASH;
     }
     assert_true(first > 0);
-    assert_true(
-        last >
-        MICROS); /* one gap of each gradient of it, which is as long, and these: the newest may still be there */
+    /* The gradient of the stash has the same size and has one such gap for each micro-batch. The other gaps are
+     * those of the stash. The newest stash may have none, because it may still be on the device. */
+    assert_true(last > MICROS);
     vec_free(&gaps);
     draft_finish(&d);
     order_finish(&o);
