@@ -181,8 +181,8 @@ static void test_last_gap_of_a_stash_saves_the_spill(void **state)
         last += gaps.at[i].bytes == STASH && gaps.at[i].gain == 2 * STASH;
     }
     assert_true(first > 0);
-    /* The gradient of the stash has the same size and has one such gap for each micro-batch. The other gaps are
-     * those of the stash. The newest stash may have none, because it may still be on the device. */
+    /* The gradient of the stash has the same size and has one such gap for each micro-batch. The other gaps
+     * are those of the stash. The newest stash may have none, because it may still be on the device. */
     assert_true(last > MICROS);
     vec_free(&gaps);
     draft_finish(&d);

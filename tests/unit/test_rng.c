@@ -1,4 +1,4 @@
-/* Philox against the published vectors; the permutation; the small generator. */
+/* Tests of random numbers: Philox against published vectors, the permutation, and the small generator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,9 @@
-/* trace.json: which steps are measured, what the file holds, what happens where it cannot be written.
+/* Tests trace.json: which steps are measured, what the file contains, and what happens when it cannot be
+ * written.
  *
- * The executor is a stand-in: this program defines the two calls that run_trace.c needs, so that it can choose
- * what was measured. */
+ * This program replaces the executor: it defines the two executor functions that run_trace.c calls, so that a
+ * test can choose the measured times.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -146,8 +148,9 @@ static void test_refused_window_is_no_trace(void **state)
 
 /* ---- stalls ---- */
 
-/* Two runs of four instructions. Device 0 computes at 10..14 and 20..26, so 10 of 16 ns; device 1 at 12..13 and 30..32, 3 of 20;
- * copies and the host do not count, and neither does a third device, which computes nothing. */
+/* There are two runs of four instructions. Device 0 computes at 10..14 and 20..26, which is 10 of 16 ns.
+ * Device 1 computes at 12..13 and 30..32, which is 3 of 20 ns. Copies and the host do not count, and neither
+ * does the third device, which computes nothing. */
 static void test_stall_is_what_lies_between_tasks(void **state)
 {
     struct plan_instr instrs[] = {{.stream = plan_stream(0, LANE_COMPUTE)},

@@ -1,13 +1,14 @@
-/* The verifier against a saboteur: good plans of every policy are damaged in one place, and the damage must
- * be found under its own number.
+/* Tests the verifier by sabotage: each test damages a good plan in one place, and the verifier must find the
+ * damage and report the number of the violated invariant.
  *
- * Specimens are plans from plan_make over small models and machines, and those by hand of share_plans.h. A damage is a drop (an instruction, an
- * operand, a wait), a shift (of addresses, of a range), a swap or a retiming, made so that it breaks one
- * invariant, and where it may break one of two the set is asserted. Removal of instructions keeps the order
- * that they gave to others, so that only what they did is missing.
+ * The good plans come from plan_make, for small models and machines and every policy, and from share_plans.h,
+ * which has plans made by hand. A damage removes something (an instruction, an operand, a wait), shifts an
+ * address or a range, swaps two things, or changes a time. Each damage breaks one invariant; where it may
+ * break one of two, the test asserts that set. When an instruction is removed, the order that it gave to
+ * other instructions is kept, so that only its effect is missing.
  *
- * At the end random damage. There the verifier may find or not find something, but it must not crash, and
- * what it accepts must survive execution in random orders (plan_shake.h).
+ * The last tests make random damage. The verifier may accept or refuse such a plan, but it must not crash,
+ * and a plan that it accepts must survive execution in random orders (plan_shake.h).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -398,8 +399,9 @@ static void test_repetition_of_a_drop_is_found(void **state)
 
 /* ---- shift: addresses ---- */
 
-/* The life of a copy in a program, which instruction `first` begins, with operand `o`: up to its drop. Later ones may add
- * to it; in all it has bytes begin..end of its tensor. */
+/* The lifetime of one copy in program k, from instruction `first`, which creates the copy with operand `o`,
+ * to its drop. Later instructions may add bytes to the copy. In total the copy has bytes begin..end of its
+ * tensor. */
 struct life {
     enum program_kind k;
     uint32_t first, drop;
@@ -476,7 +478,8 @@ static bool was_there(const struct plan *p, const struct life *l, uint64_t base)
     return false;
 }
 
-/* Its first bytes onto an operand of an instruction that runs while the copy lives: that operand lives then too. */
+/* Moves the copy so that its first bytes overlap an operand of an instruction that runs while the copy lives.
+ * Both are then live at the same time. */
 static void put_on_another(const struct specimen *sp, const struct life *l)
 {
     for (uint32_t n = l->first; n < l->drop; n++)

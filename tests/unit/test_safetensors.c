@@ -1,4 +1,5 @@
-/* safetensors: what is written reads back, in the form the format asks for; what is hostile is refused. */
+/* Tests of safetensors files: written files read back and follow the format, and hostile files are
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

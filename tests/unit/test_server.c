@@ -1,9 +1,10 @@
-/* The server in this process, with a real loop, socket and state, while memory runs out: every kind of request is run with
- * its first allocation failing, then with its second, and so on until a run passes without a failure. SQLite's allocations
- * count too. Each time the request succeeds, is answered with ENOMEM, or (the last resort) loses its connection; the daemon
- * serves the next one; a job that was acknowledged is there, after a restart as well, and no job is there twice.
+/* Tests the server when memory runs out. The server runs in this process with a real loop, socket and state.
+ * Every kind of request runs with its first allocation failing, then with its second, and so on until a run
+ * has no failure. Allocations of SQLite count too. Each request must succeed, be answered with ENOMEM, or (as
+ * a last resort) lose its connection. The daemon must serve the next request. An acknowledged job must exist,
+ * also after a restart, and no job may exist twice.
  *
- * No worker is ever started: the daemon has none.
+ * No worker is ever started, because this daemon has no worker program.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -254,8 +255,9 @@ static void read_events(struct client *c, const char *answer)
     }
 }
 
-/* Asks on a connection of its own, and waits until the daemon has nothing more to do. `events`: reads the events that
- * follow the answer of a watch. The allocation that the test chose to fail is forgotten afterwards; *ret_failed says whether it was reached. */
+/* Sends a request on a new connection, and waits until the daemon is idle. With `events`, also reads the
+ * events that follow the answer to a watch request. Afterwards no allocation is set to fail any more;
+ * *ret_failed tells whether the allocation that the test chose was reached. */
 static struct outcome ask_failing(const char *text, size_t n, bool events, bool *ret_failed)
 {
     struct client c;
@@ -477,7 +479,8 @@ static void test_what_is_refused(void **state)
     strbuf_finish(&b);
 }
 
-/* A cancel that was acknowledged is on disk; one that was not has left the job as it was, or has cancelled it. */
+/* A cancel that was acknowledged must be on disk. A cancel that was not acknowledged must either leave the
+ * job unchanged or cancel it. */
 static void test_cancels(void **state)
 {
     bool failed = true;

@@ -1,4 +1,4 @@
-/* sha256: the examples of FIPS 180-4 and of its test suite, and every length around the ends of blocks. */
+/* Tests of SHA-256: the examples of FIPS 180-4 and its test suite, and every length near a block boundary. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
