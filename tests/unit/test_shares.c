@@ -1,6 +1,7 @@
-/* What devices that share state move, on chains of equal layers, to the byte: W comes from the host once for each pass and
- * not once for each device, goes from owner to the others, gradients go to the owners and from there home. Beside it
- * harmony-dp, whose devices fetch everything by themselves. */
+/* Tests exactly how many bytes move when devices share state, on chains of equal layers. W must come from the
+ * host once per pass, not once per device, and go from its owner to the other devices. Gradients must go to
+ * the owners, and from there to the host. For comparison the tests plan harmony-dp, where each device fetches
+ * everything itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -154,8 +155,8 @@ static void test_shares_of_more_replicas_than_devices(void **state)
     finish(&m);
 }
 
-/* The batch in two groups: everything twice, but the first layer's W stays from one group to the next; unfinished sums stay
- * on their devices, where there is room. */
+/* The batch runs in two waves. Everything is fetched twice, except W of the first layer, which stays from one
+ * wave to the next. Unfinished gradient sums stay on their devices, because there is enough memory. */
 static void test_shares_in_groups(void **state)
 {
     (void)state;
@@ -263,7 +264,8 @@ static void test_shares_of_pipelines(void **state)
         order_finish(&o);
         profile_destroy(prof);
         check(&m);
-        /* The device of the last layer does nothing between its forward and its backward: fetched ahead, it is there. */
+        /* The device of the last layer does nothing between the forward and the backward pass of that layer.
+         * With a lead, W is still there for the backward pass. */
         assert_int_equal(m.bytes.state_in, 2 * all - lead * W);
         assert_int_equal(m.bytes.state_out, all);
         finish(&m);
@@ -272,8 +274,8 @@ static void test_shares_of_pipelines(void **state)
 
 /* ---- out of step ---- */
 
-/* Some forwards are done again and again, so that a device is whole passes behind the others: it still has what it needs
- * when it needs it, if need be from the host. */
+/* Repeats some forward passes of one device as recomputations, so that this device is whole passes behind the
+ * others. It must still get every tensor in time, if necessary from the host. */
 static void delay(struct order *o, struct rng *rng)
 {
     struct order slow;
@@ -328,8 +330,8 @@ static void test_shares_of_devices_out_of_step(void **state)
 
 /* ---- what the search finds ---- */
 
-/* Of any plan that it makes: a layer that is forwarded again, or saved on the host, is fetched twice, the others once, by
- * all devices together. */
+/* In every plan that the search makes, all devices together fetch a layer twice if it is recomputed or its S
+ * is saved on the host, and once otherwise. */
 static void test_shares_found_by_search(void **state)
 {
     (void)state;

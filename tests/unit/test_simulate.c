@@ -1,4 +1,4 @@
-/* The simulator, against a timeline worked out by hand. */
+/* Tests the simulator against a timeline that was computed by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -202,8 +202,8 @@ static void test_simulate_the_way_out_may_be_slower(void **state)
 
 /* ---- what devices share ---- */
 
-/* The first fetches of both devices are under way together from 100 on: at half speed until the 64 bytes of instruction 4
- * are there, at 228. */
+/* The first fetches of both devices run at the same time from 100 ns on, each at half speed. At 228 ns the 64
+ * bytes of instruction 4 have arrived. */
 static void test_simulate_all_links_share_a_limit(void **state)
 {
     struct machine narrow = machine;
@@ -250,8 +250,9 @@ static void test_simulate_all_links_out(void **state)
     plan_destroy(p);
 }
 
-/* An update of 4096 bytes reads dW, and reads and writes W: 12288 bytes in 700 ns when nobody else wants the memory. With
- * a fetch of 1 byte/ns beside it and 5 bytes/ns for both, the fetch has its 1 and the update 4. */
+/* An update of 4096 bytes reads dW, and reads and writes W. It moves 12288 bytes in 700 ns when nothing else
+ * uses the memory. With a fetch of 1 byte/ns beside it and a total of 5 bytes/ns, the fetch gets 1 byte/ns
+ * and the update gets 4. */
 static void test_simulate_host_tasks_and_copies_share_memory(void **state)
 {
     struct machine narrow = machine;
@@ -282,8 +283,8 @@ static void test_simulate_host_tasks_and_copies_share_memory(void **state)
     plan_destroy(p);
 }
 
-/* Two devices send to each other, both also fetch. Peer ports of 3 bytes/ns; over the host links, of 1 byte/ns, the send
- * shares the receiver's way in with its fetch. */
+/* Device 0 sends to device 1, which fetches at the same time. With peer ports of 3 bytes/ns the two copies do
+ * not meet. Over the host links of 1 byte/ns, the send shares the receiver's inbound link with the fetch. */
 static void test_simulate_peer_copies_may_use_the_links(void **state)
 {
     struct machine pcie = machine;
@@ -324,8 +325,9 @@ static void test_simulate_senders_share_the_receiver(void **state)
     plan_destroy(p);
 }
 
-/* Of 512 bytes at 3 bytes/ns of memory, read and written: ceil(1024 / 3). Beside a send on the same stream, which has the port
- * for itself, and a fetch. Its bytes are nobody's traffic. */
+/* A copy of 512 bytes inside a device reads and writes memory at 3 bytes/ns, and so takes ceil(1024 / 3) ns.
+ * A send to the device at the same time has the port for itself. The bytes of the copy count as traffic of no
+ * link. */
 static void test_simulate_copy_inside_a_device_uses_no_link(void **state)
 {
     struct machine m = machine;
@@ -412,8 +414,9 @@ static void check_ends(const struct plan *p, const struct machine *m, const uint
     sim_destroy(r);
 }
 
-/* Forwards of 1000 and 300 ns. With a core each they do not meet; wanting both cores each has half of its speed, until the
- * second has had its 300 at 600, and the first has all for its other 700. */
+/* The forward tasks take 1000 and 300 ns alone. With one core each, the two tasks do not disturb each other.
+ * When each wants both cores, each runs at half speed until the second task ends at 600. The first task then
+ * runs its other 700 ns at full speed. */
 static void test_simulate_two_devices_share_cores(void **state)
 {
     struct plan *p = tiny_plan();
@@ -446,9 +449,10 @@ static void test_simulate_three_devices_share_two_cores(void **state)
     plan_destroy(p);
 }
 
-/* An update of 700 ns with two threads beside a forward of 1000 with one: three threads on two cores. At 1050 the update
- * is done, and so are 700 of the forward. Where the host's memory is limited the update's bytes flow, 12288 in 700 ns: with
- * half of that from the memory it takes 1400 at half speed, and so one core of its two. */
+/* An update of 700 ns with two threads runs beside a forward task of 1000 ns with one thread: three threads
+ * on two cores. At 1050 the update is done, and so are 700 ns of the forward task. When host memory is
+ * limited to half of the update's rate of 12288 bytes in 700 ns, the update takes 1400 ns. At half speed it
+ * needs only one of its two cores. */
 static void test_simulate_host_tasks_share_cores(void **state)
 {
     struct plan *p = tiny_plan();
@@ -468,8 +472,9 @@ static void test_simulate_host_tasks_share_cores(void **state)
     plan_destroy(p);
 }
 
-/* A fetch of 4096 bytes, launched in 100 ns, beside a forward on both cores: from 100 on both at two thirds, until the forward has
- * had its other 900. A core that copies twice as fast as the link carries is half busy: four fifths. */
+/* A fetch of 4096 bytes, which takes 100 ns to launch, runs beside a forward task on both cores. From 100 on
+ * both run at two thirds of their speed, until the forward task has done its other 900 ns. If a core copies
+ * twice as fast as the link, the copy needs half a core, and both run at four fifths. */
 static void test_simulate_copies_take_cores(void **state)
 {
     struct plan *p = tiny_plan();
@@ -486,7 +491,8 @@ static void test_simulate_copies_take_cores(void **state)
     plan_destroy(p);
 }
 
-/* A copy inside a device of 4096 bytes beside a forward on both cores: by itself, one core copies it in 4096 ns, as a fetch. */
+/* A copy of 4096 bytes inside a device runs beside a forward task on both cores. One core alone makes this
+ * copy in 4096 ns, as it does for a fetch, so the times equal those of a fetch. */
 static void test_simulate_copies_inside_a_device_take_cores(void **state)
 {
     struct plan *p = tiny_plan();

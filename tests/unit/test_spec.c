@@ -1,4 +1,5 @@
-/* spec: what is accepted and what it becomes; what is refused, where, in which words; schedule, due, hash. */
+/* Tests of job specs: which specs are accepted and how they are resolved, which are refused with which path
+ * and message, and the learning rate schedule, the steps at which work is due, and the hash. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

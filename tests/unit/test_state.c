@@ -1,5 +1,6 @@
-/* state: what is acknowledged is there after reopening, callbacks come in order and not before, damage is refused with its
- * place, full disks refuse what may be refused. A real database in a directory of each test's own. */
+/* Tests the state. Every acknowledged change must be there after reopening. Callbacks come in order and not
+ * before the change is on disk. Damage is refused with its place. A full disk refuses only changes that may
+ * be refused. Each test uses a real database in a directory of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -456,7 +457,7 @@ static void test_events_are_read_by_range_job_and_limit(void **state)
     vec_free(&seqs);
 }
 
-/* ------------------------------------------------------------------------------------- live and ended jobs */
+/* ------------------------------------------------------------------------------------ live and ended jobs */
 
 static void put_ended(struct state *s, uint64_t id, uint64_t ended_ms, uint64_t uid)
 {
@@ -780,8 +781,8 @@ static void test_a_large_database_serves_first_and_is_checked_then(void **state)
     check_large("row 77 of table jobs");
     tamper("UPDATE jobs SET body='b' WHERE id=77; UPDATE events SET body='f' WHERE seq=99");
     check_large("row 99 of table events");
-    tamper(
-        "UPDATE events SET body='e' WHERE seq=99; UPDATE status SET body='u' WHERE id=120"); /* the live one */
+    /* Job 120 is the live one. */
+    tamper("UPDATE events SET body='e' WHERE seq=99; UPDATE status SET body='u' WHERE id=120");
     struct state *s = open_state();
     assert_int_equal(state_load(s, load_id, NULL, NULL), -EBADMSG);
     close_state(s);

@@ -1,9 +1,11 @@
-/* state: whatever happens to its files, nothing that was acknowledged is lost without a word.
+/* Tests that no acknowledged change of the state is lost silently, whatever happens to its files.
  *
- * A state is made and its files are kept at several moments: early, later with a log that is not folded, and cleanly closed.
- * Then every file is flipped, cut, emptied, removed and replaced by an older copy of itself, hundreds of times. Each time the
- * state either opens with every acknowledged job in its acknowledged status, or it is refused with the name of a file,
- * and the files are as they were. Ids never go back. */
+ * The test makes a state and copies its files at several moments: early, later with a log that is not folded,
+ * and after a clean close. Then it flips bits, cuts, empties, removes and replaces each file by an older
+ * copy, hundreds of times. Each time the state must either open with every acknowledged job in its
+ * acknowledged status, or be refused with a message that names a file. A refusal must leave the files
+ * unchanged. Ids never decrease.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -398,8 +400,9 @@ static void test_missing_files_lose_nothing_silently(void **state)
     assert_true(judge_with(&later, SHM, NULL, 0, "removed", 0)); /* it has nothing of its own */
 }
 
-/* Every mixture of files of different moments. Only those that are of one moment are served, and the newest mark with the
- * newest database. An older state as a whole, its mark included, cannot be told from the newest. */
+/* Tries every mixture of database, log and mark from different moments. Files of one moment must be served.
+ * Any other mixture must be refused unless it contains every acknowledged job. The earliest mark is left out,
+ * because an older state with its own mark cannot be told from the newest state. */
 static void test_older_copies_lose_nothing_silently(void **state)
 {
     const struct snapshot *const moments[] = {&early, &later, &closed};

@@ -1,4 +1,5 @@
-/* The host store: where the copies of tensors are, how they are found, and what is refused. */
+/* Tests the host store: where it puts the copies of tensors, how a copy is found, and which requests it
+ * refuses. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

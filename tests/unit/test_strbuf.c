@@ -1,4 +1,4 @@
-/* strbuf. */
+/* Tests of string buffers (strbuf.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

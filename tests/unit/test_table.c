@@ -1,5 +1,6 @@
-/* Profile tables: both ways, every kind of refusal with its place, values between and beyond the measured sizes by hand;
- * the graph and the times made of one; and for random tables a plan that holds, of every policy. */
+/* Tests of profile tables: reading and writing, every kind of refusal with its place, and values between and
+ * beyond the measured sizes against values computed by hand. Also tests the graph and the times that are made
+ * from a table, and plans of every policy for random tables. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Measured times: what counts as the same shape, what is kept and found again, the table that is made of it by hand; and
- * that the timer measures every kind of layer. */
+/* Tests the cache of measured times: which layers count as the same shape, what is saved and found again, and
+ * the table that is made from the times. Also tests that the timer measures every kind of layer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
