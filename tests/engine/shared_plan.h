@@ -4,9 +4,9 @@
  *
  * W, dW and K of a layer are cut into shares, and each share is owned by one device. A device computes one or
  * several replicas. Each cycle does the following:
- *   W      reaches every device. Every device fetches all of W from the host, or each owner fetches its shares
- *          and sends them to the other devices. If W is pinned, the owner holds its shares at an address of
- *          their own, copies them from there, and sends them to the other devices
+ *   W      reaches every device. Every device fetches all of W from the host, or each owner fetches its
+ *          shares and sends them to the other devices. If W is pinned, the owner holds its shares at an
+ *          address of their own, copies them from there, and sends them to the other devices
  *   dW     is summed by each replica. The owner of a share receives that share from all replicas and adds
  *          them up, or the host does
  *   norm   is computed when there is a decision: one device gathers the shares, or the host computes the norm

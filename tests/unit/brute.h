@@ -44,9 +44,9 @@ struct brute_result {
  * 12 steps within 64 steps. */
 bool brute_solve(const struct brute_case *c, struct brute_result *ret);
 
-/* Returns whether a plan whose cycle is one step can move less than `limit`. Such a step leaves on the devices
- * exactly the blocks that it found there. It may need more traffic than the least average, which may take steps
- * that differ from each other. */
+/* Returns whether a plan whose cycle is one step can move less than `limit`. Such a step leaves on the
+ * devices exactly the blocks that it found there. It may need more traffic than the least average, which may
+ * take steps that differ from each other. */
 bool brute_one_step_below(const struct brute_case *c, uint32_t limit);
 
 #endif

@@ -1,5 +1,6 @@
-/* The timeline: shares worked out by hand, order, waits across runs, limits in both directions; random programs against a
- * simulator that goes nanosecond by nanosecond; and the same result whatever the order of equals. */
+/* Tests the timeline: shares computed by hand, order, waits across runs, limits in both directions, and
+ * random programs against a simulator that advances nanosecond by nanosecond. The result must not depend on
+ * the order of simultaneous events. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,8 +102,9 @@ static void test_timeline_two_share_a_link(void **state)
     arena_destroy(g.arena);
 }
 
-/* Three at 1 byte a nanosecond until 300, when the first ends; two at 1.5, until the third has had its other 600 at 700; the
- * second alone at 3 for its last 900. */
+/* Three operations run at 1 byte/ns each until 300, when the first ends. The two others run at 1.5 bytes/ns
+ * until the third has moved its other 600 bytes at 700. The second then runs alone at 3 bytes/ns for its last
+ * 900 bytes. */
 static void test_timeline_three_end_one_after_another(void **state)
 {
     struct rig g;
@@ -119,7 +121,8 @@ static void test_timeline_three_end_one_after_another(void **state)
     arena_destroy(g.arena);
 }
 
-/* Own links of 1 and 4 bytes a nanosecond, together 3: the slow one has 1, the fast one the other 2, then its 4 are 3. */
+/* Two links of 1 and 4 bytes/ns share a limit of 3 bytes/ns. The slow link gets 1 and the fast link gets the
+ * other 2. When the slow link is done, the fast link gets all 3. */
 static void test_timeline_a_slow_link_leaves_the_rest(void **state)
 {
     struct rig g;
@@ -138,8 +141,9 @@ static void test_timeline_a_slow_link_leaves_the_rest(void **state)
     arena_destroy(g.arena);
 }
 
-/* Of 4 bytes a nanosecond one takes 3 for each of its own, the other 1: both go on at 1 a nanosecond. When the first ends, the
- * second has its own limit of 2. */
+/* The resource has 4 bytes/ns. The first operation uses 3 bytes of it for each of its own bytes, and the
+ * second uses 1, so both run at 1 byte/ns. When the first ends, the second runs at its own limit of 2
+ * bytes/ns. */
 static void test_timeline_weights_divide_a_resource(void **state)
 {
     struct rig g;
@@ -170,8 +174,8 @@ static void test_timeline_weights_count_alone(void **state)
     arena_destroy(g.arena);
 }
 
-/* Two limits in a row: a and b share p, b and c share q. p = 2 gives 1 each; of q = 4 c has what b leaves, 3. When a ends,
- * b may have 2 and takes them from c. */
+/* Two limits affect each other: a and b share p, b and c share q. p = 2 gives a and b 1 each. Of q = 4, c
+ * gets the 3 that b leaves. When a ends, b rises to 2 and c falls to 2. */
 static void test_timeline_shares_follow_each_other(void **state)
 {
     struct rig g;
@@ -591,8 +595,9 @@ static void check_by_brute_force(bool weights, int64_t most_off_ns)
     }
 }
 
-/* Ends are whole nanoseconds in both, but one rounds shares and the other compares doubles, so that an end that falls on a
- * nanosecond may be that one or the next, and what depends on it is as much later. */
+/* Both simulators end operations at whole nanoseconds, but one rounds shares and the other compares doubles.
+ * An end that falls exactly on a nanosecond may therefore come one nanosecond later in one of them, and so
+ * may everything that depends on it. */
 static void test_timeline_random_programs_as_by_brute_force(void **state)
 {
     (void)state;
@@ -606,8 +611,8 @@ static void test_timeline_random_weights_as_by_brute_force(void **state)
     check_by_brute_force(true, 12);
 }
 
-/* Streams and resources under other numbers: what happens at one instant is handled in another order, and nothing
- * changes. */
+/* Renumbers the streams and resources. Events at the same instant are then handled in another order, and the
+ * result must not change. */
 static void test_timeline_numbers_do_not_matter(void **state)
 {
     static struct rig g, turned;

@@ -1,5 +1,6 @@
-/* tokens: every form of file and every refusal, samples of several files, ignored targets, ids beyond the vocabulary, files
- * that change under the reader, synthetic tokens, and the data section that asks for all this. */
+/* Tests of token files: every form of file and every refusal, samples that span several files, ignored
+ * targets, ids beyond the vocabulary, files that change while they are read, synthetic tokens, and the data
+ * section of the spec. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -412,7 +413,7 @@ static void test_missing_and_odd_files_are_refused(void **state)
     unlink(paths[0]);
 }
 
-/* ------------------------------------------------------------------------------------------ the data section */
+/* --------------------------------------------------------------------------------------- the data section */
 
 static struct spec *model_spec(bool tokens, uint32_t seq, uint32_t vocab)
 {

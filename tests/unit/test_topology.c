@@ -1,4 +1,5 @@
-/* A machine as JSON: both ways, every kind of refusal; what is left of a device; the rates that a plan gets. */
+/* Tests the JSON description of a machine: reading and writing, every kind of refusal, the memory that is
+ * left on a device, and the rates that a plan uses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,9 @@
-/* transformer: what gpt2 and llama models begin with, by the spec's own way to them. Names and keys that differ, initial
- * values by their distribution and none of them twice, what a tied head has, the shapes of the sizes, where dropout goes.
- * What such models compute is compared with PyTorch by tests/cli/cases_transformers.py.
+/* Tests how gpt2 and llama models are created from a spec: the names and keys that differ between the two,
+ * initial values by their distribution and never drawn twice, the parameters of a tied head, sizes and
+ * shapes, and where dropout applies. tests/cli/cases_transformers.py compares the results of such models with
+ * PyTorch.
  *
- * Values are functions of the seed: a test of them passes always or never.
+ * All values are functions of the seed, so a test of them always passes or always fails.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,7 +83,9 @@ static void for_params(const struct spec *s, bool draws,
 
 #define SHAPE_OF(layers) "\"layers\":" layers ",\"width\":64,\"heads\":4,\"vocab\":300,\"context\":32"
 #define SHAPE            SHAPE_OF("3")
-#define CONFIG           "\"vocab_size\":300,\"num_hidden_layers\":3,\"hidden_size\":64,\"num_attention_heads\":4"
+#define CONFIG                                                                                               \
+    "\"vocab_size\":300,\"num_hidden_layers\":3,\"hidden_size\":64,"                                         \
+    "\"num_attention_heads\":4"
 
 static const struct beginning {
     const char *model;
@@ -253,7 +256,8 @@ static void test_values_begin_as_documented(void **state)
     }
 }
 
-/* Element `at` of what a layer draws, counted from the first of its own parameters: Box and Muller's of Philox's. */
+/* Returns element `at` of the normally distributed numbers that a layer draws, counted from the first of the
+ * layer's own parameters: the Box-Muller transform of Philox output. */
 static float drawn(uint64_t seed, uint32_t key, uint64_t at)
 {
     struct rng_block b = rng_philox(seed, (uint32_t)(at / 4), 0, rng_word2(RNG_INIT, key), 0);
@@ -266,8 +270,9 @@ static void check_drawn(void *ctx, const struct layer *l, const struct layer_par
 {
     static const struct {
         const char *name;
-        uint32_t
-            n; /* of its layer in the block, which is 0: residual, norm, attention, residual, norm, mlp */
+        /* index of the parameter's layer in the block: 0 is the block itself, followed by residual, norm,
+         * attention, residual, norm, mlp */
+        uint32_t n;
         uint64_t first;
         float std;
     } want[] = {

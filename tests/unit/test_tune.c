@@ -1,4 +1,6 @@
-/* Ways: tries that take turns, the faster way afterwards, the default where they do not tell, and tables that are full. */
+/* Tests the choice between two variants of a computation (tune.h): trials alternate between the variants, the
+ * faster variant is used afterwards, the default is used when the trials show no clear difference, and full
+ * tables still work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,9 +20,9 @@ static struct tune_table *new_table(void)
     return w;
 }
 
-/* Tries of a key until none is wanted any more; returns how many. Of the pairs the other way takes `slower` in the first
- * `losses`, and `faster` in the others; the default always takes 1000, on a machine that is up to three times as slow from pair
- * to pair. */
+/* Runs trials of a key until no more are wanted, and returns their number. Each pair of trials compares the
+ * default, which takes 1000, with the other variant, which takes `slower` in the first `losses` pairs and
+ * `faster` in the rest. The simulated machine is up to three times slower from one pair to the next. */
 static uint32_t try_all(struct tune_table *w, uint64_t key, uint32_t losses, uint64_t slower, uint64_t faster)
 {
     struct tune_slot *slot;

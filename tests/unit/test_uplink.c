@@ -1,5 +1,6 @@
-/* link: a worker's line to the daemon, against a daemon of a few lines in the same process. Nothing depends on how
- * long something takes: intervals are an hour where nothing may come of itself, and a millisecond where it must. */
+/* Tests the uplink, a worker's connection to the daemon, against a small fake daemon in the same process. No
+ * test depends on how long something takes: intervals are an hour where no periodic message may come, and a
+ * millisecond where one must. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

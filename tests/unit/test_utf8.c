@@ -1,7 +1,9 @@
-/* utf8 and what is built on it: text from strangers made safe for people, for JSON and for names.
+/* Tests of UTF-8 and the functions built on it, which make text from untrusted sources safe for people, for
+ * JSON and for names.
  *
- * The tables give the exact results. The properties hold for random bytes: what is shown is clean, showing it
- * again changes nothing, text that needs no scrubbing is left alone, and JSON reads back as the same text. */
+ * The tables give exact results. The properties hold for random bytes: displayed text is clean, scrubbing it
+ * again changes nothing, text that needs no scrubbing stays unchanged, and JSON reads back as the same text.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -229,7 +231,8 @@ static size_t read_all(int fd, char *buf, size_t size)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Ends what the terminal was sent with a '#', and reads all of it: a terminal hands its text on in pieces, when it likes. */
+/* Sends a '#' after the text and reads everything up to it. The '#' is needed because a terminal delivers its
+ * text in pieces at any time. */
 static void expect_on_terminal(int parent, int child, const char *want)
 {
     char got[256];

@@ -1,4 +1,5 @@
-/* The verifier on hand-made plans: some that are right, and each invariant broken in them by hand. */
+/* Tests the verifier on plans made by hand: correct plans, and the same plans with each invariant broken in
+ * turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The verifier on hand-made plans with replicas, shares, copies within a device and pieces. */
+/* Tests the verifier on plans made by hand with replicas, shares, copies within a device, and pieces. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

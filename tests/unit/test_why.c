@@ -1,4 +1,5 @@
-/* What binds: the critical path of plans that were made by hand, and what more memory brings to random ones. */
+/* Tests what limits the speed of a plan: the critical path of plans made by hand, and the gain from more
+ * memory for random plans. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

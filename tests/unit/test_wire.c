@@ -1,5 +1,5 @@
-/* wire: lines out of bytes however they come, limits exact to the byte, and messages: what is refused with which code,
- * and errors that say the same on both sides. */
+/* Tests of the wire protocol: lines are found however the bytes arrive, limits are exact to the byte, refused
+ * messages get the right code, and an error reads the same on both sides. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,8 @@ static void take_lines(struct wire_in *in, struct lines *ret)
     }
 }
 
-/* Gives `n` bytes as a reader would: no more at once than there is room for, lines taken after every piece. */
+/* Feeds `n` bytes as a reader of a socket would: never more at once than the free space, and it takes the
+ * complete lines after every piece. */
 static void give(struct wire_in *in, const char *bytes, size_t n, struct lines *ret)
 {
     while (n > 0 && ret->end == 0) {
@@ -636,7 +637,8 @@ static void test_without_memory_there_is_no_room_for_a_line(void **state)
     wire_in_finish(&in);
 }
 
-/* The longest error needs no more than WIRE_ERROR_MAX, so that it can be written where nothing can be allocated. */
+/* The longest error fits into WIRE_ERROR_MAX bytes, so that an error can be written even when no memory can
+ * be allocated. */
 static void test_the_longest_error_fits_its_buffer(void **state)
 {
     static char room[WIRE_ERROR_MAX];
