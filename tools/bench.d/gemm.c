@@ -1,8 +1,10 @@
-/* bench_gemm: GFLOP/s of our matrix products beside oneDNN's, for shapes of MLPs and GPTs.
+/* bench_gemm: measures GFLOP/s of our matrix products beside those of oneDNN, for the shapes of MLPs and
+ * GPTs.
  *
- * Prints one line per shape and op, on N threads: ours, and each of the two ways that it chooses from; dnnl_sgemm with its own
- * threads, and ours by that. Best of several repetitions, in turn: compare columns of one run, not figures of two.
- * Usage: bench_gemm [threads], 2 unless told.
+ * Prints one line per shape and op, on N threads: our product with the variant that it chose, both variants
+ * by themselves, dnnl_sgemm with its own threads, and the ratio of ours to dnnl_sgemm. Each number is the
+ * best of several repetitions, made alternately, so compare columns of one run and not numbers of two runs.
+ * Usage: bench_gemm [threads], default 2.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +107,8 @@ static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *p
 
 int main(int argc, char **argv)
 {
-    /* rows, in, out: MLPs; GPT 6 x 384 with 1 and 8 sequences of 256; GPT-2 124M with 1,024 tokens, and a chunk of its head */
+    /* rows, in, out: MLPs; a GPT of 6 layers x 384 with 1 and 8 sequences of 256 tokens; GPT-2 124M with
+     * 1,024 tokens, and a chunk of its head */
     static const uint32_t shapes[][3] = {
         {32, 1024, 1024},  {128, 784, 1024},  {128, 1024, 1024}, {512, 1024, 1024}, {512, 4096, 4096},
         {128, 1024, 10},   {8, 1024, 4096},   {256, 384, 1152},  {256, 384, 384},   {256, 384, 1536},

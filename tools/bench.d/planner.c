@@ -1,5 +1,6 @@
-/* bench_planner: processor time of one plan, without any search: a task order, residency with retention, addresses, waits
- * and a simulation. A chain of equal layers, of whose state the devices hold a fraction; best of several repetitions. */
+/* bench_planner: measures the processor time of making one plan without any search: a task order, residency
+ * with retention, addresses, waits and a simulation. The chain has equal layers, and the devices hold a
+ * fraction of its state. Prints the best of several repetitions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,7 +1,8 @@
-/* bench_timeline: processor time of simulating a program, by its length, the number of devices and what they share.
+/* bench_timeline: measures the processor time of simulating a program, for several lengths, numbers of
+ * devices and kinds of sharing.
  *
- * The program fetches, computes, sends and spills on every device in turn, all copies of different sizes, so that every
- * instant has something new to share. Best of several repetitions of one run.
+ * The program fetches, computes, sends and spills on every device in turn. All copies have different sizes,
+ * so that the shares change at every instant. Prints the best of several repetitions of one run.
  */
 #include <stdio.h>
 #include <stdlib.h>

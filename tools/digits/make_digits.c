@@ -1,7 +1,6 @@
-/* make-digits: writes a set of handwritten-looking digits as four IDX files, in the form and under the names of
- * the well-known sets, so that there is something to learn from where nothing can be downloaded. Every byte
- * follows from the seed (digit.c). A file appears under its name when it is complete, never before.
- */
+/* make-digits: writes a set of digits that look handwritten, as four IDX files with the format and names of
+ * the well-known sets, for machines where nothing can be downloaded. The seed determines every byte
+ * (digit.c). A file appears under its name only when it is complete. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
