@@ -57,8 +57,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* -EAGAIN means that the submit is on disk but not acknowledged yet: to a client there is no such job. When memory
-     * ran out for the text, request_reply answers with that error. */
+    /* -EAGAIN means that the submit is on disk but not acknowledged yet: to a client there is no such job.
+     * When memory ran out for the text, request_reply answers with that error. */
     bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
     if (found)
         request_reply(s->rq, &s->text);

@@ -13,7 +13,6 @@ void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 /* Adds the name of a stream: "d0.compute", or "host". */
 void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
 
-
 /* Returns whether traces and pictures show an instruction. They show all except drops, which take no time. */
 bool explain_is_event(const struct plan_instr *in);
 

@@ -23,9 +23,9 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* How many runs of the cycle to simulate when the time of one step is wanted. The first run starts with empty streams,
- * so it is not typical; the two runs after it are. Planner, reports and pictures all use this number, so that they
- * predict the same time for the same plan. */
+/* How many runs of the cycle to simulate when the time of one step is wanted. The first run is not typical,
+ * because it starts with empty streams; the two runs after it are. Planner, reports and pictures all use this
+ * number, so that they predict the same time for the same plan. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
