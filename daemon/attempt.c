@@ -73,7 +73,8 @@ void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*don
 {
     struct strbuf reason = {0}, members = {0};
     if (j->checkpoint_step > j->failed_step)
-        /* The job got further than in its previous attempt. */
+        /* The job has written a checkpoint since its previous failure, so the earlier failures no longer
+         * count. */
         j->failures = 0;
     j->failed_step = j->checkpoint_step;
     j->failures++;
@@ -109,8 +110,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* A job that is stopping, although its user did not cancel it and this daemon is not stopping, was asked to
- * stop by an earlier daemon that shut down. That job goes back into the queue. */
+/* A job may be stopping although its user did not cancel it and this daemon is not shutting down. An earlier
+ * daemon asked the job to stop when it shut down itself. Such a job goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)

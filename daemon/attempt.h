@@ -10,10 +10,11 @@
 
 #include "daemon/jobs.h"
 
-/* Failures in a row, without a new checkpoint in between, after which the job is still restarted. */
+/* Number of failures in a row after which the job is still restarted. One more failure without a new
+ * checkpoint ends the job. */
 #define ATTEMPT_MOST_FAILURES 3
 
-/* Ends the job with this state, exit code and error (a JSON object, or NULL). */
+/* Ends the job with this state, exit code and error. `error` is a JSON object, or NULL. */
 void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int exit, const char *error,
                      void (*done)(void *ctx, int status), void *ctx);
 
@@ -21,26 +22,26 @@ void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int 
 void attempt_requeue(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Puts the job back into the queue for a while without counting a failure, because the disk it writes to is
- * full. */
+/* Puts the job back into the queue because the disk that it writes to is full. The job waits for a while
+ * before it restarts, and the attempt does not count as a failure. */
 void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                    void *ctx);
 
 /* Counts a failed attempt. The job goes back into the queue and restarts after a delay that doubles with
- * every failure. After too many failures without a new checkpoint the job fails. `why` says how the worker
+ * every failure. The job fails after too many failures without a new checkpoint. `why` says how the worker
  * ended, such as "was killed by signal 9". */
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 
-/* Ends the attempt of a worker that was asked to stop: by a cancel, by the time limit, or by the end of the
- * daemon. Returns false, and does nothing, when nobody asked the worker to stop. */
+/* Ends the attempt of a worker that was asked to stop because of a cancel, a time limit or a shutdown of the
+ * daemon. Returns false and does nothing if nobody asked the worker to stop. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns whether the job has used up its time limit. */
 bool attempt_over_limit(const struct job *j);
 
-/* Adds the running time of the current attempt to job->used_ms. Called once per attempt, before its end is
- * saved. */
+/* Adds the running time of the current attempt to job->used_ms. Called once per attempt, before the end of
+ * the attempt is saved. */
 void attempt_count_time(struct job *j);
 
 #endif

@@ -13,8 +13,8 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* Turns the forked child into the program. Writes errno to the pipe `failed` if the program cannot be
- * executed; a successful exec closes the pipe. */
+/* Called in the forked child. Replaces the child by the program. If the program cannot be executed, writes
+ * errno to the pipe `failed`. A successful exec closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -29,7 +29,8 @@ static void become(char *const argv[], int out, int failed)
     _exit(CHILD_NOT_RUN);
 }
 
-/* Starts the program. Returns 0, or the negative errno of fork or of the child's exec. */
+/* Starts the program. Returns 0, or a negative errno if fork failed or the child could not execute the
+ * program. */
 static int start_child(char *const argv[], int out, pid_t *ret)
 {
     int failed[2], code = 0;
@@ -50,7 +51,8 @@ static int start_child(char *const argv[], int out, pid_t *ret)
     return -code;
 }
 
-/* Reads the program's output up to its end. Returns 0, -ETIMEDOUT, or the negative errno of a failed read. */
+/* Reads the program's output until end of file. Returns 0, -ETIMEDOUT, or the negative errno of a failed
+ * read. */
 static int read_output(int fd, uint64_t until_ns, struct strbuf *b)
 {
     char chunk[4096];
@@ -90,7 +92,7 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
-        /* The child may not have made its process group yet. */
+        /* Signal the child itself too, because it may not have made its process group yet. */
         kill(pid, SIGKILL);
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

@@ -115,8 +115,8 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Values from the command line that are used only after all options are parsed. NULL if an option was not
- * given. */
+/* Values from the command line that are used only after all options are parsed. A field is NULL if its option
+ * was not given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;
@@ -295,8 +295,8 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Finds the worker program: the one that was named, or the one beside this program, or where the build puts
- * it. */
+/* Finds the worker program. --worker and TUTTI_WORKER name it. Without them it must be in one of `places`,
+ * relative to the directory of this program. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
@@ -318,8 +318,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
                       "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
-/* Takes the backend from the environment, unless the command line decides it: virtual devices are cpu
- * devices, and a topology file names its own backend. */
+/* Takes the backend from the environment if the command line does not decide it. Virtual devices are always
+ * cpu devices, and a topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

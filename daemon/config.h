@@ -1,5 +1,5 @@
-/* The daemon's configuration: where its files are, which machine it hands out, and its timeouts and limits.
- * Filled in from the command line and the environment; constant after the start. */
+/* The daemon's configuration: the paths of its files, the devices that it hands out, and its timeouts and
+ * limits. It is filled in from the command line and the environment, and constant after the start. */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
 
@@ -16,29 +16,31 @@ struct config {
     char worker_socket[PATH_MAX];  /* path of worker.sock, in the same directory */
     char worker_program[PATH_MAX]; /* path of tutti-worker */
     char backend[8];               /* "auto", "cpu", "cuda"; "": not given */
-    /* Path of a topology file that the worker program reads; "" for none. */
+    /* Path of a topology file that the worker program reads. "" if there is no such file. */
     char machine[PATH_MAX];
     bool devices_given; /* n_devices is from the command line */
-    /* The next three are filled in by inventory_make when they were not given. */
+    /* inventory_make fills in the next three fields if they were not given. */
     /* Number of devices to hand out. 0 means that each job gets as many virtual devices as it asks for. */
     uint32_t n_devices;
-    /* Bytes of each virtual device, or of the largest real one. */
+    /* Number of bytes on each virtual device, or on the largest real device. */
     uint64_t device_bytes;
     uint64_t host_bytes; /* bytes of host memory for jobs */
-    /* End of file on this descriptor ends the daemon and its jobs; -1: none. */
+    /* The daemon and its jobs end when this descriptor reaches end of file. -1 for none. */
     int private_fd;
     uint64_t hang_timeout_ms, step_timeout_ms, stop_timeout_ms, restart_delay_ms;
     uint64_t max_connections, max_queued;
-    /* Start although acknowledged changes are missing from the state (--accept-older-state). */
+    /* Makes the daemon start even if acknowledged changes are missing from the state (--accept-older-state).
+     */
     bool accept_older;
-    /* Ended jobs that exceed any of the next three limits are removed; 0 means no limit. */
+    /* An ended job is removed when it exceeds any of the next three limits. A limit of 0 means that there is
+     * no limit. */
     uint64_t keep_days, keep_jobs;
     uint64_t keep_bytes;       /* bytes of one user's ended jobs */
     struct quota_limits quota; /* limits of each user */
 };
 
-/* Fills *ret with the defaults and then with the command line. Returns 0 on success, 1 after it has printed
- * --help or --version, and a negative errno when an option or a path cannot be used. */
+/* Fills *ret with the defaults and then with the options of the command line. Returns 0 on success, 1 after
+ * printing --help or --version, and a negative errno when an option or a path cannot be used. */
 int config_parse(int argc, char **argv, struct config *ret, struct err *err);
 
 #endif

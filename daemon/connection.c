@@ -1,7 +1,7 @@
 /* Implements the connections of connection.h.
  *
- * Sending needs no memory as long as the other side reads: a line goes straight to the socket, and only the
- * rest that the socket does not take is copied and queued. So the daemon can answer with an error even when
+ * Sending needs no memory as long as the other side reads. A line goes straight to the socket, and only the
+ * part that the socket does not accept is copied and queued. So the daemon can send an error answer even when
  * memory has run out.
  */
 #include "daemon/connection.h"
@@ -16,10 +16,10 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-/* Time for the last output to go out before the connection is closed. */
+/* Time in which the last output must go out before the connection is closed. */
 #define FINISH_MS 5000
-/* The most that one connection hands out in one turn of the loop, before the other connections get their
- * turn. Both limits matter: a line of 8 KiB takes a thousand times as long to parse as a ping. */
+/* Limits of what one connection hands out before the other connections get their turn. The limit in bytes is
+ * needed too, because a line of 8 KiB takes a thousand times as long to parse as a ping. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
@@ -82,8 +82,8 @@ static void on_connection_deadline(uv_timer_t *t)
 static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    /* wire_in_space sets n to 0 when there is no memory. libuv then calls on_connection_read with
-     * UV_ENOBUFS. */
+    /* wire_in_space sets n to 0 when memory has run out. libuv then calls on_connection_read with UV_ENOBUFS.
+     */
     size_t n;
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
@@ -110,14 +110,16 @@ static bool turn_is_over(const struct connection *p)
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
-/* Hands out whole lines until no line is left, the connection is held, or its turn is over. */
+/* Hands out complete lines. Stops when no complete line is left, when the connection is held, or when its
+ * turn is over. */
 static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Another call of this function is already handing out lines, or the next turn will do it. */
+        /* Either a call of this function is already handing out lines, or the next turn of the loop will do
+         * so. */
         return;
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
         p->lines_ms = uv_now(p->pipe.loop);
@@ -176,8 +178,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    /* on_connection_alloc had no memory. It cannot be a line that is too long, which would have been refused
-     * earlier. */
+    /* There was no memory in on_connection_alloc. A line that is too long cannot be the cause, because it
+     * would have been refused earlier. */
     if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);
@@ -231,7 +233,7 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-/* Queues a copy of the parts, without their first `skip` bytes. */
+/* Queues a copy of the parts. The first `skip` bytes are left out, because they have been sent. */
 static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);
@@ -264,7 +266,7 @@ void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        /* Part of the line may have been sent, so no other line can follow it. */
+        /* The socket may have taken a part of this line, so no other line can be sent on this connection. */
         connection_close(p);
         return;
     }

@@ -1,13 +1,14 @@
-/* A connection that speaks lines. It limits what the other side can make the daemon hold: one line of input,
- * and CONNECTION_BACKLOG_BYTES of output. A line that has begun must end in time. Loop thread only.
+/* A connection that speaks lines. The other side can make the daemon hold only one line of input and
+ * CONNECTION_BACKLOG_BYTES of output. Once a line has begun, its end must come within CONNECTION_LINE_MS.
+ * Loop thread only.
  *
  * After connection_accept the callbacks in struct connection_ops are called: `line` for each line, `drained`
- * when all queued output has gone out, `ended` at end of file, and `closed` exactly once at the end,
- * whichever side ended the connection. The object is freed after `closed`. connection_close may be called
- * inside any callback; no `line` follows it.
+ * when all queued output has gone out, and `ended` at end of file. `closed` is called exactly once at the
+ * end, no matter which side ended the connection. The object is freed after `closed`. connection_close may be
+ * called inside any callback, and no `line` callback follows it.
  *
- * A connection that sends many or long lines takes turns with the others: see LINES_A_TURN and BYTES_A_TURN
- * in connection.c.
+ * A connection that sends many or long lines takes turns with the other connections: see LINES_A_TURN and
+ * BYTES_A_TURN in connection.c.
  */
 #ifndef DAEMON_CONNECTION_H
 #define DAEMON_CONNECTION_H
@@ -21,52 +22,53 @@
 #include "base/strbuf.h"
 
 #define CONNECTION_BACKLOG_BYTES (1u << 20) /* queued output above which nothing is read */
-/* Time within which a line that has begun must end. */
+/* Time in milliseconds within which a line that has begun must end. */
 #define CONNECTION_LINE_MS 30000
 
 struct connection;
 
 struct connection_ops {
-    /* One line, NUL-terminated and without its line feed. It is valid during the call. */
+    /* Gets one line, which is NUL-terminated and has no line feed. The line is valid only during the call. */
     void (*line)(struct connection *p, char *line, size_t bytes);
-    /* A line cannot be read. `code` is -EMSGSIZE when it exceeds the limit, and -ENOMEM when there is no
-     * memory for it. The callback may send an answer; the connection is closed afterwards. */
+    /* Called when a line cannot be read. `code` is -EMSGSIZE if the line is longer than the limit, and
+     * -ENOMEM if there is no memory for the line. The callback may send an answer. The connection is closed
+     * afterwards. */
     void (*refused)(struct connection *p, int code);
-    /* All queued output has gone out. */
+    /* Called when all queued output has gone out. */
     void (*drained)(struct connection *p);
-    /* The other side sends no more lines, but may still read. The callback must make sure that
-     * connection_finish or connection_close is called now or later. */
+    /* Called when the other side sends no more lines. The other side may still read. The callback must make
+     * sure that connection_finish or connection_close is called, at once or later. */
     void (*ended)(struct connection *p);
-    /* The connection is closed. The object is freed when this returns. */
+    /* Called when the connection is closed. The connection object is freed when this callback returns. */
     void (*closed)(struct connection *p);
 };
 
 /* Accepts a connection. Called in the connection callback of the listening pipe `server`. `max_line` is the
- * length of the longest line, and `ctx` is what connection_ctx returns. */
+ * length of the longest line that is accepted. connection_ctx returns `ctx`. */
 int connection_accept(uv_stream_t *server, const struct connection_ops *ops, size_t max_line, void *ctx,
                       struct connection **ret);
 
 void *connection_ctx(const struct connection *p);
 
-/* Returns the process and the user at the other end. */
+/* Returns the process id and the user id of the other side. */
 int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid);
 
-/* Sends one line. Writes at once what the socket takes, and queues a copy of the rest. Closes the connection
- * when there is no memory for the copy. Does nothing once the connection is closing. */
+/* Sends one line. The part that the socket does not accept at once is copied and queued. If there is no
+ * memory for the copy, the connection is closed. Does nothing once the connection is closing. */
 void connection_send(struct connection *p, const char *line, size_t bytes);
 
-/* Sends one line that is given in `n` parts. */
+/* Sends one line that consists of `n` parts. */
 void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n);
 
-/* Takes over the memory of the line that is being handed out; called only inside the `line` callback. The
- * line stays valid until the caller frees *ret. Returns -ENOMEM when there is no memory for the lines to
- * come. */
+/* Takes over the memory of the current line. May be called only inside the `line` callback. The line stays
+ * valid until the caller frees *ret. Returns -ENOMEM when there is no memory for further lines. */
 int connection_keep_line(struct connection *p, char **ret);
 
-/* Returns whether less than CONNECTION_BACKLOG_BYTES of output are queued. */
+/* Returns whether fewer than CONNECTION_BACKLOG_BYTES bytes of output are queued. */
 bool connection_ready(const struct connection *p);
 
-/* Stops reading lines, or continues. While too much output is queued, nothing is read in either case. */
+/* Stops reading lines if `hold` is true, and continues otherwise. Nothing is read while too much output is
+ * queued. */
 void connection_hold(struct connection *p, bool hold);
 
 /* Closes the connection at once. */

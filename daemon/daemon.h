@@ -53,8 +53,8 @@ struct state;
 struct users;
 struct workers;
 
-/* The daemon. There is one, in main.c; it lives as long as the process. Loop thread only, except for
- * `config`, which is constant after the start. */
+/* The daemon. There is only one, in main.c, and it lives as long as the process. Only the loop thread uses
+ * it, but any thread may read `config`, which is constant after the start. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -71,24 +71,26 @@ struct daemon {
     struct reprobe *reprobe; /* the probe that is running; NULL: none */
     /* Loop clock: when the devices were last probed. */
     uint64_t probed_ms;
-    /* Checksum of the last probe's error message; 0 if the probe succeeded. */
+    /* Checksum of the last probe's error message, or 0 if the last probe succeeded. Used to log each failure
+     * only once. */
     uint32_t reprobe_failure;
-    /* Id of the job that has each device; 0 for a free device. */
+    /* For each device, the id of the job that uses it, or 0 if the device is free. */
     uint64_t device_job[DEVICE_MAX];
     struct health health[DEVICE_MAX]; /* of each device in the inventory */
     /* Whether workers can be started at the moment. */
     struct launch_pause pause;
-    /* The daemon is shutting down: no job can be submitted or started. */
+    /* Set when the daemon is shutting down. From then on no job can be submitted or started. */
     bool stopping;
-    /* The shutdown leaves the workers running for the next daemon (SIGUSR2). */
+    /* Set when the workers should keep running after the shutdown, for the next daemon (SIGUSR2). */
     bool keep_workers;
 };
 
-/* Ends the process at once, for a failure that must not be retried: the state cannot be written. Workers live
- * on. */
+/* Ends the process at once because the state cannot be written, which must not be retried. Workers keep
+ * running. */
 void daemon_die(struct daemon *d, const char *why);
 
-/* Returns the loop's monotonic clock in milliseconds. It stands still during one turn of the loop. */
+/* Returns the time of the loop's monotonic clock in milliseconds. This time does not change during one turn
+ * of the loop. */
 static inline uint64_t daemon_now_ms(const struct daemon *d)
 {
     return uv_now(d->loop);

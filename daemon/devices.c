@@ -1,4 +1,5 @@
-/* Implements devices.h: the queue's view of the devices, their errors, and when they are probed again. */
+/* Implements devices.h: how the queue sees the devices, which errors they had, and when they are probed
+ * again. */
 #include "daemon/devices.h"
 
 #include <inttypes.h>
@@ -55,8 +56,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* Returns the health of the device that has the backend's number `index`, or NULL if the job's lease does not
- * have this device. */
+/* Returns the health of the device with the backend's number `index`, or NULL if the job does not have this
+ * device. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
@@ -90,8 +91,8 @@ void devices_praise(struct daemon *d, const struct job *j)
     }
 }
 
-/* Adds to `b` why a device is withheld: "device 1 (NVIDIA A100) is out of service (3 errors, the last:
- * ...)". */
+/* Adds to `b` the reason why a device is withheld, such as "device 1 (NVIDIA A100) is out of service (3
+ * errors, the last: ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {
     const struct device_info *info = &d->inventory.topology.devices[device];
@@ -148,7 +149,7 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-/* Time between two probes while jobs wait for devices, in restart delays: 10 s by default. */
+/* Number of restart delays between two probes while jobs wait for devices. The time is 10 s by default. */
 #define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)

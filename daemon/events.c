@@ -1,5 +1,5 @@
-/* Implements the numbered events of events.h: a ring in memory, numbers reserved in the state, and watchers.
- */
+/* Implements events.h: keeps the newest events in a ring in memory, reserves event numbers in the state, and
+ * serves watchers. */
 #include "daemon/events.h"
 
 #include <errno.h>
@@ -12,26 +12,28 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-/* Event numbers that are reserved at once. A restart skips the unused ones. */
+/* Number of event numbers that are reserved at once. After a restart, the unused numbers of a block are
+ * skipped. */
 #define SEQ_BLOCK  (1u << 20)
 #define READ_LIMIT 256 /* events that one read from disk returns */
 
 /* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    /* The line that watchers get. NULL when there was no memory for it: watchers then get a gap. */
+    /* The line that is sent to watchers. NULL if there was no memory for the line. Watchers then get a `gap`
+     * event instead. */
     char *line;
     size_t bytes;
-    /* The state gave the event up, so no watcher gets it. */
+    /* Set if the state could not store the event. The event is then sent to no watcher. */
     bool dropped;
 };
 
-/* An event that is being written to disk, and is not visible yet. */
+/* An event that is being written to disk and is not visible to watchers yet. */
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* This event is on disk or was given up. It stays invisible until all earlier events are on disk or given
-     * up too. */
+    /* Set when this event is on disk or was given up. The event still stays invisible until the same holds
+     * for all earlier events. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -45,10 +47,10 @@ struct events {
     uint64_t first, next;
     /* Events that are being written to disk, in the order of their numbers. */
     struct keeping *oldest, *newest;
-    /* Events below this number may be sent. The number can be less than `first`, when the ring fills up
-     * faster than the disk writes. */
+    /* Events below this number may be sent. The number is less than `first` if events fill the ring faster
+     * than the disk stores them. */
     uint64_t visible;
-    /* End of the reserved numbers: no event gets this number or a higher one. */
+    /* End of the reserved numbers. Only numbers below this one may be given to events. */
     uint64_t reserved;
     struct watcher watchers; /* head of the ring of watchers */
 };
@@ -102,8 +104,8 @@ static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char 
     wire_end(b);
 }
 
-/* Reserves the next block of numbers half a block early, so that the reservation is on disk long before it is
- * needed. */
+/* Reserves the next block of numbers half a block early, so that the reservation is on disk long before its
+ * numbers are needed. */
 static void reserve_more(struct events *e)
 {
     if (e->next + SEQ_BLOCK / 2 < e->reserved)
@@ -126,7 +128,7 @@ static int make_line(struct events *e, uint64_t job, const char *event, const ch
     return -ENOMEM;
 }
 
-/* Gives the next number to an event. The ring owns the line from now on. */
+/* Gives the next number to an event and stores the event in the ring. The ring then owns the line. */
 static struct ring_event *append(struct events *e, uint64_t job, const struct strbuf *line)
 {
     reserve_more(e);
@@ -160,8 +162,8 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
 }
 
 /* Called when the unit of an event is on disk or was given up. Events become visible in the order of their
- * numbers. So this event waits if an earlier one is still being written, which happens when the disk is
- * full. */
+ * numbers. So this event has to wait while an earlier event is still being written, for example because the
+ * disk is full. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
@@ -215,7 +217,7 @@ static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
     w->send(w, b.at, b.n);
 }
 
-/* A read of old events from disk for one watcher. */
+/* A read of old events from disk, for a watcher that fell behind. */
 struct catching_up {
     struct events *events;
     struct watcher *watcher;

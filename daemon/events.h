@@ -1,12 +1,12 @@
 /* Numbered events for watchers. Loop thread only.
  *
- * The newest EVENTS_KEPT events are in memory. Changes of a job's state are also on disk, until the job is
- * pruned. A watcher is only a number, the next event that it wants: nothing is queued for it beyond what its
- * connection can take. A watcher that fell behind is served from disk, with a `gap` event in place of the
- * events that only memory had.
+ * The newest EVENTS_KEPT events are in memory. Changes of a job's state are also on disk until the job is
+ * pruned. For each watcher the daemon keeps only the number of the next event to send, and queues no more
+ * output than the watcher's connection can take. A watcher that fell behind is served from disk. It gets a
+ * `gap` event in place of the events that were only in memory.
  *
- * Events become visible in the order of their numbers. No event is visible before the change that it reports
- * is on disk.
+ * Events become visible in the order of their numbers. An event becomes visible only when the change that it
+ * reports is on disk.
  */
 #ifndef DAEMON_EVENTS_H
 #define DAEMON_EVENTS_H
@@ -21,23 +21,24 @@
 
 struct events;
 
-/* Blocks: reserves event numbers in the state. */
+/* Creates the events and reserves event numbers in the state. Blocks. */
 int events_create(struct daemon *d, struct events **ret, struct err *err);
 
-/* Frees the events. Takes NULL. For tests: the daemon keeps its events until the process exits. */
+/* Frees the events. `e` may be NULL. Only tests call this, because the daemon keeps its events until the
+ * process exits. */
 void events_destroy(struct events *e);
 
-/* Adds an event that is kept in memory only. An event with job 0 concerns every job, and every watcher gets
- * it. `members` is the JSON text of the event's own fields, such as "\"step\":3"; "" or NULL for none. If
- * memory runs out, watchers get a `gap` in place of the event. */
+/* Adds an event that is kept in memory only. An event with job 0 concerns all jobs and is sent to every
+ * watcher. `members` is the JSON text of the event's own fields, such as "\"step\":3". It is "" or NULL if
+ * there are none. If memory runs out, watchers get a `gap` event instead. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 
-/* Adds an event to the unit `u` and commits the unit. When the unit is on disk the event becomes visible, and
- * `done` (may be NULL) is called. `optional` is passed on to state_commit; if the state gives the unit up,
+/* Adds an event to the unit `u` and commits the unit. When the unit is on disk, the event becomes visible and
+ * `done` (may be NULL) is called. `optional` is passed on to state_commit. If the state gives the unit up,
  * there is no event.
  *
- * Returns -ENOMEM when memory runs out or the unit has already failed: then nothing has happened, the unit is
- * discarded, and `done` is never called.
+ * Returns -ENOMEM when memory runs out or the unit has already failed. In that case nothing is written, the
+ * unit is discarded, and `done` is never called.
  */
 int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
@@ -45,10 +46,10 @@ int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const 
 /* Returns the number of the newest visible event. */
 uint64_t events_newest(const struct events *e);
 
-/* A connection that wants events. The caller fills in the first part and owns the memory. */
+/* A connection that wants events. The caller owns the memory and fills in the fields before "events.c". */
 struct watcher {
     uint64_t next; /* number of the first event to send */
-    /* The job whose events are wanted; 0: all jobs. */
+    /* Id of the job whose events are wanted. 0 for all jobs. */
     uint64_t job;
     bool (*ready)(struct watcher *w); /* whether the connection can take more */
     void (*send)(struct watcher *w, const char *line, size_t bytes); /* sends one whole line */
@@ -60,14 +61,14 @@ struct watcher {
     struct watcher *prev, *following; /* ring of all watchers */
 };
 
-/* Begins to send events to the watcher, now and as they become visible. */
+/* Starts to send events to the watcher: the visible events now, and later events when they become visible. */
 void events_watch(struct events *e, struct watcher *w);
 
 /* Sends more events to a watcher whose connection has become ready again. */
 void events_pump(struct events *e, struct watcher *w);
 
-/* Stops sending events to the watcher. Calls w->gone at once, or when a read from disk that is under way
- * returns. */
+/* Stops sending events to the watcher. Calls w->gone at once, or later if a read from disk for this watcher
+ * is still under way. */
 void events_unwatch(struct events *e, struct watcher *w);
 
 #endif

@@ -1,11 +1,11 @@
-/* Long work for requests, done in libuv's pool a few tasks at a time, with users taking turns.
+/* Runs long work for requests in libuv's pool. A few tasks run at a time, and users take turns.
  *
  * The next task to start is the oldest task of the user whose last task started longest ago. So a user with
  * six busy clients delays another user's request by one task, not by six.
  *
  * The caller embeds a struct fair_pool_task in its own structure and calls fair_pool_add. `run` is then
- * called in the pool, and `done` on the loop thread. `done` is always called; it may free the task or add it
- * again. All functions belong to the loop thread.
+ * called in the pool, and `done` on the loop thread. `done` is always called, and may free the task or add it
+ * again. All functions must be called on the loop thread.
  */
 #ifndef DAEMON_FAIR_POOL_H
 #define DAEMON_FAIR_POOL_H
@@ -16,8 +16,8 @@
 
 #include "base/vec.h"
 
-/* One piece of work. The caller fills in the first three fields and owns the memory until `done` is called.
- */
+/* One piece of work. The caller fills in the first three fields and keeps the memory valid until `done` is
+ * called. */
 struct fair_pool_task {
     uid_t uid;                              /* the user who asked for the work */
     void (*run)(struct fair_pool_task *t);  /* called in the pool */
@@ -32,7 +32,8 @@ struct fair_pool_task {
 /* When a user last had a turn. */
 struct fair_pool_turn {
     uid_t uid;
-    /* Number of the user's newest start. Starts are numbered from 1. */
+    /* Number of the task that was started last for this user. The tasks of all users are numbered from 1 in
+     * the order of their start. */
     uint64_t last;
 };
 
@@ -41,19 +42,19 @@ struct fair_pool {
     uint32_t most;                       /* tasks that may run at once */
     uint32_t running;                    /* tasks that run now */
     struct fair_pool_task *first, **end; /* tasks that wait, oldest first */
-    /* One for each user who ever added a task. */
+    /* One entry for each user who ever added a task. */
     VEC(struct fair_pool_turn) turns;
     uint64_t starts; /* number of tasks that were started */
 };
 
-/* `most` is the number of tasks that may run at once. It should be less than the number of threads in libuv's
- * pool, so that reads and writes of the state go on meanwhile. */
+/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than the number of threads in
+ * libuv's pool, so that reads and writes of the state always find a free thread. */
 void fair_pool_init(struct fair_pool *p, uv_loop_t *loop, uint32_t most);
 
-/* Frees what the pool holds. Called after the last `done`. */
+/* Frees the memory of the pool. Called after the `done` callback of the last task. */
 void fair_pool_finish(struct fair_pool *p);
 
-/* Adds a task, and starts it at once if fewer than `most` tasks run. */
+/* Adds a task. The task starts at once if fewer than `most` tasks are running. */
 void fair_pool_add(struct fair_pool *p, struct fair_pool_task *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* Implements health.h: counts the errors of a device and decides how it may be used. */
+/* Implements health.h: counts the errors of a device and decides how the device may be used. */
 #include "daemon/health.h"
 
 #include <inttypes.h>

@@ -1,13 +1,13 @@
-/* Which devices can be trusted. Pure: the caller reports errors and successes, and asks how a device may be
- * used. Loop thread only.
+/* Decides which devices can be trusted. Pure: the caller reports errors and successes, and asks how a device
+ * may be used. Loop thread only.
  *
- * The rule, which administrators find in docs/machine.md ("Devices that fail"): the outcome of a worker names
- * the devices that broke under it. An error makes a device suspect. It rests for as long as the restart of a
- * failed worker is delayed (1 s, then 2 s). Afterwards it is given to a job only if the devices without
- * errors do not suffice. The third error in a row makes the device failed, and no job gets it. After
- * HEALTH_RETRY_RESTS rests, a probe that finds the device working makes it suspect again, one error away from
- * failed. A job that is done clears the errors of all its devices. The daemon forgets all errors when it
- * ends.
+ * docs/machine.md ("Devices that fail") explains the rule to administrators. The outcome of a worker names
+ * the devices that broke while the worker used them. An error makes a device suspect. The device then rests
+ * as long as the restart of a failed worker is delayed (1 s, then 2 s). Afterwards it is given to a job only
+ * if there are not enough devices without errors. The third error in a row makes the device failed, and no
+ * job gets it. A failed device rests for HEALTH_RETRY_RESTS restart delays. If a later probe finds it
+ * working, it becomes suspect again, and one more error makes it failed. A job that is done clears the errors
+ * of all its devices. The daemon forgets all errors when it ends.
  */
 #ifndef DAEMON_HEALTH_H
 #define DAEMON_HEALTH_H
@@ -17,21 +17,22 @@
 
 #include "base/strbuf.h"
 
-/* Errors in a row after which a device counts as failed. */
+/* Number of errors in a row that make a device count as failed. */
 #define HEALTH_MOST_ERRORS 3
-/* Rest of a failed device before it may be tried again, in restart delays: 10 min by default. */
+/* Number of restart delays for which a failed device rests before it may be tried again. The rest is 10 min
+ * by default. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
 extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
-/* The errors of one device. All zeros for a device without errors. */
+/* The errors of one device. All fields are zero for a device without errors. */
 struct health {
-    /* Errors since a job last completed on the device. */
+    /* Number of errors since a job last completed on the device. */
     uint32_t errors;
-    /* Wall clock: time of the first of these errors. */
+    /* Time of the first of these errors, on the wall clock. */
     uint64_t since_ms;
-    /* Loop clock: the device is not used before this time. */
+    /* The device must not be used before this time. Loop clock. */
     uint64_t rest_until_ms;
     /* Id of the job whose worker reported the last error. */
     uint64_t job;
@@ -43,21 +44,22 @@ enum health_state health_state(const struct health *h);
 /* Returns whether the device still rests after its last error. */
 bool health_rests(const struct health *h, uint64_t now_ms);
 
-/* Counts an error that the worker of this job reported. `rest_ms` is the rest after a first error. */
+/* Counts an error that the worker of this job reported. `rest_ms` is how long a device rests after its first
+ * error. */
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
 
 /* Clears the errors, because a job has completed on the device. */
 void health_success(struct health *h);
 
-/* Returns whether the device is failed and has rested long enough, so that a successful probe may bring it
- * back. */
+/* Returns whether the device is failed and its rest is over, so that a successful probe may bring it back. */
 bool health_may_return(const struct health *h, uint64_t now_ms);
 
 /* Makes a failed device suspect again, after a successful probe. */
 void health_return(struct health *h);
 
-/* Adds JSON members to `b`, with a comma before each: state, errors, since_ms, error_job, reason. */
+/* Adds the JSON members state, errors, since_ms, error_job and reason to `b`, with a comma before each of
+ * them. */
 void health_add_json(const struct health *h, struct strbuf *b);
 
 #endif

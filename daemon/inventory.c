@@ -3,10 +3,10 @@
  * --devices or --device-memory without --backend mean virtual cpu devices, even on a machine with GPUs,
  * because the user has described devices that do not exist. Otherwise the probe decides.
  *
- * If the probe fails and the user did not insist on a backend, the daemon serves cpu devices and says why: a
- * broken driver is no reason to refuse service. If the probe cannot even be run, the daemon does not start:
- * the worker program is missing, perhaps only for a moment during an upgrade. Otherwise the daemon would
- * serve cpu devices on a machine with GPUs, and still do so after the upgrade.
+ * If the probe fails and the user did not insist on a backend, the daemon serves cpu devices and says why,
+ * because a broken driver is no reason to refuse service. If the probe cannot even be run, the daemon does
+ * not start. The worker program is then missing, perhaps only for a moment during an upgrade. A daemon that
+ * started anyway would serve cpu devices on a machine with GPUs, even after the upgrade.
  */
 #include "daemon/inventory.h"
 
@@ -84,7 +84,8 @@ void inventory_probe_command(const struct config *c, const char *only, const cha
     ret[n] = NULL;
 }
 
-/* Runs the probe and reads its result. Sets *ret_ran to whether the probe could be run at all. */
+/* Runs the probe and reads its result. Sets *ret_ran to true if the probe program could be run, even if the
+ * probe failed. */
 static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[INVENTORY_PROBE_WORDS];
@@ -169,7 +170,7 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    /* A copy of the old inventory, because the numbers of devices may change below. */
+    /* Keep a copy of the old inventory, because the loop below may change the numbers of devices. */
     const struct inventory before = *o;
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
@@ -182,7 +183,8 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            /* The device has a new number, which was not probed. The next probe includes it. */
+            /* The driver has given this device a new number, and this probe did not cover that number. The
+             * next probe will. */
             info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);

@@ -16,50 +16,52 @@
 struct inventory {
     char backend[16]; /* "cpu" or "cuda" */
     char reason[832]; /* why this backend was chosen, for people */
-    /* Number of real devices that are handed out: the first ones of `topology`. */
+    /* Number of real devices that are handed out. They are the first devices in `topology`. */
     uint32_t n_devices;
-    /* The devices are real and listed in `topology`; false for virtual devices. */
+    /* True if the devices are real and listed in `topology`. False for virtual devices. */
     bool real;
-    /* The topology is from a file, and workers get it instead of probing the machine themselves. */
+    /* The topology was read from a file. Workers are given this topology and do not probe the machine
+     * themselves. */
     bool from_file;
     struct topology topology; /* devices, links and memory of the machine */
-    /* Bytes of each real device that a job can get now; 0 when too little memory is free. */
+    /* For each real device, the number of bytes that a job can get now. 0 if too little memory is free. */
     uint64_t each_bytes[DEVICE_MAX];
-    /* The largest value of each_bytes so far. Admission assumes that this much may become free again. */
+    /* The largest value that each_bytes has had so far. Admission assumes that this much memory can become
+     * free again. */
     uint64_t most_bytes[DEVICE_MAX];
     uint64_t limit_bytes; /* --device-memory for real devices; 0: no limit */
 };
 
-/* Chooses the devices to hand out. Fills in what the command line left open in *c: n_devices, device_bytes,
- * host_bytes. Blocks. */
+/* Chooses the devices to hand out. Sets n_devices, device_bytes and host_bytes in *c if the command line did
+ * not. Blocks. */
 int inventory_make(struct config *c, struct inventory *ret, struct err *err);
 
 #define INVENTORY_PROBE_WORDS 10 /* size of the array for inventory_probe_command */
 
-/* Writes the words of the command that probes the devices, with NULL at the end. `only` is the value of
- * --only, or NULL for all devices. The words point into *c and `only`. */
+/* Writes the words of the command that probes the devices to `ret`, with NULL at the end. `only` is the value
+ * of --only, or NULL for all devices. The words point into *c and `only`. */
 void inventory_probe_command(const struct config *c, const char *only,
                              const char *ret[INVENTORY_PROBE_WORDS]);
 
-/* Fills in backend, reason and topology from the text that a probe printed and from its exit code. Returns
- * -ENODEV with the probe's own message when the probe failed. */
+/* Fills in backend, reason and topology from the output and the exit code of a probe. Returns -ENODEV with
+ * the probe's own message when the probe failed. */
 int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err);
 
-/* Updates the devices that were probed again (bit i: device i) with the result `now`. A device that is
- * missing in `now` has no memory for jobs. A device whose number has changed, because the driver renumbered
- * the devices, gets the new number. */
+/* Updates the devices that were probed again with the result `now`. Bit i of `devices` stands for device i. A
+ * device that is missing in `now` has no memory for jobs. A device that the driver has renumbered gets its
+ * new number. */
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
-/* Counts the memory that the probe saw in use on this device as available, because a worker of an earlier
- * daemon has the device and may use that memory. */
+/* Counts the memory that was in use on this device during the probe as available. A worker of an earlier
+ * daemon has the device and may keep using that memory. */
 void inventory_count_own(struct inventory *o, uint32_t device);
 
-/* Adds the members backend, backend_reason and, for real devices, machine to `b`, without commas around them.
- * The machine is a topology of the devices that are handed out. */
+/* Adds the members backend and backend_reason to `b`, and for real devices also machine, which is a topology
+ * of the devices that are handed out. There is no comma before the first or after the last member. */
 void inventory_add_json(const struct inventory *o, struct strbuf *b);
 
-/* Adds the members of a worker's lease to `b`: backend, the backend's numbers of the devices, and the
- * topology if workers must not probe. */
+/* Adds the members of a worker's lease to `b`: the backend and the backend's numbers of the devices. If the
+ * topology is from a file, adds it too, because workers then must not probe. */
 void inventory_add_lease(const struct inventory *o, const uint32_t *devices, uint32_t n, struct strbuf *b);
 
 #endif
