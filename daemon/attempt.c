@@ -10,7 +10,7 @@
 #include "daemon/launch.h"
 
 #define MOST_DELAY_MS 60000 /* longest delay before a restart */
-/* Restart delays until a job whose disk was full is tried again. */
+/* Number of restart delays before a job is tried again after its disk was full. */
 #define PAUSE_DELAYS 30
 
 bool attempt_over_limit(const struct job *j)

@@ -34,7 +34,7 @@ struct connection {
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
     bool at_end; /* the other side sent end of file */
-    /* The turn is over; the remaining lines are handed out in the next turn. */
+    /* Set when the turn is over. The remaining lines are handed out in the next turn. */
     bool more;
     int lines;         /* lines handed out in this turn */
     size_t bytes;      /* bytes of these lines */

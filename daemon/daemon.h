@@ -69,7 +69,7 @@ struct daemon {
     struct quota *quota;
     struct users *users;
     struct reprobe *reprobe; /* the probe that is running; NULL: none */
-    /* Loop clock: when the devices were last probed. */
+    /* Time of the last probe of the devices. Loop clock. */
     uint64_t probed_ms;
     /* Checksum of the last probe's error message, or 0 if the last probe succeeded. Used to log each failure
      * only once. */

@@ -43,7 +43,7 @@ struct keeping {
 struct events {
     struct daemon *daemon;
     struct ring_event ring[EVENTS_KEPT]; /* event s is in ring[s % EVENTS_KEPT] */
-    /* The ring has the numbers first <= s < next. */
+    /* The ring has the events with first <= number < next. */
     uint64_t first, next;
     /* Events that are being written to disk, in the order of their numbers. */
     struct keeping *oldest, *newest;

@@ -1,6 +1,6 @@
-/* Implements job_json.h. On disk a job is two JSON texts: the body is written once, and the status at every
- * change. Reading is strict: an unknown key or a value of another type means that another program wrote the
- * text. */
+/* Implements job_json.h. On disk a job consists of two JSON texts. The body is written once, and the status
+ * at every change. Reading is strict, because an unknown key or a value of another type means that another
+ * program wrote the text. */
 #include "daemon/job_json.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include "base/wire.h"
 #include "daemon/launch.h"
 
-/* Length up to which optional members are added to the long form. The rest of the line is for the request's
- * id and the members that are always there. */
+/* Optional members are added to the long form up to this length in bytes. The remaining bytes of the line are
+ * for the request's id and the required members. */
 #define LONG_BYTES (WIRE_LINE_MAX - 2048)
 
 static void add_text(struct strbuf *b, const char *key, const char *s)
@@ -158,7 +158,8 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* Takes a member that must be of this type or null. Returns whether the member has this type. */
+/* Takes a member that must be null or of this type. Returns true if the member has this type, and false if it
+ * is null or invalid. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -228,8 +229,8 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* Reads the hash of the worker's secret. The state may instead hold the secret itself, written by tuttid
- * 0.1.0, whose workers may still run. */
+/* Reads the hash of the worker's secret. A state written by tuttid 0.1.0 has the secret itself instead of the
+ * hash. Its workers may still be running, so the secret must be accepted too. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;
@@ -340,8 +341,8 @@ int job_read(const struct state_job *disk, struct job **ret, struct err *err)
 
 /* ---- for clients ---- */
 
-/* Returns why the job waits, for people. A pause of all launches comes first, because it holds up every job.
- */
+/* Returns the reason why the job waits, for people. If all launches are paused, that is the reason, because
+ * the pause holds up every job. */
 static const char *reason_of(const struct daemon *d, const struct job *j)
 {
     if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&d->pause))
@@ -383,8 +384,8 @@ void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *
     add_json(b, "error", ended ? j->error : NULL);
 }
 
-/* Returns a member of a JSON object as text, or NULL if the object does not have it. Makes `b` fail when
- * there is no memory. */
+/* Returns a member of a JSON object as text, or NULL if the object has no such member. Marks `b` as failed
+ * when memory runs out. */
 static char *member(struct strbuf *b, const struct json *doc, const char *key)
 {
     const struct json *node = doc != NULL ? json_get(doc, key) : NULL;
@@ -407,8 +408,8 @@ static struct json *parse(struct strbuf *b, const char *text)
     return doc;
 }
 
-/* Adds a member if it fits the line, and null otherwise. A spec can be nearly a line by itself, and a report
- * can be of any length. */
+/* Adds a member if it fits into the line, and null otherwise. A spec can be almost as long as a line, and a
+ * report can have any length. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);
@@ -424,7 +425,7 @@ static void add_member(struct strbuf *b, const char *key, const struct json *doc
 void job_long_json(const struct daemon *d, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b)
 {
-    /* The last messages of an ended job's worker are in its status on disk. */
+    /* For an ended job, the last messages of its worker are in the status on disk. */
     struct json *status = j->archived ? parse(b, disk->status) : NULL;
     char *planned_text = status != NULL ? member(b, status, "planned") : NULL;
     struct json *planned = parse(b, status != NULL ? planned_text : j->said.planned);

@@ -1,7 +1,7 @@
-/* The daemon's record of one job: struct job, and the functions that need nothing but the record.
+/* The daemon's record of one job: struct job, and the functions that need only the record.
  *
- * jobs.h keeps the records of live jobs in a table. job_json.h turns a record into JSON and back. A record
- * that was read from the state for one request belongs to the thread that reads it; all other records belong
+ * jobs.h keeps the records of live jobs in a table. job_json.h converts a record to JSON and back. A record
+ * that was read from the state for one request belongs to the thread that reads it. All other records belong
  * to the loop thread.
  */
 #ifndef DAEMON_JOB_RECORD_H
@@ -28,71 +28,73 @@ extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminate
 #define JOB_NO_EXIT    (-1) /* job->exit before the job has ended */
 #define EXIT_CANCELLED 130  /* job->exit of a cancelled job */
 
-/* The resources that a job's spec asks for. Filled in when the job is submitted, and constant afterwards. */
+/* The resources that a job's spec asks for. They are filled in when the job is submitted, and constant
+ * afterwards. */
 struct job_ask {
     uint32_t devices_min, devices_max; /* 1 <= devices_min <= devices_max */
-    /* Bytes on each device; 0: all that the device has. */
+    /* Number of bytes that the job needs on each device. 0 for all memory of the device. */
     uint64_t device_bytes;
     uint64_t host_bytes; /* host memory; 0: the job's share */
-    /* Running time over all attempts; 0: no limit. */
+    /* Limit of the running time over all attempts. 0 if there is no limit. */
     uint64_t time_limit_s;
 };
 
 /* The devices and memory that the daemon lets a job's worker use. */
 struct job_lease {
     uint32_t n_devices;
-    /* Numbers of the leased devices in the inventory. The first n_devices are set. */
+    /* The leased devices, as numbers in the inventory. Only the first n_devices entries are set. */
     uint32_t devices[DEVICE_MAX];
-    /* Bytes that the job may use on each device, and of host memory. */
+    /* Number of bytes that the job may use on each device, and in host memory. */
     uint64_t device_bytes, host_bytes;
 };
 
-/* Identifies one process for all time. A pid alone does not, because the kernel reuses pids. */
+/* Identifies one process for all time. A pid alone is not enough, because the kernel reuses pids. */
 struct job_process {
     pid_t pid; /* 0: no process */
     /* Start time of the process, in clock ticks since boot. */
     uint64_t start;
-    /* The kernel's random id of the boot in which the process started. */
+    /* The kernel's random id of the boot during which the process was started. */
     char boot[40];
 };
 
-/* The latest messages of the job's worker, as JSON texts. A message that never came is NULL. */
+/* The latest messages of the job's worker, as JSON texts. A field is NULL if that message never came. */
 struct job_said {
     char *planned, *progress, *curve, *evals, *report;
-    /* Text for people while the worker is planning; otherwise NULL. */
+    /* A text for people that is set while the worker is planning. Otherwise NULL. */
     char *planning;
 };
 
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything the daemon knows about one job. The first part is written to the state when the job is
- * submitted, and the status at every change. The last part is never written: a worker sends it again to a new
- * daemon. */
+/* Everything that the daemon knows about one job. The first part is written to the state once, when the job
+ * is submitted. The status is written at every change. The last part is never written, because workers send
+ * it again to a new daemon. */
 struct job {
-    /* The table that the job is in. NULL when the record was read from the state for one request. */
+    /* The table that has this job. NULL if the record was read from the state for one request. */
     struct jobs *table;
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    /* Hash of spec and dir (job_spec_hash). Tells a repeated submit from a new job with the same key. */
+    /* Hash of spec and dir (job_spec_hash). It shows whether a submit with the same key is a repetition or a
+     * different job. */
     uint64_t spec_hash;
-    /* Bytes charged to the user's quota for spec and body; 0 once the job has ended. */
+    /* Number of bytes that are charged to the user's quota for spec and body. 0 once the job has ended. */
     uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
-    /* Bytes on disk of the texts that never change: spec and body. */
+    /* Number of bytes on disk of spec and body, which never change. */
     uint64_t fixed_bytes;
 
     /* status: on disk */
     enum job_state state;
-    /* Why the job waits, for people; "" when there is nothing to say. */
+    /* The reason why the job waits, for people. "" if there is no reason. */
     char *reason;
     uint64_t started_ms, ended_ms; /* wall clock; 0: not yet */
     uint64_t used_ms;              /* running time of the earlier attempts */
     /* Number of the current attempt. Each worker that is started for the job is one attempt. */
     uint32_t attempt;
-    /* Failed attempts in a row without a new checkpoint in between. */
+    /* Number of failed attempts in a row since the last new checkpoint. */
     uint32_t failures;
     uint64_t checkpoint_step; /* step of the newest checkpoint */
     /* The value of checkpoint_step when the last attempt failed. */
@@ -100,7 +102,7 @@ struct job {
     bool cancel;                /* the user cancelled the job */
     struct job_lease lease;     /* lease of the current or last worker */
     struct job_process process; /* the current or last worker */
-    /* SHA-256 of the worker's secret; "" if the job never had a worker. */
+    /* SHA-256 of the worker's secret. "" if the job never had a worker. */
     char secret_hash[SHA256_HEX_CHARS + 1];
     int exit;
     char *error; /* JSON object; NULL: no error */
@@ -109,19 +111,22 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* The state still holds the worker's secret itself, as tuttid 0.1.0 wrote it. */
+    /* The state on disk still has the worker's secret itself and not its hash, because tuttid 0.1.0 wrote it.
+     */
     bool secret_in_clear;
-    /* Writes of this job to the state that are under way. */
+    /* Number of writes of this job to the state that are under way. */
     uint32_t saves;
-    /* Loop clock: earliest time of the next start after a failure; 0 means at once. */
+    /* After a failure, the job must not start again before this time. Loop clock. 0 if it may start at once.
+     */
     uint64_t not_before_ms;
-    /* Names the withheld devices, for people, if the job could not start even if every running job ended.
-     * Otherwise NULL. */
+    /* Set if the job could not start even if every running job ended. The text names the withheld devices,
+     * for people. Otherwise NULL. */
     char *stuck;
     struct job_said said;
-    /* The end of the job is on disk, together with the last messages of its worker. */
+    /* Set when the end of the job and the last messages of its worker are on disk. */
     bool archived;
-    /* State before the job ended. Clients see this state until the end is on disk. */
+    /* The state that the job had before it ended. Clients see this state until the end of the job is on disk.
+     */
     enum job_state before;
     struct worker *worker; /* NULL: no worker process */
 };
@@ -129,20 +134,21 @@ struct job {
 /* Returns whether the job is done, failed or cancelled. */
 bool job_ended(const struct job *j);
 
-/* Returns the state that clients may see. A job that has ended still shows its earlier state until the end is
- * on disk. */
+/* Returns the state that clients may see. A job that has ended shows its previous state until its end is on
+ * disk. */
 enum job_state job_visible_state(const struct job *j);
 
-/* Replaces *text by a copy of `to`, and frees the old text. `to` may be NULL. Aborts when memory runs out. */
+/* Replaces *text by a copy of `to` and frees the old text. `to` may be NULL. Aborts the process when memory
+ * runs out. */
 void job_set_text(char **text, const char *to);
 
 /* Frees the texts in j->said. */
 void job_forget_said(struct job *j);
 
-/* Frees the record. Takes NULL. The record must not be in a table. */
+/* Frees the record, which must not be in a table. `j` may be NULL. */
 void job_destroy(struct job *j);
 
-/* Returns a 64-bit hash of the spec's text and the directory that its paths are relative to. */
+/* Returns a 64-bit hash of a spec's text and of the directory to which the paths in the spec are relative. */
 uint64_t job_spec_hash(const char *spec, const char *dir);
 
 #endif

@@ -51,8 +51,8 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
-/* Searches the newest jobs first, because a repeated submit usually follows soon. The key of a job that has
- * ended is found in the state only. */
+/* Searches the newest jobs first, because a client that repeats a submit usually does so soon. The key of a
+ * job that has ended can be found only in the state. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->live.n; i-- > 0;) {
@@ -89,7 +89,7 @@ static void insert(struct jobs *jobs, struct job *j)
         jobs->next_id = j->id + 1;
 }
 
-/* Charges the bytes that a live job takes in the state to its user's quota, from its submit to its end. */
+/* Charges the bytes of a live job to its user's quota. The charge lasts from the job's submit to its end. */
 static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
 {
     j->charged_bytes = bytes;
@@ -178,14 +178,14 @@ static void added(void *ctx, int status)
     free(a);
 }
 
-/* Copies one of the job's texts; `text` may be NULL. Returns false when there is no memory. */
+/* Copies a text of the job. `text` may be NULL. Returns false when memory runs out. */
 static bool set_copy(char **to, const char *text)
 {
     *to = text != NULL ? mem_strdup(text) : NULL;
     return text == NULL || *to != NULL;
 }
 
-/* Makes the record of a new job, which is in no table yet. Returns NULL when there is no memory. */
+/* Makes the record of a new job and adds it to no table. Returns NULL when memory runs out. */
 static struct job *job_create(uint64_t id, const struct job_new *n)
 {
     struct job *j = mem_calloc(1, sizeof *j);
@@ -228,7 +228,7 @@ static int put_new(struct state_unit *u, const struct job *j, const char *spec, 
     return r < 0 || state_failed(u) ? -ENOMEM : 0;
 }
 
-/* Commits the unit with the new job, or discards the unit when there is no memory for its event. */
+/* Commits the unit with the new job. Discards the unit if there is no memory for its event. */
 static int commit_new(struct jobs *jobs, struct state_unit *u, struct addition *a)
 {
     struct strbuf members = {.mode = STRBUF_FAILS};
@@ -286,7 +286,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    /* The status that is being saved says that the job has ended. */
+    /* Set if the status that is being saved says that the job has ended. */
     bool ended;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -295,7 +295,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Only the save that contains the job's end counts, not an earlier one that was still under way. */
+    /* An earlier save of the same job may still have been under way. Only the save that contains the job's
+     * end archives the job. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -1,12 +1,12 @@
 /* The table of live jobs, and every change of a job's state. Loop thread only.
  *
  * To change a job, alter its record and call jobs_save with the event that reports the change. Watchers see
- * the event when the change is on disk. Facts that only matter now (progress, the plan, the curve) stay in
- * memory; the worker sends them again to a new daemon.
+ * the event when the change is on disk. Facts that matter only while the worker runs (progress, the plan, the
+ * curve) stay in memory, and the worker sends them again to a new daemon.
  *
  * A job leaves the table when it has ended, its end is on disk, and its worker is gone. From then on the job
- * exists in the state only, and request_find (request_find.h) looks in both places. So memory and every loop
- * over the table depend on the number of live jobs, not on the length of the history.
+ * exists only in the state. request_find (request_find.h) looks in both places. So memory and every loop over
+ * the table depend on the number of live jobs, not on the length of the history.
  */
 #ifndef DAEMON_JOBS_H
 #define DAEMON_JOBS_H
@@ -22,8 +22,7 @@
 
 struct jobs {
     struct daemon *daemon;
-    /* Jobs that have not ended, and ended jobs that are about to leave the table, in the order of their
-     * ids. */
+    /* The live jobs in the order of their ids. Ended jobs that are about to leave the table are included. */
     VEC(struct job *) live;
     uint64_t n_in[JOB_STATE_COUNT]; /* number of jobs in `live`, by state */
     uint64_t next_id;               /* id of the next submitted job */
@@ -31,11 +30,11 @@ struct jobs {
 
 struct jobs *jobs_create(struct daemon *d);
 
-/* Frees the table with its jobs. Takes NULL. For tests: the daemon keeps its table until the process exits.
- */
+/* Frees the table and its jobs. `jobs` may be NULL. Only tests call this, because the daemon keeps its table
+ * until the process exits. */
 void jobs_destroy(struct jobs *jobs);
 
-/* Loads the jobs that have not ended from the state. Blocks; called once at start. */
+/* Loads all jobs that have not ended from the state. Called once at start. Blocks. */
 int jobs_load(struct jobs *jobs, struct err *err);
 
 /* Returns the live job with this id, or NULL. */
@@ -47,13 +46,14 @@ struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
 /* Returns the index in jobs->live of the first job whose id is greater than `id`. */
 size_t jobs_after(const struct jobs *jobs, uint64_t id);
 
-/* Returns how many jobs of the table are in this state. */
+/* Returns the number of jobs in the table that have this state. */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 
-/* Returns how many jobs of the table have ended, and their ids in *ret_ids, which the caller frees. */
+/* Returns the number of jobs in the table that have ended. *ret_ids is an array of their ids, which the
+ * caller frees. */
 size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids);
 
-/* The arguments of jobs_add. The texts stay the caller's; jobs_add copies them. */
+/* The arguments of jobs_add. The caller keeps ownership of the texts, because jobs_add copies them. */
 struct job_new {
     uid_t uid;
     const char *key, *name, *user, *dir, *output; /* key may be NULL */
@@ -64,9 +64,9 @@ struct job_new {
 
 /* Adds a queued job and writes it to the state. *ret_id is the id of the new job.
  *
- * The job is in the table at once, but invisible to clients (on_disk is false) until `done` is called with
- * status 0. Any other status means that the job was not stored, and the job is gone when `done` returns:
- * -ENOSPC, -ENOMEM, or -EEXIST when an ended job of this user has the same key.
+ * The job is in the table at once, but clients cannot see it (on_disk is false) until `done` is called with
+ * status 0. Any other status means that the job was not stored, and the job is removed when `done` returns.
+ * The status is then -ENOSPC, -ENOMEM, or -EEXIST when an ended job of this user has the same key.
  *
  * Returns -ENOMEM, or -EAGAIN when the job would exceed its user's quota (quota.h). On failure nothing has
  * changed, and `done` is never called.
@@ -76,29 +76,29 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 
 #define JOB_KEY_CHARS 320 /* size of a buffer for jobs_state_key */
 
-/* Writes the key under which the state knows this user's job to `ret`: the user's number, a colon, and the
- * key. */
+/* Writes the key that this user's job has in the state to `ret`. It consists of the user's number, a colon,
+ * and `key`. */
 void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS]);
 
-/* Sets the job's state and reason in memory. The caller then saves the job. */
+/* Sets the job's state and reason in memory. The caller must save the job afterwards. */
 void job_set_state(struct job *j, enum job_state state, const char *reason);
 
 /* Corrects the table's counters after the caller changed j->state itself. `before` is the old state. */
 void jobs_recount(const struct job *j, enum job_state before);
 
-/* Writes the job's status to the state, with an event unless `event` is NULL. `members` is the JSON text of
- * the event's own fields, such as "\"attempt\":1". Calls `done` (may be NULL) when both are on disk. Ends the
- * daemon when memory runs out, because clients must never see a status that the disk does not have. */
+/* Writes the job's status to the state. Adds an event unless `event` is NULL. `members` is the JSON text of
+ * the event's own fields, such as "\"attempt\":1". Calls `done` (may be NULL) when everything is on disk.
+ * Ends the daemon when memory runs out, because clients must never see a status that is not on disk. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 
-/* Does what jobs_save does, for a change that the caller can undo. Returns -ENOMEM when memory runs out: then
- * nothing is written, and `done` is never called. */
+/* Does the same as jobs_save, for a change that the caller can undo. Returns -ENOMEM when memory runs out. In
+ * that case nothing is written, and `done` is never called. */
 int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                   void (*done)(void *ctx, int status), void *ctx);
 
-/* Removes the job from the table, and frees it, if it has ended and nothing refers to it any longer. Called
- * whenever something that kept the job in the table is over. */
+/* Removes the job from the table and frees it, if the job has ended and nothing refers to it any longer. Must
+ * be called whenever a reason to keep the job in the table ends. */
 void jobs_let_go(struct jobs *jobs, struct job *j);
 
 #endif

@@ -1,5 +1,4 @@
-/* Implements the worker processes of launch.h: identifying, starting, adopting, signalling and reaping them.
- */
+/* Implements the worker processes of launch.h: identifies, starts, adopts, signals and reaps them. */
 #include "daemon/launch.h"
 
 #include <errno.h>
@@ -30,8 +29,8 @@ static int read_small(const char *path, char *buf, size_t size)
     return r;
 }
 
-/* Reads the start time of a process, field 22 of /proc/PID/stat. Field 2, the program's name, may contain
- * spaces and parentheses, so the fields are counted from the last closing parenthesis. */
+/* Reads the start time of a process, which is field 22 of /proc/PID/stat. Field 2 is the program's name and
+ * may contain spaces and parentheses. So the fields are counted from the last closing parenthesis. */
 static int start_time(pid_t pid, uint64_t *ret)
 {
     char path[64], text[1024];
@@ -87,10 +86,10 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
-/* Describes how a worker's process ended, while its handle is being closed. */
+/* The end of a worker's process. Kept while the handle of the process is being closed. */
 struct ending {
     struct worker *worker;
-    /* How the process ended, for people, such as "was killed by signal 9 (Killed)". */
+    /* Says how the process ended, for people, such as "was killed by signal 9 (Killed)". */
     char how[128];
 };
 
@@ -122,8 +121,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* Called when the pidfd becomes readable, because the process has ended. Its exit code is unknown: only the
- * parent of a process can learn it. */
+/* Called when the pidfd becomes readable because the process has ended. The exit code stays unknown, because
+ * only the parent of a process can learn its exit code. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -133,8 +132,8 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
-/* The environment variables that a worker inherits. The variables that CUDA reads must be the same as for the
- * probe, because they decide how the devices are numbered. */
+/* The environment variables that a worker inherits. Variables that CUDA reads must have the same values as in
+ * the probe, because they decide how the devices are numbered. */
 static const char *const pass[] = {
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
     "TUTTI_CUDA_MODULE", "TUTTI_PROFILE",        "USER", "XDG_CACHE_HOME"};
@@ -142,7 +141,8 @@ static const char *const pass[] = {
 
 #define SECRET_VARIABLE "TUTTI_SECRET="
 
-/* Builds a clean environment: the variables of `pass` that are set, and the variable with the secret. */
+/* Builds a clean environment. It has only those variables in `pass` that are set, and the variable with the
+ * secret. */
 static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
@@ -163,7 +163,7 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-/* Returns what an administrator can do about an errno of fork or exec, or "". */
+/* Returns advice for the administrator about an errno of fork or exec. Returns "" if there is none. */
 static const char *remedy(int code)
 {
     switch (code) {
@@ -214,7 +214,7 @@ int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, 
         .args = args,
         .env = env,
         .cwd = "/",
-        /* A Ctrl-C in the daemon's terminal must not reach the worker. */
+        /* Detach the worker, so that a Ctrl-C in the daemon's terminal does not reach it. */
         .flags = UV_PROCESS_DETACHED,
         .stdio_count = 3,
         .stdio = stdio,
@@ -245,8 +245,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* The identity is read after the pidfd was opened, and poll then shows that the process of the pidfd is
-     * still alive. So the identity is that of the process behind the pidfd. */
+    /* The identity is read after the pidfd was opened. If poll then shows that the process behind the pidfd
+     * is still alive, its pid was not reused, so the identity belongs to that process. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
@@ -272,7 +272,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     return true;
 }
 
-/* Does not signal a child that libuv has already reaped, because another process may have its pid by now. */
+/* A child that libuv has already reaped gets no signal, because another process may have the same pid by now.
+ */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)

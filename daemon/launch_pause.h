@@ -1,15 +1,15 @@
 /* Whether the daemon can start workers at the moment. Pure: the caller reports failures and successes, and
  * asks when the next try is due.
  *
- * Some failures to start a worker say nothing about its job: the worker program is being replaced, the daemon
- * has no descriptor or process left, or the disk of the state is too full for a log. The daemon then pauses
- * all launches and counts no failure against a job. It tries again with one worker at a time, after 1, 2, 4,
- * ... restart delays, but at least every LAUNCH_PAUSE_MOST_MS. The pause ends when such a worker takes its
- * job.
+ * Some failures to start a worker have nothing to do with its job. The worker program may be in the middle of
+ * an upgrade, the daemon may have no descriptor or process left, or the disk of the state may be too full for
+ * a log. The daemon then pauses all launches and counts no failure against a job. It tries again with one
+ * worker at a time, after 1, 2, 4, ... restart delays, but at least every LAUNCH_PAUSE_MOST_MS. The pause
+ * ends when such a worker takes its job.
  *
  * Order of calls: launch_pause_allows before a launch, launch_pause_started when the launch begins, and one
- * of launch_pause_failed, launch_pause_worked and launch_pause_dropped when its result is known. The one
- * object is in struct daemon; workers.c uses it. Loop thread only.
+ * of launch_pause_failed, launch_pause_worked and launch_pause_dropped when its result is known. The only
+ * object is in struct daemon, and workers.c uses it. Loop thread only.
  */
 #ifndef DAEMON_LAUNCH_PAUSE_H
 #define DAEMON_LAUNCH_PAUSE_H
@@ -22,40 +22,40 @@
 #define LAUNCH_PAUSE_MOST_MS 30000 /* longest delay between two tries */
 
 struct launch_pause {
-    /* Why no worker can be started, for people; "" when there is no pause. */
+    /* The reason why no worker can be started, for people. "" if there is no pause. */
     char reason[640];
     uint32_t failures; /* failed tries in a row */
     uint64_t since_ms; /* wall clock: first failed try */
     uint64_t until_ms; /* loop clock: no worker is started before */
-    /* Id of the job whose launch is the current try to end the pause; 0 when no try is under way. */
+    /* Id of the job whose launch is the current try to end the pause. 0 if no try is under way. */
     uint64_t trying;
 };
 
 /* Returns whether launches are paused. */
 bool launch_paused(const struct launch_pause *p);
 
-/* Returns whether a worker may be started now: launches are not paused, or a try is due and none is under
- * way. */
+/* Returns whether a worker may be started now. During a pause this is true only if the next try is due and no
+ * other try is under way. */
 bool launch_pause_allows(const struct launch_pause *p, uint64_t now_ms);
 
-/* Records that the launch of this job's worker begins. During a pause, this launch tests whether workers can
- * be started again. */
+/* Records that the daemon begins to start a worker for this job. During a pause, this launch tests whether
+ * workers can be started again. */
 void launch_pause_started(struct launch_pause *p, uint64_t job);
 
-/* Records that the daemon could not start this job's worker, or could not start the probe of the devices (job
- * 0). `delay_ms` is the delay after the first failure. A worker that was started before the pause and fails
- * during it does not lengthen the pause. Returns whether to tell people: the pause has just begun, or its
- * reason has changed. */
+/* Records that the daemon could not start a worker for this job. `job` is 0 if it could not start the probe
+ * of the devices. `delay_ms` is the delay after the first failure. During a pause, only the failure of the
+ * current try makes the pause longer. Returns whether people should be told, because the pause has just begun
+ * or has a new reason. */
 bool launch_pause_failed(struct launch_pause *p, uint64_t job, const char *reason, uint64_t now_ms,
                          uint64_t wall_ms, uint64_t delay_ms);
 
-/* Records that this job's worker took its job. Returns whether that ended a pause. */
+/* Records that this job's worker has taken its job. Returns true if this ended a pause. */
 bool launch_pause_worked(struct launch_pause *p, uint64_t job);
 
-/* Records that the launch of this job's worker ended without a result, because the job was cancelled. */
+/* Records that the job was cancelled while its worker was being started, so this launch has no result. */
 void launch_pause_dropped(struct launch_pause *p, uint64_t job);
 
-/* Adds the pause as JSON: null, or an object with reason, failures and since_ms. */
+/* Adds the pause to `b` as JSON. The text is null, or an object with reason, failures and since_ms. */
 void launch_pause_add_json(const struct launch_pause *p, struct strbuf *b);
 
 #endif

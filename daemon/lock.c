@@ -1,7 +1,7 @@
 /* Implements the lock files of lock.h.
  *
- * A lock file stays when its holder ends. If it were removed, two processes could each lock a file of the
- * same name. The lock is taken with fcntl and not with flock, because a worker that is being started inherits
+ * A lock file is not removed when its holder ends. Otherwise two processes could each lock a different file
+ * of the same name. The lock is taken with fcntl and not with flock. A worker that is being started inherits
  * the descriptor for a moment, and would keep a flock after the daemon has died.
  */
 #include "daemon/lock.h"

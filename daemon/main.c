@@ -1,8 +1,8 @@
 /* tuttid: starts and ends the daemon. daemon.h has a map of its parts.
  *
- * Order of the start: both locks, so that a second daemon on the same state or sockets ends without touching
- * anything; then the inventory, the state, its jobs, and their workers; and last the socket for clients. So a
- * client that can connect finds a daemon that is ready.
+ * The daemon first takes both locks, so that a second daemon on the same state or sockets ends without
+ * touching anything. Then come the inventory, the state, its jobs and their workers. The socket for clients
+ * comes last, so that a client that can connect finds a daemon that is ready.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
-/* Static, so that leak checkers still reach everything it holds at exit. */
+/* Static, so that leak checkers still find a pointer to all memory of the daemon at exit. */
 static struct daemon the_daemon;
 static uv_signal_t signals[4];
 static uv_pipe_t private_pipe;
@@ -73,7 +73,7 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        /* Keeps the timer ticking; one of its ticks ends the loop. */
+        /* Keep the timer of the workers ticking, because one of its ticks ends the loop. */
         workers_schedule(d);
     workers_maybe_finished(d);
 }
@@ -128,7 +128,7 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-/* Takes both locks, before anything is touched that another daemon could be using. */
+/* Takes both locks. This comes first, because another daemon may be using the files. */
 static int take_locks(struct daemon *d, struct err *err)
 {
     static struct lock state = {.fd = -1};
@@ -156,15 +156,16 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create the threads of its pool now. libuv would otherwise create them with the first work it
- * gets, and it aborts the process if it cannot. By then the daemon may have jobs. */
+/* Makes libuv create the threads of its pool now. Otherwise libuv would create them for its first work, when
+ * the daemon may already have jobs. libuv aborts the process if it cannot create a thread. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* Removes the log file of a job that is being pruned. Called in the pool; the configuration is constant. */
+/* Removes the log file of a job that is being pruned. Called in the pool, and uses only the configuration,
+ * which is constant. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -237,8 +238,8 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    /* The last turn of the loop may have begun work in the pool. Wait for it, because the state must be idle
-     * when it is closed. */
+    /* The last turn of the loop may have started work in the pool. Run the loop until this work is done,
+     * because the state must be idle when it is closed. */
     do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));

@@ -1,4 +1,4 @@
-/* Implements notify.h with one datagram to the socket that NOTIFY_SOCKET names. */
+/* Implements notify.h. Each message is one datagram to the socket that the variable NOTIFY_SOCKET names. */
 #include "daemon/notify.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Sends messages to the service manager as sd_notify(3) does, without libsystemd. If no service manager
- * listens (NOTIFY_SOCKET is not set), the functions do nothing. They never fail. Loop thread. */
+/* Sends messages to the service manager as sd_notify(3) does, without libsystemd. The functions never fail.
+ * They do nothing if there is no service manager (NOTIFY_SOCKET is not set). Loop thread only. */
 #ifndef DAEMON_NOTIFY_H
 #define DAEMON_NOTIFY_H
 

@@ -1,9 +1,9 @@
-/* Limits of what one user may take of the daemon: bytes of state, and submits a second. Pure: the caller
- * passes the time.
+/* Limits for each user of the daemon: bytes of state, and submits per second. Pure: the caller passes the
+ * time.
  *
- * State bytes are the bytes of spec and body of the user's live jobs. A job is charged when it is added, and
- * released when it ends. The rate of submits is a token bucket: a user may submit `submit_burst` jobs at
- * once, and `submits_per_s` jobs a second after that. A limit of 0 means that there is no limit.
+ * The bytes of state are the bytes of spec and body of the user's live jobs. A job is charged when it is
+ * added, and released when it ends. The rate of submits is a token bucket. A user may submit `submit_burst`
+ * jobs at once, and `submits_per_s` jobs per second after that. A limit of 0 means that there is no limit.
  */
 #ifndef DAEMON_QUOTA_H
 #define DAEMON_QUOTA_H
@@ -22,24 +22,26 @@ struct quota;
 
 struct quota *quota_create(const struct quota_limits *limits);
 
-/* Frees the quota. Takes NULL. For tests: the daemon keeps its quota until the process exits. */
+/* Frees the quota. `q` may be NULL. Only tests call this, because the daemon keeps its quota until the
+ * process exits. */
 void quota_destroy(struct quota *q);
 
-/* Takes a token for one submit. Returns -EAGAIN when the user has none left; the message names the limit and
- * says when to try again. `now_ms` is a monotonic clock. */
+/* Takes one of the user's tokens for a submit. Returns -EAGAIN if no token is left. The message names the
+ * limit and says when to try again. `now_ms` is the time of a monotonic clock. */
 int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *err);
 
-/* Checks whether `bytes` more fit the user's limit. Returns -EAGAIN when they do not; the message names the
- * limit, the bytes in use, and what to do. */
+/* Checks whether `bytes` more bytes are within the user's limit. Returns -EAGAIN if they are not. The message
+ * names the limit and the bytes in use, and says what to do. */
 int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err);
 
-/* Charges `bytes` to the user without checking the limit, because a restart must load all jobs that exist. */
+/* Charges `bytes` to the user. The limit is not checked here, because a restarted daemon must load all
+ * existing jobs. */
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes);
 
 /* Releases `bytes` that were charged to the user. */
 void quota_release(struct quota *q, uid_t uid, uint64_t bytes);
 
-/* Returns the bytes that are charged to the user. For tests. */
+/* Returns the number of bytes that are charged to the user. Only tests call this. */
 uint64_t quota_bytes(const struct quota *q, uid_t uid);
 
 #endif

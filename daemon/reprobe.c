@@ -2,8 +2,8 @@
  *
  * A probe has three handles: the process, its output, and the deadline for both. The probe is over when all
  * three are closed. Only then is `reprobed` called, so that it can start another probe. A probe that fails
- * changes nothing: the daemon keeps what it knew. It logs the failure once, until a probe succeeds or fails
- * for another reason.
+ * changes nothing, and the daemon keeps its old facts. A failure is logged only once, until a probe succeeds
+ * or fails for another reason.
  */
 #include "daemon/reprobe.h"
 
@@ -20,10 +20,10 @@
 #define REPROBE_MS 30000      /* time for a probe to end */
 #define OUTPUT_MAX (1u << 20) /* bytes of output that are kept */
 
-/* A probe that is running. Freed when all its handles are closed. */
+/* A probe that is running. The object is freed when all its handles are closed. */
 struct reprobe {
     struct daemon *daemon;
-    /* The devices to probe: bit i stands for device i of the inventory. */
+    /* The devices to probe. Bit i stands for device i of the inventory. */
     uint64_t devices;
     void (*reprobed)(struct daemon *d);
     uv_process_t process;
@@ -56,8 +56,8 @@ static int take_result(struct reprobe *p, struct err *err)
     return r;
 }
 
-/* Logs why a probe failed, unless the last probe failed for the same reason. `why` is "" when the probe
- * succeeded. */
+/* Logs the reason why a probe failed, unless the last probe failed for the same reason. `why` is "" if the
+ * probe succeeded. */
 static void tell_failure(struct daemon *d, const char *why)
 {
     uint32_t hash = crc32c(0, why, strlen(why));
@@ -100,7 +100,7 @@ static void close_handle(struct reprobe *p, void *handle)
         uv_close((uv_handle_t *)&p->deadline, on_probe_closed);
 }
 
-/* The process has ended. The end of its output may come before or after this call. */
+/* Called when the process has ended. The end of its output may come before or after this call. */
 static void on_probe_ended(uv_process_t *process, int64_t status, int sig)
 {
     struct reprobe *p = process->data;
@@ -125,7 +125,7 @@ static void on_output_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         strbuf_addn(&p->text, buf->base, (size_t)n);
 }
 
-/* Kills the probe with all processes that it started. */
+/* Kills the probe and all processes that it started. */
 static void kill_probe(struct reprobe *p)
 {
     if (!is_closing(&p->process))
@@ -137,7 +137,7 @@ static void on_probe_deadline(uv_timer_t *t)
     struct reprobe *p = t->data;
     p->late = true;
     kill_probe(p);
-    /* Another process may still hold the output open. */
+    /* Close the output too, because another process may still hold its other end open. */
     close_handle(p, &p->output);
 }
 

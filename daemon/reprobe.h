@@ -2,23 +2,23 @@
  * has. Runs `tutti-worker --probe --only ...` as a child process of the loop and never blocks. Loop thread
  * only.
  *
- * Devices that jobs have are left out: their memory belongs to the jobs, and a probe needs some hundred MiB
- * of a device for a moment. One probe runs at a time.
+ * Devices that jobs have are not probed. Their memory belongs to the jobs, and a probe needs some hundred MiB
+ * of a device for a moment. Only one probe runs at a time.
  */
 #ifndef DAEMON_REPROBE_H
 #define DAEMON_REPROBE_H
 
 #include "daemon/daemon.h"
 
-/* Starts a probe of these devices (bit i: device i of the inventory). Calls reprobed(d) when the probe has
- * ended, whether it succeeded or not. On failure `reprobed` is never called. Returns -EBUSY while another
- * probe is running. */
+/* Starts a probe of these devices. Bit i stands for device i of the inventory. Calls reprobed(d) when the
+ * probe has ended, even if the probe failed. Returns -EBUSY while another probe is running. If this function
+ * fails, `reprobed` is never called. */
 int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct daemon *d), struct err *err);
 
 /* Returns whether a probe is running. */
 bool reprobe_under_way(const struct daemon *d);
 
-/* Kills the running probe, if there is one, because the daemon ends. */
+/* Kills the probe that is running, if any. Called when the daemon ends. */
 void reprobe_abandon(struct daemon *d);
 
 #endif

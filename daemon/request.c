@@ -1,5 +1,5 @@
-/* Implements the requests of request.h. The path of a line: request_receive makes a request, read_request
- * parses the line (here or in the pool), accept_request runs the method, and the method answers. */
+/* Implements request.h. Each line takes this path: request_receive makes a request, read_request parses the
+ * line (on the loop thread or in the pool), accept_request runs the method, and the method answers. */
 #include "daemon/request.h"
 
 #include <assert.h>
@@ -31,8 +31,8 @@ static void large_dropped(struct fair_pool_task *t)
     request_free((struct request *)((char *)t - offsetof(struct request, task)));
 }
 
-/* Frees the request. The parsed tree of a large line is freed in the pool, because that takes as long as
- * building it. */
+/* Frees the request. The parsed tree of a large line is freed in the pool, because freeing it takes as long
+ * as building it. */
 static void answered(struct request *rq)
 {
     struct server_client *c = rq->client;
@@ -143,7 +143,7 @@ static int find_verb(struct request *rq)
                       near != NULL ? "\"?" : "");
 }
 
-/* Parses the line and finds its method. Sets rq->verb on success, and rq->code and rq->err on failure. */
+/* Parses the line and finds its method. Sets rq->verb on success. Sets rq->code and rq->err on failure. */
 static int read_line(struct request *rq)
 {
     int r = wire_parse(rq->line, rq->bytes, WIRE_NODES_MAX, &rq->msg, &rq->code, &rq->err);
@@ -164,8 +164,8 @@ static int read_line(struct request *rq)
     return rq->prepared != NULL ? 0 : rq->err.code;
 }
 
-/* Reads the request on any thread; no other thread uses the request meanwhile. Frees the parsed tree as soon
- * as it is no longer needed. */
+/* Reads the request. May run on any thread, as long as no other thread uses the request. Frees the parsed
+ * tree as soon as it is no longer needed. */
 static void read_request(struct request *rq)
 {
     rq->status = read_line(rq);
@@ -184,7 +184,7 @@ static void accept_request(struct request *rq)
         return;
     }
     /* A line that is not a valid request is always answered with an error. A valid request that cannot be
-     * served is answered only if it has an id. */
+     * served gets an answer only if it has an id. */
     bool request = rq->code == WIRE_NO_METHOD || rq->code == WIRE_INVALID_PARAMS;
     if (wants_answer(rq) || !request)
         server_client_send_error(rq->client, rq->msg.id, rq->code, &rq->err);

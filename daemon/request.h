@@ -1,10 +1,11 @@
 /* Requests of clients: parsing a line, finding its method, and answering. Loop thread only, except where
  * noted.
  *
- * A line longer than REQUEST_LARGE_LINE is parsed, and prepared by its method, in the pool (fair_pool.h). Its
- * client gives no further line meanwhile, so the requests of one client begin in the order of their lines.
+ * A line longer than REQUEST_LARGE_LINE is parsed in the pool (fair_pool.h), and its method prepares it there
+ * too. No further line of that client is read meanwhile, so the requests of one client begin in the order of
+ * their lines.
  *
- * When memory runs out the answer is an error. It is built on the stack and written straight to the socket,
+ * When memory runs out, the answer is an error. It is built on the stack and written straight to the socket,
  * so it needs no memory.
  */
 #ifndef DAEMON_REQUEST_H
@@ -17,10 +18,11 @@
 #include "daemon/fair_pool.h"
 #include "daemon/server_client.h"
 
-/* Length in bytes of the longest line that the loop thread parses itself. */
+/* Number of bytes in the longest line that is parsed on the loop thread. Longer lines are parsed in the pool.
+ */
 #define REQUEST_LARGE_LINE 8192
 #define REQUEST_MOST_VERBS 32 /* methods of a server */
-/* Large lines that are parsed in the pool at once. The pool has four threads. */
+/* Number of large lines that are parsed in the pool at once. The pool has four threads. */
 #define REQUEST_LARGE_AT_ONCE 2
 
 struct request;
@@ -29,58 +31,58 @@ struct request;
 struct verb {
     const char *name;
     void (*run)(struct request *rq); /* loop thread */
-    /* NULL, or the part of the work that needs only the parameters. It may run in the pool, so it must look
-     * at nothing but `params`, which are freed afterwards. It returns an object that `run` finds as
+    /* Does the part of the work that needs only the parameters. May be NULL. It may run in the pool, so it
+     * must use nothing but `params`, which are freed afterwards. Returns an object for `run` to use as
      * rq->prepared, or NULL with err set. */
     void *(*prepare)(const struct json *params, struct err *err);
 };
 
-/* State that all requests of one server share. server.c owns it. */
+/* Data that all requests of one server share. server.c owns the object. */
 struct request_reader {
     struct fair_pool pool; /* parses large lines */
-    /* An empty object, for requests without parameters; constant. */
+    /* An empty object for requests without parameters. Constant. */
     struct json *no_params;
     const struct verb *verbs; /* the methods, in alphabetical order; constant */
     size_t n_verbs;
 };
 
-/* One request of a client. Made by request_receive, and freed by the call that answers it. */
+/* One request of a client. request_receive makes it, and the function that answers it also frees it. */
 struct request {
     struct daemon *daemon;
     struct server_client *client;
-    /* The method that the request names; NULL if there is no such method. */
+    /* The method that the request names. NULL if there is no such method. */
     const struct verb *verb;
     struct wire_msg msg;
-    /* The parameters, a JSON object; NULL for a method with `prepare`. */
+    /* The parameters, a JSON object. NULL if the method has a `prepare` function. */
     const struct json *params;
-    /* The result of verb->prepare; the method frees it. */
+    /* The result of verb->prepare. The method must free it. */
     void *prepared;
     uid_t uid; /* the user who asks */
 
     /* request.c */
     struct request_reader *reader;
     struct fair_pool_task task; /* used for a large line */
-    /* The text; for a large line, the memory that holds it (otherwise NULL). */
+    /* The text of the line, and the memory that holds a large line. `buffer` is NULL for other lines. */
     char *line, *buffer;
     size_t bytes; /* length of `line` */
-    /* Result of reading the line: 0, or why it was refused. */
+    /* Result of reading the line: 0, or the negative errno of a refused line. */
     int status;
     enum wire_code code; /* error code of a refused line */
     struct err err;      /* message of a refused line */
 };
 
-/* Prepares a reader for the methods in `verbs`, which must live as long as the reader. */
+/* Prepares a reader for the methods in `verbs`. The array must stay valid as long as the reader. */
 void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct verb *verbs, size_t n_verbs);
 
-/* Frees what request_reader_init made. Called when no large line is in the pool. */
+/* Frees the memory of the reader. Must not be called while a large line is in the pool. */
 void request_reader_finish(struct request_reader *r);
 
-/* Parses one line of the client as a request and runs its method. `line` need only be valid during the
+/* Parses one line of the client as a request and runs its method. `line` needs to be valid only during the
  * call. */
 void request_receive(struct request_reader *r, struct server_client *c, char *line, size_t bytes);
 
-/* Answers with `result`, a JSON text. If `result` is incomplete because memory ran out, the answer is an
- * error. */
+/* Answers with `result`, which is a JSON text. Answers with an error instead if memory ran out while `result`
+ * was built. */
 void request_reply(struct request *rq, const struct strbuf *result);
 
 /* Answers with an error. */
@@ -89,15 +91,16 @@ void request_fail(struct request *rq, enum wire_code code, const struct err *err
 /* Answers that the parameters are wrong (WIRE_INVALID_PARAMS, -32602). */
 void request_refuse(struct request *rq, const struct err *err);
 
-/* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). Needs no memory itself. */
+/* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). This function needs no
+ * memory itself. */
 void request_out_of_memory(struct request *rq);
 
-/* Checks that a request for a method without parameters has none. Returns false when it has some; the request
- * is then answered with an error and freed. */
+/* Checks that the request has no parameters. If it has any, answers with an error, frees the request, and
+ * returns false. */
 bool request_no_params(struct request *rq);
 
-/* Makes the request's client watch the events of one job, or of all jobs (0), from number `next` on. Answers
- * with the number of the newest event. */
+/* Makes the request's client watch the events of one job, or of all jobs if `job` is 0. The first event to
+ * send has number `next`. Answers with the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

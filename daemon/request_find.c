@@ -1,4 +1,4 @@
-/* Implements request_find.h. A job that ends while it is being read from the state is read again. */
+/* Implements request_find.h. If a job ends while it is being read from the state, it is read again. */
 #include "daemon/request_find.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* Largest number of reads of one job. If the job ends during the first read, the second read finds its
- * end. */
+/* Number of times that one job is read at most. If the job ends during the first read, the second read finds
+ * the ended job. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)
@@ -56,7 +56,8 @@ static void finish_finding(void *ctx, int status)
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
     bool ended = f->found != NULL && job_ended(f->found);
     if (j == NULL && f->found != NULL && !ended && ++f->reads < MOST_READS) {
-        /* The job has ended and left the table after it was read. */
+        /* After the read, the job ended and left the table. Read it again, because the state now has its end.
+         */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);
@@ -83,7 +84,7 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    /* The state would take an id of 0 for "any job". */
+    /* An id of 0 must not reach the state, which would take it for "any job". */
     if (id == 0) {
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {

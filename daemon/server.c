@@ -1,5 +1,5 @@
-/* Implements the server of server.h. The clients are kept in a ring in the order of their last activity, so
- * that the client that has been idle longest is found at once when there are too many. */
+/* Implements server.h. The clients are in a ring in the order of their last activity. So the client that has
+ * been idle longest is found at once when there are too many clients. */
 #include "daemon/server.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 struct server {
     struct daemon *daemon;
-    /* Head of the ring; only prev and next are used. */
+    /* Head of the ring of clients. Only its prev and next are used. */
     struct server_client clients;
     uint64_t n_clients;
     struct request_reader reader;
@@ -76,8 +76,8 @@ static void on_client_drained(struct connection *p)
         events_pump(c->daemon->events, c->watcher);
 }
 
-/* The client sends no more requests but still waits for answers, as in `echo '{...}' | socat -
- * UNIX-CONNECT:tutti.sock`. */
+/* Called when the client sends no more requests. The client may still wait for answers, as in `echo '{...}' |
+ * socat - UNIX-CONNECT:tutti.sock`. */
 static void on_client_ended(struct connection *p)
 {
     struct server_client *c = connection_ctx(p);
@@ -117,8 +117,8 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* Closes the client that has been idle longest, so that `newcomer` can be served. Returns false if every
- * other client watches or waits for an answer. */
+/* Closes the client that has been idle longest, to make room for `newcomer`. Returns false if every other
+ * client is watching or waiting for an answer. */
 static bool evict_idle(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {

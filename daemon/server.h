@@ -1,8 +1,8 @@
-/* The server on tutti.sock: accepts clients, greets them, and hands their lines to request.c. Loop thread
+/* The server on tutti.sock: accepts clients, greets them, and passes their lines to request.c. Loop thread
  * only.
  *
- * The number of connections is limited. A new client beyond the limit evicts the client that has been idle
- * longest; clients that watch or wait for an answer stay.
+ * The number of connections is limited. When a new client exceeds the limit, the client that has been idle
+ * longest is closed. Clients that watch or wait for an answer are never closed for this reason.
  */
 #ifndef DAEMON_SERVER_H
 #define DAEMON_SERVER_H
@@ -12,13 +12,13 @@
 /* Listens on tutti.sock. */
 int server_open(struct daemon *d, struct server **ret, struct err *err);
 
-/* The following three are for tests: the daemon keeps its server until the process exits. server_close closes
- * all connections, which takes effect while the loop runs. server_free frees the server after that. Both take
- * NULL. */
+/* The next three functions are for tests, because the daemon keeps its server until the process exits.
+ * server_close closes all connections, which takes effect while the loop runs. server_free then frees the
+ * server. Both accept NULL. */
 void server_close(struct server *s);
 void server_free(struct server *s);
 
-/* Returns whether no large line waits for the pool or is in it. */
+/* Returns whether there is no large line in the pool or waiting for it. */
 bool server_idle(const struct server *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Implements the client object of server_client.h: sending, counting requests, and watching. */
+/* Implements server_client.h: sends to a client, counts its requests, and watches events for it. */
 #include "daemon/server_client.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ void server_client_send_out_of_memory(struct server_client *c, const char *id)
 
 /* ---- requests under way ---- */
 
-/* Reads lines only while no large line is being parsed and the client has few requests under way. */
+/* Stops reading lines while a large line is being parsed or too many requests are under way. Otherwise
+ * continues reading. */
 static void update_reading(struct server_client *c)
 {
     if (c->connection != NULL)

@@ -1,7 +1,7 @@
-/* One client's connection to tutti.sock, from the daemon's side: what is sent, what is still to be answered,
- * and the watcher. server.c makes it, request.c answers on it. Loop thread only.
+/* One client's connection to tutti.sock, as the daemon sees it: sending, counting unanswered requests, and
+ * watching. server.c makes the object, and request.c answers on it. Loop thread only.
  *
- * The object outlives the connection itself: its memory stays until its last request is answered. Answers to
+ * The object outlives the connection itself. Its memory stays until its last request is answered. Answers to
  * a client that has gone are dropped.
  */
 #ifndef DAEMON_SERVER_CLIENT_H
@@ -18,24 +18,24 @@
 #include "daemon/daemon.h"
 #include "daemon/events.h"
 
-/* Unanswered requests of one client at which the daemon stops reading its lines. */
+/* When a client has this many unanswered requests, the daemon stops reading its lines. */
 #define SERVER_CLIENT_MOST_REQUESTS 16
 
 struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    /* Requests without an answer, and calls that keep the object alive. */
+    /* Number of unanswered requests, plus the calls that keep the object alive. */
     uint32_t under_way;
     struct watcher *watcher; /* NULL: the client watches nothing */
-    /* A large line of this client waits for the pool or is in it. */
+    /* Set while a large line of this client is in the pool or waits for it. */
     bool large;
-    /* The connection is being closed so that a new client can be served. */
+    /* Set when the connection is being closed to make room for a new client. */
     bool evicted;
-    /* The client sends no more requests. The connection closes when all are answered. */
+    /* Set when the client sends no more requests. The connection closes when all requests are answered. */
     bool leaving;
 
-    /* The ring of all clients, in the order of their last activity. Used by server.c only. */
+    /* The ring of all clients, in the order of their last activity. Only server.c uses these fields. */
     struct server *server;
     struct server_client *prev, *next;
 };
@@ -43,38 +43,38 @@ struct server_client {
 /* Sends bytes to the client. Does nothing once the connection is closed. */
 void server_client_send(struct server_client *c, const char *text, size_t bytes);
 
-/* Sends an error answer. `id` is the request's id, or NULL when the line had none. Needs no memory: the
- * answer is built on the stack. */
+/* Sends an error answer. `id` is the request's id, or NULL if the line had none. The answer is built on the
+ * stack, so no memory is needed. */
 void server_client_send_error(struct server_client *c, const char *id, enum wire_code code,
                               const struct err *err);
 
-/* Sends the error that tells the client that the daemon has run out of memory. Needs no memory. */
+/* Tells the client that the daemon has run out of memory. The call itself needs no memory. */
 void server_client_send_out_of_memory(struct server_client *c, const char *id);
 
-/* Counts a request that has to be answered. Stops reading when the client has too many of them. Each call is
- * followed by one server_client_let_go. */
+/* Counts a request that has to be answered. Stops reading lines if the client has too many of them. Each call
+ * must be followed by one call of server_client_let_go. */
 void server_client_begin_request(struct server_client *c);
 
-/* Keeps the object alive during a call that may answer its last request. Each call is followed by one
- * server_client_let_go. */
+/* Keeps the object alive during a call that may answer its last request. Each call must be followed by one
+ * call of server_client_let_go. */
 void server_client_keep(struct server_client *c);
 
-/* Ends what server_client_begin_request or server_client_keep began. Frees the object if its connection is
- * closed and nothing else keeps it. */
+/* Ends one server_client_begin_request or server_client_keep. Frees the object if the connection is closed
+ * and this was the last one. */
 void server_client_let_go(struct server_client *c);
 
-/* Sets whether a large line of the client is being parsed. Meanwhile no further line is read. */
+/* Sets whether a large line of the client is being parsed. No further line is read while `large` is true. */
 void server_client_set_large(struct server_client *c, bool large);
 
-/* Makes the client watch the events of one job, or of all jobs (0), from number `next` on. This replaces what
- * it watched before. Returns -ENOMEM when there is no memory for a watcher. No event is sent before
- * server_client_start_watching. */
+/* Makes the client watch the events of one job, or of all jobs if `job` is 0. The first event to send has
+ * number `next`. Replaces an earlier watch of this client. Returns -ENOMEM when memory runs out. Events are
+ * sent only after server_client_start_watching. */
 int server_client_watch(struct server_client *c, uint64_t job, uint64_t next);
 
 /* Begins to send the events that server_client_watch asked for. */
 void server_client_start_watching(struct server_client *c);
 
-/* Ends watching. Does nothing when the client watches nothing. */
+/* Stops watching. Does nothing if the client does not watch. */
 void server_client_stop_watching(struct server_client *c);
 
 #endif

@@ -1,8 +1,9 @@
-/* The methods of tutti.sock, declared from the list in verbs.def. Each method is one file, verb_<name>.c.
+/* The methods of tutti.sock, declared from the list in verbs.def. Each method has its own file,
+ * verb_<name>.c.
  *
- * A method gets a request and sooner or later answers it with exactly one call of request_reply, request_fail
- * or one of their relatives (request.h, request_find.h), which frees the request. The client may have gone by
- * then; the answer is dropped.
+ * A method gets a request and answers it, at once or later, with exactly one call of request_reply,
+ * request_fail or another answering function in request.h or request_find.h. That call frees the request. If
+ * the client has gone by then, the answer is dropped.
  */
 #ifndef DAEMON_SERVER_VERBS_H
 #define DAEMON_SERVER_VERBS_H

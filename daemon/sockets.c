@@ -4,8 +4,8 @@
  * directory that was replaced, and it works on file systems without notification and for users who have used
  * up their inotify watches.
  *
- * The sockets are created here and then given to libuv. If libuv bound the socket itself, it would remove the
- * file when the pipe is closed, even if the file belonged to another process by then.
+ * The sockets are created here and then passed to libuv. If libuv bound a socket itself, it would remove the
+ * file when the pipe is closed, even if another process had put a new file there.
  */
 #include "daemon/sockets.h"
 
@@ -26,20 +26,20 @@
 #include "daemon/lock.h"
 
 #define BACKLOG 512
-/* Time between two checks of the files, in restart delays. */
+/* Number of restart delays between two checks of the files. */
 #define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. dev, inode and ctime of `file` tell whether the file at the path is still the one
- * that was bound. */
+/* One listening socket. The device, inode and ctime in `file` tell whether the file at the path is still the
+ * file that was bound. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    /* The earlier socket, whose file was removed. It is closed when every process that had connected to it is
-     * accepted. */
+    /* The earlier socket, if its file was removed. It is closed when all processes that had connected to it
+     * have been accepted. */
     uv_pipe_t *old;
     struct stat file;
 };
@@ -50,13 +50,13 @@ struct sockets {
     struct lock lock;
     struct door doors[2];
     size_t n;
-    /* Checksum of the failure that was logged last; 0 if there is none. */
+    /* Checksum of the last failure that was logged. 0 if there is none. */
     uint32_t told;
 };
 
 /* ---- the lock ---- */
 
-/* Takes the one lock for both sockets, which are in the same directory. */
+/* Takes the lock. Both sockets are in the same directory, so one lock covers them. */
 static int take_lock(struct sockets *s, struct err *err)
 {
     const struct config *c = &s->daemon->config;
@@ -87,7 +87,7 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
                           sizeof a.sun_path - 1);
     memcpy(a.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* fchmod comes first, because bind creates the file with the mode of the socket. */
+    /* Set the mode before the bind, because bind creates the file with the mode of the socket. */
     if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ||
         lstat(path, ret_file) < 0) {
         int r = err_set_at(err, -errno, path, "cannot listen: %s", strerror(errno));
@@ -114,7 +114,7 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        /* Nobody listens at this path now. The next check tries again. */
+        /* Remove the file, because nobody listens on it. The next check tries again. */
         unlink(door->path);
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
@@ -126,8 +126,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
 
 /* ---- checking ---- */
 
-/* Returns whether this process listens at the path. Connects to it and asks the kernel which process would
- * accept. */
+/* Returns whether this process listens at the path. Connects to the path and asks the kernel which process
+ * would accept the connection. */
 static bool we_answer(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -142,8 +142,8 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Returns whether the file is the one that was bound. The kernel may give the inode's number to another file
- * at once, so a changed ctime needs a closer look. */
+/* Returns whether this is the file that was bound. The kernel may reuse the number of a removed inode at
+ * once, so a file with another ctime is examined more closely. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;
@@ -160,7 +160,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* By now every process that had connected to the earlier socket is accepted, so the socket can be
+    /* Every process that had connected to the earlier socket has been accepted by now, so that socket can be
      * closed. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
@@ -178,7 +178,7 @@ static int check_door(struct sockets *s, struct door *door, struct err *err)
     return r;
 }
 
-/* Logs a failure once, until the failure changes or is over. */
+/* Logs a failure once. Logs again only if the failure changes, or if it returns after it was over. */
 static void tell(struct sockets *s, const struct err *err)
 {
     char text[sizeof *err];
