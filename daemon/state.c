@@ -1,15 +1,15 @@
 /* Implements units, group commit and closing of the state. state.h has the contract, and state_internal.h
  * lists the other files.
  *
- * DESIGN. There are two connections to one database. `db` writes: it belongs to the one piece of work that is
- * under way in the pool (a commit, or upkeep), and to the loop thread when there is none. `reader` serves
- * reads in the pool, one at a time under `reader_lock`. WAL mode lets the two work side by side.
+ * DESIGN. There are two connections to one database. `db` writes. It belongs to the one piece of work that is
+ * under way in the pool (a commit, or upkeep), and to the loop thread when there is no such work. `reader`
+ * serves reads in the pool, one at a time under `reader_lock`. In WAL mode both can work at the same time.
  *
- * The loop thread builds units. A prepare handle, which is active only while there are units, starts a commit
- * when none is under way. So everything that happened in one turn of the loop shares one fsync.
+ * The loop thread builds units. A prepare handle is active only while there are units, and starts a commit
+ * when none is under way. So all changes of one turn of the loop share one fsync.
  *
- * Every commit increments `commits` in table meta. When the commit is on disk, the mark gets the same number.
- * Only then are the callbacks called.
+ * Every commit increments `commits` in table meta. When the commit is on disk, the same number is written to
+ * the mark. Only then are the callbacks called.
  */
 #include "daemon/state.h"
 
@@ -23,7 +23,7 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-/* Delay before a commit is tried again when the disk was full. */
+/* Delay in milliseconds before a commit is tried again after the disk was full. */
 #define FULL_RETRY_MS 1000
 
 /* ---- lists and texts ---- */
@@ -137,7 +137,7 @@ bool state_idle(const struct state *s)
 
 /* ---- a transaction; on the writer ---- */
 
-/* Sets *ret to whether another job has the key of the job in this unit. Returns an SQLite code. */
+/* Sets *ret to true if another job already has the key of this unit's job. Returns an SQLite code. */
 static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
 {
     *ret = false;
@@ -189,7 +189,8 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the mark before any callback is called, so that the mark covers everything that was acknowledged. */
+/* Writes the mark. This happens before any callback is called, so that the mark covers everything that was
+ * acknowledged. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
@@ -235,12 +236,13 @@ static bool has_writes(const struct state_unit *units)
     return false;
 }
 
-/* Writes all units in one transaction. Called in the pool, or on the loop thread when the state is closed. */
+/* Writes all units in one transaction. Called in the pool, or on the loop thread while the state is being
+ * closed. */
 static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        /* The units are empty. Their callers only wait for earlier units. */
+        /* All units are empty. Their callers only wait until earlier units are on disk. */
         return;
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
@@ -262,8 +264,8 @@ static void on_retry(uv_timer_t *timer)
     state_next_work(timer->data);
 }
 
-/* Refuses the optional units with `code`, because the disk is full or memory has run out. All other units are
- * tried again first, after a while. */
+/* Gives up the optional units with the status `code`, because the disk is full or memory has run out. All
+ * other units go back to the front of the queue and are tried again after a delay. */
 static void refuse_optional(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
@@ -330,7 +332,7 @@ void state_start_work(struct state *s, void (*run)(uv_work_t *work),
     uv_queue_work(s->config.loop, &s->work, run, done);
 }
 
-/* The loop is about to wait, so the units that this turn collected are committed together. */
+/* Called when the loop is about to wait. Commits all units of this turn together. */
 static void on_prepare(uv_prepare_t *handle)
 {
     struct state *s = handle->data;
@@ -388,8 +390,7 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The caller has made sure that the state is idle. Only a piece of the check may still be under way in the
- * pool. */
+/* The caller must make sure that the state is idle. Only one piece of the check may still run in the pool. */
 void state_close(struct state *s)
 {
     if (s == NULL)

@@ -1,6 +1,6 @@
-/* Copies the database while the daemon runs. VACUUM INTO reads one snapshot on a connection of its own.
- * Commits go on meanwhile, and the copy has what was committed when it began. The copy is a complete database
- * in one file, without a log.
+/* Copies the database while the daemon runs. VACUUM INTO reads one snapshot on its own connection. Commits go
+ * on meanwhile. The copy has all transactions that were committed when it began. It is a complete database in
+ * one file, without a log.
  *
  * The copy is made under a name in the state directory, and the name is removed as soon as the copy is open.
  * So a daemon that dies leaves at most one unfinished copy, which the next backup removes.

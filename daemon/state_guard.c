@@ -1,27 +1,29 @@
-/* Checks, before SQLite opens the database, that everything that was acknowledged is still there.
+/* Checks, before SQLite opens the database, that no acknowledged transaction is lost.
  *
  * SQLite repairs silently. It takes a bad frame for the end of the log (state.db-wal), a missing log for an
- * empty one, and an older copy of the database for the newest. In each case acknowledged jobs would be gone,
- * their ids would be given out again, and finished jobs would run again. So the guard looks at four things
- * first, and changes nothing meanwhile:
+ * empty log, and an older copy of the database for the newest. In each case acknowledged jobs would be gone,
+ * their ids would be given out again, and finished jobs would run again. So the guard first looks at four
+ * things, without changing them:
  *
  *    the mark            says which transaction was the last acknowledged one, and which was the last
  *                        that was folded from the log into the database (state_mark.h)
  *    the log             may have commits behind a bad frame (wal.h)
  *    state.db with log   has a transaction number, `commits` in table meta; if that number is lower
  *                        than the mark's, acknowledged transactions are gone
- *    state.db alone      has such a number too; if it is lower than the number of the last folded
- *                        transaction, state.db is an older copy and the log does not belong to it
+ *    state.db alone      has a transaction number too; if that number is lower than the number of the
+ *                        last folded transaction, state.db is an older copy and the log does not
+ *                        belong to it
  *
- * A transaction that a crash cut off was never acknowledged: the mark does not have it, and it may be gone.
- * After a power cut its last frame may be on disk while an earlier one is not. So one commit behind a bad
- * frame is not damage yet. Two are, because a transaction begins only when the one before it is in the mark.
+ * A transaction that a crash cut off was never acknowledged. The mark does not have its number, so the
+ * transaction may be gone. After a power cut its last frame may be on disk while an earlier frame is not. So
+ * one commit behind a bad frame is not damage yet. Two commits are damage, because a transaction begins only
+ * when the previous transaction is in the mark.
  *
- * With --accept-older-state the daemon starts with what is there. The files are copied aside, and job ids and
- * event numbers continue above those of the mark. Without a readable mark nobody knows which numbers were
- * given out, so they continue far above.
+ * With --accept-older-state the daemon starts with the transactions that are left. The files are copied
+ * aside, and job ids and event numbers continue above those of the mark. Without a readable mark nobody knows
+ * which numbers were given out, so the numbers continue far above those of the database.
  *
- * Blocks. At start only.
+ * Called only at start. Blocks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,16 +38,17 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* Number of job ids to skip when there is no mark, because they may have been given out already. */
+/* Number of job ids that are skipped if there is no mark, because they may have been given out already. */
 #define ID_JUMP 1000000u
-/* Number of event numbers to skip when there is no mark. */
+/* Number of event numbers that are skipped if there is no mark, because they may have been given out already.
+ */
 #define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
     "go on "                                                                                                 \
     "without them"
 
-/* What was found in the state directory. */
+/* The facts that the guard has found in the state directory. */
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
@@ -80,7 +83,7 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* Byte 18 of the header is 1 in a database that does not use a log, such as a backup. */
+    /* Byte 18 of the header is 1 if the database does not use a log. A backup is such a database. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -91,7 +94,7 @@ static int read_header(struct found *f, struct err *err)
     return 0;
 }
 
-/* Returns the URI under which SQLite reads a database without its log. */
+/* Returns a URI with which SQLite reads the database without its log. */
 static char *immutable_uri(const char *path)
 {
     size_t n = 3 * strlen(path) + sizeof "file:?immutable=1";
@@ -106,8 +109,8 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* Reads the transaction number of state.db alone. If the number cannot be read, folding may have been
- * interrupted, and the log still has it. */
+/* Reads the transaction number of state.db without its log. The number may be unreadable because a fold was
+ * interrupted. That is no damage, because the log then still has the pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -132,9 +135,9 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the numbers of state.db with its log, as SQLite sees them. With an exclusive lock SQLite keeps its
- * index of the log in memory and makes no -shm file. SQLite must not fold the log into the database when it
- * closes. */
+/* Reads the numbers of state.db with its log, as SQLite sees them. The exclusive lock makes SQLite keep its
+ * index of the log in memory, so that no -shm file is created. SQLite must not fold the log into the database
+ * when the connection closes. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -170,7 +173,7 @@ static int inspect(struct found *f, struct err *err)
 
 /* ---- judging ---- */
 
-/* Describes where the log is damaged, for a message. */
+/* Describes for a message where the log is damaged. */
 static void describe_log(const struct found *f, char *buf, size_t size)
 {
     if (f->wal.bytes == 0)
@@ -273,7 +276,7 @@ static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct
     return r == 0 ? state_sync_dir(f->dir, err) : r;
 }
 
-/* Removes a log that belongs to another state.db, because it cannot be used. */
+/* Removes the log if it belongs to another state.db, because such a log cannot be used. */
 static int drop_foreign_log(const struct found *f, struct err *err)
 {
     bool foreign = f->other_log || !f->exists || (f->base_known && f->base < f->mark.folded);
@@ -289,7 +292,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        /* Without the log that was removed, the database may have other numbers. */
+        /* Read the numbers again, because they may have changed when the log was removed. */
         r = inspect_whole(f, err);
     if (r < 0)
         return r;
@@ -297,8 +300,8 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
                 aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Without a mark, nobody knows which numbers were given out after this state was written. So skip
-     * many. */
+    /* Without a mark, nobody knows which numbers were given out after this state was written. Skip many
+     * numbers, so that none is given out twice. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

@@ -34,7 +34,7 @@ struct row_write {
     /* Id of a job, number of an event, or value of a number in table meta. */
     uint64_t id;
     uint64_t job; /* id of an event's job */
-    /* Key of a job (may be NULL), or name of a number in table meta. */
+    /* Key of a job (may be NULL), or the name of a number in table meta. */
     char *key;
     char *body, *spec;
     uint64_t ended_ms, uid, bytes; /* columns of a status */
@@ -45,41 +45,41 @@ struct row_write {
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                   \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 
-/* Selects the columns that row_take_job_brief expects: without the spec, which can be large, and without the
- * checksum that covers the spec. */
+/* Selects the columns that row_take_job_brief expects. The spec is left out because it can be large, and so
+ * is the checksum that covers the spec. */
 #define BRIEF_COLUMNS                                                                                        \
     "SELECT j.id, j.key, j.body, NULL, NULL, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                      \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 #define EVENT_COLUMNS "SELECT seq, job, body, crc FROM events "
 
-/* The statement that writes a row of each kind. */
+/* For each kind of row, the SQL statement that writes it. */
 extern const char *const row_put_sql[WRITE_COUNT];
 
 /* Writes one row with the prepared statement of its kind. Returns an SQLite code. */
 int row_put(sqlite3_stmt *q, const struct row_write *w);
 
-/* Returns the checksum of a row of table jobs, events or meta. Arguments that the table does not have are 0
- * or NULL. */
+/* Returns the checksum of a row of table jobs, events or meta. Pass 0 or NULL for columns that the table does
+ * not have. */
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
 
-/* Reads a job from the current row of `q`. The texts in *ret are valid until `q` moves on. Returns -EBADMSG
- * when the row does not match its checksum. */
+/* Reads a job from the current row of `q`. The texts in *ret are valid until the next step of `q`. Returns
+ * -EBADMSG if the row does not match its checksum. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads a job without its spec from the current row of `q`, and checks only the checksum of its status.
- * The texts in *ret are valid until `q` moves on. Returns -EBADMSG when the status does not match its
+/* Reads a job without its spec from the current row of `q`. Only the checksum of the status is checked. The
+ * texts in *ret are valid until the next step of `q`. Returns -EBADMSG if the status does not match its
  * checksum. */
 int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads an event from the current row of `q`. The text is valid until `q` moves on. Returns -EBADMSG when the
- * row does not match its checksum. */
+/* Reads an event from the current row of `q`. The text is valid until the next step of `q`. Returns -EBADMSG
+ * if the row does not match its checksum. */
 int row_take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err);
 
-/* Reads a number from table meta; *ret is 0 when the table has no such row. Blocks. */
+/* Reads a number from table meta. *ret is 0 if the table has no such row. Blocks. */
 int row_read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err);
 
-/* Reads the highest job id, and the first event number that was never given out, as far as the database
- * knows. `version` is the version of its schema. Blocks. */
+/* Reads the highest job id in the database, and the first event number that was never given out. `version` is
+ * the version of the database's schema. Blocks. */
 int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
                           struct err *err);
 
@@ -88,32 +88,32 @@ int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *
 /* Opens a connection to the database at `path`. */
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
 
-/* Returns whether an SQLite code means that SQLite ran out of memory. SQLite has then rolled the transaction
- * back, and nothing of it is on disk. */
+/* Returns whether an SQLite code means that SQLite ran out of memory. In that case SQLite has rolled the
+ * transaction back, and nothing of it is on disk. */
 bool db_no_memory(int code);
 
-/* Turns SQLite's last error into `err`, with the file's name and, if the file is damaged, with what to do
- * about it. `what` names the action that failed, such as "open the state". Returns -EBADMSG for damage,
- * otherwise -EIO. */
+/* Turns SQLite's last error into `err`. The message has the file's name. If the file is damaged, the message
+ * also says what to do. `what` names the action that failed, such as "open the state". Returns -EBADMSG for
+ * damage, otherwise -EIO. */
 int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err);
 
 /* Runs SQL statements and ignores their rows. `what` names the action for the error message, such as "open
  * the state". */
 int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err);
 
-/* Reads the first column of the first row that `sql` returns; "" when there is no row. */
+/* Reads the first column of the first row that `sql` returns. Sets `ret` to "" if there is no row. */
 int db_first_text(const char *path, sqlite3 *db, const char *sql, char ret[200], struct err *err);
 
 /* ---- the state ---- */
 
-/* The changes that one caller commits together. */
+/* The changes that one caller commits together, in one transaction. */
 struct state_unit {
     struct state *state;
     VEC(struct row_write) writes;
     bool failed; /* a text could not be copied */
-    /* May be given up when the disk is full or memory has run out. */
+    /* The unit may be given up when the disk is full or memory has run out. */
     bool optional;
-    /* Result of the commit: 0, or -EEXIST when the key of the unit's job is taken. */
+    /* Result of the commit. It is 0, or -EEXIST if another job has the key of the unit's job. */
     int status;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -125,21 +125,21 @@ struct unit_list {
 };
 
 #define CHECK_TABLES 2 /* tables that the check reads */
-/* Pages in the log at which it is folded even under load. */
+/* When the log has this many pages, it is folded even under load. */
 #define FOLD_PAGES 1000
 
-/* How far the check of the history has come. */
+/* Tells how far the check of the history has come. */
 struct check_at {
-    /* The table that is being checked: 0 is jobs with their status, 1 is events, CHECK_TABLES means that the
-     * check is complete. */
+    /* The table that is being checked. 0 is jobs with their status, and 1 is events. CHECK_TABLES means that
+     * the check is complete. */
     int table;
     /* Id of the last row that was checked. */
     uint64_t after;
 };
 
-/* The open state. The writer is the connection `db`: one piece of work at a time uses it in the pool, and
- * the loop thread when no work is under way. A field marked "writer" is touched only by the current user
- * of `db`. */
+/* The open state. The writer is the connection `db`. Only one piece of work at a time uses it in the pool,
+ * and the loop thread uses it when there is no such work. A field marked "writer" may be touched only by the
+ * current user of `db`. */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
@@ -147,7 +147,7 @@ struct state {
     sqlite3 *reader; /* guarded by reader_lock */
     uv_mutex_t reader_lock;
     sqlite3_stmt *write[WRITE_COUNT]; /* writer: the statements of row_put_sql */
-    /* Writer: finds the job that has a key. */
+    /* Writer: finds the job that has a given key. */
     sqlite3_stmt *find_key;
     int mark_fd; /* writer: the mark's file; -1: closed */
     /* Writer: the mark as it was last written. */
@@ -155,12 +155,12 @@ struct state {
     int wal_pages;               /* writer: pages in the log */
     struct unit_list waiting;    /* units to commit; loop thread only */
     struct unit_list committing; /* units of the current commit */
-    /* Work on the writer is under way; loop thread only. */
+    /* Set while work on the writer is under way. Loop thread only. */
     bool busy;
     char failure[512]; /* error of the current work; "": none */
     int refusal;       /* current commit: -ENOSPC, -ENOMEM or 0 */
     uint32_t reads;    /* running reads and backups; loop thread only */
-    /* Queue of reads. The first one is in the pool. Loop thread only. */
+    /* Queue of reads. The first read is in the pool. Loop thread only. */
     struct state_read *read_first, *read_last;
     uv_work_t work;       /* the work on the writer */
     uv_prepare_t prepare; /* commits the units of one turn */
@@ -170,11 +170,11 @@ struct state {
     int holders;          /* references to a closed state */
 
     /* upkeep; loop thread only */
-    /* Too large for a complete check at start. */
+    /* Set if the database was too large for a complete check at start. */
     bool large;
     bool fold_due;  /* the log is to be folded */
     bool prune_due; /* there may be jobs to prune */
-    /* The last work on the writer was pruning, so a waiting commit goes first. */
+    /* Set if the last work on the writer was pruning. A waiting commit then goes first. */
     bool pruned_last;
     uint32_t ended;          /* jobs that ended since the last pruning */
     struct pruning *pruning; /* the current batch; NULL: none */
@@ -185,60 +185,60 @@ struct state {
 
 /* ---- between the files ---- */
 
-/* Checks whether everything that was acknowledged is in the directory. Changes nothing, except that with
- * config->accept_older it removes a log that does not belong to the database, after copying all files aside.
- * *ret is the mark to continue from, and *ret_fd the descriptor of its file. Blocks. */
+/* Checks whether the directory still has everything that was acknowledged. *ret is the mark to continue from,
+ * and *ret_fd is the descriptor of its file. Does not change the database unless config->accept_older is set.
+ * In that case it copies all files aside and removes a log that does not belong to the database. Blocks. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
-/* Reads the version of the schema; 0 for a new file. Fails when a newer tuttid wrote the database. */
+/* Reads the version of the schema, which is 0 for a new file. Fails if a newer tuttid wrote the database. */
 int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err);
 
 /* Creates the tables in a new file. */
 int schema_make(const char *path, sqlite3 *db, struct err *err);
 
-/* Checks that the tables and indexes are defined exactly as this version defines them. */
+/* Checks that the tables and indexes in the file have exactly the definitions of this version. */
 int schema_check(const char *path, sqlite3 *db, struct err *err);
 
-/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in a file
- * beside it. */
+/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in another
+ * file in the same directory. */
 int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 
-/* Checks the next `rows` rows and advances *at. Returns -EBADMSG when a row is damaged. */
+/* Checks the next `rows` rows and advances *at behind them. Returns -EBADMSG if a row is damaged. */
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
-/* Runs one transaction on the writer and then writes the mark. `change` makes the changes, and may raise the
- * numbers of the mark `next`; with a NULL `change` only the numbers are written. Blocks. Returns an SQLite
- * code, as `change` does. If the mark cannot be written, the reason is in s->failure. */
+/* Runs one transaction on the writer and then writes the mark. `change` makes the changes and may raise the
+ * numbers in `next`. If `change` is NULL, only the numbers are written. Blocks. Returns an SQLite code, as
+ * `change` does. If the mark cannot be written, s->failure says why. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
 
-/* Starts work on the writer in the pool. `done` must clear s->busy and call state_next_work. */
+/* Starts a piece of work on the writer in the pool. `done` must clear s->busy and call state_next_work. */
 void state_start_work(struct state *s, void (*run)(uv_work_t *work),
                       void (*done)(uv_work_t *work, int status));
 
-/* Starts the next work on the writer if the writer is free and there is work to do. */
+/* Starts the next piece of work if the writer is free and there is work to do. */
 void state_next_work(struct state *s);
 
-/* After state_close: drops one reference to the state, and frees the state with the last one. */
+/* Drops one reference to a closed state. The state is freed when its last reference is dropped. */
 void state_released(struct state *s);
 
-/* Folds the log into the database and records that in the mark. With empty_log the log file is truncated too.
- * On the writer; blocks. */
+/* Folds the log into the database and records the fold in the mark. If empty_log is true, also truncates the
+ * log file. Runs on the writer and blocks. */
 void state_fold(struct state *s, bool empty_log);
 
-/* Begins upkeep, when everything is loaded. */
+/* Starts upkeep. Called once, when all jobs are loaded. */
 void upkeep_begin(struct state *s);
 
-/* Restarts the quiet timer. Called on the loop thread after every commit. */
+/* Restarts the timer that waits for a quiet moment. Called on the loop thread after every commit. */
 void upkeep_committed(struct state *s);
 
-/* Starts one piece of upkeep if some is due, and returns whether it did. Loop thread. */
+/* Starts one piece of upkeep if any is due. Returns true if it started one. Loop thread only. */
 bool upkeep_next(struct state *s);
 
 /* Copies a file and syncs the copy. */
 int state_copy_file(const char *from, const char *to, struct err *err);
 
-/* Syncs a directory, so that files created or renamed in it survive a power cut. */
+/* Syncs a directory to disk, so that files that were created or renamed in it survive a power cut. */
 int state_sync_dir(const char *dir, struct err *err);
 
 /* Returns "dir/name", which the caller frees. */

@@ -1,5 +1,5 @@
-/* Implements the mark of state_mark.h. A slot holds a struct mark_slot in the machine's byte order. The file
- * is not meant for other machines; one with another byte order would find a wrong checksum. */
+/* Implements the mark of state_mark.h. A slot contains a struct mark_slot in the byte order of this machine.
+ * The file is not meant for other machines. A machine with another byte order would find a wrong checksum. */
 #include "daemon/state_mark.h"
 
 #include <errno.h>

@@ -1,13 +1,13 @@
-/* The mark (file state.mark) records, outside of the database, which transaction was the last acknowledged
- * one.
+/* The mark (file state.mark) records, outside the database, which transaction was the last acknowledged one.
  *
  * A database that lost its newest transactions looks like any other database. The mark makes the loss
- * visible: after every commit, and before anyone is told of the commit, the mark gets the number of the
- * transaction. If the database has a lower number when it is opened, acknowledged transactions are gone.
+ * visible. After every commit, and before anyone is told about the commit, the number of the transaction is
+ * written to the mark. If the database has a lower number when it is opened, acknowledged transactions are
+ * gone.
  *
  * The file has two slots of 4 KiB, each with its own checksum. Writes alternate between the slots, so a write
- * that a power cut tears damages only the older slot. The used part of a slot is shorter than 512 bytes,
- * which disks write in one piece.
+ * that is cut off by a power failure damages only the older slot. The used part of a slot is shorter than 512
+ * bytes, which disks write in one piece.
  *
  * Order of calls: state_mark_read, then state_mark_create or state_mark_open, then state_mark_write. All of
  * them block. One thread at a time.
@@ -20,28 +20,28 @@
 #include "base/err.h"
 
 struct state_mark {
-    /* Number of writes of the mark so far. The newer slot has the higher turn. */
+    /* Number of times that the mark was written. The newer slot has the higher number. */
     uint64_t turn;
     uint64_t commits; /* number of the newest acknowledged transaction */
-    /* transactions up to this number are in state.db itself; its log may have forgotten them */
+    /* Transactions up to this number are in state.db itself. They may no longer be in its log. */
     uint64_t folded;
     uint64_t id; /* the highest acknowledged job id */
     /* Event numbers below this one may have been given out. */
     uint64_t seq;
 };
 
-/* Reads the newer valid slot. Returns -ENOENT when there is no mark, and -EBADMSG when neither slot can be
- * read. */
+/* Reads the newer of the valid slots. Returns -ENOENT if there is no mark, and -EBADMSG if neither slot is
+ * valid. */
 int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
 
-/* Creates or replaces the mark. It is on disk when this returns. Returns a descriptor for state_mark_write.
- */
+/* Creates or replaces the mark, and syncs it to disk. Returns a descriptor for state_mark_write, or a
+ * negative errno. */
 int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
 
-/* Opens the mark and returns a descriptor for state_mark_write. */
+/* Opens the mark. Returns a descriptor for state_mark_write, or a negative errno. */
 int state_mark_open(const char *path, struct err *err);
 
-/* Increments m->turn, and writes and syncs the mark. */
+/* Increments m->turn, writes the mark, and syncs it to disk. */
 int state_mark_write(int fd, struct state_mark *m);
 
 #endif

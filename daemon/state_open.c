@@ -1,9 +1,10 @@
 /* Opens the state: first the guard (state_guard.c), then the schema, the checks, and the jobs that have not
- * ended. At start only. Blocks.
+ * ended. Called only at start. Blocks.
  *
  * A small database is checked completely before anything is served, with SQLite's integrity_check and the
- * checksum of every row. That would take seconds with a long history. So of a large database only the rows of
- * live jobs are checked here, and the rest in the pool while the daemon serves (state_upkeep.c).
+ * checksum of every row. That would take seconds for a long history. So in a large database only the rows of
+ * live jobs are checked here. The other rows are checked in the pool while the daemon serves
+ * (state_upkeep.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,8 @@
 
 #include "daemon/state_internal.h"
 
-/* Size of the largest database that is checked completely at start, which takes well under a second. */
+/* Size in bytes of the largest database that is checked completely at start. The check then takes well under
+ * a second. */
 #define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
@@ -48,7 +50,8 @@ static bool is_large(const struct state *s)
     return stat(s->path, &st) == 0 && st.st_size > SMALL_BYTES;
 }
 
-/* Creates the tables in a new file only. Creating them in an old file would hide the loss of a table. */
+/* Prepares the schema. Tables are created only in a new file, because creating them in an old file would hide
+ * the loss of a table. */
 static int prepare_schema(struct state *s, struct err *err)
 {
     int version = 0, r = schema_version(s->path, s->db, &version, err);
@@ -74,8 +77,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Sets the next numbers above all numbers that the database and the mark know. Then folds the log into the
- * database, so that state.db itself has the tables and whatever a crash left in the log. */
+/* Sets the next numbers above all numbers in the database and in the mark. Then folds the log, so that
+ * state.db itself has the tables and everything that a crash left in the log. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -115,8 +118,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* If anything is refused below, the files must stay as they are. So closing must not fold a log that
-         * was there before. */
+        /* If the state is refused below, the files must stay as they are. So SQLite must not fold an existing
+         * log when the connection closes. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -126,8 +129,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = prepare_statements(s, err);
     if (r == 0) {
-        /* SQLite must not fold the log by itself. state_upkeep.c folds it, because the mark must record every
-         * fold. */
+        /* SQLite must not fold the log by itself, because the mark must record every fold. state_upkeep.c
+         * folds the log instead. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = continue_numbers(s, err);
@@ -137,12 +140,12 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* The first read opens all files that later reads need. Later there may be no file descriptors
-         * left. */
+        /* Read once now, because the first read opens all files that later reads need. Later the process may
+         * have no file descriptors left. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
-    /* Sync the directory here, because SQLite syncs it only when it creates its log. */
+    /* Sync the directory here. SQLite itself syncs it only when it creates its log. */
     return r == 0 ? state_sync_dir(s->config.dir, err) : r;
 }
 
@@ -180,7 +183,7 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 
 /* ---- checking rows ---- */
 
-/* Each row has one more column at the end: whether the row is also found through the indexes. */
+/* The last column of each row tells whether the row is also found through the indexes. */
 #define JOB_CHECK                                                                                            \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes,"                  \
     " EXISTS(SELECT 1 FROM status i INDEXED BY status_by_end WHERE i.ended_ms = s.ended_ms AND i.id = j.id)" \

@@ -1,6 +1,6 @@
-/* Reads the state in the pool. Reads use a connection of their own, so that no read waits for a commit. One
- * read at a time is in the pool. The others wait on the loop thread, so that they do not occupy threads that
- * commits need. */
+/* Reads the state in the pool. Reads use their own connection, so that no read waits for a commit. Only one
+ * read at a time is in the pool. The other reads wait on the loop thread, so that they do not occupy threads
+ * that commits need. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-/* One read that waits or is in the pool. Exactly one of jobs_done, job_done and events_done is set. */
+/* One read, which is waiting or in the pool. Exactly one of jobs_done, job_done and events_done is set. */
 struct state_read {
     uv_work_t work;
     struct state *state;
@@ -50,7 +50,8 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* The cost of this query depends on the jobs that it returns, not on all jobs that ended earlier. */
+    /* The cost of this query depends on the number of jobs that it returns, and not on the number of jobs
+     * that ended earlier. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
@@ -67,7 +68,7 @@ static void bind_query(const struct state_read *r, sqlite3_stmt *q)
         sqlite3_bind_text(q, 5, r->query.key, -1, SQLITE_STATIC);
 }
 
-/* Copies a job for state_read_job, so that it is valid until the callback returns. */
+/* Copies a job for state_read_job, so that the job stays valid until the callback has returned. */
 static int keep_job(void *ctx, const struct state_job *job)
 {
     struct state_read *r = ctx;
@@ -79,8 +80,8 @@ static int keep_job(void *ctx, const struct state_job *job)
     return 0;
 }
 
-/* Takes one row. Returns 0, a negative errno, or the positive value with which the callback ends the reading.
- */
+/* Handles one row. Returns 0 to continue, a negative errno, or the positive value with which the callback
+ * ended the reading. */
 static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;
@@ -113,8 +114,8 @@ static int read_rows(void *arg)
     return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
-/* Reads rows that are copied for the loop thread. Users decide how large the rows are, so the copies may
- * exceed memory: the reading then ends with -ENOMEM and leaves no copy behind. */
+/* Reads rows and copies them for the loop thread. The size of the rows depends on users, so memory may run
+ * out. The read then ends with -ENOMEM and frees all copies. */
 static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};

@@ -1,8 +1,8 @@
 /* Rows of the database and their checksums, and helpers around SQLite and files.
  *
- * The checksum of a row covers every column, and each text with its terminating zero, so that content cannot
- * move from one column to the next unnoticed. Jobs and events still have the checksums of schema version 1.
- * The checksum of a status also covers the columns that version 2 added.
+ * The checksum of a row covers every column. It includes the terminating zero of each text, so that a shift
+ * of content from one column to the next is noticed. Jobs and events still have the checksums of schema
+ * version 1. The checksum of a status also covers the columns that version 2 added.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -52,8 +52,8 @@ int row_put(sqlite3_stmt *q, const struct row_write *w)
 {
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
-    /* Not every statement has all nine parameters. SQLite refuses to bind a missing one, which is
-     * harmless. */
+    /* Not every statement has all nine parameters. SQLite returns an error for a missing parameter, which can
+     * be ignored. */
     sqlite3_bind_int64(q, 1, (sqlite3_int64)w->id);
     if (w->key != NULL)
         sqlite3_bind_text(q, 2, w->key, -1, SQLITE_STATIC);

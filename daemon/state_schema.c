@@ -1,8 +1,8 @@
 /* Tables of the database, and migrations from older schemas.
  *
  * `PRAGMA user_version` holds the version of the schema. A migration takes the database from version N to N +
- * 1. All migrations that are needed run in one transaction, after the whole database was checked and copied
- * to state-vN.db beside it. A database of a newer version is refused.
+ * 1. All migrations that are needed run in one transaction. Before that, the whole database is checked and
+ * copied to state-vN.db in the same directory. A database of a newer version is refused.
  *
  * To change the schema, raise SCHEMA_VERSION, change `tables`, add a row to `migrations`, and commit a
  * database of the old version under tests/golden. A new member in the JSON texts needs no new version, as
@@ -32,7 +32,7 @@ static const char tables[] =
     "CREATE TABLE events(seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, body TEXT NOT NULL,"
     "  crc INTEGER NOT NULL);"
     "CREATE INDEX events_by_job ON events(job, seq);"
-    /* Live jobs have ended_ms 0, so this index finds them too. */
+    /* This index finds live jobs too, because their ended_ms is 0. */
     "CREATE INDEX status_by_end ON status(ended_ms, id);"
     "CREATE INDEX status_by_user ON status(uid, ended_ms, bytes);";
 
@@ -78,8 +78,8 @@ static int refuse_schema(const char *path, const char *type, const char *name, s
                       type, name);
 }
 
-/* SQLite stores the text that created a table, and interprets the table by that text. A flipped bit in the
- * text can change the meaning of a column, and integrity_check does not notice. So the texts are compared
+/* SQLite stores the text that created a table and interprets the table by that text. A flipped bit in the
+ * text can change the meaning of a column, and integrity_check does not notice it. So the texts are compared
  * with those of a new database. */
 int schema_check(const char *path, sqlite3 *db, struct err *err)
 {
@@ -112,7 +112,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
 
 /* ---- version 1 to 2 ---- */
 
-/* Fills in the columns of a version 2 status from the JSON texts of version 1. */
+/* Fills in the columns that version 2 added to a status, from the JSON texts of version 1. */
 static int take_v1_status(const char *path, sqlite3_stmt *q, struct row_write *ret, struct err *err)
 {
     const char *status = (const char *)sqlite3_column_text(q, 1),
@@ -174,7 +174,8 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Moves the one number of version 1, `seq`, whose checksum is in a row of its own, `seq_crc`. */
+/* Moves `seq`, the only number in the table meta of version 1. Its checksum is in a separate row, `seq_crc`.
+ */
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];
@@ -224,7 +225,8 @@ static int (*const migrations[SCHEMA_VERSION])(const char *path, sqlite3 *db, st
     [1] = from_1_to_2,
 };
 
-/* Copies the unchanged database to state-vN.db beside it. Replaces an older copy of that name. */
+/* Copies the unchanged database to state-vN.db in the same directory. Replaces an older copy with that name.
+ */
 static int keep_copy(const char *path, sqlite3 *db, int version, struct err *err)
 {
     size_t stem = strlen(path) - strlen(".db"), n = strlen(path) + 32;

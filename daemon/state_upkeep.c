@@ -1,5 +1,5 @@
-/* Upkeep of the database: folds the log into it, prunes old jobs, and checks a large database while the
- * daemon serves.
+/* Upkeep of the database: folds the log into the database, prunes old jobs, and checks a large database while
+ * the daemon serves.
  *
  * Folding and pruning use the writer, so commits wait for them. A fold copies at most a few megabytes.
  * Pruning removes one batch of jobs at a time, and commits may come between two batches. Each batch is one
@@ -23,15 +23,15 @@
 #include "base/log.h"
 #include "daemon/state_internal.h"
 
-/* Time without a commit after which upkeep begins. */
+/* Upkeep begins when there was no commit for this many milliseconds. */
 #define QUIET_MS 1000
 #define HOUR_MS  3600000
 #define BUSY_MS  10000 /* how long SQLite waits for a lock */
-/* Rows that one piece of the check reads. Other reads wait for the piece. */
+/* Number of rows that one piece of the check reads. Other reads wait until the piece is done. */
 #define CHECK_ROWS 64
-/* Jobs that one batch of pruning removes. Commits wait for a batch to end. */
+/* Largest number of jobs that one batch of pruning removes. Commits wait until the batch is done. */
 #define PRUNE_JOBS 32
-/* Number of newly ended jobs after which pruning no longer waits for a quiet moment. */
+/* When this many jobs have ended since the last pruning, pruning no longer waits for a quiet moment. */
 #define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
@@ -44,7 +44,8 @@ static void fold_failed(struct state *s, int extended)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
-/* If a reader is in the way or the disk is full, the log stays as it is, and a later fold continues. */
+/* If a reader holds up the fold or the disk is full, the log stays as it is. A later fold continues the work.
+ */
 void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
@@ -64,7 +65,7 @@ void state_fold(struct state *s, bool empty_log)
     }
     s->wal_pages = 0;
     if (!empty_log)
-        /* The next commit starts the log from its beginning. */
+        /* Leave the log file as it is. The next commit overwrites it from the beginning. */
         return;
     sqlite3_busy_timeout(s->db, 0);
     fold_failed(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
@@ -88,7 +89,8 @@ static void work_done(uv_work_t *work, int status)
 
 /* ---- pruning ---- */
 
-/* One batch of jobs to prune. Made on the loop thread; chosen and removed in the pool. */
+/* One batch of jobs to prune. It is created on the loop thread. Its jobs are chosen and removed in the pool.
+ */
 struct pruning {
     struct state *state;
     uint64_t now_ms;
@@ -121,9 +123,9 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch from `sql`, whose rows are the id and the bytes of ended jobs, with the oldest end
- * first. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have `bytes` bytes together.
- */
+/* Adds jobs to the batch. Each row of `sql` is the id and the bytes of an ended job, with the oldest end
+ * first. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have at least `bytes` bytes
+ * in total. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
@@ -165,7 +167,8 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* Chooses jobs to prune from one user whose ended jobs take more bytes than the limit. */
+/* Finds one user whose ended jobs have more bytes than the limit, and chooses some of these jobs for pruning.
+ */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -226,8 +229,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* Other things that belong to a job, such as its log, are removed before its rows. If the daemon is
-     * killed in between, the next pruning finds the rows and continues. */
+    /* Remove the log and other files of a job before its rows. If the daemon is killed in between, the next
+     * pruning still finds the rows and continues. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
@@ -268,7 +271,7 @@ static void start_pruning(struct state *s)
 
 /* ---- checking a large database; on the reader ---- */
 
-/* One piece of the check that a large database gets while the daemon serves. */
+/* One piece of the check of a large database. The check runs while the daemon serves. */
 struct checking {
     uv_work_t work;
     struct state *state;
@@ -350,7 +353,7 @@ void upkeep_committed(struct state *s)
     s->prune_due |= s->ended >= PRUNE_EVERY;
 }
 
-/* Pruning and commits take turns, so that neither holds up the other for long. */
+/* Pruning and commits take turns, so that neither delays the other for long. */
 bool upkeep_next(struct state *s)
 {
     const struct state_keep *k = &s->config.keep;

@@ -1,5 +1,4 @@
-/* Implements the names of users.h. The names are in a list with one entry for each user who ever submitted a
- * job. */
+/* Implements users.h. The names are in a list that has one entry for each user who ever submitted a job. */
 #include "daemon/users.h"
 
 #include <pwd.h>
@@ -9,11 +8,11 @@
 
 #include "base/arena.h"
 
-/* One user and the requests that wait for their name. */
+/* One user, and the requests that wait for the user's name. */
 struct known_user {
     uid_t uid;
     char name[USERS_NAME_BYTES]; /* "": not known yet */
-    /* Loop clock: when the name was looked up. */
+    /* Time of the last lookup of the name. Loop clock. */
     uint64_t since_ms;
     bool wanted; /* the name is to be looked up */
     struct users_ask *first, **end;
@@ -26,7 +25,7 @@ struct users {
     struct known_user *all;
     uv_work_t work;
     struct known_user *looking; /* the user being looked up; NULL: none */
-    /* Result of the lookup under way; written in the pool. */
+    /* Result of the current lookup. Written in the pool. */
     char found[USERS_NAME_BYTES];
 };
 

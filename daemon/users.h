@@ -1,8 +1,9 @@
-/* Names of users. getpwuid may ask a server on the network and block for long, so names are looked up in
- * libuv's pool, one at a time, and remembered.
+/* Names of users. getpwuid may ask a server on the network and block for a long time. So names are looked up
+ * in libuv's pool, one at a time, and remembered.
  *
- * A known name is given at once, even when it is old; an old name is looked up again meanwhile. So only the
- * first request of a user ever waits. A user without a name is called by their number. Loop thread only.
+ * A known name is given at once, even if it is old. An old name is then looked up again in the background. So
+ * only the first request for a user ever waits. If a user has no name, the user's number is given instead.
+ * Loop thread only.
  */
 #ifndef DAEMON_USERS_H
 #define DAEMON_USERS_H
@@ -12,29 +13,29 @@
 #include <uv.h>
 
 #define USERS_NAME_BYTES 64 /* longest name, with its terminating zero */
-/* Age at which a name is looked up again. */
+/* Age in milliseconds at which a name is looked up again. */
 #define USERS_KEEP_MS 300000
 
 struct users;
 
-/* A request for a user's name. The caller embeds it in its own structure, which must live until `done` is
- * called. */
+/* A request for a user's name. The caller embeds it in its own structure and keeps that structure valid until
+ * `done` is called. */
 struct users_ask {
     uid_t uid;
     void (*done)(struct users_ask *ask, const char *name); /* `name` is valid during the call */
     struct users_ask *next;                                /* users.c */
 };
 
-/* Creates an empty table of names. `look_up` writes the name of `uid` to `buf` and is called in the pool.
- * NULL means getpwuid_r; tests pass their own function. */
+/* Creates an empty table of names. `look_up` is called in the pool and writes the name of the user `uid` to
+ * `buf`. If `look_up` is NULL, getpwuid_r is used. Tests pass their own function. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
 
-/* Frees the names. Takes NULL. No request may be under way. For tests: the daemon keeps the names until the
- * process exits. */
+/* Frees the names. `u` may be NULL. No request may be under way. Only tests call this, because the daemon
+ * keeps the names until the process exits. */
 void users_destroy(struct users *u);
 
-/* Asks for a name. `done` is called now or later, always on the loop thread. Requests for one user are
- * answered in their order. */
+/* Asks for a user's name. `done` is called at once or later, always on the loop thread. Requests for the same
+ * user are answered in order. */
 void users_ask(struct users *u, struct users_ask *ask);
 
 #endif

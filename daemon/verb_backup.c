@@ -1,9 +1,9 @@
 /* Method backup: makes a consistent copy of the daemon's state, for `tutti backup`.
  *
  * The daemon never writes a file that a client names. It makes the copy in its own directory, as a file
- * without a name, and the client fetches the bytes: `backup {}` makes the copy and returns its length, and
- * `backup {copy, offset}` returns a piece of it. There is one copy at a time. It is dropped when its end was
- * fetched, or when nobody has fetched a piece for a minute.
+ * without a name, and the client fetches the bytes. `backup {}` makes the copy and returns its length.
+ * `backup {copy, offset}` returns a piece of the copy. There is only one copy at a time. It is dropped when
+ * its end was fetched, or when nobody has fetched a piece for a minute.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,12 +16,13 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* Bytes of one piece: a multiple of 3, and short enough that its base64 fits a line. */
+/* Number of bytes in one piece. It is a multiple of 3, and the base64 text of a piece fits into one line. */
 #define PIECE_BYTES 524286
-/* A copy that nobody fetches is dropped after this time. */
+/* A copy is dropped if nobody fetches a piece of it for this time. */
 #define FORGET_MS 60000
 
-/* The copy that clients fetch. Made with the first backup; lives as long as the daemon. Loop thread only. */
+/* The copy that clients fetch. Created with the first backup, and kept as long as the daemon runs. Loop
+ * thread only. */
 struct backup_copy {
     uint64_t number; /* number of the newest copy */
     int fd;          /* -1: no copy */
@@ -90,11 +91,11 @@ static void make(struct request *rq)
 
 /* ---- fetching the copy ---- */
 
-/* One piece of the copy, read in the pool. */
+/* A read of one piece of the copy. The read runs in the pool. */
 struct piece {
     uv_work_t work;
     struct request *rq;
-    /* A duplicate descriptor, so that the copy may be dropped meanwhile. */
+    /* A duplicate of the copy's descriptor, so that the copy can be dropped during the read. */
     int fd;
     uint64_t number; /* number of the copy */
     uint64_t offset, end;

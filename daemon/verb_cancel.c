@@ -1,8 +1,8 @@
-/* Method cancel: ends a queued job at once; lets a running job write a checkpoint first, or kills it. Answers
- * when the change is on disk.
+/* Method cancel: ends a queued job at once, and stops a running job. A running job writes a checkpoint first,
+ * unless the client asks to kill it. Answers when the change is on disk.
  *
- * The job is altered and saved. If there is no memory for the save, the job is restored as it was, and the
- * answer is an error.
+ * The job is altered and saved. If there is no memory for the save, the job is restored, and the answer is an
+ * error.
  */
 #include <stdlib.h>
 
@@ -30,15 +30,15 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is on disk. An empty unit is committed for that, because units are
- * committed in order. */
+/* Answers when the end of the job is on disk. Units are committed in order, so it is enough to commit an
+ * empty unit and wait for it. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
-/* Changes the job to *to and saves it. Returns false when there is no memory: the job is then as it was, and
- * the request was answered with an error and freed. */
+/* Changes the job to *to and saves it. If memory runs out, restores the job, answers the request with an
+ * error, and returns false. */
 static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
                    const char *members)
 {
@@ -71,7 +71,7 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        /* The job may have held up other jobs in the queue. */
+        /* The cancelled job may have held up other jobs in the queue, so start those that can start now. */
         workers_schedule(d);
 }
 
@@ -99,7 +99,8 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    /* A worker in phase WORKER_ENDED has nothing left to do but exit, so its job counts as queued. */
+    /* If the worker is in phase WORKER_ENDED, it is about to exit. The job then has no work to stop and is
+     * treated as queued. */
     else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else

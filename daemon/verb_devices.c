@@ -1,4 +1,4 @@
-/* Method devices: lists the devices that this daemon hands out, and the jobs that have them. */
+/* Method devices: lists the devices that this daemon hands out, and the job that has each device. */
 #include <inttypes.h>
 
 #include "daemon/server_verbs.h"
@@ -9,7 +9,7 @@ static void add_name(struct strbuf *b, const char *key, const char *text)
     strbuf_add_json(b, text);
 }
 
-/* Adds what the last probe found out about a real device. */
+/* Adds the facts about a real device that the last probe found. */
 static void add_real(struct strbuf *b, const struct inventory *o, uint32_t i)
 {
     const struct device_info *info = &o->topology.devices[i];

@@ -1,7 +1,7 @@
-/* Method list: jobs in short form, one line's worth at a time.
+/* Method list: returns jobs in short form, as many as fit into one line.
  *
- * Live jobs are in memory. All others are read from the state, and their texts are made in the pool. A job
- * that is in both places is listed as memory has it, because that is newer.
+ * Live jobs are in memory. All other jobs are read from the state, and their texts are made in the pool. If a
+ * job is in both places, the record in memory is used, because it is newer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,17 +14,17 @@
 #include "daemon/state.h"
 
 #define LIST_MOST 1000 /* jobs in one answer */
-/* Reads of one page, on which jobs may end while it is read. */
+/* Largest number of times that one page is read. It is read again if one of its jobs ends during the read. */
 #define MOST_READS 100
-/* Length above which no more jobs are added. Leaves space for one more job, which has no long texts, and for
- * the envelope. */
+/* No more jobs are added above this length in bytes. The remaining bytes are enough for one more job, which
+ * has no long texts, and for the rest of the answer. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
 /* A job read from the state. */
 struct listed {
     uint64_t id;
-    /* Offset and length of the job's text in `texts`. The length is 0 for a job that was live, because memory
-     * has newer facts. */
+    /* Offset and length of the job's text in `texts`. The length is 0 if the job was live, because the record
+     * in memory is newer. */
     size_t at, bytes;
 };
 
@@ -37,7 +37,7 @@ struct list_page {
     /* Texts of these jobs, one after the other. */
     struct strbuf texts;
     bool more; /* more jobs follow the answer */
-    /* The answer has no space for another job. */
+    /* Set when the answer has no space for another job. */
     bool full;
     bool unreadable;
     int reads;
@@ -45,7 +45,7 @@ struct list_page {
     uint64_t n; /* jobs in the answer */
 };
 
-/* Adds a job to the answer if there is space for it. Otherwise notes that there are more jobs. */
+/* Adds a job to the answer if there is space for it. Otherwise records that there are more jobs. */
 static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 {
     if (l->n == l->limit || l->answer.n > LIST_BYTES) {
@@ -107,8 +107,8 @@ static int take_listed(void *ctx, const struct state_job *disk)
     return 0;
 }
 
-/* Adds all jobs to the answer. Returns false when a job has ended since it was read, so that the page must be
- * read again. */
+/* Adds all jobs to the answer. Returns false if a job has ended since it was read. The page must then be read
+ * again. */
 static bool add_all(struct list_page *l)
 {
     for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
@@ -130,7 +130,7 @@ static void rows_taken(void *ctx, int status)
 {
     struct list_page *l = ctx;
     if (status == 0)
-        /* If memory ran out, the texts are incomplete and none of them may be sent. */
+        /* If memory ran out, the texts are incomplete, and none of them may be sent. */
         status = strbuf_status(&l->texts);
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {

@@ -1,9 +1,9 @@
 /* Method submit: checks the spec against the schema, stores the job, and answers when the job is on disk. It
- * opens no file that the spec names; only the worker does, with the user's rights.
+ * opens no file that the spec names. Only the worker does so, with the user's rights.
  *
  * The path of a submit: verb_submit_prepare turns the parameters into a struct submission (in the pool when
  * the line is large), verb_submit asks for the user's name, with_name adds the job, and submit_on_disk
- * answers. The client decides how large a submission is, so every allocation may fail; the answer is then an
+ * answers. The client decides how large a submission is, so every allocation may fail. The answer is then an
  * error.
  */
 #include <errno.h>
@@ -32,16 +32,16 @@ struct submission {
     char *dir, *key;    /* key may be NULL */
     struct strbuf text; /* JSON text of the spec */
     uint64_t hash;      /* job_spec_hash of spec and dir */
-    /* NULL: the spec is wrong, and spec_err says why. */
+    /* NULL if the spec is wrong. spec_err then says why. */
     struct spec *spec;
     struct err spec_err;
     /* loop thread only */
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
-    /* The job that has the key, as read from the state; NULL if there is none. */
+    /* The job that has the same key, as read from the state. NULL if there is none. */
     struct job *found;
-    /* Why the submit is refused if no job has its key. */
+    /* Error code for the refusal of the submit. Used only if no other job has the same key. */
     int status;
     struct err refusal; /* the message for that refusal */
 };
@@ -93,7 +93,7 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* A wrong spec is not an error yet: if the key was used before, the answer is about the key. */
+    /* A wrong spec is not refused here. If another job has the same key, the answer must be about the key. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -167,8 +167,8 @@ static void answer_found(void *ctx, int status)
     }
 }
 
-/* Refuses the submit, unless an ended job has its key. A client that repeats a submit gets its job, even if a
- * new submit with this spec would be refused today. */
+/* Refuses the submit, unless an ended job has the same key. A client that repeats a submit gets its job back,
+ * even if a new submit with this spec would be refused now. */
 static void refuse_unless_known(struct submission *s, int r, const struct err *err)
 {
     char key[JOB_KEY_CHARS];
@@ -203,21 +203,22 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* The disk is full, or the key is taken (-EEXIST). In the second case the job with that key is found
-         * and answered. */
+        /* The disk is full, or another job has the key (-EEXIST). If there is such a job, refuse_full finds
+         * it and answers with it. */
         refuse_full(s);
     }
 }
 
-/* Answers a submit whose key belongs to a live job. An empty unit was committed after that job's own unit, so
- * by now it is known whether the job is on disk, and its spec can be compared. */
+/* Answers a submit whose key belongs to a live job. An empty unit was committed after the unit of that job.
+ * So it is now known whether the job is on disk, and the specs can be compared. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        /* The first submit was given up, or its job has ended meanwhile and is found in the state. */
+        /* The first submit was given up, or its job has ended meanwhile. In the second case refuse_full finds
+         * the job in the state. */
         refuse_full(s);
         return;
     }
@@ -293,7 +294,7 @@ static void with_name(struct users_ask *ask, const char *user)
     if (before != NULL)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
-        /* Any error of a spec counts as a wrong parameter. */
+        /* Every error in the spec counts as a wrong parameter. */
         refuse_unless_known(s, -EINVAL, &s->spec_err);
     else if ((r = add_submitted(s, user, &err)) < 0)
         refuse_unless_known(s, r, &err);

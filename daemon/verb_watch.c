@@ -1,4 +1,4 @@
-/* Method watch: sends events as they come, or from a given number on. */
+/* Method watch: sends new events to the client, or all events from a given number on. */
 #include <errno.h>
 #include <inttypes.h>
 

@@ -3,12 +3,12 @@
  *
  * SQLite takes the first frame whose checksum does not match for the end of the log, and silently ignores the
  * rest. That is right for a transaction that a crash cut off. It is wrong when a bit flipped in the middle of
- * the log, because whole acknowledged transactions then follow the bad frame. wal_walk tells the two cases
+ * the log, because complete acknowledged transactions then follow the bad frame. wal_walk tells the two cases
  * apart by counting the commits after the first bad frame.
  *
- * The format (https://www.sqlite.org/fileformat2.html#walformat) is a header of 32 bytes, and then frames. A
- * frame is a header of 24 bytes and one page. The checksums are cumulative: each one continues from the frame
- * before.
+ * The format (https://www.sqlite.org/fileformat2.html#walformat) is a header of 32 bytes, followed by frames.
+ * A frame is a header of 24 bytes and one page. The checksums are cumulative: each checksum continues from
+ * the frame before.
  */
 #ifndef DAEMON_WAL_H
 #define DAEMON_WAL_H
@@ -19,17 +19,18 @@
 struct wal_walk {
     uint64_t bytes;        /* length; 0: empty or missing */
     uint64_t good_commits; /* transactions that SQLite will read */
-    /* Offset of the end of the last transaction that SQLite will read. */
+    /* Offset at which the last transaction ends that SQLite will read. */
     uint64_t good_bytes;
     bool bad; /* an invalid frame or header was found */
-    /* Offset of the first invalid frame; 0 if the header of the log is invalid. */
+    /* Offset of the first invalid frame. 0 if the header of the log is invalid. */
     uint64_t bad_offset;
-    /* Number of commits after bad_offset that belong to this log. SQLite will not read them. */
+    /* Number of commits behind the first bad frame that belong to this log. SQLite will not read these
+     * commits. */
     uint64_t commits_behind;
 };
 
-/* Inspects the log at `path`. Returns 0, or a negative errno when the file cannot be read. A missing file
- * counts as an empty log. */
+/* Inspects the log at `path`. A missing file counts as an empty log. Returns 0, or a negative errno if the
+ * file cannot be read. */
 int wal_walk(const char *path, struct wal_walk *ret);
 
 /* Inspects the log that is open as `fd`. */

@@ -1,8 +1,8 @@
 /* Implements the messages of workers that worker_msgs.h describes. A connection belongs to a worker from its
- * hello on. Anything that comes before a hello, or with a wrong secret, changes nothing.
+ * hello on. Messages before a hello, and a hello with a wrong secret, change nothing.
  *
- * Some answers have to wait for the disk. Each of them refers to a struct worker_connection, which outlives
- * the connection itself until the last of these answers has been given.
+ * Some answers have to wait for the disk. Each of them refers to a struct worker_connection. This object
+ * outlives the connection itself until the last of these answers has been sent.
  */
 #include "daemon/worker_msgs.h"
 
@@ -25,7 +25,7 @@
 struct worker_connection {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
-    /* NULL before the hello, and once the worker is gone. */
+    /* NULL before the hello has come, and again when the worker is gone. */
     struct worker *worker;
     uint32_t refs; /* answers that wait for the disk */
 };
@@ -98,7 +98,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
-        /* The time limit for the first step begins now. */
+        /* The time limit for the first step starts now. */
         w->moved_ms = daemon_now_ms(w->daemon);
         if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
@@ -155,8 +155,8 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Returns whether `secret` is the secret of the job's worker. The comparison takes the same time wherever the
- * hashes differ, so that its duration reveals nothing. */
+/* Returns whether `secret` is the secret of the job's worker. The comparison always takes the same time, so
+ * that its duration does not reveal at which character the hashes differ. */
 static bool is_secret(const struct job *j, const char *secret)
 {
     char hash[SHA256_HEX_CHARS + 1];
@@ -167,7 +167,8 @@ static bool is_secret(const struct job *j, const char *secret)
     return differs == 0;
 }
 
-/* Returns the worker that this hello comes from, or NULL if no worker may send it. */
+/* Returns the worker that sent this hello. Returns NULL if this daemon has no such worker or the secret is
+ * wrong. */
 static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
@@ -192,7 +193,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         answer_error(c, m->id, -ESRCH, "no job of this daemon waits for this worker");
         return;
     }
-    /* Ends an older connection of the same worker. */
+    /* Close an older connection of the same worker. */
     worker_msgs_hang_up(w);
     w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
@@ -202,7 +203,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            /* The worker repeats its hello because it did not get the first answer. */
+            /* The worker sends its hello again because the first answer did not reach it. */
             start_on_disk(a, 0);
         return;
     }
@@ -228,8 +229,9 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* Publishes a worker's message as an event. Leaves out members whose names belong to the event itself, and
- * members that would make the event longer than a client's line, because a worker's line may be longer. */
+/* Publishes a worker's message as an event. Leaves out members that have the name of one of the event's own
+ * members. Also leaves out members that do not fit, because a worker may send longer lines than clients can
+ * receive. */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -340,7 +342,7 @@ static const struct notice {
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
     if (w->phase == WORKER_ENDED)
-        /* After the outcome no other message may change the job. */
+        /* After the outcome, no other message may change the job. */
         return;
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
@@ -374,8 +376,8 @@ static void take_stopped(struct worker *w, struct answer *a)
         attempt_failed(w->daemon, w->job, "was stopped, but not by the daemon", outcome_on_disk, a);
 }
 
-/* Returns the worker's error as a JSON object that the daemon builds itself, so that its form and length are
- * known whatever the worker sent. Returns NULL if the message has no error. */
+/* Returns the worker's error as a JSON object, or NULL if the message has no error. The daemon builds the
+ * object itself, so that its form and length do not depend on the worker. */
 static char *take_error(const struct json *params)
 {
     const struct json *e = json_get(params, "error");
@@ -389,7 +391,7 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
-/* Reports the devices that failed under this worker to devices.c. */
+/* Tells devices.c which devices failed while this worker used them. */
 static void take_blame(struct worker *w, const struct json *params)
 {
     const struct json *failed = get_object(params, "failed_devices"), *list = get_array(failed, "indices");
@@ -436,8 +438,8 @@ static void on_outcome(struct worker *w, struct worker_connection *c, struct wir
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
-        /* The worker repeats its outcome on a new connection. The answer goes to the first connection, or the
-         * worker ends without it. */
+        /* The worker has sent its outcome again. Only the first outcome is answered, on the connection that
+         * it came on. */
         return;
     take_json(&j->said.curve, m->params, "curve");
     take_json(&j->said.evals, m->params, "evals");

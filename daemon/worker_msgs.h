@@ -1,16 +1,16 @@
-/* Messages between the daemon and its workers on worker.sock (docs/protocol.md, "Workers"). workers.c is the
- * only caller.
+/* Messages between the daemon and its workers on worker.sock (docs/protocol.md, "Workers"). Only workers.c
+ * calls these functions.
  *
- * A worker's messages change its job here: progress and the plan are stored in the record, and an outcome
- * ends the attempt (attempt.h). The two messages that concern the worker itself, the first hello and the
- * outcome, are also passed on through worker->ops. Loop thread only.
+ * A worker's messages change its job here. Progress and the plan are stored in the record, and an outcome
+ * ends the attempt (attempt.h). Two messages concern the worker itself: the first hello and the outcome. They
+ * are also passed on through worker->ops. Loop thread only.
  */
 #ifndef DAEMON_WORKER_MSGS_H
 #define DAEMON_WORKER_MSGS_H
 
 #include "daemon/launch.h"
 
-/* Accepts a connection on worker.sock. The connection belongs to a worker once a valid hello has come. */
+/* Accepts a connection on worker.sock. The connection belongs to no worker until a valid hello has come. */
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening);
 
 /* Asks a connected worker to stop. `reason` is "cancel", "limit" or "shutdown". */

@@ -1,13 +1,13 @@
 /* Decides which jobs start, and when workers are stopped or killed. worker_msgs.c handles the messages of
  * workers, and launch.c their processes.
  *
- * One timer ticks while there are workers, pending restarts, or a pause of all launches. It kills workers
- * that hang or do not stop in time, enforces time limits, and starts jobs whose restart delay is over.
+ * A timer ticks while there are workers, pending restarts, or a pause of all launches. It kills workers that
+ * hang or do not stop in time, enforces time limits, and starts jobs whose restart delay is over.
  *
  * A failed start counts against a job only if the job can have caused the failure. A worker learns its job
- * from the answer to its hello; until then all workers behave alike. So a worker that cannot be spawned, or
- * that ends before its hello, points to a problem of the daemon's environment and not of the job. Launches
- * then pause (launch_pause.h), and the job waits with all others.
+ * from the answer to its hello, and until then all workers behave alike. So if a worker cannot be spawned, or
+ * ends before its hello, the cause is the daemon's environment and not the job. Launches then pause
+ * (launch_pause.h), and the job waits with all others.
  */
 #include "daemon/workers.h"
 
@@ -33,17 +33,17 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS 200
-/* A tick that is later than this shows that the daemon itself did not run for a while. */
+/* If a tick is later than this, the daemon itself did not run for a while. */
 #define MOST_LATE_MS 1000
-/* Time for a worker to exit after its outcome was answered. */
+/* Time in which a worker must exit after its outcome was answered. */
 #define EXIT_WITHIN_MS 10000
-/* Time for a worker to stop after a cancel or at its time limit. */
+/* Time in which a worker must stop after a cancel or at its time limit. */
 #define STOP_WITHIN_MS 60000
 
 struct workers {
     struct daemon *daemon;
     uv_timer_t tick;
-    /* Loop clock: time of the last tick, or of the start of the timer. */
+    /* Time of the last tick, or of the start of the timer. Loop clock. */
     uint64_t tick_ms;
 };
 
@@ -91,13 +91,13 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* Writes 128 random bits in hexadecimal. Nobody can guess that many bits, so a plain SHA-256 of the secret
- * reveals nothing. */
+/* Writes a secret of 128 random bits in hexadecimal. A plain SHA-256 of the secret can be stored safely,
+ * because nobody can guess that many bits. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        /* This cannot happen after the system has booted. */
+        /* getrandom cannot fail after the system has booted. */
         abort();
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
@@ -114,8 +114,8 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* Fails the job instead of waiting for an administrator. Used by the private daemon of one `tutti run`, where
- * the user sees the error at once. */
+/* Makes the job fail instead of waiting for an administrator. Used by the private daemon of one `tutti run`,
+ * because its user sees the error at once. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -127,8 +127,8 @@ static void give_up_starting(struct daemon *d, struct job *j)
 }
 
 /* Pauses all launches, because no worker can be started. The job `j` is not to blame and stays in the queue
- * as if it had not been tried. `j` is NULL when the probe of the devices could not be started. `what` says
- * what is wrong, for people. */
+ * as if it had not been tried. `j` is NULL if the probe of the devices could not be started. `what` describes
+ * the problem, for people. */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -157,7 +157,7 @@ static void took_job(struct worker *w)
     workers_schedule(d);
 }
 
-/* Handles the end of a worker that never sent its hello. */
+/* Handles the end of a worker that ended before it sent its hello. */
 static void end_unstarted(struct worker *w, const char *how)
 {
     struct strbuf b = {0};
@@ -192,8 +192,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Returns whether a failure to open the log file concerns only this job: something that is not a regular file
- * has the log's name. */
+/* Returns whether a failure to open the log file concerns only this job. This is so if a directory, a link or
+ * another special file has the name of the log. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -223,7 +223,7 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause, only a launch that succeeds is worth a log line. */
+    /* During a pause, log a launch only when it has succeeded. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
@@ -253,7 +253,7 @@ static bool something_to_come(const struct daemon *d)
     return false;
 }
 
-/* Returns the job to start now and its lease, or NULL when no job may start. */
+/* Returns the job to start now and sets *ret to its lease. Returns NULL if no job may start. */
 static struct job *next_job(struct daemon *d, const struct queue_machine *m, struct job_lease *ret)
 {
     if (d->stopping || !launch_pause_allows(&d->pause, daemon_now_ms(d)))
@@ -261,7 +261,7 @@ static struct job *next_job(struct daemon *d, const struct queue_machine *m, str
     return queue_next(d->jobs->live.at, d->jobs->live.n, m, daemon_now_ms(d), ret);
 }
 
-/* Starts `next` (may be NULL) with this lease, and then every other job that can start. */
+/* Starts the job `next` (may be NULL) with this lease, and then all other jobs that can start. */
 static void start_jobs(struct daemon *d, const struct queue_machine *m, struct job *next,
                        struct job_lease lease)
 {
@@ -297,7 +297,7 @@ void workers_schedule(struct daemon *d)
         r = devices_reprobe_first(d, next, on_reprobed, &err);
     if (r < 0) {
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
-        /* The pause that has just begun also holds for this job. */
+        /* Do not start this job, because the pause that has just begun also applies to it. */
         next = NULL;
     }
     if (r <= 0)
@@ -315,7 +315,7 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
         return;
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
-        /* A worker without a job has nothing to save. */
+        /* This worker has no job yet, so it has nothing to save. */
         launch_signal(w, SIGKILL);
     else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
@@ -378,8 +378,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* Restarts the timeouts of all workers. The daemon itself did not run for a while (stopped by a signal, or
- * starved of CPU time), so the messages of the workers are still unread. */
+/* Restarts the timeouts of all workers. Used when the daemon itself did not run for a while, because it was
+ * stopped by a signal or starved of CPU time. The workers may have sent messages that are still unread. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -405,13 +405,13 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- start and end ---- */
 
-/* Adopts the workers that an earlier daemon left running. A worker that has died meanwhile, most likely in a
- * reboot, does not count as a failure of its job. */
+/* Adopts the workers that an earlier daemon left running. If a worker has died meanwhile, most likely in a
+ * reboot, that does not count as a failure of its job. */
 static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++) {
         struct job *j = d->jobs->live.at[i];
-        /* The earlier daemon ended after the cancel and before the worker took the job. */
+        /* The job was cancelled, but the earlier daemon ended before the worker took the job. */
         if (j->state == JOB_QUEUED && j->cancel)
             attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
@@ -420,7 +420,7 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive and was adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                /* Writes the hash to disk in place of the secret itself. */
+                /* Replace the secret on disk by its hash. */
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);

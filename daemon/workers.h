@@ -1,5 +1,5 @@
-/* The lifecycle of workers: which jobs are started, when a worker is stopped or killed, and what follows when
- * it ends. Loop thread only.
+/* The lifecycle of workers: which jobs are started, when a worker is stopped or killed, and what happens when
+ * a worker ends. Loop thread only.
  *
  * A launch has these steps. The daemon chooses a lease, draws a secret and spawns the process. The worker
  * sends hello on worker.sock. The daemon writes the start to the state, and only then sends the worker its
@@ -14,18 +14,17 @@
 /* Listens on worker.sock, adopts the workers of an earlier daemon, and starts the jobs that can start. */
 int workers_open(struct daemon *d, struct workers **ret, struct err *err);
 
-/* Starts every job that can start now. Called after each change that may let a job start. */
+/* Starts all jobs that can start now. Called after each change that may allow a job to start. */
 void workers_schedule(struct daemon *d);
 
-/* Stops the worker of a cancelled job: with SIGKILL if `now` is set, otherwise after a checkpoint. The job
- * has a worker, and job->cancel is set. */
+/* Stops the worker of a cancelled job. Sends SIGKILL if `now` is set. Otherwise lets the worker write a
+ * checkpoint first. The job must have a worker, and job->cancel must be set. */
 void workers_cancel(struct daemon *d, struct job *j, bool now);
 
-/* Asks every worker to write a checkpoint and stop, because the daemon shuts down. */
+/* Asks every worker to write a checkpoint and stop. Called when the daemon shuts down. */
 void workers_stop_all(struct daemon *d);
 
-/* Stops the loop if the daemon is stopping, nothing waits for the disk, and no worker has to be waited for.
- */
+/* Ends the loop if the daemon is stopping, nothing waits for the disk, and there is no worker to wait for. */
 void workers_maybe_finished(struct daemon *d);
 
 #endif
