@@ -10,8 +10,8 @@
 
 #include "daemon/jobs.h"
 
-/* Number of failures in a row after which the job is still restarted. One more failure without a new
- * checkpoint ends the job. */
+/* The job is restarted after at most this many failures in a row. The next failure without a new checkpoint
+ * ends the job. */
 #define ATTEMPT_MOST_FAILURES 3
 
 /* Ends the job with this state, exit code and error. `error` is a JSON object, or NULL. */

@@ -13,7 +13,7 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* Called in the forked child. Replaces the child by the program. If the program cannot be executed, writes
+/* Called in the forked child. Replaces the process by the program. If the program cannot be executed, writes
  * errno to the pipe `failed`. A successful exec closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {

@@ -295,8 +295,8 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Finds the worker program. --worker and TUTTI_WORKER name it. Without them it must be in one of `places`,
- * relative to the directory of this program. */
+/* Finds the worker program. The option --worker or the variable TUTTI_WORKER can name it. Otherwise it must
+ * be in one of `places`, relative to the directory of this program. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",

@@ -32,8 +32,8 @@ struct config {
     /* Makes the daemon start even if acknowledged changes are missing from the state (--accept-older-state).
      */
     bool accept_older;
-    /* An ended job is removed when it exceeds any of the next three limits. A limit of 0 means that there is
-     * no limit. */
+    /* Ended jobs are removed, oldest first, while any of the next three limits is exceeded. 0 means no limit.
+     */
     uint64_t keep_days, keep_jobs;
     uint64_t keep_bytes;       /* bytes of one user's ended jobs */
     struct quota_limits quota; /* limits of each user */

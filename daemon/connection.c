@@ -18,14 +18,14 @@
 
 /* Time in which the last output must go out before the connection is closed. */
 #define FINISH_MS 5000
-/* Limits of what one connection hands out before the other connections get their turn. The limit in bytes is
- * needed too, because a line of 8 KiB takes a thousand times as long to parse as a ping. */
+/* Number of lines and bytes that one connection may hand out before the other connections get their turn.
+ * Both limits are needed, because a line of 8 KiB takes a thousand times as long to parse as a ping. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
 struct connection {
     uv_pipe_t pipe;
-    /* Deadline for a line that has begun, or for the last output before closing. */
+    /* Closes the connection if a line does not end in time, or if the last output does not go out in time. */
     uv_timer_t timer;
     uv_idle_t turn; /* active while `more` is set */
     const struct connection_ops *ops;
@@ -118,7 +118,7 @@ static void give_lines(struct connection *p)
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Either a call of this function is already handing out lines, or the next turn of the loop will do
+        /* An outer call of this function is already handing out lines, or the next turn of the loop will do
          * so. */
         return;
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */

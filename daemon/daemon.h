@@ -85,8 +85,8 @@ struct daemon {
     bool keep_workers;
 };
 
-/* Ends the process at once because the state cannot be written, which must not be retried. Workers keep
- * running. */
+/* Ends the process at once. Called when the state cannot be written, because such a write must not be tried
+ * again. Workers keep running. */
 void daemon_die(struct daemon *d, const char *why);
 
 /* Returns the time of the loop's monotonic clock in milliseconds. This time does not change during one turn

@@ -9,12 +9,12 @@
 /* Returns the machine as the queue sees it now. */
 struct queue_machine devices_machine(const struct daemon *d);
 
-/* Returns the machine as admission sees it. Each device counts with the largest memory that was ever free on
- * it, because other programs may free the memory that they use now. */
+/* Returns the machine as admission sees it. Each device has the largest amount of memory that was ever free
+ * on it, because other programs may free the memory that they use now. */
 struct queue_machine devices_at_best(const struct daemon *d);
 
-/* Returns whether the free memory of the devices can change while the daemon runs. This is so for real
- * devices, but not for virtual devices or devices from a topology file. */
+/* Returns whether the free memory of the devices can change while the daemon runs. True for real devices, and
+ * false for virtual devices and devices from a topology file. */
 bool devices_change(const struct daemon *d);
 
 /* Starts a probe of the idle devices if a probe is due. A probe is due before the job `next` (may be NULL)

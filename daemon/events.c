@@ -12,8 +12,8 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-/* Number of event numbers that are reserved at once. After a restart, the unused numbers of a block are
- * skipped. */
+/* Size of a block of event numbers that is reserved at once. After a restart, the unused numbers of the block
+ * are skipped. */
 #define SEQ_BLOCK  (1u << 20)
 #define READ_LIMIT 256 /* events that one read from disk returns */
 
@@ -32,8 +32,8 @@ struct ring_event {
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* Set when this event is on disk or was given up. The event still stays invisible until the same holds
-     * for all earlier events. */
+    /* Set when this event is on disk or was given up. The event becomes visible only when all earlier events
+     * are settled too. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;

@@ -46,7 +46,7 @@ int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const 
 /* Returns the number of the newest visible event. */
 uint64_t events_newest(const struct events *e);
 
-/* A connection that wants events. The caller owns the memory and fills in the fields before "events.c". */
+/* A connection that wants events. The caller owns the memory and fills in the fields up to `gone`. */
 struct watcher {
     uint64_t next; /* number of the first event to send */
     /* Id of the job whose events are wanted. 0 for all jobs. */

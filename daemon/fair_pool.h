@@ -32,8 +32,7 @@ struct fair_pool_task {
 /* When a user last had a turn. */
 struct fair_pool_turn {
     uid_t uid;
-    /* Number of the task that was started last for this user. The tasks of all users are numbered from 1 in
-     * the order of their start. */
+    /* Number of the task that was last started for this user. Started tasks are numbered from 1. */
     uint64_t last;
 };
 

@@ -19,8 +19,8 @@
 
 /* Number of errors in a row that make a device count as failed. */
 #define HEALTH_MOST_ERRORS 3
-/* Number of restart delays for which a failed device rests before it may be tried again. The rest is 10 min
- * by default. */
+/* Number of restart delays for which a failed device rests before it may be tried again. This is 10 min by
+ * default. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };

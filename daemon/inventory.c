@@ -183,8 +183,8 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            /* The driver has given this device a new number, and this probe did not cover that number. The
-             * next probe will. */
+            /* Keep the old value, because the driver has renumbered the device and this probe did not cover
+             * the new number. */
             info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);

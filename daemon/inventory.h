@@ -52,12 +52,12 @@ int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inven
  * new number. */
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
-/* Counts the memory that was in use on this device during the probe as available. A worker of an earlier
- * daemon has the device and may keep using that memory. */
+/* Counts the memory that is in use on this device as available. That memory belongs to a worker of an earlier
+ * daemon, which still has the device. */
 void inventory_count_own(struct inventory *o, uint32_t device);
 
-/* Adds the members backend and backend_reason to `b`, and for real devices also machine, which is a topology
- * of the devices that are handed out. There is no comma before the first or after the last member. */
+/* Adds the members backend and backend_reason to `b`. For real devices, also adds machine, a topology of the
+ * devices that are handed out. No comma comes before the first member or after the last. */
 void inventory_add_json(const struct inventory *o, struct strbuf *b);
 
 /* Adds the members of a worker's lease to `b`: the backend and the backend's numbers of the devices. If the

@@ -9,8 +9,8 @@
 #include "daemon/job_record.h"
 #include "daemon/state.h"
 
-/* Adds the job's body to `b`. The body has the facts that never change after the submit, except for the spec.
- */
+/* Adds the job's body to `b`. The body has the facts that never change after the submit. The spec is not part
+ * of the body. */
 void job_body_json(const struct job *j, struct strbuf *b);
 
 /* Adds the job's status to `b`. The status has all facts that can change. For an ended job it also has the

@@ -59,7 +59,7 @@ void job_destroy(struct job *j)
 }
 
 /* The hash is FNV-1a over both texts with their terminating zeros. Two 32-bit CRCs with different seeds would
- * be weaker than 64 bits, because for texts of the same length either both agree or both differ. */
+ * not make a good 64-bit hash. For texts of the same length, either both CRCs are equal or both differ. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

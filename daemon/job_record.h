@@ -111,8 +111,8 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* The state on disk still has the worker's secret itself and not its hash, because tuttid 0.1.0 wrote it.
-     */
+    /* Set if the state on disk still has the worker's secret and not its hash. tuttid 0.1.0 wrote such
+     * states. */
     bool secret_in_clear;
     /* Number of writes of this job to the state that are under way. */
     uint32_t saves;

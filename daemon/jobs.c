@@ -185,7 +185,7 @@ static bool set_copy(char **to, const char *text)
     return text == NULL || *to != NULL;
 }
 
-/* Makes the record of a new job and adds it to no table. Returns NULL when memory runs out. */
+/* Makes the record of a new job. The record is in no table yet. Returns NULL when memory runs out. */
 static struct job *job_create(uint64_t id, const struct job_new *n)
 {
     struct job *j = mem_calloc(1, sizeof *j);
@@ -295,8 +295,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* An earlier save of the same job may still have been under way. Only the save that contains the job's
-     * end archives the job. */
+    /* Only the save that contains the job's end archives the job. An earlier save may still have been under
+     * way when the job ended. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -163,7 +163,7 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-/* Returns advice for the administrator about an errno of fork or exec. Returns "" if there is none. */
+/* Returns advice for the administrator about an errno of fork or exec. Returns "" if there is no advice. */
 static const char *remedy(int code)
 {
     switch (code) {

@@ -6,8 +6,8 @@
 
 #include "base/utf8.h"
 
-/* Limits the number of doublings, so that the shift cannot overflow. This many doublings reach the longest
- * delay from any first delay. */
+/* Largest number of doublings, so that the shift cannot overflow. This many doublings turn even the shortest
+ * first delay into the longest delay. */
 #define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)

@@ -52,7 +52,8 @@ bool launch_pause_failed(struct launch_pause *p, uint64_t job, const char *reaso
 /* Records that this job's worker has taken its job. Returns true if this ended a pause. */
 bool launch_pause_worked(struct launch_pause *p, uint64_t job);
 
-/* Records that the job was cancelled while its worker was being started, so this launch has no result. */
+/* Records that the launch has ended without showing whether workers can be started, for example because the
+ * job was cancelled. */
 void launch_pause_dropped(struct launch_pause *p, uint64_t job);
 
 /* Adds the pause to `b` as JSON. The text is null, or an object with reason, failures and since_ms. */

@@ -50,16 +50,16 @@ bool queue_before(const struct job *a, const struct job *b);
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret);
 
-/* Returns whether the job could not start even if every running job ended. Then too many devices are out of
- * service, or other programs use too much memory on them. */
+/* Returns whether the job could not start even if every running job ended. The cause is that too many devices
+ * are out of service, or that other programs use too much of their memory. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
 
 /* Returns whether this device could not be given to the job even if it were free, because it is out of
  * service or too small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);
 
-/* Returns 0 if the job can run on this machine at some time. Otherwise returns -ENOSPC, and the message says
- * what the machine lacks. */
+/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC, and the message says what
+ * the machine lacks. */
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
 
 #endif

@@ -10,8 +10,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* Number of times that one job is read at most. If the job ends during the first read, the second read finds
- * the ended job. */
+/* A job is read at most this many times. If the job ends during the first read, the second read finds the
+ * ended job. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)

@@ -18,7 +18,7 @@ int server_open(struct daemon *d, struct server **ret, struct err *err);
 void server_close(struct server *s);
 void server_free(struct server *s);
 
-/* Returns whether there is no large line in the pool or waiting for it. */
+/* Returns true if no large line is in the pool or waits for it. */
 bool server_idle(const struct server *s);
 
 #endif

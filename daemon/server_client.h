@@ -25,7 +25,7 @@ struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    /* Number of unanswered requests, plus the calls that keep the object alive. */
+    /* Number of unanswered requests, plus the number of calls that keep the object alive. */
     uint32_t under_way;
     struct watcher *watcher; /* NULL: the client watches nothing */
     /* Set while a large line of this client is in the pool or waits for it. */
@@ -60,7 +60,7 @@ void server_client_begin_request(struct server_client *c);
 void server_client_keep(struct server_client *c);
 
 /* Ends one server_client_begin_request or server_client_keep. Frees the object if the connection is closed
- * and this was the last one. */
+ * and no other request or call needs the object. */
 void server_client_let_go(struct server_client *c);
 
 /* Sets whether a large line of the client is being parsed. No further line is read while `large` is true. */

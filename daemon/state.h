@@ -29,8 +29,8 @@
 struct state;
 struct state_unit;
 
-/* How long ended jobs are kept. A job that exceeds any of these limits is removed. The jobs that ended first
- * are removed first. */
+/* Limits for the ended jobs that are kept. While any limit is exceeded, the jobs that ended first are
+ * removed. */
 struct state_keep {
     uint64_t ms;    /* time since the end; 0: unlimited */
     uint64_t jobs;  /* ended jobs of all users; 0: unlimited */
@@ -126,7 +126,7 @@ void state_discard(struct state_unit *u);
  * -ENOSPC (the disk is full) or -ENOMEM. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
-/* Returns whether the state has no write, read or backup that waits or is under way. */
+/* Returns true if no write, read or backup is waiting or under way. */
 bool state_idle(const struct state *s);
 
 /* Which jobs to read. */

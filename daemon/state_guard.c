@@ -110,7 +110,7 @@ static char *immutable_uri(const char *path)
 }
 
 /* Reads the transaction number of state.db without its log. The number may be unreadable because a fold was
- * interrupted. That is no damage, because the log then still has the pages. */
+ * interrupted. This is not damage, because the log then still has the pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;

@@ -203,7 +203,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err);
  * file in the same directory. */
 int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 
-/* Checks the next `rows` rows and advances *at behind them. Returns -EBADMSG if a row is damaged. */
+/* Checks the next `rows` rows and moves *at past them. Returns -EBADMSG if a row is damaged. */
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
 /* Runs one transaction on the writer and then writes the mark. `change` makes the changes and may raise the
@@ -232,7 +232,7 @@ void upkeep_begin(struct state *s);
 /* Restarts the timer that waits for a quiet moment. Called on the loop thread after every commit. */
 void upkeep_committed(struct state *s);
 
-/* Starts one piece of upkeep if any is due. Returns true if it started one. Loop thread only. */
+/* Starts one piece of upkeep if any is due, and returns true in that case. Loop thread only. */
 bool upkeep_next(struct state *s);
 
 /* Copies a file and syncs the copy. */

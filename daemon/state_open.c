@@ -77,8 +77,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Sets the next numbers above all numbers in the database and in the mark. Then folds the log, so that
- * state.db itself has the tables and everything that a crash left in the log. */
+/* Makes the next numbers greater than all numbers in the database and in the mark. Then folds the log, so
+ * that state.db itself has the tables and everything that a crash left in the log. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;

@@ -114,8 +114,8 @@ static int read_rows(void *arg)
     return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
-/* Reads rows and copies them for the loop thread. The size of the rows depends on users, so memory may run
- * out. The read then ends with -ENOMEM and frees all copies. */
+/* Reads rows and copies them for the loop thread. Users decide how large the rows are, so memory may run out.
+ * The read then ends with -ENOMEM, and all copies are freed. */
 static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};

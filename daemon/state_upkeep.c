@@ -123,9 +123,9 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch. Each row of `sql` is the id and the bytes of an ended job, with the oldest end
- * first. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have at least `bytes` bytes
- * in total. */
+/* Adds jobs to the batch. Each row of `sql` is the id and size of an ended job, in the order in which the
+ * jobs ended. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have at least `bytes`
+ * bytes in total. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;

@@ -21,8 +21,8 @@
 /* A copy is dropped if nobody fetches a piece of it for this time. */
 #define FORGET_MS 60000
 
-/* The copy that clients fetch. Created with the first backup, and kept as long as the daemon runs. Loop
- * thread only. */
+/* Describes the copy that clients fetch. The object is created for the first backup and lives as long as the
+ * daemon. Loop thread only. */
 struct backup_copy {
     uint64_t number; /* number of the newest copy */
     int fd;          /* -1: no copy */

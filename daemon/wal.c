@@ -62,8 +62,8 @@ static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes
     return s;
 }
 
-/* Reads up to `bytes` bytes. Returns the number of bytes read, or a negative errno. The number is smaller
- * only at the end of the file. */
+/* Reads up to `bytes` bytes. Returns the number of bytes read, or a negative errno. The number is less than
+ * `bytes` only at the end of the file. */
 static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     size_t got = 0;

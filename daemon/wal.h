@@ -19,13 +19,13 @@
 struct wal_walk {
     uint64_t bytes;        /* length; 0: empty or missing */
     uint64_t good_commits; /* transactions that SQLite will read */
-    /* Offset at which the last transaction ends that SQLite will read. */
+    /* End of the last transaction that SQLite will read, as an offset in the file. */
     uint64_t good_bytes;
     bool bad; /* an invalid frame or header was found */
     /* Offset of the first invalid frame. 0 if the header of the log is invalid. */
     uint64_t bad_offset;
-    /* Number of commits behind the first bad frame that belong to this log. SQLite will not read these
-     * commits. */
+    /* Number of this log's commits that come after the first bad frame. SQLite will not read these commits.
+     */
     uint64_t commits_behind;
 };
 

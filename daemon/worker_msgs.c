@@ -438,8 +438,7 @@ static void on_outcome(struct worker *w, struct worker_connection *c, struct wir
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
-        /* The worker has sent its outcome again. Only the first outcome is answered, on the connection that
-         * it came on. */
+        /* The worker has sent its outcome again. Only the first outcome gets an answer. */
         return;
     take_json(&j->said.curve, m->params, "curve");
     take_json(&j->said.evals, m->params, "evals");

@@ -33,7 +33,8 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS 200
-/* If a tick is later than this, the daemon itself did not run for a while. */
+/* If more than this many milliseconds have passed since the last tick, the daemon itself did not run for a
+ * while. */
 #define MOST_LATE_MS 1000
 /* Time in which a worker must exit after its outcome was answered. */
 #define EXIT_WITHIN_MS 10000
@@ -192,8 +193,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Returns whether a failure to open the log file concerns only this job. This is so if a directory, a link or
- * another special file has the name of the log. */
+/* Returns whether a failure to open the log file concerns only this job. That is the case if a directory, a
+ * link or another special file has the name of the log. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -223,7 +224,7 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause, log a launch only when it has succeeded. */
+    /* During a pause, took_job logs the launch when it has succeeded. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
