@@ -58,14 +58,14 @@ struct arena {
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    /* Inside a scope of bounded work, this call ends the scope and does not return. */
+    /* When a scope of bounded work is open, this call ends the scope and does not return. */
     bounded_no_memory();
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
-/* These three functions call malloc, calloc and realloc. In a scope of bounded work an allocation may fail,
- * so there they go through mem.h, where a test can make an allocation fail. */
+/* These three functions call malloc, calloc and realloc. Inside a scope of bounded work they use mem.h
+ * instead, so that a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -116,7 +116,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        /* The old block is still allocated, so the end of the scope must free it. */
+        /* realloc failed, so the old block is still allocated. The scope must know the block to free it
+         * later. */
         bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);
@@ -164,7 +165,7 @@ static struct arena_chunk *chunk_create(size_t size)
     return c;
 }
 
-/* Returns a chunk of the arena with at least `need` unused bytes. Creates one if necessary. */
+/* Returns a chunk of the arena with at least `need` unused bytes. Creates the chunk if necessary. */
 static struct arena_chunk *chunk_for(struct arena *a, size_t need)
 {
     struct arena_chunk *first = a->chunks, *c;
@@ -193,7 +194,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 
     if (bytes > SIZE_MAX - ALIGN - RED_ZONE)
         out_of_memory(bytes);
-    /* A request for 0 bytes takes space too, so that every pointer that was handed out is distinct. */
+    /* A request for 0 bytes takes space too, so that every returned pointer is distinct. */
     need = ((bytes ? bytes : 1) + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
     c = chunk_for(a, need);
     p = c->data + c->used;

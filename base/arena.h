@@ -19,10 +19,10 @@ struct arena *arena_create(void);
 /* Frees the arena and everything that was allocated from it. `a` may be NULL. */
 void arena_destroy(struct arena *a);
 
-/* Returns `bytes` of zeroed memory, aligned to 16 bytes and valid until arena_destroy. A request for 0 bytes
- * gets a pointer of its own too. */
+/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. The memory is valid until arena_destroy.
+ * Each request for 0 bytes also returns a distinct pointer. */
 void *arena_alloc(struct arena *a, size_t bytes);
-/* Returns a zeroed array of `count` elements of `size` bytes. Aborts when count * size overflows. */
+/* Returns a zeroed array of `count` elements of `size` bytes each. Aborts when count * size overflows. */
 void *arena_alloc_array(struct arena *a, size_t count, size_t size);
 /* Copies `bytes` bytes from `p` into the arena and returns the copy. */
 void *arena_memdup(struct arena *a, const void *p, size_t bytes);

@@ -1,5 +1,5 @@
-/* Implements base64.h. Decoding is strict: the length must be a multiple of 4, padding may occur only at the
- * end, and the bits that padding leaves unused must be zero. So every content has exactly one base64 text. */
+/* Implements base64.h. Decoding is strict: the length must be a multiple of 4, padding is allowed only at
+ * the end, and the bits that padding leaves unused must be zero. So any data has exactly one base64 text. */
 #include "base/base64.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ void base64_add(struct strbuf *b, const void *data, size_t bytes)
     }
 }
 
-/* Returns the value of a base64 digit, 0 to 63, or -1 for another character. */
+/* Returns the value of a base64 digit, from 0 to 63. Returns -1 when `c` is not a base64 digit. */
 static int value_of(char c)
 {
     const char *at = c != '\0' ? memchr(digits, c, sizeof digits - 1) : NULL;

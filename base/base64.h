@@ -1,4 +1,4 @@
-/* Base64 (RFC 4648, with padding), which carries binary data inside JSON strings. */
+/* Base64 (RFC 4648, with padding). It is used to put binary data into JSON strings. */
 #ifndef BASE_BASE64_H
 #define BASE_BASE64_H
 
@@ -6,11 +6,11 @@
 
 #include "base/strbuf.h"
 
-/* Appends the base64 form of `bytes` bytes at `data` to `b`. */
+/* Encodes the `bytes` bytes at `data` as base64 and appends the text to `b`. */
 void base64_add(struct strbuf *b, const void *data, size_t bytes);
 /* Decodes the `chars` characters at `text` into `ret`, which must have space for 3 bytes per 4 characters.
- * Returns the number of bytes, or -EINVAL when `text` is not base64. `ret` may be `text`: decoding in place
- * is safe. */
+ * Returns the number of bytes written, or -EINVAL when `text` is not base64. `ret` may be `text`, because
+ * decoding in place is safe. */
 long base64_decode(const char *text, size_t chars, void *ret);
 
 #endif

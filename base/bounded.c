@@ -17,16 +17,16 @@
 
 #define FIRST_SLOTS    256
 #define BLOCK_OVERHEAD 16 /* bytes that malloc itself needs per block */
-/* A scope that used more bytes than this returns its freed memory to the system. */
+/* A scope that used more bytes than this gives its freed memory back to the system. */
 #define TRIM_ABOVE (1 << 20)
 
-/* A slot of the hash table: one block that was allocated in the scope. */
+/* One slot of the hash table. It describes one block that was allocated in the scope. */
 struct bounded_block {
     void *at;     /* NULL: the slot is unused */
     size_t bytes; /* bytes charged for the block, with BLOCK_OVERHEAD */
 };
 
-/* An open scope. It lives on the stack of bounded_run. */
+/* An open scope. The struct lives on the stack of bounded_run. */
 struct scope {
     struct bounded *b;
     jmp_buf end; /* where an early end jumps to */
@@ -59,7 +59,8 @@ static size_t slot_of(const struct scope *s, const void *p)
     return (size_t)(h >> 32) & (s->n_slots - 1);
 }
 
-/* Returns the slot of block `p`, or the unused slot where `p` would go. */
+/* Returns the index of the slot of block `p`. If `p` is not in the table, returns the unused slot where
+ * `p` would go. */
 static size_t find_slot(const struct scope *s, const void *p)
 {
     size_t i = slot_of(s, p);
@@ -86,8 +87,8 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. Blocks in the following slots that collided with it move up, so that
- * find_slot still finds them. */
+/* Empties slot `i`. Then moves up the blocks that follow because of a collision, so that find_slot still
+ * finds them. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -175,16 +176,17 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* Returns freed memory to the system after a large scope. The heap would otherwise hold on to it for later
- * requests, and the process would occupy memory that it may never need again. */
+/* Returns freed memory to the system after a large scope. Otherwise the heap would keep the memory for
+ * later requests, and the process would occupy memory that it may never need again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp is in a function of its own
- * because longjmp makes changed local variables of the function that called setjmp indeterminate. */
+/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp has a function of its
+ * own, because after longjmp the changed local variables of the function that called setjmp are
+ * indeterminate. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

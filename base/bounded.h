@@ -32,49 +32,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The limits and the results of one scope. The caller of bounded_run fills in the first four fields;
- * bounded_run fills in the others. */
+/* The limits and the results of one scope. The caller of bounded_run sets the first four fields, and
+ * bounded_run sets the others. */
 struct bounded {
-    /* The most bytes that the function may have in use at the same time; 0: no limit. */
+    /* The maximum number of bytes that the function may have in use at any time. 0 means no limit. */
     uint64_t limit_bytes;
-    /* A function that returns true to end the scope. It is called on the thread that works. NULL: nothing
-     * stops the scope. */
+    /* Returns true to end the scope. Called on the thread that runs the function. May be NULL if nothing
+     * needs to stop the scope. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* How many calls of bounded_poll lead to one call of `stop`; 0: BOUNDED_POLL_EVERY. */
+    /* The number of calls of bounded_poll per call of `stop`. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */
-    /* Bytes that the function still had in use when it returned. Its caller owns them now. */
+    /* The number of bytes that the function still had in use when it returned. The caller owns this memory
+     * now. */
     uint64_t held_bytes;
     uint64_t asked; /* calls of `stop` */
-    /* True when the limit or `stop` ended the scope. All memory of the scope was then freed. */
+    /* True when the limit or `stop` ended the scope. In this case all memory of the scope has been freed. */
     bool ended_early;
 };
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a scope. Returns the result of `work`, or -ENOMEM or -ECANCELED when the scope ended
- * early. No other scope may be open on this thread. */
+/* Calls work(arg) in a new scope. Returns the result of `work`, or -ENOMEM or -ECANCELED when the scope
+ * ended early. No other scope may be open on this thread. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
-/* ---- calls from code inside a scope ---- */
+/* ---- functions for code inside a scope ---- */
 
 extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until `stop` is called */
 
-/* Calls `stop` of the open scope, if there is one, and ends the scope when `stop` returns true. */
+/* Calls the `stop` function of the open scope, if there is one. Ends the scope when `stop` returns true. */
 void bounded_ask(void);
 
-/* Marks one iteration of a long loop, so that the scope can be stopped there. Call it at least once every few
- * microseconds of work. It costs one decrement. */
+/* Call this in each iteration of a long loop, at least once every few microseconds, so that the scope can
+ * be stopped there. A call costs one decrement. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)
         bounded_ask();
 }
 
-/* Does the same as n calls of bounded_poll. A loop with very short iterations calls it once per n
- * iterations. */
+/* Does the same as `n` calls of bounded_poll. A loop with very short iterations calls this function once
+ * every `n` iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)
@@ -83,21 +84,21 @@ static inline void bounded_poll_steps(size_t n)
         bounded_polls_left -= (uint32_t)n;
 }
 
-/* ---- for the allocation functions of arena.c ---- */
+/* ---- functions for the allocators in arena.c ---- */
 
 /* Returns true when a scope is open on this thread. */
 bool bounded_is_open(void);
-/* Call this before an allocation of `bytes`. It ends the scope when the allocation would exceed the limit.
- * `old` is the block that the allocation replaces (realloc), or NULL. */
+/* Call this before an allocation of `bytes` bytes. It ends the scope when the allocation would exceed the
+ * limit. `old` is the block that realloc is about to replace, or NULL. */
 void bounded_charge(const void *old, size_t bytes);
-/* Call this after an allocation. It records that the block `p` of `bytes` bytes belongs to the scope. */
+/* Call this after an allocation. It records that the block of `bytes` bytes at `p` belongs to the scope. */
 void bounded_remember(void *p, size_t bytes);
-/* Call this before `p` is freed or reallocated. It removes `p` from the scope, stores the block's
- * size in *ret_bytes and returns true. Returns false, without setting *ret_bytes, when `p` does not
- * belong to the scope. */
+/* Call this before `p` is freed or reallocated. It removes `p` from the scope, stores the block's size in
+ * *ret_bytes and returns true. If `p` does not belong to the scope, it returns false and leaves *ret_bytes
+ * alone. */
 bool bounded_forget(void *p, size_t *ret_bytes);
-/* Call this when the system has no memory. It ends the open scope with -ENOMEM, and returns
- * when none is open. */
+/* Call this when the system has no memory. It ends the open scope with -ENOMEM. It returns only when no
+ * scope is open. */
 void bounded_no_memory(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* Arithmetic on numbers that a user chose. An overflow is reported to the caller and never wraps around. */
+/* Arithmetic on numbers that a user chose. The functions report an overflow to the caller instead of
+ * wrapping around. */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 
@@ -25,8 +26,7 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Returns `v` rounded up to a multiple of `to`, which must be a power of two. This function does not check
- * for overflow. */
+/* Returns `v` rounded up to a multiple of `to`, which must be a power of two. Does not check for overflow. */
 static inline uint64_t round_up(uint64_t v, uint64_t to)
 {
     return (v + to - 1) & ~(to - 1);

@@ -31,7 +31,7 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Sleeps until an absolute time, so that a signal in between neither shortens nor lengthens the sleep. */
+/* Sleeps until an absolute time, so that a signal does not change the length of the sleep. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;
@@ -54,7 +54,7 @@ static const struct clock_hooks system_hooks = {
     .sleep_ns = system_sleep_ns,
 };
 
-/* The hooks in use. Only clock_set_hooks writes them. */
+/* The hooks in use. They are written only by clock_set_hooks. */
 static struct clock_hooks current = {
     .monotonic_ns = system_monotonic_ns,
     .wall_ns = system_wall_ns,

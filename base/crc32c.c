@@ -49,7 +49,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t bytes)
     crc = ~crc;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t v = load_le64(p) ^ crc;
-        /* The eight lookups are written out because gcc -O2 does not unroll a loop over them. */
+        /* The eight lookups are written out, because gcc -O2 would not unroll a loop. */
         crc = table[7][v & 0xFF] ^ table[6][v >> 8 & 0xFF] ^ table[5][v >> 16 & 0xFF] ^
               table[4][v >> 24 & 0xFF] ^ table[3][v >> 32 & 0xFF] ^ table[2][v >> 40 & 0xFF] ^
               table[1][v >> 48 & 0xFF] ^ table[0][v >> 56];

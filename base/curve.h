@@ -12,7 +12,7 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-/* The largest magnitude of a value. Even a sum of such values over all steps of a job stays finite. */
+/* Values with a larger magnitude are ignored. The sum of a job's values therefore stays finite. */
 #define CURVE_MOST 1e290
 
 struct curve_point {
@@ -20,12 +20,12 @@ struct curve_point {
     double value;  /* the mean of the point's values */
 };
 
-/* A curve that grows by curve_add. A zeroed struct is an empty curve. */
+/* A curve that grows with each curve_add. A zeroed struct is an empty curve. */
 struct curve {
     struct curve_point points[CURVE_POINTS];
     uint32_t n;      /* points in use */
     uint32_t stride; /* values per point; 0 means 1 */
-    /* How many values are in `sum` and not yet part of a point; always fewer than `stride`. */
+    /* The number of values in `sum` that are not yet part of a point. Always less than `stride`. */
     uint32_t pending;
     uint64_t step; /* the step of the last value added */
     double sum;    /* the sum of the pending values */
@@ -37,10 +37,11 @@ struct curve {
  * Steps normally ascend. When a run resumes from an earlier checkpoint, a step comes again: curve_add then
  * first drops all points from that step on. */
 void curve_add(struct curve *c, uint64_t step, double value);
-/* Appends the points as JSON, [[step,value],...]. The mean of the pending values is the last point. */
+/* Appends the points as JSON, [[step,value],...]. The last point is the mean of the pending values, if
+ * there are any. */
 void curve_json(const struct curve *c, struct strbuf *b);
-/* Sets the curve to the points that curve_json wrote. Elements of another form are skipped.
- * `points` may be NULL. */
+/* Sets the curve to the points that curve_json wrote. Skips elements that do not have the form
+ * [step,value]. `points` may be NULL. */
 void curve_from_json(struct curve *c, const struct json *points);
 
 #endif

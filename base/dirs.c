@@ -1,5 +1,5 @@
-/* Implements dirs_make of dirs.h: it creates one component of the path after another and syncs each parent.
- * Any thread may call it. */
+/* Implements dirs_make of dirs.h. It creates the missing directories of the path one after another and
+ * syncs each parent. Any thread may call it. */
 #include "base/dirs.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Syncs the parent directory of `path`. Returns 0 without syncing when the parent may not
- * be opened for reading. */
+/* Syncs the parent directory of `path`. Returns 0 without a sync when this process may not read the
+ * parent. */
 static int sync_parent(const char *path)
 {
     char dir[PATH_MAX];

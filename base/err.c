@@ -18,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* This buffer is longer than err->msg, so that utf8_scrub sees that the text is too long
-     * and marks the cut. */
+    /* This buffer is longer than err->msg. So utf8_scrub notices when the text is too long, and marks the
+     * cut. */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);

@@ -1,9 +1,9 @@
-/* A failure that a person will read: a code, a sentence, and where in a JSON document or file system it
- * happened.
+/* A failure that a person will read: an error code, a sentence, and the place of the failure in a JSON
+ * document or in the file system.
  *
  * Functions return 0 or a negative errno. A function whose failure is shown to a person takes `struct err
- * *err` as its last argument. It fills in `err` on failure only, and allocates no memory for that. `err` may
- * be NULL when the caller does not want the message.
+ * *err` as its last argument. It fills in `err` on failure only, and allocates no memory for that. `err`
+ * may be NULL when the caller does not want the message.
  */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
@@ -12,10 +12,10 @@
 
 struct err {
     int code; /* a negative errno; 0 when nothing failed */
-    /* A JSON path such as "train.micro_batch", or a file name; empty when neither applies. The path may
-     * contain control characters: err_text makes it safe to show. */
+    /* A JSON path such as "train.micro_batch", or a file name. Empty when neither applies. The path may
+     * contain control characters, so use err_text to show it. */
     char path[1024];
-    /* What happened and what to do about it, on one line and safe to show. */
+    /* Says what happened and what to do about it. The text is on one line and safe to show. */
     char msg[768];
 };
 
@@ -26,8 +26,8 @@ int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...
     __attribute__((format(printf, 4, 5)));
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
-/* Writes "path: msg", or only "msg" when there is no path, to `buf` and returns the text. The text is on one
- * line and  * safe to show. The result is never NULL. */
+/* Writes "path: msg" to `buf`, or only "msg" when there is no path, and returns the text. The text is on
+ * one line and safe to show. The result is never NULL. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

@@ -190,7 +190,7 @@ int fs_sync_close(int fd)
 
 static int remove_tree(int dirfd, const char *name, int depth);
 
-/* Removes everything in the directory `fd`, and closes `fd`. */
+/* Removes everything in the open directory `fd`. Always closes `fd`, even on failure. */
 static int remove_entries(int fd, int depth)
 {
     DIR *dir = fdopendir(fd);

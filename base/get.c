@@ -1,10 +1,10 @@
-/* Implements the tolerant JSON lookups of get.h. Strings are returned unchanged: code that shows a string to
- * a person must scrub it. */
+/* Implements the tolerant JSON lookups of get.h. Strings are returned unchanged, so code that shows a
+ * string to a person must scrub it first. */
 #include "base/get.h"
 
 #include <stddef.h>
 
-/* Returns `node` if it has this type, else NULL. */
+/* Returns `node` if its type is `type`, or NULL otherwise. `node` may be NULL. */
 static const struct json *of_type(const struct json *node, enum json_type type)
 {
     return node != NULL && json_type(node) == type ? node : NULL;

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* These return the value of a node. They do not check its type, because the caller has already done so. */
+/* These return the value of a node. The caller must have checked the node's type. */
 const char *json_node_text(const struct json *node); /* JSON_STRING */
 double json_node_number(const struct json *node);    /* JSON_NUMBER */
 bool json_node_true(const struct json *node);        /* JSON_BOOL */

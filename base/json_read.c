@@ -25,8 +25,8 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Writes a description of the node to `buf` for a message, such as: a string "abc", the number 3.5, an
- * array. */
+/* Describes the node for a message, for example: a string "abc", the number 3.5, an array. The text goes
+ * to `buf`. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -92,8 +92,8 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* Returns true when `v` is a whole number that was read exactly. 2^53 is excluded: 2^53 + 1 reads as the same
- * double, so it is unknown which of the two the user wrote. */
+/* Returns true when `v` is a whole number that was read exactly. 2^53 is refused because 2^53 + 1 is read
+ * as the same double, so the user may have written either number. */
 static bool is_exact(double v)
 {
     return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
@@ -103,7 +103,7 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    /* A number this large may have been rounded, so the message shows only four digits. */
+    /* Such a large number may have been rounded, so the message shows only four digits. */
     if (v > (double)JSON_MAX_INTEGER)
         snprintf(text, sizeof text, "about %.4g", v);
     else
@@ -167,11 +167,12 @@ static bool same_letter(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Returns the number of edits (insert, delete, replace, or swap two neighbours) that turn word `a` into word
- * `b`. The case of letters is ignored. Words have at most MAX_WORD characters. */
+/* Returns the number of edits that turn word `a` into word `b`. An edit inserts, deletes or replaces a
+ * letter, or swaps two neighbours. Upper and lower case are the same. Words have at most MAX_WORD
+ * characters. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    /* Row i is rows[i % 3]. Three rows are enough, because a swap looks two rows back. */
+    /* Row i is stored in rows[i % 3]. Three rows are enough, because a swap looks back two rows. */
     int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
@@ -190,8 +191,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true when two words are close: at most a third of the longer word was mistyped, or one letter of a
- * short word, but never the whole word. */
+/* Returns true when at most a third of the longer word was mistyped. In a short word one wrong letter is
+ * allowed, but never the whole word. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -308,7 +309,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Stores the result `r` of reading a value as the object's status. Returns true when `r` is 0. */
+/* Makes the result `r` of reading a value the object's status. Returns true when `r` is 0. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;
@@ -402,8 +403,8 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
     return false;
 }
 
-/* Returns the first key of the object that the reader did not name, or NULL. When `names` is not NULL, only
- * keys that look like a misspelling of one of the names are considered. */
+/* Returns the first key of the object that the reader did not name, or NULL. If `names` is not NULL, only
+ * keys that look like a misspelling of one of these names are considered. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
@@ -433,7 +434,7 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        /* A message about the misspelt key replaces the message about the missing key. */
+        /* The misspelt key gives a better message than the missing key, so report it instead. */
         o->status = 0;
         return fail_unknown(o, key, o->missing);
     }

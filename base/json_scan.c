@@ -118,8 +118,8 @@ static int fail_comment(const struct scan *s)
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
 
-/* Reports that the current character is not what the grammar allows. `wanted` completes
- * the words "expected ...". */
+/* Reports that the grammar does not allow the current character. `wanted` completes the sentence "expected
+ * ...". */
 static int fail_unexpected(const struct scan *s, const char *wanted)
 {
     int c = peek(s);
@@ -174,7 +174,7 @@ static void skip_space(struct scan *s)
         s->at++;
 }
 
-/* Returns the value of the four hexadecimal digits at `at`, or -1 when they are something else. */
+/* Returns the value of the four hexadecimal digits at `at`, or -1 when there are no four such digits. */
 static int hex4(const struct scan *s, size_t at)
 {
     int v = 0;
@@ -334,7 +334,7 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins here. Records where it begins if it is the value of options->find. */
+/* Counts the value that begins here. If it is the value of the key options->find, records where it begins. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -401,8 +401,8 @@ static int step_value(struct scan *s)
     return r;
 }
 
-/* Returns true when the key in [begin, end) is options->find. A key that is written with
- * escapes is not recognized. */
+/* Returns true when the key in [begin, end) is options->find. Keys that contain escapes are not
+ * recognized. */
 static bool is_wanted(const struct scan *s, size_t begin, size_t end)
 {
     const char *find = s->options->find;
@@ -499,8 +499,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* Replaces comments by spaces, but not inside strings. A string that is not closed is taken to end with its
- * line; the scanner will refuse it later. */
+/* Replaces comments by spaces, except inside strings. A string that is not closed ends at the end of its
+ * line. The scanner refuses it later. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

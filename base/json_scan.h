@@ -1,4 +1,4 @@
-/* The strict first pass of json_parse: it checks the grammar, UTF-8, the nesting depth and the number of
+/* The strict first pass of json_parse. It checks the grammar, UTF-8, the nesting depth and the number of
  * values before cJSON sees the text. Private to base/json*.c. */
 #ifndef BASE_JSON_SCAN_H
 #define BASE_JSON_SCAN_H
@@ -9,8 +9,8 @@
 #include "base/json.h"
 
 /* Returns 0 when `text` is one JSON document that cJSON can represent and that respects the limits of
- * `options`. Otherwise returns -EINVAL, or -E2BIG for too many values, with "name:line:column" as the path of
- * the error.
+ * `options`. Otherwise returns -EINVAL, or -E2BIG for too many values. The path of the error is
+ * "name:line:column".
  *
  * The caller has already blanked out comments. options->comments only chooses the advice for a stray '/'. */
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,

@@ -9,10 +9,10 @@
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 
-/* Sets the most verbose level that is still written. `prefix_priority` is nonzero to write "<N>" before each
- * line, which programs do when systemd has set JOURNAL_STREAM. Call this before other threads start. */
+/* Sets the most verbose level that is still written. A nonzero `prefix_priority` writes "<N>" before each
+ * line, as systemd expects when it has set JOURNAL_STREAM. Call this before other threads start. */
 void log_init(enum log_level max_level, int prefix_priority);
-/* Writes one line at `level`. Line breaks at the end of the text are dropped; errno is unchanged. */
+/* Writes one line at `level`. Line breaks at the end of the text are dropped. errno is unchanged. */
 void log_msg(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...)   log_msg(LOG_ERROR, __VA_ARGS__)

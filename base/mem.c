@@ -1,6 +1,6 @@
-/* Implements the allocations of mem.h. The counter for mem_fail_nth is atomic, because the loop thread and
- * the threads of the pool serve the same request. Outside tests nobody calls mem_fail_nth, and the counter
- * costs one relaxed load per allocation.
+/* Implements the allocations of mem.h. The counter of mem_fail_nth is atomic, because the loop thread and
+ * the pool threads serve the same request. Outside tests the counter costs one relaxed load per
+ * allocation.
  */
 #include "base/mem.h"
 
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A countdown of allocations. The allocation that counts from 1 to 0 fails on purpose. At
- * 0 nothing is counted. */
+/* The number of allocations until one fails on purpose. The allocation that counts from 1 to 0 fails. At 0
+ * nothing is counted. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 
@@ -24,7 +24,7 @@ bool mem_has_failed(void)
     return atomic_load(&has_failed);
 }
 
-/* Counts one allocation. Returns true when it is the one that mem_fail_nth selected. */
+/* Counts one allocation. Returns true when mem_fail_nth selected this allocation to fail. */
 static bool must_fail(void)
 {
     uint64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);

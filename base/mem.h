@@ -1,5 +1,5 @@
-/* Allocations that may fail, for data whose size a user or a model decides: lines, specs, answers, database
- * rows.
+/* Allocations that may fail. They are for data whose size a user or a model decides: lines, specs,
+ * answers, database rows.
  *
  * Each function returns NULL when memory runs out, and the caller turns that into -ENOMEM. The result is
  * freed with free(). Small internal structures use xmalloc and its family (base/arena.h), which abort
@@ -21,10 +21,10 @@ void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also on overflow */
 void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 
-/* Makes the nth allocation from now fail, once. 1 means the next allocation, and 0 cancels the request.
- * Allocations of all threads are counted. */
+/* Makes the nth allocation from now fail, once. 1 means the next allocation. 0 cancels an earlier request.
+ * The allocations of all threads are counted. */
 void mem_fail_nth(uint64_t n);
-/* Returns true once the allocation that mem_fail_nth selected has failed. */
+/* Returns true after the allocation that mem_fail_nth selected has failed. */
 bool mem_has_failed(void);
 
 #endif

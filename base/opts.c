@@ -27,7 +27,7 @@ static int find_letter(const struct opt *opts, char letter)
     return -1;
 }
 
-/* Reports an unknown option, and suggests the nearest name. */
+/* Reports an unknown option and suggests the option with the nearest name. */
 static int refuse(const struct args *a, const char *word, size_t name_bytes, struct err *err)
 {
     const char *names[2 * OPTS_MAX];
@@ -44,9 +44,9 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Finds an option by its name, or by its letter when `letter` is not 0, in both tables. Returns its row, and
- * stores in *ret_slot where its value goes. Counts a row of `opts` in `times`. Returns NULL when there is no
- * such option. */
+/* Searches both tables for an option by its name, or by its letter when `letter` is not 0. Returns the
+ * option's row, or NULL when there is no such option. *ret_slot points to where the value is stored.
+ * `times` is updated for rows of `opts`. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {
@@ -64,7 +64,7 @@ static const struct opt *find_row(struct args *a, const char *name, size_t bytes
     return NULL;
 }
 
-/* Parses a word that begins with "--". Advances *i when the next word is the option's value. */
+/* Parses a word that begins with "--". Advances *i if the next word is the option's value. */
 static int take_long(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i], **slot;
@@ -84,8 +84,8 @@ static int take_long(struct args *a, int argc, char **argv, int *i, struct err *
     return 0;
 }
 
-/* Parses a word of short options: "-aq", "-oVALUE" or "-o VALUE". Advances *i when the next word is a
- * value. */
+/* Parses a word of short options: "-aq", "-oVALUE" or "-o VALUE". Advances *i if the next word is an
+ * option's value. */
 static int take_letters(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i];

@@ -1,5 +1,5 @@
-/* The options of a command, described by a table. Parsing, "did you mean" and the help text
- * use the same rows. */
+/* The options of a command, described by a table. The parser, the "did you mean" suggestions and the help
+ * text use the same rows. */
 #ifndef BASE_OPTS_H
 #define BASE_OPTS_H
 
@@ -11,11 +11,11 @@
 
 #define OPTS_MAX 96 /* rows of one table */
 
-/* One option, a row of a table. The last row of a table has the name NULL. */
+/* One row of a table describes one option. The last row of a table has the name NULL. */
 struct opt {
     const char *name; /* the long name without the dashes */
     char letter;      /* the short name; 0: none */
-    /* The name of the option's value in the help, such as "FILE"; NULL: the option takes no value. */
+    /* The name of the option's value in the help, such as "FILE". NULL if the option takes no value. */
     const char *value;
     const char *help; /* one line for the help */
 };
@@ -24,21 +24,24 @@ struct opt {
 struct args {
     const struct opt *opts;   /* the command's table; may be NULL */
     const struct opt *common; /* options that all commands accept */
-    /* The value of each row of the two tables: NULL when the option is absent, "" when it takes no value. */
+    /* The values of the rows of both tables. NULL if the option was not given, and "" if it takes no
+     * value. */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    unsigned char times[OPTS_MAX]; /* how often each row of `opts` was given, 255 at most */
-    char **rest;                   /* words that are not options */
+    /* How often each row of `opts` was given. The count stops at 255. */
+    unsigned char times[OPTS_MAX];
+    char **rest; /* words that are not options */
     int n_rest;
 };
 
-/* Parses argv into *ret. Options and words may come in any order, and "--" ends the options. The words are
- * moved to the front of argv. With `first_only`, parsing stops at the first word; rest[0] is then that word,
- * and everything after it follows unparsed. Returns -EINVAL for an unknown option or a missing value. */
+/* Parses argv into *ret. Options and other words may come in any order, and "--" ends the options. The
+ * other words are moved to the front of argv. If `first_only` is true, parsing stops at the first word
+ * that is not an option, and `rest` starts there. Returns -EINVAL for an unknown option or a missing
+ * value. */
 int opts_parse(const struct opt *opts, const struct opt *common, int argc, char **argv, bool first_only,
                struct args *ret, struct err *err);
 
-/* Returns the value of the option `name`, or NULL when it was not given. The name must be in
- * one of the tables. */
+/* Returns the value of the option `name`, or NULL when the option was not given. The name must be in one
+ * of the tables. */
 const char *opts_get(const struct args *a, const char *name);
 /* Returns true when the option `name` was given. */
 bool opts_has(const struct args *a, const char *name);
@@ -46,8 +49,8 @@ bool opts_has(const struct args *a, const char *name);
 /* Appends one line of help per option. `opts` may be NULL. */
 void opts_help(const struct opt *opts, struct strbuf *b);
 
-/* Reads a whole decimal number from `least` to `most` from an argument. Returns -EINVAL for anything else;
- * the message calls the argument `what`, for example "job id". */
+/* Parses an argument as a whole decimal number from `least` to `most`. Returns -EINVAL for anything else.
+ * The message calls the argument `what`, for example "job id". */
 int opts_number(const char *text, const char *what, uint64_t least, uint64_t most, uint64_t *ret,
                 struct err *err);
 

@@ -15,10 +15,11 @@
 
 #include <assert.h>
 
-/* In theory four rounds give a pseudorandom permutation. Two more improve the result for small domains. */
+/* In theory, four rounds make a pseudorandom permutation. Two more rounds give better results for small
+ * domains. */
 enum { FEISTEL_ROUNDS = 6 };
 
-/* Returns the number of bits in each half: the least h with 4^h >= n. */
+/* Returns the number of bits in each half, which is the smallest h with 4^h >= n. */
 static int half_bits(uint64_t n)
 {
     int bits = n > 1 ? 64 - __builtin_clzll(n - 1) : 0;
@@ -51,8 +52,8 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Recomputes the block for each of its four words. This keeps the state at two numbers, and
- * speed does not matter. */
+/* Computes the block again for each of its four words. So the state is only two numbers. The speed does
+ * not matter here. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

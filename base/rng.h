@@ -23,12 +23,12 @@
 #include <stdint.h>
 
 #ifndef RNG_INLINE
-/* kernels/cuda/ defines RNG_INLINE differently, to compile the same code for devices. */
+/* kernels/cuda/ defines RNG_INLINE differently, so that the same code compiles for GPUs. */
 #define RNG_INLINE static inline
 #endif
 
-/* What random numbers are drawn for. The purpose is part of the counter, so two purposes never share numbers.
- * The values must not change: they decide the bits of every training result. */
+/* The purposes of random numbers. The purpose is part of the counter, so two purposes never share numbers.
+ * The values must not change, because they decide the bits of every training result. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -61,36 +61,36 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
-/* Returns counter word 2 for a purpose and a layer. `layer` must be below 2^24. */
+/* Returns counter word 2 for a purpose and a layer. `layer` must be less than 2^24. */
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the Philox key for a quad, four consecutive elements of a row. It is the seed itself for rows of
- * fewer than 2^34 elements. */
+/* Returns the Philox key for a quad, which is four consecutive elements of a row. For rows of fewer than
+ * 2^34 elements the key is the seed itself. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
 }
 
-/* Returns the random numbers of the elements 4 * quad to 4 * quad + 3 of a row. */
+/* Returns the four random numbers of the elements 4 * quad to 4 * quad + 3 of a row. */
 RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
                                      uint32_t step)
 {
     return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }
 
-/* Maps random bits to a float, uniform in [0, 1). It uses 24 bits, all of which a float represents
- * exactly. */
+/* Maps random bits to a float in [0, 1) with uniform distribution. Only 24 bits are used, because a float
+ * represents them exactly. */
 RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
-/* Returns the sample to read at position `i` of epoch `epoch`, in a shuffled order of `n` samples. For a
- * fixed seed and epoch this is a permutation of 0..n-1, computed in constant time without a table. Needs n >=
- * 1 and i < n. */
+/* Returns the number of the sample at position `i` of epoch `epoch`, in a shuffled order of `n` samples.
+ * For a fixed seed and epoch this is a permutation of 0..n-1. It takes constant time and no table.
+ * Requires n >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
 /* A small sequential generator for tests and random delays. It belongs to one thread. */
@@ -99,7 +99,8 @@ struct rng {
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a number below `n`, n >= 1. It is slightly biased unless `n` is well below 2^32. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1. The result is slightly biased unless
+ * `n` is well below 2^32. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

@@ -12,7 +12,8 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
-/* Stores the hash of `bytes` bytes at `data` in `ret` as lower-case hexadecimal digits, NUL-terminated. */
+/* Hashes the `bytes` bytes at `data`. Stores the hash in `ret` as lower-case hexadecimal digits with a NUL
+ * at the end. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 
 #endif

@@ -19,7 +19,7 @@ struct sorter {
     int (*compare)(const void *a, const void *b);
 };
 
-/* Sorts the n elements at `a` by insertion. `hole` has space for one element. */
+/* Sorts the n elements at `a` by insertion. `hole` must have space for one element. */
 static void insert_run(const struct sorter *s, unsigned char *a, size_t n, unsigned char *hole)
 {
     for (size_t i = 1; i < n; i++) {
@@ -34,7 +34,7 @@ static void insert_run(const struct sorter *s, unsigned char *a, size_t n, unsig
     }
 }
 
-/* Merges the n_left elements at `a` with the n_right that follow them into `to`. */
+/* Merges the n_left elements at `a` with the n_right elements after them. The result goes to `to`. */
 static void merge(const struct sorter *s, const unsigned char *a, size_t n_left, size_t n_right,
                   unsigned char *to)
 {
@@ -51,7 +51,7 @@ static void merge(const struct sorter *s, const unsigned char *a, size_t n_left,
     memcpy(to + (mid - left), right, (size_t)(end - right));
 }
 
-/* Merges each pair of neighbouring runs of `width` elements of `from` into `to`. */
+/* Merges each pair of neighbouring runs of `from` into `to`. Each run has `width` elements. */
 static void merge_all(const struct sorter *s, const unsigned char *from, size_t n, size_t width,
                       unsigned char *to)
 {

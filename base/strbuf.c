@@ -34,8 +34,7 @@ void strbuf_fail(struct strbuf *b)
     b->failed = true;
 }
 
-/* Enlarges the memory to `cap` bytes. Returns false, and marks the strbuf as failed, when
- * that is not possible. */
+/* Enlarges the memory to `cap` bytes. On failure, marks the strbuf as failed and returns false. */
 static bool grow_buffer(struct strbuf *b, size_t cap)
 {
     char *at = b->mode == STRBUF_ABORTS  ? xrealloc(b->at, cap)
@@ -51,8 +50,7 @@ static bool grow_buffer(struct strbuf *b, size_t cap)
     return true;
 }
 
-/* Makes space for n more bytes and the NUL. Returns false when there is no space; the strbuf has then
- * failed. */
+/* Makes space for `n` more bytes and the NUL. On failure, marks the strbuf as failed and returns false. */
 static bool reserve(struct strbuf *b, size_t n)
 {
     size_t want, cap;
@@ -91,7 +89,7 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    /* Most texts are short. With this much space they are formatted only once. */
+    /* Most texts are short. With this much space they need to be formatted only once. */
     if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
@@ -102,7 +100,7 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        /* Removes the part that fitted, because the text is added completely or not at all. */
+        /* Removes the part that fitted, because a text is added completely or not at all. */
         b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
@@ -123,8 +121,8 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Returns how many bytes at `s` are printable ASCII and none of the two characters in `but`. Most text
- * consists of such bytes, which the callers copy in one piece. */
+/* Returns the number of bytes at `s` before the first byte that is not printable ASCII or is one of the
+ * two characters in `but`. Most text consists of plain bytes, which the callers copy in one piece. */
 static size_t plain_bytes(const char *s, size_t n, const char but[2])
 {
     size_t i = 0;
@@ -139,7 +137,8 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 /* Appends the JSON escape of the character `c`. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    /* The letters of the escapes \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has none. */
+    /* The letters of the escapes \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has no
+     * such escape. */
     static const char letters[] = "btn?fr";
 
     if (c == '"' || c == '\\')
@@ -152,7 +151,8 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Appends the character at `s`, escaped if necessary, and returns how many bytes of `s` it has. */
+/* Appends the first character at `s`, escaped if necessary. Returns the number of bytes that the character
+ * has in `s`. */
 static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
     size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
@@ -191,7 +191,8 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 
 /* ----------------------------------------------------------------------------------- text for people */
 
-/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m", or 0 when there is none. */
+/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m". Returns 0 when there is no
+ * colour sequence. */
 static size_t ink_bytes(const char *s, size_t n)
 {
     size_t i = 2;
@@ -203,10 +204,11 @@ static size_t ink_bytes(const char *s, size_t n)
     return i < n && s[i] == 'm' ? i + 1 : 0;
 }
 
-/* Returns how many bytes at `s` can be appended without an escape. */
+/* Returns the number of bytes at `s` that can be appended without an escape. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* No printable character is excluded here: a newline is not printable anyway. */
+    /* plain_bytes must not exclude any printable character here. A newline is never printable, so passing
+     * it excludes nothing. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)
@@ -249,7 +251,7 @@ void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)
         strbuf_addf(b, "%llu B", bytes);
         return;
     }
-    /* 1023.995 and more would be printed as "1024.00", so such a value is shown in the next unit. */
+    /* Values from 1023.995 on would be printed as "1024.00", so they are shown in the next unit. */
     while (v >= 1023.995 || u == 0) {
         v /= 1024;
         u++;

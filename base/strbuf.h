@@ -22,16 +22,16 @@ struct strbuf {
     size_t n;   /* bytes of text, without the NUL */
     size_t cap; /* bytes at `at` */
     enum strbuf_mode mode;
-    /* True when an addition did not fit. The text that was added before is still there. */
+    /* True when an addition did not fit. The text that was added before is still valid. */
     bool failed;
 };
 
-/* Returns an empty strbuf that writes to the `size` bytes at `buf`, size >= 1. */
+/* Returns an empty strbuf that writes to the `size` bytes at `buf`. `size` must be at least 1. */
 struct strbuf strbuf_fixed(char *buf, size_t size);
 /* Returns 0, or -ENOMEM when an addition did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* Reports that the caller ran out of memory while it produced text for `b`. Depending on the mode, this
- * aborts or marks `b` as failed. */
+/* Call this when memory ran out while text for `b` was produced. Depending on the mode, it aborts or marks
+ * `b` as failed. */
 void strbuf_fail(struct strbuf *b);
 
 /* These append text to `b`: a string, `n` bytes, or formatted text. */
@@ -48,18 +48,19 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap) __attribute__((f
 void strbuf_add_json(struct strbuf *b, const char *s);
 void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 
-/* Appends text from outside for people to read, on one line. Unsafe characters become escapes (utf8_show). */
+/* Appends text from an untrusted source on one line, for people to read. Unsafe characters become escapes
+ * (utf8_show). */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* The unsafe characters that strbuf_add_textn does not escape. */
+/* Chooses the unsafe characters that strbuf_add_textn does not escape. */
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */
     STRBUF_INKED_LINES, /* newlines, tabs, and colour sequences */
 };
-/* Appends `n` bytes of text from outside for people to read. Unsafe characters become escapes, except those
- * that `style` allows. */
+/* Appends `n` bytes of text from an untrusted source, for people to read. Unsafe characters become
+ * escapes, except those that `style` allows. */
 void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_style style);
-/* Appends a number of bytes for people to read: "1.50 GiB", "12 B". */
+/* Appends a size in bytes in a form for people to read, such as "1.50 GiB" or "12 B". */
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes);
 /* Frees the text and leaves an empty strbuf. `b` may be NULL. */
 void strbuf_finish(struct strbuf *b);

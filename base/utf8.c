@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true when `c` is a continuation byte: the second, third or fourth byte of a character. */
+/* Returns true when `c` is a continuation byte, which is the second, third or fourth byte of a character. */
 static bool continues(unsigned char c)
 {
     return (c & 0xC0) == 0x80;
@@ -176,7 +176,7 @@ void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
     size_t left = strlen(src), n = 0;
-    /* The longest output so far that still leaves space for the mark. */
+    /* The length of the longest output so far that still leaves space for the "..." mark. */
     size_t keep = 0;
     char shown[UTF8_SHOWN_BYTES];
 

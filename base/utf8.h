@@ -1,4 +1,4 @@
-/* UTF-8 for messages, logs, names and JSON, and functions that make text from outside safe to show. */
+/* UTF-8 for messages, logs, names and JSON, and functions that make untrusted text safe to show. */
 #ifndef BASE_UTF8_H
 #define BASE_UTF8_H
 
@@ -12,25 +12,26 @@ enum {
     UTF8_SHOWN_BYTES = 12, /* for a character or "\U000e0001" */
 };
 
-/* Returns the length (1 to 4 bytes) of the well-formed character at `s`, where `n` bytes are left. Returns 0
- * when no well-formed character begins there. */
+/* Returns the length, 1 to 4 bytes, of the well-formed character at `s`. `n` is the number of bytes left
+ * at `s`. Returns 0 when there is no well-formed character at `s`. */
 size_t utf8_char_bytes(const void *s, size_t n);
-/* Returns the code point of a well-formed character. `bytes` is its length as utf8_char_bytes returned it. */
+/* Returns the code point of a well-formed character. `bytes` is the length that utf8_char_bytes returned. */
 uint32_t utf8_decode(const void *s, size_t bytes);
-/* Returns how many of the `n` bytes precede a character that is cut off at the end, or `n` when none is cut
- * off. A caller that reads text in pieces puts the remaining bytes in front of the next piece. */
+/* Returns the number of bytes before a character that is cut off at the end of the text, or `n` when no
+ * character is cut off. A caller that reads text in pieces puts the remaining bytes in front of the next
+ * piece. */
 size_t utf8_whole_bytes(const char *s, size_t n);
 
 /* Copies `src` to the `size` bytes at `dst`. Text that does not fit is cut between two characters
  * and ends in "...". */
 void utf8_copy(char *dst, size_t size, const char *src);
 
-/* Returns true for a character that controls a terminal, changes the direction of the text around it, breaks
- * a line, or is invisible. These are C0, DEL, C1, bidirectional controls, line separators, and invisible
- * format characters. U+200C and U+200D count as safe because Persian, Indic scripts and emoji need them. */
+/* Returns true for a character that controls a terminal, changes the direction of text, breaks a line, or
+ * is invisible. These are C0, DEL, C1, bidirectional controls, line separators, and invisible format
+ * characters. U+200C and U+200D are safe because Persian, Indic scripts and emoji need them. */
 bool utf8_is_unsafe(uint32_t c);
-/* Returns true when the name `s` has an unsafe character or is not UTF-8. Then `ret` names the first such
- * character or byte: "U+202E", "byte 0x9B". */
+/* Returns true when the name `s` has an unsafe character or is not UTF-8. In this case `ret` names the
+ * first bad character or byte, as in "U+202E" or "byte 0x9B". */
 bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES]);
 
 /* Writes to `ret` how the first character of the `n` bytes at `s` (n > 0) is shown to a person, and returns
@@ -43,8 +44,9 @@ size_t utf8_show(const char *s, size_t n, char ret[UTF8_SHOWN_BYTES]);
 /* Writes the ASCII escape of the code point `c` to `ret`. */
 void utf8_escape(uint32_t c, char ret[UTF8_SHOWN_BYTES]);
 
-/* Copies `src` to the `size` bytes at `dst` with unsafe characters as escapes (utf8_show), on one line. Text
- * that does not fit is cut between two characters and ends in "...". `dst` and `src` must not overlap. */
+/* Copies `src` to the `size` bytes at `dst`, on one line. Unsafe characters become escapes (utf8_show).
+ * Text that does not fit is cut between two characters and ends in "...". `dst` and `src` must not
+ * overlap. */
 void utf8_scrub(char *dst, size_t size, const char *src);
 
 #endif

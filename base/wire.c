@@ -1,8 +1,8 @@
-/* Implements the lines and JSON-RPC messages of wire.h. There are no sockets here: each program reads and
- * writes by itself.
+/* Implements the lines and JSON-RPC messages of wire.h. This file has no sockets; each program reads and
+ * writes its own.
  *
- * The peer decides how long a line is and how many values it has, so every allocation may fail. wire_in_space
- * then offers no space, and wire_parse returns -ENOMEM.
+ * The peer decides how long a line is and how many values it has, so every allocation may fail.
+ * wire_in_space then offers no space, and wire_parse returns -ENOMEM.
  */
 #include "base/wire.h"
 
@@ -137,8 +137,8 @@ static int take_id(struct wire_msg *m, const char *line, const struct json_span 
     return 0;
 }
 
-/* Reports that the line could not be parsed. When the line is JSON but has too many values, or memory ran
- * out, the id is stored nevertheless, so that the answer can name the request. */
+/* Reports that the line could not be parsed. If the line is JSON but has too many values, or memory ran
+ * out, the id is still stored, so that the answer can name the request. */
 static int refuse_whole(struct wire_msg *m, const char *line, const struct json_span *id, int r,
                         enum wire_code *ret_code)
 {
