@@ -15,7 +15,7 @@
 #include "base/get.h"
 #include "base/print.h"
 
-/* The negative errno of the first failed write to standard output; 0: no write failed. */
+/* The negative errno of the first failed write to standard output. 0 if no write has failed. */
 static int output_error;
 
 int client_exit_of(int code)
@@ -34,7 +34,8 @@ int client_fail_as(const struct client *c, int exit, const struct err *err)
 {
     if (!c->json) {
         char text[sizeof(struct err)];
-        /* The path "id" is a parameter of the protocol. The user did not write it, so it is not shown. */
+        /* The path "id" is a parameter of the protocol and not something the user wrote, so it is not
+         * shown. */
         bool own_path = strcmp(err->path, "id") == 0;
         print_error("tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
         return exit;

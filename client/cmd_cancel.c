@@ -1,4 +1,4 @@
-/* tutti cancel: asks jobs to write a checkpoint and stop, or with --now to stop at once. */
+/* tutti cancel: asks jobs to write a checkpoint and stop. With --now the jobs stop at once. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static int run_cancel(struct client *c, const struct args *a)
         exit = cancel(c, t, id, opts_has(a, "now"), &out);
     }
     tutti_close(t);
-    /* With --json, the error object is the only output after a failure. */
+    /* With --json, a failure prints the error object and no other output. */
     if (!c->json)
         strbuf_add(&b, out.at != NULL ? out.at : "");
     else if (exit == CLIENT_DONE)

@@ -1,5 +1,5 @@
-/* tutti export: writes the weights of a job to one file, or as a Hugging Face folder. This process becomes
- * tutti-worker, so the files belong to the user of this command. */
+/* tutti export: writes the weights of a job to one file or to a Hugging Face folder. This process turns into
+ * tutti-worker, so the files belong to the user who runs this command. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* tutti help: prints the overview or the help page of one command, from the table of commands. */
+/* tutti help: prints an overview of all commands, or the help page of one command. */
 #include <string.h>
 
 #include "client/client.h"

@@ -33,7 +33,7 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
-/* The list of jobs while `tutti ls` builds it, page by page. */
+/* The list of jobs. `tutti ls` builds it page by page. */
 struct job_listing {
     const struct client *c;
     bool all;          /* --all */
@@ -82,7 +82,7 @@ static void add_elapsed(struct job_listing *l, const struct json *job)
     strbuf_finish(&b);
 }
 
-/* Adds the cell of the last column: why the job failed, why it waits, or how long it will still take. */
+/* Adds the cell of the last column. It says why the job failed, why it waits, or how much time is left. */
 static void add_note(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
@@ -116,7 +116,7 @@ static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        /* An older daemon lists all jobs, also those that ended long ago. */
+        /* An older daemon lists all jobs, even those that ended long ago. */
         return;
     if (l->c->json) {
         char *text = json_print(job);
@@ -130,8 +130,8 @@ static void add_job(struct job_listing *l, const struct json *job)
     l->n++;
 }
 
-/* Asks the daemon for the jobs after id *after and adds them. Sets *after to the last id, and *more to
- * whether there are further jobs. */
+/* Asks the daemon for the jobs after id *after and adds them to the list. Sets *after to the id of the last
+ * job, and *more to true when there are more jobs. */
 static int fetch_page(struct job_listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
 {
     struct strbuf params = {0};

@@ -1,5 +1,5 @@
-/* tutti plan: prints the plan that a job would run with, or a plan made from a profile
- * alone. Needs no daemon. */
+/* tutti plan: prints the plan for a job, or a plan that is made from a profile alone. This command needs no
+ * daemon. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -27,10 +27,10 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Runs `tutti plan --rules`: simulates a schedule that the options describe. */
+/* Runs `tutti plan --rules`, which simulates a schedule that the options describe. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* The worker refuses svg and trace, because such a schedule has no instructions to show. */
+    /* The worker does not accept svg and trace here, because such a schedule has no instructions to show. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

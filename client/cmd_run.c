@@ -1,4 +1,4 @@
-/* tutti run: trains one job in the foreground, with a private daemon that ends with this command. */
+/* tutti run: trains one job in the foreground. It starts a private daemon that ends with this command. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Connects to the private daemon, as soon as it listens. */
+/* Connects to the private daemon as soon as the daemon listens on its socket. */
 static int connect_private(const struct client *c, struct private_daemon *d, struct tutti **ret,
                            struct err *err)
 {
@@ -38,7 +38,8 @@ static int connect_private(const struct client *c, struct private_daemon *d, str
     return r;
 }
 
-/* Says that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the signal. */
+/* Tells the user that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the
+ * signal. */
 static int say_stopped(const struct client *c, const struct json *job, const char *path)
 {
     bool from_file = strcmp(path, "-") != 0;

@@ -1,4 +1,4 @@
-/* tutti sample: continues a text with a trained gpt2 or llama model.  This process becomes tutti-worker,
+/* tutti sample: continues a text with a trained gpt2 or llama model. This process turns into tutti-worker,
  * which runs the model. */
 #include <stdio.h>
 #include <stdlib.h>

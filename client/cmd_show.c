@@ -1,5 +1,5 @@
-/* tutti show: prints everything that is known about a job, or only its spec, or copies its trace to a
- * file. */
+/* tutti show: prints everything that is known about a job, or only its spec. It can also copy the job's trace
+ * to a file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,12 +22,12 @@ static const struct opt opts[] = {
 
 /* ---- the trace ---- */
 
-/* Copies everything from one descriptor to another. A file or a pipe gets the exact bytes; a terminal gets
- * scrubbed text. `name` names the target in messages. */
+/* Copies everything from one descriptor to another. A file or a pipe gets the exact bytes, but a terminal
+ * gets scrubbed text. `name` is the name of the target for messages. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* Bytes at the end of the last chunk that belong to a character whose rest was not read yet. */
+    /* The number of bytes of a character that was cut off at the end of the last chunk. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

@@ -1,4 +1,4 @@
-/* tutti submit: checks a job with the rights of this user and puts it into the daemon's queue. */
+/* tutti submit: checks a job with the rights of this user and adds it to the daemon's queue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Refuses --backend when the daemon has devices of another backend, so that the job does not run
- * on the wrong devices. */
+/* Returns a failure when --backend differs from the backend of the daemon's devices, so that the job does not
+ * run on the wrong devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");
@@ -87,7 +87,7 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    /* With --watch and --json, the events already describe the job. */
+    /* With --watch and --json, the events describe the job already, so nothing is printed here. */
     if (!(watch && c->json))
         exit = print_job(c, job.result);
     wire_msg_finish(&job);

@@ -1,4 +1,4 @@
-/* tutti wait: waits until jobs have ended and prints the outcome of each. */
+/* tutti wait: waits until jobs have ended and prints the outcome of each job. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +18,13 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    /* The daemon's answer to `show` for each job that has ended; zero for the other jobs. */
+    /* For each job that has ended, the daemon's answer to `show`. Zeroed for the other jobs. */
     struct wire_msg *jobs;
     int n;    /* jobs */
     int left; /* jobs that have not ended */
 };
 
-/* Asks the daemon whether job `i` has ended, unless that is already known. */
+/* Asks the daemon whether job `i` has ended. Does nothing when the job is known to have ended. */
 static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
@@ -42,8 +42,9 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* Subscribes to events and then looks at every job. In this order no end of a job can be missed. For one job
- * only its own events are requested; for several, the events of all jobs. */
+/* Subscribes to events first and then looks at every job, so that the end of a job cannot be missed. For a
+ * single job only the events of this job are requested. For several jobs the events of all jobs are
+ * requested. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -54,8 +55,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Handles an event. After "ended", asks the daemon about that job. After "gap", which means that events were
- * missed, asks about all jobs. */
+/* Handles an event. After "ended", it asks the daemon about that job. After "gap", which means that events
+ * were missed, it asks about all jobs. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

@@ -24,7 +24,8 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-/* The most events that are queued while a call waits. The daemon itself remembers fewer. */
+/* The maximum number of events that are queued while a call waits. The daemon itself remembers fewer
+ * events. */
 #define EVENTS_MAX 16384
 #define NS_PER_MS  1000000ull
 
@@ -36,14 +37,14 @@ struct tutti {
     bool lost;
     uint64_t last_id; /* id of the last request */
     struct wire_in in;
-    /* The queued events. Those before index `first` were already returned. */
+    /* The queued events. The events before index `first` have already been returned. */
     VEC(struct wire_msg) events;
     size_t first;
 };
 
 /* ---- bytes ---- */
 
-/* Marks the connection as lost, records the reason, and returns `code`. */
+/* Marks the connection as lost and records the reason. Returns `code`. */
 static int lose(struct tutti *t, struct err *err, int code, const char *why)
 {
     t->lost = true;
@@ -64,7 +65,7 @@ static uint64_t deadline_after(int timeout_ms)
 }
 
 /* Waits until the socket is ready for `events` (POLLIN, POLLOUT). Returns the events that poll reports, 0 at
- * the deadline, or -EINTR when a signal arrived. */
+ * the deadline, or -EINTR when a signal arrives. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};
@@ -72,8 +73,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* Reads what has arrived into the line buffer. Returns 0 also when nothing has arrived, or when the buffer is
- * full until a line is taken out. */
+/* Reads the data that has arrived into the line buffer. Returns 0 even if no data has arrived, or if the
+ * buffer is full until a line is taken out. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
@@ -117,7 +118,8 @@ static int send_all(struct tutti *t, const struct strbuf *b, uint64_t deadline_n
 
 /* ---- messages ---- */
 
-/* Parses the next complete line. Returns 1 for a message, 0 when no line is complete, or a negative errno. */
+/* Parses the next complete line. Returns 1 if there was a message, 0 if no line is complete, or a negative
+ * errno. */
 static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
 {
     char *line;
@@ -139,8 +141,8 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
     return err_set(err, -EPROTO, "the daemon sent a line that does not follow the protocol: %s", why.msg);
 }
 
-/* Waits for the next message of any kind. Returns 1 for a message, 0 at the deadline, -EINTR when a signal
- * arrived, or another negative errno when the connection is lost. */
+/* Waits for the next message of any kind. Returns 1 if a message arrived, 0 at the deadline, and -EINTR if a
+ * signal arrived. Returns another negative errno if the connection is lost. */
 static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, struct err *err)
 {
     for (;;) {
@@ -158,8 +160,8 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
     }
 }
 
-/* Handles an error that answers no request. It is about the connection itself, for example that there are too
- * many connections, and the daemon closes the connection after it. */
+/* Handles an error that does not answer a request. Such an error is about the connection itself, for example
+ * because there are too many connections. The daemon closes the connection after it. */
 static int connection_error(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     int r = wire_msg_error(m, err);
@@ -173,10 +175,10 @@ static bool is_event(const struct wire_msg *m)
     return m->kind == WIRE_NOTIFICATION && strcmp(m->method, "event") == 0 && m->params != NULL;
 }
 
-/* Queues an event for tutti_next. Drops other notifications. */
+/* Queues an event for tutti_next. Other notifications are dropped. */
 static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
-    /* A later version of the daemon may send other notifications. The protocol says to ignore them. */
+    /* A newer daemon may send other notifications. The protocol tells clients to ignore them. */
     if (!is_event(m)) {
         wire_msg_finish(m);
         return 0;
@@ -234,8 +236,8 @@ int tutti_open(int fd, struct tutti **ret, struct err *err)
     return 0;
 }
 
-/* Connects to the socket at `path`, and returns a descriptor or a negative errno. A path that is too long for
- * a socket address is reached through a descriptor of its directory. */
+/* Connects to the socket at `path`. Returns a descriptor or a negative errno. If the path is too long for a
+ * socket address, it is opened through a descriptor of its directory. */
 static int dial(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -278,7 +280,7 @@ static int connect_to(const char *path, struct tutti **ret, struct err *err)
                       strerror(-fd));
 }
 
-/* Appends the default path of the socket, as docs/protocol.md, "Where the socket is", describes it. */
+/* Appends the default path of the socket. See "Where the socket is" in docs/protocol.md. */
 static void usual_path(struct strbuf *b)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *state = getenv("XDG_STATE_HOME"),
@@ -340,9 +342,9 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     return r;
 }
 
-/* Handles a message that arrives during a call. Returns 1 when it is the answer to the last
- * request; *ret_status is then the outcome of the call. Returns 0 when it was something else, which
- * has been queued or dropped. */
+/* Handles a message that arrives during a call. Returns 1 when the message answers the last request, and
+ * stores the outcome of the call in *ret_status. Returns 0 for any other message, which is queued or
+ * dropped. */
 static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, struct err *err)
 {
     uint64_t id;
@@ -350,7 +352,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
         return queue_event(t, m, err); /* drops a request */
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
-    /* An answer with another id belongs to an earlier call that was given up. */
+    /* An answer with another id belongs to an earlier call, which no longer waits for it. */
     if (!wire_msg_id(m, &id) || id != t->last_id) {
         wire_msg_finish(m);
         return 0;
@@ -363,8 +365,8 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     return 1;
 }
 
-/* Looks for an error message that the daemon sent before it closed the connection.
- * Without one, returns `code`. */
+/* Looks for an error message that the daemon sent before it closed the connection. If there is none, returns
+ * `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {
     struct wire_msg m = {0};

@@ -22,7 +22,8 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* How often the live display asks for the whole curve, because events carry only some of the steps. */
+/* The time between two requests for the whole curve. The live display needs the whole curve because events
+ * carry only some of the steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -76,8 +77,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* Shows a line permanently: above the live display, or as a line of output. Without a live display, a message
- * of this program itself (`own`) goes to standard error. */
+/* Shows a line permanently, either above the live display or as a line of output. If there is no live display
+ * and `own` is true, the line is a message of this program and goes to standard error. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -92,7 +93,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-/* Draws the live display. With `last`, removes it and leaves only the lines above it. */
+/* Draws the live display. If `last` is true, removes the display and leaves only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -108,7 +109,7 @@ static int draw_frame(struct follower *f, bool last)
     return r;
 }
 
-/* Redraws the live display if it changed and the last frame is old enough. */
+/* Redraws the live display if it has changed and the last frame is old enough. */
 static int update_display(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -117,7 +118,7 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
-/* Prints a line about progress if the last one is old enough. The last step always gets a line. */
+/* Prints a line about the progress if the last such line is old enough. The last step always gets a line. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -134,7 +135,7 @@ static void show_progress_line(struct follower *f)
 
 /* ---- the job ---- */
 
-/* Asks the daemon for the present state of the job. */
+/* Asks the daemon for the current state of the job. */
 static int refresh(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
@@ -149,8 +150,8 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
-/* Subscribes to the events of the job, with `since` also to past events after f->seq, and asks for its
- * state. */
+/* Subscribes to the events of the job and asks for the job's state. If `since` is true, past events after
+ * f->seq are sent too. */
 static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
@@ -169,9 +170,9 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Returns true when the event is about this job. Events of other jobs arrive when this connection has
- * watched all jobs before. Events of job 0 say whether the daemon can start workers at all, which matters
- * to a queued job. */
+/* Returns true when the event concerns this job. Events of other jobs arrive if this connection has watched
+ * all jobs before. Events of job 0 tell whether the daemon can start workers, so they matter to a queued
+ * job. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -187,7 +188,7 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        /* An event that an earlier watch of this connection has already brought is skipped. */
+        /* Skips an event that this connection has already received from an earlier watch. */
         if (seq <= f->seq && strcmp(name, "gap") != 0)
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
@@ -255,8 +256,9 @@ static int reattach(struct follower *f, struct err *err)
     return r;
 }
 
-/* Reacts to Ctrl-C. For `tutti run`, the first signal asks the job to stop after a checkpoint and the second
- * to stop at once. Otherwise the job is left alone, and 1 is returned to leave the loop. */
+/* Reacts to Ctrl-C. In `tutti run`, the first signal asks the job to stop after a checkpoint, and the second
+ * signal asks it to stop at once. In other commands the job continues, and the return value 1 ends the
+ * loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -281,13 +283,13 @@ static int on_signals(struct follower *f, struct err *err)
 
 /* ---- the loop ---- */
 
-/* Waits for an event, at most a quarter of a second, and updates the display. */
+/* Waits up to a quarter of a second for an event and updates the display. */
 static int turn(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* The job counts as ended only when no event is waiting (r == 0), so that all its events are shown. */
+    /* The job counts as ended only after all its events were shown, so no event may be waiting (r == 0). */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {
@@ -301,7 +303,7 @@ static int turn(struct follower *f, struct err *err)
     return r;
 }
 
-/* Follows the job. Returns 0 when it has ended, 1 when a signal arrived, or a negative errno. */
+/* Follows the job. Returns 0 when the job has ended, 1 when a signal arrived, or a negative errno. */
 static int loop(struct follower *f, struct err *err)
 {
     int r = watch_job(f, f->o->has_since, err);

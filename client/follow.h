@@ -1,5 +1,5 @@
-/* Following a job until it ends. `tutti watch`, `tutti submit --watch` and `tutti run` show the job's
- * progress with follow() and print the outcome with follow_finish(). */
+/* Follows a job until it ends. `tutti watch`, `tutti submit --watch` and `tutti run` show the job's progress
+ * with follow() and print the outcome with follow_finish(). */
 #ifndef CLIENT_FOLLOW_H
 #define CLIENT_FOLLOW_H
 
@@ -12,10 +12,10 @@
 struct follow_options {
     uint64_t id;    /* the job */
     bool has_since; /* `since` is given */
-    /* The number of an event. Past events with higher numbers are shown too. */
+    /* The number of an event. Past events with a higher number are shown too. */
     uint64_t since;
-    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job instead of only
-     * the display, and follow() gives up when the daemon has died. */
+    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job and not only
+     * the display. follow() gives up when this daemon has died. */
     struct private_daemon *daemon;
 };
 
@@ -27,8 +27,8 @@ struct follow_options {
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
 
-/* Prints the outcome of a job that has ended: its curve and report, or one JSON object. Returns
- * the job's exit code. */
+/* Prints the outcome of a job that has ended. The outcome is a curve and a report, or one JSON object.
+ * Returns the job's exit code. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
 /* Returns true when the job is done, failed or cancelled. */
@@ -36,8 +36,8 @@ bool follow_ended(const struct json *job);
 /* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);
 
-/* Closes *t and tries to connect again for up to a minute. Gives up earlier when a signal arrives, or when
- * the private daemon has died (`daemon` may be NULL). */
+/* Closes *t and tries to connect again for up to a minute. Gives up earlier when a signal arrives or when the
+ * private daemon has died. `daemon` may be NULL. */
 int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t,
                      struct err *err);
 

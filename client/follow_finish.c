@@ -1,5 +1,5 @@
-/* Implements follow_finish: prints the curve and the report of a job that has ended and, if it failed, the
- * end of its log. */
+/* Implements follow_finish. It prints the curve and the report of a job that has ended. If the job failed, it
+ * also prints the end of the log. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void add_curve(struct strbuf *b, const struct style *s, const struct json
     free(curve);
 }
 
-/* Appends the last lines of the job's log. Begins with a complete line. */
+/* Appends the last lines of the job's log. The first of them is a complete line. */
 static void add_log_tail(struct strbuf *b, const struct style *s, struct tutti *t, const struct json *job)
 {
     uint64_t bytes = get_count_or(job, "log_bytes", 0), from = bytes > TAIL_BYTES ? bytes - TAIL_BYTES : 0;
@@ -60,7 +60,7 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        /* The log helps only when the job itself failed, and not when its spec was wrong. */
+        /* The log is useful only if the job itself failed. It does not help if the spec was wrong. */
         if (follow_exit(job) == CLIENT_FAILED)
             add_log_tail(&b, &s, t, job);
     }

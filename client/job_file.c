@@ -1,5 +1,5 @@
-/* Implements job_file.h. Options are applied by printing the spec again with some members replaced, because
- * the trees of base/json cannot be changed. The other members keep their order. */
+/* Implements job_file.h. The trees of base/json cannot be changed. To apply an option, the spec is printed
+ * again with some members replaced. The other members keep their order. */
 #include "client/job_file.h"
 
 #include <errno.h>
@@ -47,8 +47,8 @@ struct edit {
     char *value; /* new value as JSON; NULL: unchanged */
 };
 
-/* Returns the object as JSON with the edits applied, which the caller frees. NULL stands for an empty
- * object. */
+/* Applies the edits to the object and returns the result as JSON. The caller frees the text. If `object` is
+ * NULL, the edits are applied to an empty object. */
 static char *print_edited(const struct json *object, const struct edit *edits, int n)
 {
     struct strbuf b = {0};
@@ -78,7 +78,7 @@ static char *print_edited(const struct json *object, const struct edit *edits, i
     return b.at;
 }
 
-/* Returns `text` as a JSON string, which the caller frees, or NULL when `text` is NULL. */
+/* Returns `text` as a JSON string that the caller frees. Returns NULL when `text` is NULL. */
 static char *quoted(const char *text)
 {
     struct strbuf b = {0};
@@ -87,8 +87,8 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-/* Stores the value of a size option in *ret as a number of bytes in decimal, which the caller frees. Leaves
- * *ret alone when the option was not given. */
+/* Reads a size option and stores the number of bytes in *ret as decimal text. The caller frees *ret. If the
+ * option was not given, *ret is unchanged. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
@@ -108,8 +108,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
     return 0;
 }
 
-/* Returns a section of the spec as JSON with the edits applied, or NULL when there is nothing to change. A
- * section that is not an object stays as it is; the check will report it. */
+/* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL when there is
+ * nothing to change. A section that is not an object is not changed, because the check will report it. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -119,7 +119,7 @@ static char *edit_section(const struct json *spec, const char *section, struct e
     return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
 }
 
-/* Applies the options of the command line to the spec and stores the result in *ret as JSON. */
+/* Applies the options of the command line to the spec. Stores the result in *ret as JSON. */
 static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
 {
     struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
@@ -179,7 +179,7 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
-/* Returns the largest number of devices that the spec asks for. */
+/* Returns the greatest number of devices that the spec asks for. */
 static uint64_t wanted_devices(const struct json *spec)
 {
     const struct json *resources = get_object(spec, "resources"), *range = get_object(resources, "devices");
@@ -195,8 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of two sizes: what the spec requests as `key` in its section "resources", and what the
- * daemon has (`server`). 0 stands for an unknown size. */
+/* Returns the smaller of two sizes. One is the member `key` of the spec's section "resources", the other is
+ * the daemon's size `server`. 0 means that a size is unknown. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);
@@ -207,7 +207,7 @@ static uint64_t least_of(const struct json *spec, const char *key, uint64_t serv
     return server;
 }
 
-/* Passes the daemon's description of its devices to the worker, which chooses among them. */
+/* Passes the daemon's description of its devices to the worker. The worker chooses devices from it. */
 static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
@@ -243,7 +243,8 @@ void job_file_machine_args(const struct json *spec, const struct json *machine, 
         add_number(to, "--host-memory", host);
 }
 
-/* Reports why the check failed, from the JSON object that the worker printed. Returns the exit code. */
+/* Reports why the check failed. The reason comes from the JSON object that the worker printed. Returns the
+ * exit code. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
 {
     struct json *verdict = NULL;

@@ -1,5 +1,4 @@
-/* The job file: reading it, applying the options of the command line to it, and
- * checking it with tutti-worker. */
+/* Reads a job file, applies the options of the command line to it, and checks it with tutti-worker. */
 #ifndef CLIENT_JOB_FILE_H
 #define CLIENT_JOB_FILE_H
 
@@ -9,7 +8,7 @@
 #include "client/client.h"
 #include "client/spawn.h"
 
-/* Rows of an option table: the options that override parts of a job file. */
+/* The rows of an option table for the options that override parts of a job file. */
 #define JOB_FILE_OPT(name, value, help)                                                                      \
     {                                                                                                        \
         name, 0, value, help                                                                                 \
@@ -24,16 +23,17 @@
         JOB_FILE_OPT("output", "DIR", "output directory, in place of the job file's"),                       \
         JOB_FILE_OPT("policy", "NAME", "planning policy: auto, resident, stream, harmony-pp, ...")
 
-/* Reads the job file at `path` ("-" is standard input), which may have // comments, and applies the options
- * in `a` to it. Stores the result in *ret as strict JSON, which the caller frees. */
+/* Reads the job file at `path` and applies the options in `a` to it. The path "-" means standard input. The
+ * file may have // comments. The result in *ret is strict JSON, which the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* Adds the JOB_FILE_OPTS that were given in `a` to the arguments of tutti-worker, unchanged. */
+/* Adds the JOB_FILE_OPTS that were given in `a` to the arguments of tutti-worker. Their values are not
+ * changed. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`; NULL checks against the machine that the options and the spec describe. The option --machine
- * takes precedence. Returns CLIENT_DONE, or an exit code after the reason has been reported. */
+ * `devices`. If it is NULL, the options and the spec describe the machine. The option --machine always takes
+ * precedence. Returns CLIENT_DONE, or another exit code after reporting the reason. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 

@@ -16,7 +16,7 @@ const struct client_command *const commands[] = {
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
-/* Names of commands that are planned but do not exist yet. */
+/* The names of commands that are planned but do not exist yet. */
 static const char *const later[] = {"doctor",  "drain",  "hold", "metrics", "pause",
                                     "release", "resume", "top",  "users",   NULL};
 
@@ -33,8 +33,8 @@ static const struct opt global_opts[] = {
     {0},
 };
 
-/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise a file that is opened
- * later could get such a number, and messages would be written into it. */
+/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise a file opened later could
+ * get one of these numbers, and messages would be written into the file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -45,8 +45,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Returns true when --json is among the arguments. It must be known before the options are parsed, because it
- * decides how an error in them is reported. */
+/* Returns true when --json is among the arguments. This must be known before the options are parsed, because
+ * it decides how a parse error is reported. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -83,7 +83,7 @@ int command_unknown(const struct client *c, const char *name)
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
-/* Checks the number of words that are not options. */
+/* Checks the number of words that are not options against the command's limits. */
 static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)

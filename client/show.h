@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 
-/* What the output can display. term_style makes it for a file descriptor. */
+/* Describes what the output can display. term_style creates it for a file descriptor. */
 struct style {
     bool color;   /* colours may be used */
     bool unicode; /* block and braille characters may be used */
@@ -21,25 +21,25 @@ struct style {
 };
 
 enum ink { INK_NONE, INK_DIM, INK_BOLD, INK_RED, INK_GREEN, INK_YELLOW, INK_BLUE, INK_CYAN, INK_COUNT };
-/* Returns the escape sequence that switches to an ink, or "" when the style has no colour. */
+/* Returns the escape sequence that switches to the ink, or "" when the style has no colour. */
 const char *show_ink(const struct style *s, enum ink ink);
 /* Returns the escape sequence that switches back to plain text, or "" when the style has no colour. */
 const char *show_plain(const struct style *s);
-/* Returns the ink for a job's state: green for "done", red for "failed". */
+/* Returns the ink for a job's state, such as green for "done" and red for "failed". */
 enum ink show_state_ink(const char *state);
 
 /* ---- text (show_text.c) ---- */
 
-/* Appends text from outside on one line. Unsafe characters and bytes that are not UTF-8 become escapes
- * (base/utf8.h). When the style has no UTF-8, all characters beyond ASCII become escapes. */
+/* Appends text from an untrusted source on one line. Unsafe characters and bytes that are not UTF-8 become
+ * escapes (base/utf8.h). If the style has no UTF-8, all characters beyond ASCII become escapes. */
 void show_text(struct strbuf *b, const struct style *s, const char *text);
-/* Appends the text of a log. Newlines and tabs stay, a CR before a newline is dropped, and
- * unsafe characters become escapes. */
+/* Appends the text of a log. Newlines and tabs are kept, a CR before a newline is dropped, and unsafe
+ * characters become escapes. */
 void show_log_text(struct strbuf *b, const char *text);
-/* Returns how many columns UTF-8 text takes on a terminal. Colour sequences take none. */
+/* Returns the number of columns that UTF-8 text takes on a terminal. Colour sequences take no columns. */
 int show_columns(const char *text);
-/* Appends `text` in exactly `columns` columns. Longer text is cut and the cut is marked. Shorter text is
- * padded with blanks, on the left when `right` is true. */
+/* Appends `text` in exactly `columns` columns. Text that is too long is cut, and the cut is marked. Text that
+ * is too short is padded with blanks, on the left if `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
 /* These append a number for people to read. */
@@ -52,7 +52,8 @@ void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
 
-/* Appends a progress bar of exactly `width` columns, width >= 3, that is filled to `share` (0 to 1). */
+/* Appends a progress bar of exactly `width` columns. The bar is filled to `share`, from 0 to 1. `width` must
+ * be at least 3. */
 void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 /* ---- a curve (show_curve.c) ---- */
@@ -68,22 +69,22 @@ void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, 
 
 /* ---- a table (show_table.c) ---- */
 
-/* A column of a table. Its width is that of its widest cell, unless the table is too wide for the
- * terminal. */
+/* A column of a table. It is as wide as its widest cell, unless the table is too wide for the terminal. */
 struct column {
     const char *title;
     bool right; /* the cells are aligned to the right */
     int least;  /* least width; 0: it never shrinks */
-    /* On a narrow terminal, the columns with the highest `drop` are left out first; 0: never. */
+    /* On a narrow terminal, the columns with the highest `drop` are left out first. Columns with 0 are never
+     * left out. */
     int drop;
 };
 struct show_table;
-/* Creates a table with `n` columns, at most 16. `columns` must stay valid. Free the table with
+/* Creates a table with `n` columns, at most 16. `columns` must stay valid until the table is freed with
  * show_table_destroy. */
 struct show_table *show_table_create(const struct column *columns, int n);
 void show_table_destroy(struct show_table *t); /* t may be NULL */
-/* Adds the next cell: the cells of a row from left to right, then the next row. The text
- * may come from outside. */
+/* Adds the next cell. Cells are added from left to right, row by row. The text may come from an untrusted
+ * source. */
 void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, const char *foreign_text);
 /* Appends the titles and all rows to `b`. */
 void show_table_print(const struct show_table *t, const struct style *s, struct strbuf *b);
@@ -97,7 +98,7 @@ void show_job(struct strbuf *b, const struct style *s, const struct json *job, u
 /* Appends the outcome of a job as a JSON object with the members "ok", "exit", "id", "name", "state", "step",
  * "total_steps", "error", "output" and "report". */
 void show_outcome_json(struct strbuf *b, const struct json *job);
-/* Appends an event as one or two lines for people, without the last newline. Returns false for events that
+/* Appends one or two lines that describe the event, without the last newline. Returns false for events that
  * have no line of their own, such as "progress" and "ended". */
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event);
 

@@ -30,7 +30,7 @@ struct curve_scale {
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve, with the mean of its pending values as the last point. */
+/* The points of a curve. The mean of the pending values is the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;
@@ -62,16 +62,16 @@ static double at_scale(const struct curve_scale *s, double v)
     return s->log ? log(v) : v;
 }
 
-/* Returns the row of dots for a value. Row 0 is at the top. */
+/* Returns the row of dots for a value. Row 0 is the top row. */
 static int dot_row(const struct curve_scale *s, double v, int height)
 {
-    /* Values are halved, because the difference of two huge values could overflow. */
+    /* All values are halved, because the difference of two huge values could overflow. */
     double low = at_scale(s, s->low) / 2, high = at_scale(s, s->high) / 2;
     double share = high > low ? (at_scale(s, v) / 2 - low) / (high - low) : 0.5;
     return (int)lround((1 - fmax(0, fmin(1, share))) * (height - 1));
 }
 
-/* Stores in ret[x] the mean of the points that fall on column x of dots, or NAN when there are none. */
+/* Stores in ret[x] the mean of the points in column x of dots, or NAN when the column has no points. */
 static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
@@ -86,8 +86,8 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* Interpolates the columns without points. The first and the last column always have a value, because the
- * first and the last step fall on them. */
+/* Interpolates the columns that have no points. The first and the last column always have a value, because
+ * the first and the last step are drawn there. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -99,7 +99,7 @@ static void fill_gaps(double *v, int width)
     }
 }
 
-/* Sets the dots of the curve, and connects each column with the column before it. */
+/* Sets the dots of the curve. Connects each column with the column before it. */
 static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {
@@ -142,7 +142,7 @@ static void add_ascii_cell(struct strbuf *b, const struct canvas *c, int x, int 
     strbuf_add(b, upper && lower ? ":" : upper ? "'" : lower ? "." : " ");
 }
 
-/* Appends one line of the curve. The line ends at its last dot, without trailing blanks. */
+/* Appends one line of the curve. The line ends after its last dot, so it has no trailing blanks. */
 static void add_dot_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
 {
     size_t end = b->n;

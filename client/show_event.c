@@ -1,5 +1,5 @@
-/* Renders events as lines for people. They appear above the live display, or as lines in a pipe. Each
- * function below appends the line of one kind of event. */
+/* Renders events as lines for people. The lines appear above the live display or, without a terminal, as
+ * plain output. Each function below appends the line for one kind of event. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-/* A plan with fewer tasks than this is made so quickly that no line is shown for it. */
+/* A plan with fewer tasks is made so quickly that no line is shown for it. */
 #define MANY_TASKS 16384
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)

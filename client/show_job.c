@@ -71,8 +71,8 @@ static void add_job_devices(struct strbuf *b, const struct style *s, const struc
     strbuf_add(b, "\n");
 }
 
-/* Appends a row with all scalar members of `object`, for example "micro_batch 64,
- * replicas 1, precision fp32". */
+/* Appends a row with all scalar members of `object`, for example "micro_batch 64, replicas 1, precision
+ * fp32". */
 static void add_scalars(struct strbuf *b, const struct style *s, const char *label, const struct json *object)
 {
     const char *between = "";
@@ -112,7 +112,7 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         strbuf_add(b, " per iteration");
     }
     strbuf_add(b, "\n");
-    /* When there is a report, it contains measured values in place of the rows below. */
+    /* If there is a report, it shows measured values instead of the rows below. */
     if (get_object(job, "report") != NULL)
         return;
     if (show_plan_traffic(plan, &t))

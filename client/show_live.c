@@ -1,5 +1,5 @@
 /* Draws the live display of a job: a progress bar, one or two lines of figures, the curve, and the last
- * evaluations. On a low terminal the curve gets fewer rows or is left out. */
+ * evaluations. If the terminal has few rows, the curve gets smaller or is left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,14 +9,15 @@
 
 #define CURVE_ROWS 10
 #define LEAST_ROWS 4 /* fewest rows of a useful curve */
-/* Lines besides the curve: bar, figures (2), axis (2), evaluations, and two lines of earlier output. */
+/* The number of lines besides the curve: bar, figures (2), axis (2), evaluations, and two lines of earlier
+ * output. */
 #define OTHER_LINES  8
 #define WIDTH_MAX    120
 #define NAME_COLUMNS 20
 
 #define GAP "   "
 
-/* A line that is built from parts, such as "loss 0.25". A part that does not fit begins a new line; a part
+/* A line that is built from parts, such as "loss 0.25". A part that does not fit begins a new line. A part
  * that is wider than a whole line is left out. */
 struct line {
     struct strbuf *b;
@@ -105,7 +106,7 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* Appends the text after the bar: the percentage, the steps as in "141/300", and the time left
+/* Appends the text after the bar. It consists of the percentage, the steps as in "141/300", and the time left
  * or the job's state. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
@@ -136,7 +137,7 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
     bar = width - columns - show_columns(position.at) - 3;
-    /* When the bar would be too narrow, the name is left out. */
+    /* The name is left out if the bar would be too narrow otherwise. */
     if (bar < 8) {
         bar += columns + 1;
         columns = 0;
@@ -179,7 +180,7 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
 
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
-    /* The last column stays empty, because a character there may wrap the line. */
+    /* The last column stays empty, because a character in it may wrap the line. */
     int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
     int curve_rows = rows - OTHER_LINES < CURVE_ROWS ? rows - OTHER_LINES : CURVE_ROWS;
     struct line l = {.b = b, .width = width};

@@ -1,6 +1,6 @@
 /* Renders the final report of a job: the loss, the speed, the bytes that each iteration moved, and the peak
- * memory of the devices. The bytes are compared with the lower bound and with demand paging. Figures that the
- * report does not contain are left out. */
+ * memory of the devices. The bytes are compared with the lower bound and with demand paging. Figures that are
+ * not in the report are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,8 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
-/* Reads the traffic from three members of `o`. Returns false when `in` or `out` is missing. */
+/* Reads the traffic from the three members of `o` with these names. Returns false when `in` or `out` is
+ * missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -48,8 +49,8 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the bytes of state and stash that a step moves. The lower bound covers these, but not the samples.
- * Returns `otherwise` when `from` does not list them. */
+/* Returns the number of bytes of state and stash that a step moves. The lower bound covers these bytes, but
+ * not the samples. Returns `otherwise` when `from` does not list them. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
@@ -95,7 +96,7 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* The worker's summary has the first form, and `tutti plan --json` has the second. */
+    /* The first form is that of the worker's summary. The second is that of `tutti plan --json`. */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);
 }

@@ -1,6 +1,6 @@
-/* Renders tables that fit the terminal. A column is as wide as its widest cell. When the table is too wide,
- * the least important columns are left out and others shrink. In a pipe a table is as wide as it needs to
- * be. */
+/* Renders tables that fit the terminal. A column is as wide as its widest cell. If the table is too wide, the
+ * least important columns are left out and other columns shrink. Without a terminal, the width is not
+ * limited. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, 
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
-/* Stores the width of the widest cell of each column. */
+/* Stores the width of the widest cell of each column in `widths`. */
 static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
@@ -60,7 +60,7 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* Returns the width of the table. A column of width 0 is left out, together with its gap. */
+/* Returns the total width of the table. Columns of width 0 are left out, together with their gaps. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -69,7 +69,7 @@ static int total(const struct show_table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
-/* Shrinks the widest column that may shrink by up to `excess`. Returns false when there is none. */
+/* Shrinks the widest column that may shrink, by up to `excess`. Returns false when no column may shrink. */
 static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
@@ -84,7 +84,7 @@ static bool shrink_one(const struct show_table *t, int *widths, int excess)
     return true;
 }
 
-/* Leaves out the column with the highest `drop`. Returns false when there is none. */
+/* Leaves out the column with the highest `drop`. Returns false when no column may be left out. */
 static bool drop_one(const struct show_table *t, int *widths)
 {
     int first = -1;
@@ -98,8 +98,8 @@ static bool drop_one(const struct show_table *t, int *widths)
     return true;
 }
 
-/* Makes the table fit `width` columns. First leaves out columns until the rest fits at its least width, then
- * shrinks the remaining columns as far as needed. */
+/* Makes the table fit into `width` columns of the terminal. First it leaves out columns until the others fit
+ * at their least widths. Then it shrinks the remaining columns. */
 static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {
@@ -115,7 +115,7 @@ static void fit(const struct show_table *t, int *widths, int width)
             break;
 }
 
-/* Appends a row of cells. SIZE_MAX stands for the row of titles. */
+/* Appends a row of cells. The row SIZE_MAX is the row of titles. */
 static void print_row(const struct show_table *t, const struct style *s, struct strbuf *b, const int *widths,
                       size_t row)
 {
@@ -130,7 +130,7 @@ static void print_row(const struct show_table *t, const struct style *s, struct 
             continue;
         strbuf_add(b, show_ink(s, title ? INK_DIM : cell->ink));
         int columns = show_columns(text);
-        /* The last column is not padded, so that lines do not end in blanks. */
+        /* The last column is not padded, so that no line ends in blanks. */
         bool bare = c == last && !t->columns[c].right && columns < widths[c];
         show_cell(b, s, text, bare ? columns : widths[c], t->columns[c].right);
         if (title || cell->ink != INK_NONE)

@@ -43,7 +43,7 @@ enum ink show_state_ink(const char *state)
 
 /* ---- foreign text ---- */
 
-/* Appends text with every character beyond ASCII as an escape. */
+/* Appends text. Every character beyond ASCII becomes an escape. */
 static void add_ascii(struct strbuf *b, const char *text)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -75,8 +75,8 @@ void show_log_text(struct strbuf *b, const char *text)
     }
 }
 
-/* Returns the bytes of the character at `p`, and stores its columns in *ret. A colour sequence counts as one
- * character that takes no columns. */
+/* Returns the number of bytes in the character at `p`, and stores its width in columns in *ret. A colour
+ * sequence counts as one character of width 0. */
 static size_t next_char(const char *p, int *ret)
 {
     mbstate_t state = {0};

@@ -1,4 +1,4 @@
-/* Implements submit_job: a job is submitted exactly once, because the daemon recognizes a repeated submission
+/* Implements submit_job. A job is submitted exactly once, because the daemon recognizes a repeated submission
  * by its key. */
 #include "client/submit.h"
 
@@ -16,7 +16,7 @@
 #define RETRY_NS     10000000000ull
 #define RETRY_GAP_NS 250000000ull
 
-/* Makes a random key of 32 hexadecimal digits. */
+/* Stores a random key of 32 hexadecimal digits in `ret`. */
 static int make_key(char ret[33], struct err *err)
 {
     unsigned char bytes[16];
@@ -56,7 +56,7 @@ static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
     return r;
 }
 
-/* Closes *t and tries to connect again until `until_ns`. */
+/* Closes *t and tries to connect again until the time `until_ns`. */
 static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns, struct err *err)
 {
     int r;

@@ -25,7 +25,7 @@
 #define HIDE_CURSOR "\033[?25l"
 
 static volatile sig_atomic_t region_fd = -1; /* -1: there is no region */
-/* Set when the process is resumed after Ctrl-Z. The shell has then written over the region. */
+/* Set when the process is resumed after Ctrl-Z, because the shell has then written over the region. */
 static volatile sig_atomic_t continued;
 static volatile sig_atomic_t signals; /* SIGINT and SIGTERM so far */
 static volatile sig_atomic_t last_signal;
@@ -83,7 +83,7 @@ void term_begin(int fd)
     region_fd = fd;
 }
 
-/* Returns how many rows the last frame takes on a terminal of this width. */
+/* Returns the number of rows that the last frame takes on a terminal of this width. */
 static int rows_drawn(int width)
 {
     int rows = 0;
@@ -92,8 +92,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Appends each line, scrubbed, with a sequence that erases the rest of its row. With `note`, records the
- * lines' columns in `drawn`. */
+/* Appends each line, scrubbed, and erases the rest of its row. If `note` is true, records the width of each
+ * line in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -116,8 +116,8 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    /* After a change of width the old frame is erased first, because terminals join lines
-     * that they had wrapped. */
+    /* If the width has changed, the old frame is erased first, because terminals join lines that they had
+     * wrapped. */
     strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
     drawn.n = 0;
@@ -138,7 +138,7 @@ void term_end(void)
 
 /* ---- signals ---- */
 
-/* Handles SIGINT and SIGTERM: counts them, and ends the program at the third. */
+/* Handles SIGINT and SIGTERM. Counts the signals and ends the program at the third one. */
 static void count(int number)
 {
     last_signal = number;
@@ -149,7 +149,7 @@ static void count(int number)
     _exit(128 + number);
 }
 
-/* Handles SIGHUP and SIGQUIT: shows the cursor and ends the program by the same signal. */
+/* Handles SIGHUP and SIGQUIT. Shows the cursor again and ends the program with the same signal. */
 static void end(int number)
 {
     show_cursor();
@@ -157,7 +157,7 @@ static void end(int number)
     raise(number);
 }
 
-/* Handles Ctrl-Z: shows the cursor and stops the process until it is continued. */
+/* Handles Ctrl-Z. Shows the cursor again and stops the process until it is continued. */
 static void suspend(int number)
 {
     int saved = errno;
@@ -168,8 +168,8 @@ static void suspend(int number)
     errno = saved;
 }
 
-/* Handles a change of the window's size by doing nothing. The signal makes poll return, and the next frame
- * reads the new size. */
+/* Handles a change of the window size. It does nothing, because the signal already makes poll return and the
+ * next frame reads the new size. */
 static void wake(int number)
 {
     (void)number;
@@ -181,7 +181,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        /* A signal that was ignored when the program started stays ignored, as nohup intends. */
+        /* A signal that was ignored at the start of the program stays ignored, so that nohup works. */
         return;
     sigaction(number, &a, NULL);
 }

@@ -20,28 +20,28 @@
 
 struct tutti;
 
-/* Connects to the daemon's socket and reads the greeting. `path` is the socket; NULL means $TUTTI_SOCKET, or
- * the default places. Returns -ECONNREFUSED when no daemon listens there, -EACCES when this user may not
- * connect, and -EPROTO when the other side is not a daemon that this client understands. */
+/* Connects to the daemon's socket and reads the greeting. If `path` is NULL, uses $TUTTI_SOCKET or the
+ * default places. Returns -ECONNREFUSED when no daemon listens, -EACCES when this user may not connect, and
+ * -EPROTO when the other side is not a compatible daemon. */
 int tutti_connect(const char *path, struct tutti **ret, struct err *err);
-/* Makes a connection from a socket that is already connected to the daemon, and reads the greeting. The
- * connection owns `fd` from now on; `fd` is closed on failure too. */
+/* Makes a connection from a socket that is already connected to the daemon, and reads the greeting. Takes
+ * ownership of `fd`, and closes it on failure too. */
 int tutti_open(int fd, struct tutti **ret, struct err *err);
 void tutti_close(struct tutti *t); /* t may be NULL */
 
-/* Sends a request and waits for its answer. `params` is a JSON object as text; NULL means {}. On success
- * ret->result is the answer, and the caller finishes *ret. When the daemon answers with an error, returns its
- * errno with its message and path. When the connection fails, returns a negative errno, and tutti_lost is
- * true from then on. */
+/* Sends a request and waits for the answer. `params` is a JSON object as text; NULL means {}. On success
+ * ret->result is the answer, and the caller finishes *ret. If the daemon answers with an error, returns its
+ * errno and fills in `err`. If the connection fails, returns a negative errno, and tutti_lost returns true
+ * from then on. */
 int tutti_call(struct tutti *t, const char *method, const char *params, struct wire_msg *ret,
                struct err *err);
 
-/* Stores the next event in *ret and returns 1. Returns 0 when no event came within timeout_ms, or
- * when a signal arrived. Returns a negative errno when the connection is lost. A negative timeout_ms
- * waits without a limit. */
+/* Stores the next event in *ret and returns 1. Returns 0 when no event came within timeout_ms or a signal
+ * arrived. Returns a negative errno when the connection is lost. If timeout_ms is negative, the wait has no
+ * limit. */
 int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err *err);
 
-/* Returns true when the connection has failed and can only be closed. */
+/* Returns true when the connection has failed. Such a connection can only be closed. */
 bool tutti_lost(const struct tutti *t);
 
 #endif

@@ -1,6 +1,6 @@
-/* Implements the model of the live display. The daemon's answer to `show` contains the number of the newest
- * event that it reflects. Events up to that number are not applied again, because an old progress event would
- * cut later steps off the curve. */
+/* Implements the model of the live display. The daemon's answer to `show` includes all events up to a certain
+ * number. These events are not applied again, because an old progress event would remove later steps from the
+ * curve. */
 #include "client/view.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/get.h"
 #include "base/utf8.h"
 
-/* Adds an evaluation. The oldest one is dropped when there are VIEW_EVALS. */
+/* Adds an evaluation. If there are already VIEW_EVALS evaluations, drops the oldest. */
 static void add_eval(struct view *v, uint64_t step, double accuracy)
 {
     if (v->n_evals == VIEW_EVALS)
@@ -55,8 +55,8 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    /* The answer to `show` may be a second older than the events. Evaluations that are
-     * already known must stay. */
+    /* The answer to `show` may be a second older than the events, so evaluations that are already known must
+     * stay. */
     if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;

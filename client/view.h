@@ -1,4 +1,5 @@
-/* The live display of a job: a model of the job that events keep up to date, and functions that draw it. */
+/* The live display of a job. It has a model of the job, which events keep up to date, and functions that draw
+ * the model. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -11,8 +12,8 @@
 
 #define VIEW_EVALS 4
 
-/* What is known about a job while it is followed. A zeroed view knows nothing. The follower fills it in with
- * view_from_job, and updates it with view_event. */
+/* What is known about a job while it is followed. Start with a zeroed view. view_from_job fills it in, and
+ * view_event updates it. */
 struct view {
     char name[128], state[16], reason[160];
     uint64_t seq;                                   /* number of its newest event */
@@ -28,12 +29,12 @@ struct view {
 
 /* Fills in the view from the daemon's answer to `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* Updates the view with an event. An event that the view already contains is ignored. */
+/* Updates the view with an event. Ignores an event that the view already includes. */
 void view_event(struct view *v, const struct json *event);
 
 /* Appends the live display of the view for a terminal with `rows` rows. */
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows);
-/* Appends the progress in one line without a newline, for output that is not a terminal. */
+/* Appends the progress as one line without a newline. Used when the output is not a terminal. */
 void view_line(struct strbuf *b, const struct style *s, const struct view *v);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements worker_opts.h. tutti-worker replaces this process, so its messages and its exit code are those
- * of the command. */
+/* Implements worker_opts.h. tutti-worker replaces this process, so the command prints its messages and
+ * returns its exit code. */
 #include "client/worker_opts.h"
 
 #include <stdlib.h>

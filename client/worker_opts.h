@@ -1,5 +1,5 @@
-/* Commands that tutti-worker carries out (check, plan, profile, export, sample): running the worker in place
- * of this process, and the options that commands about a job file pass on to it. */
+/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. These functions
+ * run the worker in place of this process and pass on the options of the command. */
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
 
@@ -11,11 +11,11 @@
         JOB_FILE_OPT("peer", "SIZE", "limit copies between devices to SIZE bytes per second"),               \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
-/* Replaces this process by tutti-worker with the arguments `args`, and with --json if the client has it.
- * Returns only when that fails: then it frees `args`, reports the failure and returns the exit code. */
+/* Replaces this process by tutti-worker with the arguments `args`. Passes --json on if it was given. Returns
+ * only on failure: it frees `args`, reports the failure and returns the exit code. */
 int worker_become(const struct client *c, struct spawn_args *args);
-/* Replaces this process by `tutti-worker MODE JOB`, with the options that were given to the command and the
- * arguments `more`, which may be NULL. Returns only on failure, with the exit code. */
+/* Replaces this process by `tutti-worker MODE JOB`. Passes on the options that were given to the command and
+ * the arguments `more`, which may be NULL. Returns only on failure, with the exit code. */
 int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
                 struct spawn_args *more);
 
