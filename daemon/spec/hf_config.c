@@ -20,7 +20,8 @@
 #include "base/utf8.h"
 #include "daemon/spec/spec.h"
 
-/* Activations by their names in a config. If an activation has several names, the first one is written. */
+/* The activations and their names in a config. If an activation has several names, hf_config_write uses the
+ * first one. */
 static const struct {
     const char *name;
     enum act act;
@@ -43,7 +44,7 @@ static const char *const architectures[ARCH_COUNT][2] = {
     [ARCH_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
 };
 
-/* The state of one reading, kept on the stack of hf_config_read. */
+/* The state while one config is read. It lives on the stack of hf_config_read. */
 struct config_reader {
     const struct json *node; /* the config */
     const char *path;        /* its JSON path, for messages */
@@ -58,7 +59,7 @@ static void key_path(const struct config_reader *c, const char *key, char *buf, 
     json_path_key(buf, size, c->path, key);
 }
 
-/* Writes a value as JSON into `buf`, cut to fit, for a message such as "found 3; ...". */
+/* Writes a value to `buf` as JSON, cut to fit. Used in messages such as "found 3; ...". */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
     /* The value may be huge, so a failed allocation must not abort the process. */
@@ -79,13 +80,13 @@ static void refuse(struct config_reader *c, const char *key, const struct json *
     c->r = err_set_at(c->err, code, path, "found %s; %s", value, why);
 }
 
-/* Returns the value of `key`, or NULL if it is absent or null, or if the reader has failed before. */
+/* Returns the value of `key`. Returns NULL if the key is absent or null, or if an earlier read failed. */
 static const struct json *find(const struct config_reader *c, const char *key)
 {
     return c->r < 0 ? NULL : get_node(c->node, key);
 }
 
-/* Reads a whole number from 1 to `most` into *ret. If the key is absent, *ret keeps its value. */
+/* Reads a whole number from 1 to `most` into *ret. If the key is absent, *ret does not change. */
 static void take_count(struct config_reader *c, const char *key, uint64_t most, uint32_t *ret)
 {
     const struct json *node = find(c, key);
@@ -105,7 +106,7 @@ static void take_count(struct config_reader *c, const char *key, uint64_t most, 
         *ret = (uint32_t)v;
 }
 
-/* Reads a size that GPT-2 configs may have under two names, `key` or `other`. Both may be there if they are
+/* Reads a size that has two names in GPT-2 configs, `key` and `other`. The config may have both if they are
  * equal. */
 static void take_count_or(struct config_reader *c, const char *key, const char *other, uint64_t most,
                           uint32_t *ret)
@@ -123,8 +124,8 @@ static void take_count_or(struct config_reader *c, const char *key, const char *
         *ret = a > 0 ? a : b;
 }
 
-/* Reads a number that is at least `lo` and less than `hi`, also after rounding to float32. If the key is
- * absent, *ret keeps its value. */
+/* Reads a number that is at least `lo` and less than `hi`. The number must still be in this range after
+ * rounding to float32. If the key is absent, *ret does not change. */
 static void take_float(struct config_reader *c, const char *key, double lo, double hi, float *ret)
 {
     const struct json *node = find(c, key);
@@ -170,7 +171,7 @@ static const char *take_text(struct config_reader *c, const char *key)
 
 /* ------------------------------------------------------------------------------------------ refusals */
 
-/* Refuses the config if `key` is there and its value is not `want`. `why` is the end of the message. */
+/* Refuses the config if it has `key` and the value is not `want`. `why` is the end of the message. */
 static void need_bool(struct config_reader *c, const char *key, bool want, const char *why)
 {
     bool v = want;
@@ -269,8 +270,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns whether the rotary angles are the plain ones: rope_type (in old configs "type") is "default", or
- * both it and "factor" are absent. Every other type changes the angles. */
+/* Returns true if the rotary angles are the plain ones. In this case rope_type is "default" (old configs call
+ * it "type"), or both rope_type and "factor" are absent. Every other type changes the angles. */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";
@@ -280,7 +281,7 @@ static bool rope_is_plain(const struct json *rope)
     return strcmp(get_text(rope, key), "default") == 0;
 }
 
-/* Returns whether the rotation covers every element of a head. */
+/* Returns true if the rotation applies to every element of a head. */
 static bool rope_is_whole(const struct json *rope)
 {
     double share = 0;
@@ -303,7 +304,8 @@ static void check_rope(struct config_reader *c, const char *key)
         refuse(c, key, rope, -EOPNOTSUPP, "rotary positions for only a part of each head are not supported");
 }
 
-/* Reads rope_theta, which older configs have at the top level and newer ones inside rope_parameters. */
+/* Reads rope_theta. Older configs have it at the top level, and newer configs have it inside
+ * rope_parameters. */
 static void take_rope(struct config_reader *c, float *ret)
 {
     static const char *const inside[] = {"rope_parameters", "rope_scaling"};
@@ -380,8 +382,8 @@ static bool find_arch(const char *name, bool by_class, int *ret)
     return false;
 }
 
-/* Finds the architecture from model_type, or from the first of `architectures` in configs without
- * model_type. */
+/* Finds the architecture from model_type. In configs without model_type, the first entry of `architectures`
+ * decides. */
 static int take_arch(struct config_reader *c, int *ret)
 {
     static const char why[] = "the supported models are GPT-2 (\"gpt2\") and Llama (\"llama\")";
@@ -450,8 +452,8 @@ int hf_config_parse(const char *text, size_t bytes, const char *file, struct tra
 
 /* ------------------------------------------------------------------------------------------ writing */
 
-/* Adds a float with the fewest digits that read back as the same float. A whole number gets ".0", because the
- * transformers package tells integers and floats apart. */
+/* Adds a float with the smallest number of digits that read back as the same float. A whole number gets ".0",
+ * because the transformers package distinguishes integers from floats. */
 static void add_float(struct strbuf *b, const char *key, float v)
 {
     char text[40];
@@ -460,7 +462,8 @@ static void add_float(struct strbuf *b, const char *key, float v)
     do
         snprintf(text, sizeof text, "%.*g", digits, (double)v);
     while (strtof(text, NULL) != v && ++digits <= 9);
-    if (v == floorf(v) && fabsf(v) < 1e9f) /* "%.1f" prints whole floats of this size exactly */
+    /* "%.1f" prints whole floats of this size exactly. */
+    if (v == floorf(v) && fabsf(v) < 1e9f)
         snprintf(text, sizeof text, "%.1f", (double)v);
     strbuf_addf(b, ",\n  \"%s\": %s", key, text);
 }
@@ -496,7 +499,7 @@ static void write_gpt2(const struct transformer *t, struct strbuf *b)
     add_float(b, "attn_pdrop", t->attn_dropout);
     add_float(b, "resid_pdrop", t->resid_dropout);
     add_text(b, "scale_attn_weights", "true");
-    /* 50256 is the end of text in GPT-2's own tokenizer, which has 50257 tokens. */
+    /* 50256 is the end-of-text token of GPT-2's own tokenizer, which has 50257 tokens. */
     add_text(b, "bos_token_id", t->vocab > 50256 ? "50256" : "null");
     add_text(b, "eos_token_id", t->vocab > 50256 ? "50256" : "null");
 }
@@ -516,7 +519,8 @@ static void write_llama(const struct transformer *t, struct strbuf *b)
     add_float(b, "attention_dropout", t->attn_dropout);
     add_text(b, "attention_bias", "false");
     add_text(b, "mlp_bias", "false");
-    add_text(b, "bos_token_id", "null"); /* the default ids only fit Llama's own tokenizer */
+    /* The ids are null, because the default ids are only right for Llama's own tokenizer. */
+    add_text(b, "bos_token_id", "null");
     add_text(b, "eos_token_id", "null");
 }
 

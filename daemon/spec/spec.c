@@ -66,7 +66,7 @@ static int refuse_prune(const struct spec_reader *r, const struct json *node)
     return err_set_at(r->err, -EOPNOTSUPP, "prune", "pruning is not supported yet; remove \"prune\"");
 }
 
-/* The sections of a spec and the functions that read them, in the order in which they are read. */
+/* The sections of a spec and the functions that read them. The sections are read in this order. */
 static const struct section {
     const char *key;
     enum json_need need;
@@ -102,7 +102,7 @@ static void set_defaults(struct spec *s)
     s->resources.devices_min = 1;
 }
 
-/* Returns whether `name` may be a job's name. The name becomes part of a path (the default output) and of
+/* Returns true if `name` is allowed as a job's name. The name becomes part of the default output path and of
  * tables for people, so spaces, slashes and a leading dot are refused. */
 static bool name_is_good(const char *name)
 {
@@ -139,8 +139,8 @@ static void default_output(const struct spec_reader *r)
     r->s->output = path;
 }
 
-/* Reads the whole document. It takes all keys of the top level before it reads any section, so that a
- * misspelt section name is reported before a mistake inside another section. */
+/* Reads the whole document. It takes all keys of the top level before it reads any section. So a misspelt
+ * section name is reported before a mistake inside another section. */
 static int read_top(const struct spec_reader *r, const struct json *doc)
 {
     static const char *const schemas[] = {"job/v1", NULL};
@@ -203,14 +203,15 @@ static int check_eval(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the inputs of all layers in one step take at most 2^50 bytes. The tensors that layers save
- * besides their inputs are a small multiple of that, so all later sums stay below SPEC_MAX_BYTES. */
+/* Checks that the inputs of all layers in one step take at most 2^50 bytes. Other saved tensors take only a
+ * small multiple of that, so all later sums stay below SPEC_MAX_BYTES. */
 static int check_activations(const struct spec *s, struct err *err)
 {
     uint64_t width = 0, bytes;
 
     for (uint32_t i = 0; i < s->model.n_layers; i++)
-        width += s->model.layers[i].in; /* cannot overflow: at most 10,000 layers of 2^30 elements */
+        /* The sum cannot overflow, because there are at most 10,000 layers of 2^30 elements. */
+        width += s->model.layers[i].in;
     if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
         bytes > SPEC_MAX_BYTES / 8)
         return err_set_at(err, -EINVAL, "train.global_batch",
@@ -221,13 +222,14 @@ static int check_activations(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Applies the settings of one section to another: label smoothing to the loss layer, and the default of
- * optimizer.no_decay to transformers. */
+/* Applies the settings of one section to another section. The loss layer gets the label smoothing, and
+ * transformers get their default of optimizer.no_decay. */
 static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
 
-    if (s->model.n_layers == 0) /* the model is in a folder that was not opened */
+    /* Without layers, the model is in a folder that was not opened. */
+    if (s->model.n_layers == 0)
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];
     loss->smoothing = (float)s->train.label_smoothing;
@@ -246,7 +248,7 @@ static int apply_across_sections(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* Reads and checks a whole spec. Everything is allocated in `arena`, which the caller destroys on failure. */
+/* Reads and checks a whole spec. All memory comes from `arena`. On failure the caller destroys the arena. */
 static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
     int r;
@@ -306,7 +308,7 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    /* This scope sets no limit. It only turns a failed allocation into an error. */
+    /* The scope has no limit. It is used only to turn a failed allocation into an error. */
     struct bounded scope = {0};
     int r = bounded_run(&scope, read_bounded, &b);
 
@@ -317,8 +319,7 @@ int spec_read(const struct json *doc, const struct spec_options *options, struct
     return r;
 }
 
-/* Reads from a file or a pipe up to its end, or until `buf` is full, and stores the number of bytes in
- * *ret. */
+/* Reads from a file or a pipe until it ends or `buf` is full. Stores the number of bytes in *ret. */
 static int read_all(int fd, char *buf, size_t size, size_t *ret)
 {
     size_t n = 0;
@@ -411,8 +412,8 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
                               s->train.epochs);
         steps = total / batch + (total % batch != 0);
     }
-    /* These limits keep the position in the sample stream exact in JSON, and the epoch number within 32
-     * bits. */
+    /* With these limits, the position in the sample stream is exact in JSON, and the epoch number fits into
+     * 32 bits. */
     if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
         return err_set_at(err, -EINVAL, path,
                           "%" PRIu64 " steps of %" PRIu64
@@ -463,7 +464,8 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
         sizes.replicas = s->train.replicas ? s->train.replicas : 1;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
-    if (sizes.micro_batch == 0) /* there are more replicas than samples, which is refused below */
+    /* A micro-batch of 0 means that there are more replicas than samples. The check below refuses this. */
+    if (sizes.micro_batch == 0)
         sizes.micro_batch = 1;
     r = check_resolved_sizes(s, sizes, err);
     if (r == 0)
@@ -486,7 +488,8 @@ double spec_lr(const struct spec *s, uint64_t step)
 
     assert(total > 0);
     if (step < warmup)
-        return s->lr * ((double)(step + 1) / (double)warmup); /* never above lr: the quotient is at most 1 */
+        /* The result never exceeds lr, because the quotient is at most 1. */
+        return s->lr * ((double)(step + 1) / (double)warmup);
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;
     if (s->schedule.type == SCHEDULE_STEP) {

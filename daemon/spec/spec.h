@@ -27,60 +27,71 @@
 #include "scheduler/policy/policy.h"
 
 #define SPEC_MAX_LAYERS 10000u
-#define SPEC_MAX_DIM    (1u << 30)    /* most elements in a row, and most rows in a batch */
-#define SPEC_MAX_BYTES  (1ull << 53)  /* most bytes in any size that is computed from a spec */
-#define SPEC_MAX_STEPS  0xffffffffull /* most training steps; the random numbers count them in 32 bits */
-#define SPEC_MAX_FILES  400u          /* most data files in a split; they are all open at once */
+#define SPEC_MAX_DIM    (1u << 30)    /* most elements per row, most rows per batch */
+#define SPEC_MAX_BYTES  (1ull << 53)  /* most bytes in any computed size */
+#define SPEC_MAX_STEPS  0xffffffffull /* most training steps; must fit 32 bits */
+#define SPEC_MAX_FILES  400u          /* most files per split, all open together */
 
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
-/* The names of these enums in a spec, indexed by the enum and terminated by NULL. */
+/* The names of these enums in a spec. The enum is the index, and the last entry is NULL. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
 
-/* How often something happens during training. {.epochs = 2} means after every second epoch, {.steps = 100}
- * after every 100th step. One of the two fields is 0, and if both are 0 it never happens. */
+/* How often something happens during training. {.epochs = 2} means after every second epoch.
+ * {.steps = 100} means after every 100th step. If both fields are 0, it never happens. At least one of
+ * the two fields is 0. */
 struct spec_every {
     uint64_t epochs, steps;
 };
 
-/* The two IDX files of a data split. Both paths are NULL when the spec does not have the split. */
+/* The two IDX files of a data split. Both paths are NULL if the spec does not have the split. */
 struct spec_files {
-    const char *images, *labels; /* paths of the files; relative paths were resolved against base_dir */
+    /* The paths of the files. Relative paths were resolved against base_dir. */
+    const char *images, *labels;
 };
 
 /* The data files of a split in the format tokens or bytes. */
 struct spec_paths {
-    const char *const *at; /* paths of the files; relative paths were resolved against base_dir */
-    uint32_t n;            /* number of files; 0 if the spec does not have the split */
+    /* The paths of the files. Relative paths were resolved against base_dir. */
+    const char *const *at;
+    uint32_t n; /* number of files; 0: no such split */
 };
 
-/* A job spec after reading. spec_load, spec_parse and spec_read make it, spec_resolve completes it, and
- * spec_destroy frees it together with everything it points to. The daemon keeps it only while it admits a
- * job; a worker keeps it for the whole run. */
+/* A job spec after reading. spec_load, spec_parse or spec_read creates it, spec_resolve completes it, and
+ * spec_destroy frees it with everything it points to. The daemon keeps it only while it admits a job. A
+ * worker keeps it for the whole run. */
 struct spec {
-    struct arena *arena; /* holds this struct and everything it points to */
+    struct arena *arena; /* owns this struct and its data */
     const char *name;    /* "job" when the spec gives no name */
-    const char *output;  /* path of the output directory; "runs/<name>" below base_dir by default */
+    /* The path of the output directory. The default is "runs/<name>" below base_dir. */
+    const char *output;
 
     /* model, init */
     struct model model; /* the last layer is the loss */
     uint32_t features;  /* elements in an input row */
-    uint32_t classes;   /* number of classes: elements of an output row, or of the output for one token */
-    /* true: the loss is mse with float targets [rows][classes]; false: cross-entropy with int32 targets
-     * [rows] */
+    /* The number of classes, which is the number of outputs per row, or per token if rows are sequences. */
+    uint32_t classes;
+    /* True if the loss is mse, with float targets [rows][classes]. False if the loss is cross-entropy, with
+     * int32 targets [rows]. */
     bool mse;
-    const struct transformer *transformer; /* the gpt2 or llama model; NULL for "mlp" and "chain" */
-    const char *from;  /* Hugging Face folder with the initial weights; NULL: draw random ones */
+    /* The gpt2 or llama model. NULL for the model types "mlp" and "chain". */
+    const struct transformer *transformer;
+    /* The Hugging Face folder with the initial weights. NULL if the weights are drawn at random. */
+    const char *from;
     uint32_t from_crc; /* checksum of the weights in that folder */
-    bool tokens;       /* samples are sequences of token ids: input int32 [seq], targets int32 [seq] */
-    uint32_t seq;      /* tokens in a sample; 0 or 1 when samples are not sequences */
-    uint32_t vocab;    /* number of different token ids; 0 if rows are not tokens */
-    uint64_t seed;     /* seeds initial weights, dropout and shuffling */
-    /* Standard deviations of initial weights from the section `init`. 0: the spec does not give this one. */
+    /* True if samples are sequences of token ids. The input is then int32 [seq], and so are the targets. */
+    bool tokens;
+    /* The number of tokens in a sample. 0 or 1 if samples are not sequences. */
+    uint32_t seq;
+    /* The number of different token ids. 0 if the rows are not tokens. */
+    uint32_t vocab;
+    uint64_t seed; /* seeds initial weights, dropout and shuffling */
+    /* The standard deviations of initial weights from the section `init`. 0 if the spec does not give a
+     * value. */
     struct {
         float std, proj_std, embedding_std;
     } init;
@@ -90,13 +101,17 @@ struct spec {
         bool shuffle;
         /* idx */
         struct spec_files train, val;
-        double scale_lo, scale_hi; /* the numbers that the bytes 0 and 255 are mapped to */
+        /* The numbers that the bytes 0 and 255 are mapped to. */
+        double scale_lo, scale_hi;
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        uint32_t token_bytes; /* bytes per token, 2 or 4; 0: as the file's header says, or 2 without one */
+        /* The number of bytes per token, 2 or 4. 0 means the size in the file's header, or 2 if there is no
+         * header. */
+        uint32_t token_bytes;
         bool has_ignore;
-        uint32_t ignore; /* token id whose targets are left out of the loss */
+        /* Targets with this token id are left out of the loss. */
+        uint32_t ignore;
         /* synthetic */
         uint64_t samples, val_samples, seed;
         double noise;
@@ -112,13 +127,14 @@ struct spec {
     } train;
 
     struct optimizer optimizer; /* its field `clip` holds train.grad_clip */
-    bool no_decay_given; /* the spec gives optimizer.no_decay; if it does not, the kind of model decides */
-    double lr;           /* learning rate after the warm-up */
+    /* True if the spec has optimizer.no_decay. Otherwise the kind of model decides the default. */
+    bool no_decay_given;
+    double lr; /* learning rate after the warm-up */
     struct {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
-        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` every `every_steps` steps. */
+        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` after every `every_steps` steps. */
         uint64_t every_steps;
         double gamma;
     } schedule;
@@ -130,7 +146,7 @@ struct spec {
         enum spec_best best;
     } checkpoint;
 
-    /* The numbers of the section as they were written. Call spec_demand to interpret them. */
+    /* The numbers of this section as the user wrote them. Use spec_demand to interpret them. */
     struct {
         uint32_t devices_min;              /* at least 1 */
         uint32_t devices_max;              /* at least devices_min; 0: not given */
@@ -156,83 +172,85 @@ struct spec {
 
 struct json;
 
-/* Reads the Hugging Face folder `dir`. Stores its architecture in *ret, and in *ret_crc a checksum that tells
- * folders with different weights apart. Returns 0, or a negative errno with a message in `err`. */
+/* Reads the Hugging Face folder `dir` and stores its architecture in *ret. *ret_crc is a checksum that
+ * differs between folders with different weights. Returns 0, or a negative errno with a message in `err`. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* How to read a spec. The caller fills it in, and it only needs to live during the call. A struct of zeros
- * asks for a strict reading that opens no file. */
+/* Options for reading a spec. The struct must be valid only during the call. A zeroed struct asks for a
+ * strict reading that opens no file. */
 struct spec_options {
-    const char *base_dir; /* relative paths in the spec start here; NULL: they stay relative */
-    bool comments;        /* accept // comments */
-    /* A daemon accepted this spec earlier, so ignore the keys that earlier versions ignored and this version
-     * refuses. */
+    /* Relative paths in the spec start at this directory. If it is NULL, they stay relative. */
+    const char *base_dir;
+    bool comments; /* accept // comments */
+    /* True if a daemon has accepted this spec before. Keys that earlier versions ignored are then ignored
+     * again instead of refused. */
     bool accepted;
-    /* Called for {"model": {"from": DIR}}. If it is NULL, the folder is not opened, and the spec of such a
-     * job has no layers; the rest of the spec is valid. The daemon passes NULL, because the folder belongs to
-     * a user. */
+    /* Called for {"model": {"from": DIR}}. If it is NULL, the folder is not opened, and the spec has no
+     * layers but is otherwise valid. The daemon passes NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
 };
 
-/* Reads the job file at `path`, or standard input when `path` is "-". On success *ret belongs to the caller.
- * Returns -EINVAL with the JSON path of the mistake, -EOPNOTSUPP for a value that the schema reserves for a
- * later version, -EFBIG for a file of more than 16 MiB, or the error of open(2) or read(2). */
+/* Reads the job file at `path`, or standard input if `path` is "-". On success the caller owns *ret. Returns
+ * -EINVAL with the JSON path of the mistake, -EOPNOTSUPP for a value that is reserved for a later version,
+ * -EFBIG for a file of more than 16 MiB, or the error of open(2) or read(2). */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Reads a spec from `bytes` bytes of `text`. Error messages call the document `name`. Returns the same errors
- * as spec_load, except those about files. */
+/* Reads a spec from the `bytes` bytes at `text`. Error messages call the document `name`. Returns the same
+ * errors as spec_load, except those about files. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a spec from a JSON document that is already parsed. Returns -ENOMEM when memory runs out, where
- * spec_parse would abort the process; the daemon uses this function for that reason. */
+/* Reads a spec from a JSON document that is already parsed. Returns -ENOMEM when memory runs out, while
+ * spec_parse would abort. The daemon therefore uses this function. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 
 /* Frees the spec and everything it points to. `s` may be NULL. */
 void spec_destroy(struct spec *s);
 
-/* Returns whether the spec has a validation split. */
+/* Returns true if the spec has a validation split. */
 bool spec_has_val(const struct spec *s);
 
-/* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon decides with
- * it whether the job can be admitted, and the worker decides with it which devices to use. Examples:
- * "devices": 4 gives min 4 and max 4; {"min": 2, "max": 8} gives 2 and 8; {"min": 2} gives 2 and 2; "auto"
- * gives 1 and 1. */
+/* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon uses it to
+ * decide whether the job can be admitted, and the worker uses it to choose devices. Examples: "devices": 4
+ * gives min 4 and max 4; {"min": 2, "max": 8} gives 2 and 8; {"min": 2} gives 2 and 2; "auto" gives 1 and
+ * 1. */
 struct spec_demand {
-    uint32_t devices_min;  /* fewest devices that the job accepts; at least 1 */
-    uint32_t devices_max;  /* most devices that the job can use; at least devices_min */
-    uint64_t device_bytes; /* bytes wanted on each device; 0: as many as are free */
-    uint64_t host_bytes;   /* bytes of host memory wanted; 0: as many as the machine offers */
+    uint32_t devices_min; /* least number of devices, 1 or more */
+    /* The greatest number of devices that the job can use. Not less than devices_min. */
+    uint32_t devices_max;
+    /* The number of bytes wanted on each device. 0 means all free bytes. */
+    uint64_t device_bytes;
+    /* The number of bytes of host memory wanted. 0 means as many as the machine offers. */
+    uint64_t host_bytes;
 };
 
-/* Returns what `s` asks of a machine. Other code calls this function instead of reading s->resources. */
+/* Returns what the job asks of a machine. Always use this function instead of reading s->resources. */
 struct spec_demand spec_demand(const struct spec *s);
 
-/* The two sizes that may be "auto" in a spec although the bits of the result depend on them. */
+/* The two sizes that may be "auto" in a spec, although they affect the bits of the result. */
 struct spec_sizes {
     uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
 
-/* Fixes the micro-batch, the number of replicas and the number of steps, and stores them in s->resolved.
- * Where the spec gives a size, `sizes` must hold the same number or 0. Where the spec says "auto", a 0 in
- * `sizes` means one replica and the largest possible micro-batch. `train_samples` and `data_crc` describe the
- * open training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. Returns -EINVAL
- * when the sizes contradict the spec or do not divide the global batch. May be called again, for example with
- * another micro-batch. */
+/* Fixes the micro-batch, the number of replicas and the number of steps, and stores them in s->resolved. If
+ * the spec gives a size, `sizes` must hold the same number or 0. If the spec says "auto", a 0 in `sizes`
+ * means one replica and the largest possible micro-batch. `train_samples` and `data_crc` describe the open
+ * training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. Returns -EINVAL when the
+ * sizes contradict the spec or do not divide the global batch. May be called again, for example with another
+ * micro-batch. */
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 
-/* Finds the divisors of `batch` nearest to `want`: *ret_below is the largest one <= want, *ret_above the
- * smallest one >= want. Either is 0 when there is no such divisor. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is the largest divisor <= want, and
+ * *ret_above is the smallest divisor >= want. Each is 0 if there is no such divisor. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Returns the learning rate of `step`, which counts from 0: a linear warm-up, then the schedule. Call
- * spec_resolve first. */
+/* Returns the learning rate of `step`, which counts from 0. A linear warm-up comes first, then the schedule.
+ * Call spec_resolve first. */
 double spec_lr(const struct spec *s, uint64_t step);
 
-/* Returns whether something that happens as often as `every` says is due after `steps_done` steps. An epoch
- * ends with the first step that reaches its last sample. Nothing is due at 0 steps. Call spec_resolve
- * first. */
+/* Returns true if the action that `every` describes is due after `steps_done` steps. An epoch ends with the
+ * first step that reaches its last sample. Nothing is due after 0 steps. Call spec_resolve first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
 
 /* Adds to `b` everything that determines the bits of a run, as one line of canonical JSON: model layers,
@@ -241,14 +259,14 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t ste
  * be prolonged. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
-/* Adds the JSON object of one layer to `b`, as it stands in the text of spec_resolved_json. */
+/* Adds one layer to `b` as a JSON object, in the form that spec_resolved_json uses. */
 void spec_layer_json(const struct layer *l, struct strbuf *b);
 
 /* Returns a 64-bit hash of the text of spec_resolved_json. */
 uint64_t spec_hash(const struct spec *s);
 
-/* Reads the micro-batch and the replicas back from a text that spec_resolved_json made: the sizes that "auto"
- * stood for when the job was first planned. */
+/* Reads the micro-batch and the number of replicas from a text that spec_resolved_json wrote. These are the
+ * sizes that were chosen for "auto" when the job was first planned. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* Reads the section `data`, and checks that the model, which was read before, can take data of this format.
+/* Reads the section `data`, and checks that the model can take data of this format. The model has been read
+ * before.
  *
  * No file is opened here. dataset_open checks later that the files exist and have the right content.
  */
@@ -102,7 +103,7 @@ static int read_tokens(const struct spec_reader *r, struct json_obj *o)
     return json_obj_end(o);
 }
 
-/* Returns 0 if the model can take the data, or -EINVAL with a message at data.format. */
+/* Returns 0 if the model can take the data. Otherwise returns -EINVAL with a message at data.format. */
 static int check_model(const struct spec *s, struct err *err)
 {
     const char *format = data_format_names[s->data.format];

@@ -20,17 +20,18 @@
 #include "daemon/spec/spec_private.h"
 #include "daemon/spec/transformer.h"
 
-/* Limit for all weights. W, dW and two moments together then stay below SPEC_MAX_BYTES. */
+/* The limit for the bytes of all weights. It keeps W, dW and two moments together below SPEC_MAX_BYTES. */
 #define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8)
 
-/* A chain while it is read, layer by layer. The layers inside a residual or a block have a chain_builder of
- * their own. */
+/* A chain while it is read layer by layer. Each residual or block has its own chain_builder for the layers
+ * inside it. */
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
-    uint32_t width;        /* elements in a row after the last layer */
-    uint32_t seq;          /* tokens in a row; 1: the rows are not sequences */
-    uint32_t vocab;        /* size of the vocabulary while rows are token ids; 0 once they are numbers */
+    uint32_t width; /* elements per row after the last layer */
+    uint32_t seq;   /* tokens per row; 1 without sequences */
+    /* The size of the vocabulary while rows are token ids. 0 after a layer has turned them into numbers. */
+    uint32_t vocab;
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
     bool trained;          /* at least one layer has weights */
@@ -66,8 +67,8 @@ static int check_place(const struct chain_builder *b, const char *path, const st
     return 0;
 }
 
-/* Computes the elements of a row whose tokens have `per_token` elements each. Returns -EINVAL if there are
- * too many. */
+/* Stores the number of elements in a row whose tokens have `per_token` elements each. Returns -EINVAL if
+ * there are too many elements. */
 static int row_elements(const struct chain_builder *b, const char *path, uint32_t per_token, uint32_t *ret)
 {
     uint64_t n = (uint64_t)per_token * b->seq;
@@ -81,8 +82,9 @@ static int row_elements(const struct chain_builder *b, const char *path, uint32_
     return 0;
 }
 
-/* Adds a layer to the chain and fills in its position and widths. `path` is its place in the spec, for
- * messages. In a dense layer and an embedding, the caller sets l.out to the elements of one token. */
+/* Adds a layer to the chain and sets its position and widths. `path` is the place of the layer in the spec,
+ * for messages. For a dense layer or an embedding, the caller sets l.out to the number of elements per
+ * token. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
@@ -169,8 +171,8 @@ static int read_input(struct chain_builder *b, const struct json *node)
 
 static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 
-/* Adds the loss as the last layer, unless the chain already ends with one. The width of the layer before it
- * is the number of classes; `width_path` is where the spec gives that width. */
+/* Adds the loss as the last layer, unless the chain already ends with a loss. The number of classes is the
+ * width of the layer before it. `width_path` is the place in the spec that gives this width, for messages. */
 static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
@@ -389,7 +391,8 @@ static void read_lm_head(const struct chain_builder *b, struct json_obj *o, stru
     l->vocab = b->r->s->vocab;
     b->r->s->classes = l->vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
-    if (!l->tied) /* a tied lm_head has no weights of its own */
+    /* A tied lm_head has no weights of its own to initialize. */
+    if (!l->tied)
         spec_take_layer_init(b->r, o, l);
     else if (json_take(o, "init", JSON_OPTIONAL, &init))
         json_fail(o, "init", -EINVAL,
@@ -502,8 +505,8 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
-/* Names the inner layers "0", "1" and so on. The names become prefixes of their parameters' names, so that
- * these differ in a checkpoint. */
+/* Names the inner layers "0", "1" and so on. These names are prefixes of the parameter names, so that
+ * parameters of different layers have different names in a checkpoint. */
 static void name_inner(struct arena *arena, struct layer *layers, size_t n)
 {
     char name[24];
@@ -514,7 +517,7 @@ static void name_inner(struct arena *arena, struct layer *layers, size_t n)
     }
 }
 
-/* Reads {"residual": [...]} or {"block": [...]}: several layers that become one layer of the chain. */
+/* Reads {"residual": [...]} or {"block": [...]}. The layers inside become a single layer of the chain. */
 static int read_composite(struct chain_builder *b, const struct json *node, const char *path, const char *key)
 {
     struct layer l = {.kind = strcmp(key, "residual") == 0 ? LAYER_residual : LAYER_block};

@@ -11,8 +11,8 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
-/* The state of one reading. spec_parse and spec_read keep it on their stack, and every section function gets
- * a pointer to it. */
+/* The state while one spec is read. It lives on the stack of spec_parse or spec_read. Every section function
+ * gets a pointer to it. */
 struct spec_reader {
     struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
@@ -21,9 +21,9 @@ struct spec_reader {
 
 /* ---- taking values out of an object ---- */
 
-/* The functions below take the value of `key` out of `o`. They return true and store the value in *ret, or
- * they return false and leave *ret alone: an optional key is absent, or the value is wrong. `o` records the
- * first mistake, and json_obj_end returns it. */
+/* The functions below take the value of `key` out of `o`. On success they store the value in *ret and return
+ * true. They return false and leave *ret alone if an optional key is absent or the value is wrong. `o`
+ * records the first mistake, and json_obj_end returns it. */
 
 /* Takes a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
@@ -31,60 +31,61 @@ bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uin
 bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uint32_t min, uint32_t max,
                    uint32_t *ret);
 
-/* Takes a whole number from `min` to `max`. For the string "auto" it returns false, and *ret keeps its
- * value. */
+/* Takes a whole number from `min` to `max`. If the value is the string "auto", returns false and leaves *ret
+ * alone. */
 bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret);
 
-/* Takes a number of bytes, such as 4096 or "64MiB". For the string "auto" it returns false, and *ret keeps
- * its value. */
+/* Takes a number of bytes, such as 4096 or "64MiB". If the value is the string "auto", returns false and
+ * leaves *ret alone. */
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* The numbers that a key allows. Most numbers of a spec are stored as float32, so the limits also apply to
- * the rounded value. */
+/* The ranges of numbers that a key may allow. Most numbers of a spec are stored as float32, so the limits
+ * also apply to the rounded value. */
 enum spec_range {
-    SPEC_POSITIVE,         /* above 0 */
-    SPEC_POSITIVE_OR_NULL, /* above 0; the message also offers null, which the caller handles itself */
-    SPEC_NOT_NEGATIVE,     /* 0 or above */
-    SPEC_FRACTION,         /* 0 <= v < 1 */
-    SPEC_RATIO,            /* 0 <= v <= 1 */
+    SPEC_POSITIVE, /* above 0 */
+    /* Above 0. The message also suggests null. The caller must handle null itself. */
+    SPEC_POSITIVE_OR_NULL,
+    SPEC_NOT_NEGATIVE, /* 0 or above */
+    SPEC_FRACTION,     /* 0 <= v < 1 */
+    SPEC_RATIO,        /* 0 <= v <= 1 */
 };
 
-/* Checks that `v` is in `range`, both as it is and rounded to float32. Returns 0, or -EINVAL with a message
- * at `path` that names the limits and the value. */
+/* Checks that `v` is in `range`, both before and after rounding to float32. Returns 0, or -EINVAL with a
+ * message at `path` that names the limits and the value. */
 int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
 
 /* Takes a number in `range`. */
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* Takes a string that is one of `names`, and stores its index in *ret. A string in `later` is refused as not
- * supported yet. Both arrays end with NULL. */
+/* Takes a string that must be one of `names`, and stores its index in *ret. A string in `later` is refused as
+ * not supported yet. Both arrays end with NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
 
-/* Refuses `key`, which the schema reserves for a later version, if the object has it. `words` ends the
- * message: it says what this version does instead. */
+/* Refuses the object if it has `key`, because the schema reserves this key for a later version. `words` is
+ * the end of the message. It says what this version does instead. */
 void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 
-/* Takes the path of a file. A relative path is resolved against base_dir. The result lives in the spec's
- * arena. */
+/* Takes the path of a file. A relative path is resolved against base_dir. The result is allocated in the
+ * spec's arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
 
-/* Takes the path of a file, or an array of 1 to SPEC_MAX_FILES paths, and resolves them against base_dir. */
+/* Takes one path, or an array of 1 to SPEC_MAX_FILES paths. Relative paths are resolved against base_dir. */
 bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                      struct spec_paths *ret);
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Sets the initial standard deviations of a layer in a chain. They come from the layer's own key "init",
- * which this function takes out of `o`, or else from the section `init`. */
+/* Sets the initial standard deviations of a layer in a chain. This function takes the layer's own key "init"
+ * out of `o`. For values that are not given there, it uses the section `init`. */
 void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
 
 /* Sets the initial standard deviations of a layer from the section `init` alone. */
 void spec_set_layer_init(const struct spec *s, struct layer *l);
 
-/* Returns -EINVAL if the section `init` has a key that changes nothing in this model. */
+/* Returns -EINVAL if the section `init` has a key that has no effect on this model. */
 int spec_check_init(const struct spec *s, struct err *err);
 
 /* ---- sections ---- */
@@ -95,14 +96,14 @@ int spec_check_init(const struct spec *s, struct err *err);
 /* spec_init.c */
 int spec_read_init(const struct spec_reader *r, const struct json *node);
 
-/* spec_model.c. The section `init` must have been read. */
+/* In spec_model.c. The section `init` must be read first. */
 int spec_read_model(const struct spec_reader *r, const struct json *node);
 
-/* spec_transformer.c: reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. */
+/* In spec_transformer.c. Reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 
-/* spec_transformer.c: reads a model {"from": DIR}, which is a Hugging Face folder, or {"config": {...}},
- * which is the content of a config.json. */
+/* In spec_transformer.c. Reads a model {"from": DIR} or {"config": {...}}. DIR is a Hugging Face folder, and
+ * the config is the content of a config.json. */
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
 
 /* spec_data.c. The model must have been read. */

@@ -26,17 +26,16 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
-/* Returns whether the text leaves out a layer's init_std because it is the default. Learned positions of a
- * chain are drawn with a standard deviation of 0.02 by default. Earlier versions used 1 and wrote no key
- * either; leaving the key out lets their runs resume, and that is safe because the values come from the
- * checkpoint. */
+/* Returns true if the text leaves out a layer's init_std because it is the default, which is 0.02 for learned
+ * positions. Earlier versions used 1 and left it out too. Leaving it out lets their runs resume. This is safe
+ * because the values come from the checkpoint. */
 static bool is_implied_std(const struct layer *l)
 {
     return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
 }
 
-/* Keys that a kind of layer had from the start are always written, in their old order. Newer keys are written
- * only when they differ from their default. */
+/* Keys that a kind of layer always had are written every time, in their old order. Newer keys are written
+ * only if they differ from their default. */
 void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
     bool dense = l->kind == LAYER_dense;
@@ -152,7 +151,7 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, ",\"precision\":\"fp32\",\"method\":\"backprop\"}");
 }
 
-/* This is FNV-1a: it detects mistakes, but it does not protect against an attacker. */
+/* The hash is FNV-1a. It detects mistakes, but it does not protect against an attacker. */
 uint64_t spec_hash(const struct spec *s)
 {
     uint64_t h = 0xcbf29ce484222325ull;

@@ -1,6 +1,6 @@
 /* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue. Each function
- * reads one JSON object into its part of struct spec, where spec.c has already set the defaults. Checks that
- * involve several sections are in spec.c. The functions only change the structs that the caller passes.
+ * reads one JSON object into its part of struct spec. spec.c has already set the defaults, and it makes the
+ * checks that involve several sections. The functions change only the structs of the caller.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static const char *const nothing_later[] = {NULL};
 
 /* ------------------------------------------------------------------------------------------ train */
 
-/* A text for a message: the divisors nearest to a wanted number, such as "32 or 64", or only "8". */
+/* A text for a message. It names the divisors nearest to a wanted number, such as "32 or 64", or only "8". */
 struct nearest {
     char text[32];
 };
@@ -32,7 +32,8 @@ static struct nearest nearest(uint32_t of, uint32_t want)
     return ret;
 }
 
-/* Returns whether `size` divides `batch`, or is 0 (auto). Otherwise reports the mistake at `key`. */
+/* Returns true if `size` divides `batch` or is 0, which means auto. Otherwise reports the mistake at
+ * `key`. */
 static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, uint32_t size)
 {
     if (size == 0 || batch % size == 0)
@@ -48,8 +49,8 @@ static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, u
     return false;
 }
 
-/* Reports a mistake unless replicas * micro divides the batch. A size of 0 means auto and fits any other
- * size. */
+/* Reports a mistake unless replicas * micro divides the batch. A size of 0 means auto, which is always
+ * allowed. */
 static void check_batch_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
 {
     char other[96] = "";
@@ -155,7 +156,7 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
     ret->momentum = (float)momentum;
 }
 
-/* Reads the classes of parameters that weight decay does not change, for example ["bias","norm"]. */
+/* Reads the classes of parameters that are excluded from weight decay, for example ["bias","norm"]. */
 static void read_no_decay(struct json_obj *o, struct spec *s)
 {
     const char *names[PARAM_CLASS_COUNT + 1] = {NULL};
@@ -341,8 +342,8 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ queue */
 
-/* Reads a duration such as "2d", "1d12h" or "90m" as seconds. Returns false for other texts and for more than
- * ten years, a limit that keeps the sums from overflowing. */
+/* Reads a duration such as "2d", "1d12h" or "90m" and stores it in seconds. Returns false for other texts.
+ * Also returns false for more than ten years, so that later sums do not overflow. */
 static bool parse_duration(const char *text, uint64_t *ret_s)
 {
     static const char units[] = "smhd";
@@ -382,8 +383,8 @@ static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
                   "\"90m\" or \"1d12h\"");
 }
 
-/* Refuses a key that earlier versions accepted and ignored. If a daemon accepted this spec earlier, the key
- * is ignored again. */
+/* Refuses a key that earlier versions accepted but ignored. If a daemon has accepted this spec before, the
+ * key is ignored again. */
 static void refuse_later(const struct spec_reader *r, struct json_obj *o, const char *key, const char *words)
 {
     const struct json *ignored;

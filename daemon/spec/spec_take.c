@@ -1,6 +1,6 @@
-/* The spec_take_* functions: json_take_* with the limits and the messages that a job file needs. Every
- * message says what was found and what to write instead. The functions only change the structs that the
- * caller passes.
+/* The spec_take_* functions. They extend json_take_* with the limits and the messages that a job file needs.
+ * Every message says what was found and what to write instead. The functions change only the structs of the
+ * caller.
  */
 #include <errno.h>
 #include <float.h>
@@ -44,7 +44,7 @@ static bool is_string(const struct json *node, const char *text)
     return json_type(node) == JSON_STRING && json_string(node, "", &s, NULL) == 0 && strcmp(s, text) == 0;
 }
 
-/* Returns whether the object has `key` with a value other than "auto". */
+/* Returns true if the object has `key` and its value is not "auto". */
 static bool is_not_auto(struct json_obj *o, const char *key)
 {
     const struct json *node;
@@ -81,8 +81,8 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     return true;
 }
 
-/* The limits of each enum spec_range, in words for messages and as the smallest and largest float32 that it
- * allows. */
+/* The limits of each enum spec_range. They are given as words for messages, and as the smallest and the
+ * largest float32 in the range. */
 static const struct range {
     const char *words;
     double low, high;
@@ -94,7 +94,7 @@ static const struct range {
     [SPEC_RATIO] = {"from 0 to 1", 0, 1},
 };
 
-/* Returns whether `v` is in `range` before it is rounded to float32. */
+/* Returns true if `v` is in `range` before it is rounded to float32. */
 static bool is_in_words(double v, enum spec_range range)
 {
     switch (range) {
@@ -147,7 +147,7 @@ bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, e
     return true;
 }
 
-/* Writes the names as `"a", "b" or "c"`, cut to fit. */
+/* Writes the names to `buf` as `"a", "b" or "c"`, cut to fit. */
 static void list_names(char *buf, size_t size, const char *const *names)
 {
     size_t at = 0;
@@ -185,8 +185,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
-/* Returns `path` resolved against base_dir, in the spec's arena. Returns NULL when the path is empty or too
- * long; the mistake is then reported at `key`. */
+/* Resolves `path` against base_dir and returns the result, allocated in the spec's arena. If the path is
+ * empty or too long, reports the mistake at `key` and returns NULL. */
 static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
                                 const char *path)
 {

@@ -14,8 +14,8 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-/* The shapes that the key "size" can name. A kv_heads of 0 means as many as heads, and a hidden of 0 the
- * usual width. */
+/* The shapes for the names of the key "size". If kv_heads is 0, it equals heads. If hidden is 0, usual_hidden
+ * gives the width. */
 static const struct named_size {
     const char *name;
     uint32_t layers, width, heads, kv_heads, hidden;
@@ -36,8 +36,8 @@ static const struct named_size {
 
 #define NAMES_MAX 8
 
-/* Takes the key "size" and fills in the shape that it names. If the key is absent, `t` keeps its values.
- * Returns false if the name is unknown; the mistake is then reported in `o`. */
+/* Takes the key "size" and sets the shape with that name. If the key is absent, `t` does not change. If the
+ * name is unknown, reports the mistake in `o` and returns false. */
 static bool take_named_size(struct json_obj *o, const struct named_size *sizes, struct transformer *t)
 {
     static const char *const nothing_later[] = {NULL};
@@ -57,8 +57,8 @@ static bool take_named_size(struct json_obj *o, const struct named_size *sizes, 
     return true;
 }
 
-/* Returns the usual width of the mlp: 4 times the width for GPT-2. Llama's mlp has three matrices instead of
- * two, so its hidden width is two thirds of that, rounded up to a multiple of 256. */
+/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. Llama's mlp has three
+ * matrices instead of two, so its hidden width is two thirds of that, rounded up to a multiple of 256. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)
@@ -84,8 +84,8 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-/* Takes the keys of a model that are not sizes. `init_std` is init.std of the spec, or 0 if the spec does not
- * give it. */
+/* Takes the keys of a model that are not sizes. `init_std` is the key init.std of the spec, or 0 if it is not
+ * given. */
 static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
@@ -120,7 +120,7 @@ static void apply_init(const struct spec *s, struct transformer *t)
 }
 
 /* Checks the transformer and builds the chain for sequences of `context` tokens. A context of 0 means that
- * the spec does not give it; then it is the number of positions. */
+ * the spec does not give it. In this case the context is the number of positions. */
 static int build_chain(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;
@@ -199,7 +199,8 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         return o.status;
     r->s->tokens = true;
     if (r->s->from && !r->options->read_folder) {
-        r->s->vocab = UINT32_MAX; /* the vocabulary is unknown, so every token id is accepted */
+        /* The vocabulary is unknown, so every token id is accepted. */
+        r->s->vocab = UINT32_MAX;
         return 0;
     }
     status = config ? hf_config_read(config, "model.config", &t, r->err)

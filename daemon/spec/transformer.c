@@ -1,4 +1,4 @@
-/* Implements transformer.h: checks the sizes of a transformer and builds its chain of layers, block by
+/* Implements transformer.h. It checks the sizes of a transformer and builds its chain of layers, block by
  * block. */
 #include "daemon/spec/transformer.h"
 
@@ -38,7 +38,8 @@ int transformer_check(const struct transformer *t, const char *path, struct err 
     return 0;
 }
 
-/* The arguments of transformer_build, with defaults filled in, for the functions that make the layers. */
+/* The arguments of transformer_build after defaults were filled in. The functions that make layers use
+ * them. */
 struct transformer_builder {
     const struct transformer *t;
     struct arena *arena;
@@ -46,7 +47,7 @@ struct transformer_builder {
     float proj_std, embedding_std;
 };
 
-/* Returns a layer of `kind` with the fields that all layers with rows of [seq][width] have in common. */
+/* Returns a layer of `kind`. It sets the fields that are common to all layers with rows of [seq][width]. */
 static struct layer layer_over(const struct transformer_builder *b, enum layer_kind kind)
 {
     uint32_t n = b->seq * b->t->width;
@@ -139,8 +140,8 @@ static struct layer make_head(const struct transformer_builder *b, float smoothi
     return l;
 }
 
-/* Returns the standard deviation of initial projection weights. By default GPT-2 divides init_std by the
- * square root of the number of residual layers, and a block has two of them. */
+/* Returns the standard deviation of the initial projection weights. By default GPT-2 divides init_std by the
+ * square root of the number of residual layers. Each block has two residual layers. */
 static float proj_std(const struct transformer *t)
 {
     if (t->proj_std > 0)
