@@ -38,22 +38,24 @@ struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];
     struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL if creation failed earlier */
-    struct event **ends[PLAN_RING];       /* one event per stream of the cycle: the end of a run */
-    struct step_args *ring;               /* [PLAN_RING][plan->steps]: of cycle runs; streams read them */
-    struct step_args once;                /* for exec_run; streams read it */
+    /* The events that mark the end of a run. There is one event per stream of the cycle. */
+    struct event **ends[PLAN_RING];
+    struct step_args *ring; /* [PLAN_RING][plan->steps], for cycle runs */
+    struct step_args once;  /* for exec_run; streams read it */
 
     enum exec_state state;
-    int failed;          /* the first error of a device command, or 0 */
-    uint64_t runs;       /* cycle runs enqueued since the last entry */
-    uint64_t done;       /* number of these runs that are known to be complete */
-    uint64_t first_step; /* first step of run 0; undefined while runs is 0 */
+    int failed;    /* first error of a device command; 0: none */
+    uint64_t runs; /* cycle runs enqueued since the last entry */
+    /* The number of runs since the last entry that are known to be complete. */
+    uint64_t done;
+    uint64_t first_step; /* first step of run 0, if any */
     struct window window;
     struct arena *arena; /* owns this struct and all arrays */
 };
 
 /* ---- work of one instruction ---- */
 
-/* The context of an op sink: the stream that receives its ops. */
+/* The context of an op sink. It names the stream that the ops are launched on. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -72,7 +74,7 @@ static void *address(const struct exec *e, const struct bound_operand *o, uint64
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
 }
 
-/* Sets ret[role] to the address of the operand with that role, or to NULL if the instruction has none. */
+/* Sets ret[role] to the address of the operand with that role, or to NULL if there is no such operand. */
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
                              const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
 {
@@ -130,8 +132,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Launches one addition for each squared norm, in the order of the operands, and then the op that decides and
- * updates the group state. A DECIDE without squared norms always applies the step. */
+/* Launches one addition for each squared norm, in the order of the operands. Then launches the op that makes
+ * the decision and updates the group state. A DECIDE without squared norms always applies the step. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
@@ -193,7 +195,7 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     return r;
 }
 
-/* Enqueues the work of one instruction, without its waits and its event. */
+/* Enqueues only the work of one instruction. The caller enqueues its waits and its event. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct step_args *step)
 {
@@ -224,7 +226,8 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_SEND:
     case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
-    case INSTR_DROP: /* no work, except that a test backend overwrites the dropped bytes */
+    /* A drop does no work, but a test backend overwrites the dropped bytes. */
+    case INSTR_DROP:
         return devset_discard(e->config.devices, in->stream, at[ROLE_DST], in->bytes);
     case INSTR_KIND_COUNT:
         break;
@@ -241,7 +244,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction with its waits and its event. `span` is NULL if the run is not measured. */
+/* Enqueues one instruction together with its waits and its event. `span` is NULL if the run is not
+ * measured. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
                  const struct step_args *args, struct plan_span *span)
 {
@@ -268,7 +272,7 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
 }
 
 /* Enqueues all instructions of a program. `args` has one entry per step and must not change until the run is
- * complete. `spans` has one entry per instruction, or is NULL. */
+ * complete. `spans` is NULL or has one entry per instruction. */
 static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
                    struct plan_span *spans)
 {
@@ -295,7 +299,7 @@ static int record_end(struct exec *e, uint64_t run)
     return 0;
 }
 
-/* Blocks until a run, and with it every earlier run, is complete. `run` must be less than e->runs. */
+/* Blocks until the run and all earlier runs are complete. `run` must be less than e->runs. */
 static int wait_run(struct exec *e, uint64_t run)
 {
     if (run < e->done)
@@ -319,7 +323,7 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Remembers r if it is the first error of a device command; all later calls return that error. Returns r. */
+/* Stores `r` if it is the first error of a device command. All later calls return this error. Returns `r`. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -366,7 +370,7 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Returns whether the steps in `args` follow the previous run. The first run after entry may start at any
+/* Returns true if the steps in `args` follow the previous run. The first run after entry may start at any
  * step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
@@ -380,7 +384,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-/* Enqueues the next run of the cycle, once the slots that it reuses are free. */
+/* Enqueues the next run of the cycle. Waits first until the slots that the run reuses are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t run = e->runs;
@@ -389,7 +393,7 @@ static int enqueue_cycle(struct exec *e, const struct step_args *args)
     struct plan_span *spans = window_spans(&e->window, args[0].step, e->programs[PROGRAM_CYCLE].n_instrs);
     int r;
 
-    /* The last step of this run reuses the slot of the step PLAN_RING before it. */
+    /* The last step of this run reuses the slot that was used PLAN_RING steps earlier. */
     const uint64_t end = (run + 1) * steps;
     if (end > PLAN_RING) {
         r = wait_run(e, (end - 1 - PLAN_RING) / steps);
@@ -427,7 +431,8 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        return 0; /* the step was before the last entry, which drained all streams */
+        /* The step was before the last entry, and entry drained all streams. */
+        return 0;
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;
     if (run >= e->runs)
         return -EPROTO;

@@ -32,7 +32,7 @@
 
 struct exec;
 
-/* What an executor works with. Everything that the config points to must outlive the executor. */
+/* The inputs of an executor. Everything that the config points to must outlive the executor. */
 struct exec_config {
     const struct plan *plan; /* verified */
     const struct model *model;
@@ -42,34 +42,34 @@ struct exec_config {
 };
 
 /* Binds the plan's programs to addresses and creates all events. Returns -EINVAL when the plan does not
- * belong to this model and optimizer, and the device's error when an event cannot be created. */
+ * belong to this model and optimizer. Returns the device's error when an event cannot be created. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-/* Drains all streams, then frees the executor. Takes NULL. */
+/* Drains all streams and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
-/* Runs the program entry, flush, exit or eval, and returns when it is complete. `args` is copied. It may be
- * NULL for all programs but eval, which needs training = 0 and valid_rows. */
+/* Runs the program entry, flush, exit or eval, and returns when the program is complete. `args` is copied.
+ * For eval, `args` must have training = 0 and valid_rows. For the other programs it may be NULL. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
 /* Enqueues one run of the cycle. `args` has plan->steps entries, which are copied. args[0].step is the first
- * step of the run; it must be the step after the previous run's last one. */
+ * step of the run. It must directly follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
 /* Blocks until the run that contains training step `step` is complete. Returns at once for a step before the
  * last entry, because entry drained all streams. */
 int exec_wait(struct exec *e, uint64_t step);
 
-/* Measures the next `runs` runs of the cycle, starting with the first run that begins at step `first_step` or
- * later. For every instruction, `spans` gets the time at which all its waits were done, and the time at which
- * it ended. `spans` must have space for runs * n_instrs entries, n_instrs being that of the cycle; it is
- * filled run by run.
+/* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step
+ * `first_step` or later. For every instruction, `spans` gets the time when all its waits were done and the
+ * time when it ended. `spans` is filled run by run. It must have space for `runs` times the number of
+ * instructions of the cycle.
  *
- * Other programs may run in between; they are not measured. Runs outside of this window enqueue no extra
+ * Other programs may run in between, but they are not measured. Runs outside of this window enqueue no extra
  * commands. `spans` belongs to the executor until all runs are complete, or until exec_destroy. Returns
  * -EBUSY while an earlier window is incomplete. */
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
 
-/* Returns the number of measured runs that are known to be complete; their spans may be read. The number
+/* Returns the number of measured runs that are known to be complete. Their spans may be read. The number
  * grows in exec_wait, exec_cycle and exec_run. */
 uint32_t exec_traced(const struct exec *e);
 

@@ -22,7 +22,8 @@
 
 #include "base/checked.h"
 
-/* plan.h declares the same names, but scheduler/ defines them, and swap/ does not link with scheduler/. */
+/* plan.h declares the same names, but they are defined in scheduler/, and swap/ does not link with
+ * scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -67,7 +68,7 @@ struct binder {
     struct err *err;
 };
 
-/* Sets an -EINVAL error that names the current instruction, and returns -EINVAL. */
+/* Records an error that names the current instruction. Returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
 {
     const struct plan_instr *in = &b->from->instrs[b->at];
@@ -89,15 +90,16 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* The replica that a tensor must belong to: any replica, the instruction's own, or replica 0. */
+/* The replica that a tensor must belong to. It is any replica, the instruction's own replica, or replica
+ * 0. */
 enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
 
-/* The layer that a tensor must belong to: the instruction's layer, or the next one. For tied weights: the
- * layer that owns the weights that the instruction's layer uses, or the layer that uses the weights of the
- * instruction's layer. */
+/* The layer that a tensor must belong to. SAME is the instruction's layer, and NEXT is the layer after it.
+ * Two rules are for tied weights. OWNER is the layer that owns the weights, and USER is the layer that uses
+ * them. */
 enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
-/* One rule of the role table: tensors of this kind have this role in these tasks. */
+/* One rule of the role table. It says which role a kind of tensor has in certain tasks. */
 static const struct rule {
     enum tensor_kind tensor;
     enum layer_rule of;
@@ -127,14 +129,14 @@ static const struct rule {
     {TENSOR_GROUP, LAYER_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, REPLICA_ANY},
 };
 
-/* Returns whether layer `user` uses the weights of layer `owner`. */
+/* Returns true if layer `user` uses the weights of layer `owner`. */
 static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 {
     return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
 }
 
-/* Returns whether a tensor belongs to the layer that the rule names. PLAN_NONE matches any layer: tensors of
- * a micro-batch may name no layer, and DECIDE covers all layers. */
+/* Returns true if a tensor belongs to the layer that the rule names. PLAN_NONE matches any layer, because
+ * tensors of a micro-batch may name no layer and DECIDE covers all layers. */
 static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
                        enum layer_rule of)
 {
@@ -153,7 +155,7 @@ static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *
     return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
 }
 
-/* Returns the role of a tensor in an instruction, or ROLE_COUNT if the instruction cannot have such an
+/* Returns the role of a tensor in an instruction. Returns ROLE_COUNT if the instruction cannot have such an
  * operand. */
 static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
 {
@@ -166,7 +168,8 @@ static enum role role_of(const struct model *m, const struct plan_instr *in, con
     return ROLE_COUNT;
 }
 
-/* Sets ret[role] to the required size of the tensor in that role, or to 0 if the layer has no such tensor. */
+/* Sets ret[role] to the number of bytes that the tensor in that role must have. It is 0 if the layer has no
+ * such tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
     const struct layer *layer = in->layer;
@@ -192,13 +195,13 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_SRC] = ret[ROLE_DST] = 0;
 }
 
-/* Returns a bit mask of the roles of all parts of K. */
+/* Returns a bit mask with the roles of all parts of K. */
 static uint32_t parts_mask(void)
 {
     return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
 }
 
-/* Returns whether another layer uses the weights of layer `l`. */
+/* Returns true if another layer uses the weights of layer `l`. */
 static bool has_user(const struct model *m, const struct layer *l)
 {
     for (uint32_t i = 0; i < m->n_layers; i++)
@@ -207,12 +210,12 @@ static bool has_user(const struct model *m, const struct layer *l)
     return false;
 }
 
-/* Returns a bit mask of the roles that a task must have; `have` is the mask of the roles that it has. Roles
- * whose tensor the layer does not have (size 0) may be missing nevertheless.
+/* Returns a bit mask of the roles that a task must have. `have` is the mask of the roles that it has. A role
+ * may still be missing if the layer has no tensor for it (size 0).
  *
- * Some operands are optional: S of a FWD, and Y and S of a REC, are written only if the plan wants them. dX
- * is written only if an earlier layer is trained, and only then BWD reads W. DECIDE reads squared norms only
- * if it writes a decision, which it must do if gradients are clipped. */
+ * Some operands are optional. S of a FWD, and Y and S of a REC, are written only if the plan wants them. dX
+ * is written only if an earlier layer is trained, and BWD reads W only in this case. DECIDE reads squared
+ * norms only if it writes a decision, which it must do if gradients are clipped. */
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
@@ -282,7 +285,7 @@ static int bind_device_place(const struct binder *b, const struct plan_operand *
     return 0;
 }
 
-/* Checks the range of an operand and sets its address. The caller sets the role. */
+/* Checks the byte range of an operand and sets its address. The caller sets the role. */
 static int bind_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
 {
     if (o->tensor >= b->plan->n_tensors)
@@ -293,7 +296,8 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns whether a task on `stream` can use memory at `loc`: that of its own device, or host memory. */
+/* Returns true if a task on `stream` can use memory at `loc`. A task can use the memory of its own device and
+ * host memory. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
@@ -303,21 +307,22 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
-    uint64_t want[ROLE_COUNT]; /* required bytes of the tensor in each role */
-    uint64_t begin, end;       /* byte range of W and dW: the whole, or the share of a RED or UPD */
-    uint32_t have;             /* set of roles seen so far */
-    uint32_t n_k;              /* number of K operands seen so far */
+    uint64_t want[ROLE_COUNT]; /* required size of each role's tensor */
+    /* The byte range of W and dW. RED and UPD may work on a share. Other tasks work on the whole. */
+    uint64_t begin, end;
+    uint32_t have; /* set of roles seen so far */
+    uint32_t n_k;  /* number of K operands seen so far */
 };
 
-/* Returns whether an operand is the whole K. A task on the whole W may have K as one operand instead of one
- * per part. */
+/* Returns true if an operand is the whole K. A task on the whole W may have K as a single operand instead of
+ * one operand per part. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret to the role of the next K operand: either the whole K, or the next of its parts. Parts come in
- * order. */
+/* Sets *ret to the role of the next K operand. The operand is either the whole K or the next part of K. The
+ * parts come in order. */
 static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
                      enum role *ret)
 {
@@ -393,7 +398,7 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
 /* ---- tasks ---- */
 
 /* Checks the micro-batch of a pass and sets its first row. Micro-batches are numbered across all replicas,
- * and every replica has the same number of them. */
+ * and every replica has the same number of micro-batches. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -412,7 +417,7 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
 }
 
 /* Checks that DECIDE adds the squared norms in ascending order of layers. The order of a floating-point sum
- * affects its bits, so it must be the same in every plan. */
+ * affects the bits of the result, so it must be the same in every plan. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in)
 {
     uint32_t last = PLAN_NONE;
@@ -444,8 +449,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. For RED and UPD it is the range of their first dW
- * operand, for all other tasks the whole. */
+/* Sets the byte range of W and dW that a task works on. For RED and UPD it is the range of the first dW
+ * operand. For all other tasks it is the whole. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
@@ -471,7 +476,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Sets the ranges of equal weight decay of an UPD, relative to its first byte. */
+/* Stores the ranges of an UPD that have the same weight decay. Their offsets start at the first byte of the
+ * UPD's share. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = b->config->optimizer;
@@ -523,8 +529,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- moves ---- */
 
-/* Returns the stream that must carry a move, as its bytes are counted there. Returns UINT32_MAX if the
- * locations do not suit the kind of move. */
+/* Returns the stream that must carry a move, because the bytes of the move are counted on that stream.
+ * Returns UINT32_MAX if the locations do not suit the kind of move. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -585,8 +591,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns whether a wait is unnecessary at run time: because both instructions are on one stream, or because
- * exec_cycle enqueues run r only when run r - PLAN_RING is complete. */
+/* Returns true if a wait is not needed at run time. Either both instructions are on the same stream, or the
+ * wait is covered by exec_cycle, which enqueues run r only after run r - PLAN_RING is complete. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -613,7 +619,7 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
     return 0;
 }
 
-/* Gives every instruction its range of events. All waits must be bound by now. */
+/* Gives every instruction its range of events. All waits must have been bound before. */
 static void number_events(struct bound_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -665,7 +671,8 @@ static int bind_instr(const struct binder *b)
         return r;
     to->kind = in->kind;
     to->stream = in->stream;
-    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0; /* the other programs have the args of one step */
+    /* Only the cycle may have several steps. The other programs have the args of one step. */
+    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0;
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
     b->to->n_operands += in->n_operands;
@@ -674,8 +681,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. In a plan, the operand and wait ranges of instructions may
- * overlap. Bound instructions have separate ranges, so the sizes are summed over all instructions. */
+/* Allocates the arrays of a bound program. In a plan, instructions may share ranges of operands and waits.
+ * Bound instructions have separate ranges, so the sizes are summed over all instructions. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

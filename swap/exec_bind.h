@@ -18,10 +18,15 @@
 /* The part that an operand plays in its instruction. */
 enum role {
     ROLE_W,
-    ROLE_DW,       /* in BWD the gradient of its replica; in other tasks that of replica 0, the sum */
-    ROLE_DW_OTHER, /* RED: gradient of the other replica, which is added to ROLE_DW */
-    ROLE_DW_TIED,  /* NORM, UPD: gradient of the layer that uses the same weights, added to ROLE_DW */
-    ROLE_K,        /* the whole K or, if each part is an operand of its own, the first part */
+    /* The gradient. In BWD it is the gradient of one replica. In other tasks it is the sum, which replica 0
+     * holds. */
+    ROLE_DW,
+    /* Used in RED. The gradient of another replica, which is added to ROLE_DW. */
+    ROLE_DW_OTHER,
+    /* Used in NORM and UPD. The gradient of the layer that uses the same weights. It is added to ROLE_DW. */
+    ROLE_DW_TIED,
+    /* The whole K. If each part is an operand of its own, this is the first part. */
+    ROLE_K,
     ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
     ROLE_X,
     ROLE_Y,
@@ -29,29 +34,36 @@ enum role {
     ROLE_DY,
     ROLE_S,
     ROLE_SCRATCH,
-    ROLE_SAVE_WORK, /* FWD, REC: workspace of a forward pass that saves S */
+    /* Used in FWD and REC. The workspace of a forward pass that saves S. */
+    ROLE_SAVE_WORK,
     ROLE_TARGET,
     ROLE_RESULT,
-    ROLE_SUMSQ,    /* squared norm; DECIDE has one for each layer with weights, in ascending order */
+    /* A squared norm. DECIDE has one for each layer with weights, in ascending order of layers. */
+    ROLE_SUMSQ,
     ROLE_DECISION, /* written by DECIDE, read by the trainer */
-    ROLE_GROUP,    /* group state: updated by DECIDE, read by UPD */
-    ROLE_SRC,      /* source of a move */
-    ROLE_DST,      /* destination of a move; the copy that a DROP ends */
+    /* The group state. DECIDE updates it and UPD reads it. */
+    ROLE_GROUP,
+    ROLE_SRC, /* source of a move */
+    /* The destination of a move, or the copy that a DROP ends. */
+    ROLE_DST,
     ROLE_COUNT
 };
 
-/* An operand with its address. The address of an operand with `ring` set is computed again in every step. */
+/* An operand with its address. If `ring` is set, the address is computed again in every step. */
 struct bound_operand {
     enum role role;
-    bool ring;        /* host copy with several slots: its address is store_ptr(tensor, step) + begin */
-    tensor_id tensor; /* set for operands of tasks and for rings */
-    uint64_t begin;   /* ring only: first byte of the tensor */
-    char *at;         /* address; NULL for a ring */
+    /* True for a host copy with several slots. Its address is store_ptr(tensor, step) + begin. */
+    bool ring;
+    /* Set for the operands of tasks and for all ring operands. */
+    tensor_id tensor;
+    uint64_t begin; /* ring only: first byte of the tensor */
+    char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that stream order does not imply. */
+/* A wait that is not already implied by the order of a stream. */
 struct bound_wait {
-    uint32_t instr;    /* index of the instruction to wait for, in the same program */
+    /* The index of the instruction to wait for. It is in the same program. */
+    uint32_t instr;
     uint32_t distance; /* runs back: 0 is the same run */
 };
 
@@ -59,18 +71,23 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t step;                  /* index into the run's step_args */
-    const struct layer *layer;      /* NULL for DECIDE, moves and DROP */
-    uint32_t first_row;             /* FWD, REC, BWD: first row of the micro-batch within the batch */
-    bool accumulate;                /* BWD: adds to dW instead of overwriting it */
-    bool split;                     /* UPD: every part of K is an operand with a role of its own */
-    struct optimizer_range *ranges; /* UPD: ranges of equal weight decay, relative to its first byte */
+    uint32_t step;             /* index into the run's step_args */
+    const struct layer *layer; /* NULL for DECIDE, moves and DROP */
+    /* Used in FWD, REC and BWD. The first row of the micro-batch within the batch. */
+    uint32_t first_row;
+    bool accumulate; /* BWD: add to dW, do not overwrite */
+    /* Used in UPD. True if every part of K is an operand with a role of its own. */
+    bool split;
+    /* Used in UPD. The ranges of equal weight decay, relative to the first byte of the task's share. */
+    struct optimizer_range *ranges;
     uint32_t n_ranges;
-    uint64_t bytes; /* size of the operand of a move or DROP; for RED, NORM and UPD size of dW or the share */
+    /* For a move or a DROP, the size of its operand. For RED, NORM and UPD, the size of dW or of the
+     * share. */
+    uint64_t bytes;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* Range in the program's events: run r records event + r % n_events. The range is empty if no instruction
-     * of another stream waits for this one. */
+    /* A range in the program's events. Run r records the event at index event + r % n_events. The range is
+     * empty if no instruction of another stream waits for this instruction. */
     uint32_t event, n_events;
 };
 
@@ -81,13 +98,14 @@ struct bound_program {
     struct bound_wait *waits;
     uint32_t *streams; /* the streams that have instructions, ascending */
     uint32_t n_instrs, n_operands, n_waits, n_streams;
-    uint32_t n_events; /* number of events that the executor has to create */
-    bool needs_args;   /* the program has tasks or ring operands, so a run needs step_args */
+    uint32_t n_events; /* events that the executor creates */
+    /* True if a run needs step_args, because the program has tasks or ring operands. */
+    bool needs_args;
 };
 
-/* Binds one program of config->plan. The arrays of *ret are allocated from `arena`. Returns -EINVAL for an
- * instruction that cannot be executed; `err` names it. Plans are verified before they come here, so this
- * catches plans that belong to another model or optimizer. */
+/* Binds one program of config->plan. The arrays of *ret are allocated from `arena`. If an instruction cannot
+ * be executed, returns -EINVAL and names it in `err`. The plan has been verified already, so this happens
+ * only if the plan belongs to another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

@@ -12,16 +12,17 @@
 
 #include "scheduler/plan.h"
 
-/* A measuring window. All fields are zero until the first exec_trace. */
+/* The window of measured runs. All fields are zero until the first exec_trace. */
 struct window {
     struct plan_span *spans; /* the caller's array */
     uint64_t first_step;     /* the window opens at this step */
     uint32_t runs;           /* number of runs to measure */
     uint32_t enqueued;       /* number of measured runs enqueued so far */
-    uint64_t end;            /* number of the last measured run, plus 1; reset to 0 by an entry */
+    /* The number of the last measured run, plus 1. An entry resets it to 0. */
+    uint64_t end;
 };
 
-/* Returns the spans for a run that begins at `step`, or NULL if the run is outside of the window. */
+/* Returns the spans for a run that begins at `step`. Returns NULL if the run is outside of the window. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))
@@ -29,14 +30,14 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* Notes that run number `run` was enqueued and will be measured. */
+/* Records that run number `run` was enqueued and will be measured. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;
     w->end = run + 1;
 }
 
-/* Returns the number of complete runs of the window. All runs with numbers below `done` are complete. */
+/* Returns the number of complete runs in the window. All runs with a number below `done` are complete. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
     const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */
