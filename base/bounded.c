@@ -87,8 +87,8 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. Then moves up the blocks that follow because of a collision, so that find_slot still
- * finds them. */
+/* Empties slot `i`. Blocks in the next slots that collided with it move up, so that find_slot
+ * still finds them. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -184,9 +184,8 @@ static void return_memory(const struct bounded *b)
         malloc_trim(0);
 }
 
-/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp has a function of its
- * own, because after longjmp the changed local variables of the function that called setjmp are
- * indeterminate. */
+/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp is called in this
+ * separate function, because longjmp makes the changed local variables of the function indeterminate. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

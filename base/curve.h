@@ -12,7 +12,8 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-/* Values with a larger magnitude are ignored. The sum of a job's values therefore stays finite. */
+/* The largest magnitude of a value in a curve. Larger values are ignored, so that the sum of a job's values
+ * stays finite. */
 #define CURVE_MOST 1e290
 
 struct curve_point {
@@ -34,8 +35,8 @@ struct curve {
 /* Adds the value of a step to the curve. Ignores a value that is not finite or exceeds CURVE_MOST in
  * magnitude.
  *
- * Steps normally ascend. When a run resumes from an earlier checkpoint, a step comes again: curve_add then
- * first drops all points from that step on. */
+ * Steps normally ascend. When a run resumes from an earlier checkpoint, steps are repeated. curve_add then
+ * drops all points from the repeated step on. */
 void curve_add(struct curve *c, uint64_t step, double value);
 /* Appends the points as JSON, [[step,value],...]. The last point is the mean of the pending values, if
  * there are any. */

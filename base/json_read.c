@@ -309,7 +309,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Makes the result `r` of reading a value the object's status. Returns true when `r` is 0. */
+/* Sets the object's status to `r`, the result of reading a value. Returns true when `r` is 0. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;

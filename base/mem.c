@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of allocations until one fails on purpose. The allocation that counts from 1 to 0 fails. At 0
- * nothing is counted. */
+/* The number of allocations until one fails on purpose. Each allocation counts down, and the one
+ * that reaches 0 fails. At the value 0, nothing is counted. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 

@@ -52,8 +52,8 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Computes the block again for each of its four words. So the state is only two numbers. The speed does
- * not matter here. */
+/* A block has four words, and it is computed again for each of them. This is slow, but the state is only two
+ * numbers. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

@@ -74,7 +74,7 @@ RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
     return seed + (quad >> 32 << 32);
 }
 
-/* Returns the four random numbers of the elements 4 * quad to 4 * quad + 3 of a row. */
+/* Returns the four random numbers for the elements 4 * quad to 4 * quad + 3 of a row. */
 RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
                                      uint32_t step)
 {
@@ -89,8 +89,8 @@ RNG_INLINE float rng_unit(uint32_t bits)
 }
 
 /* Returns the number of the sample at position `i` of epoch `epoch`, in a shuffled order of `n` samples.
- * For a fixed seed and epoch this is a permutation of 0..n-1. It takes constant time and no table.
- * Requires n >= 1 and i < n. */
+ * For a fixed seed and epoch this is a permutation of 0..n-1. It is computed in constant
+ * time, without a table. Requires n >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
 /* A small sequential generator for tests and random delays. It belongs to one thread. */

@@ -1,5 +1,5 @@
-/* Implements the lines and JSON-RPC messages of wire.h. This file has no sockets; each program reads and
- * writes its own.
+/* Implements the lines and JSON-RPC messages of wire.h. There are no sockets in this file. Each
+ * program does its own reading and writing.
  *
  * The peer decides how long a line is and how many values it has, so every allocation may fail.
  * wire_in_space then offers no space, and wire_parse returns -ENOMEM.

@@ -27,7 +27,7 @@ static const struct opt opts[] = {
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* The number of bytes of a character that was cut off at the end of the last chunk. */
+    /* The number of bytes kept from the last chunk, because the character at its end was cut off. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

@@ -13,7 +13,7 @@ struct traffic {
 /* Appends a label, padded to a fixed width. The caller then appends the value of the row. */
 void show_label(struct strbuf *b, const struct style *s, const char *label);
 /* Appends a small table of the bytes that an iteration moves. If `from` has "bound_bytes" and "lru_bytes",
- * the table also compares them with the lower bound and with demand paging. */
+ * the table has two more rows for comparison: the lower bound and demand paging. */
 void show_traffic(struct strbuf *b, const struct style *s, const struct traffic *t, const struct json *from);
 /* Reads the number of bytes per iteration from a plan. Returns false when the plan does not have these
  * numbers. */

@@ -96,7 +96,7 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* The first form is that of the worker's summary. The second is that of `tutti plan --json`. */
+    /* The worker's summary has the first form. The output of `tutti plan --json` has the second form. */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);
 }

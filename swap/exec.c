@@ -44,7 +44,7 @@ struct exec {
     struct step_args once;  /* for exec_run; streams read it */
 
     enum exec_state state;
-    int failed;    /* first error of a device command; 0: none */
+    int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
     /* The number of runs since the last entry that are known to be complete. */
     uint64_t done;

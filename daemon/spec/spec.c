@@ -228,7 +228,7 @@ static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
 
-    /* Without layers, the model is in a folder that was not opened. */
+    /* If there are no layers, the model is in a folder that was not opened. */
     if (s->model.n_layers == 0)
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];

@@ -27,7 +27,7 @@
 #include "scheduler/policy/policy.h"
 
 #define SPEC_MAX_LAYERS 10000u
-#define SPEC_MAX_DIM    (1u << 30)    /* most elements per row, most rows per batch */
+#define SPEC_MAX_DIM    (1u << 30)    /* most elements per row, rows per batch */
 #define SPEC_MAX_BYTES  (1ull << 53)  /* most bytes in any computed size */
 #define SPEC_MAX_STEPS  0xffffffffull /* most training steps; must fit 32 bits */
 #define SPEC_MAX_FILES  400u          /* most files per split, all open together */
@@ -176,7 +176,7 @@ struct json;
  * differs between folders with different weights. Returns 0, or a negative errno with a message in `err`. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Options for reading a spec. The struct must be valid only during the call. A zeroed struct asks for a
+/* Options for reading a spec. The struct needs to be valid only during the call. A zeroed struct asks for a
  * strict reading that opens no file. */
 struct spec_options {
     /* Relative paths in the spec start at this directory. If it is NULL, they stay relative. */

@@ -98,7 +98,7 @@ int spec_check_init(const struct spec *s, struct err *err)
         return err_set_at(
             err, -EINVAL, given_key(s),
             "the initial weights come from the folder \"%s\", so none are drawn; remove this key", s->from);
-    /* Without layers, the model is in a folder that was not opened. */
+    /* If there are no layers, the model is in a folder that was not opened. */
     if (m->n_layers == 0)
         return 0;
     if (s->init.proj_std > 0 && !any_layer(m->layers, m->n_layers, has_projection))
