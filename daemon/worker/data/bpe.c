@@ -32,21 +32,25 @@ struct token {
     size_t n;
 };
 
-/* An entry in the table of merges: two neighbouring tokens that may become one. */
+/* An entry in the table of merges. It says which two neighbouring tokens become one token. */
 struct merge {
-    uint64_t pair; /* id of the left token << 32 | id of the right token */
-    uint32_t rank; /* line in merges.txt, from 1; 0 marks an empty slot of the table */
-    int32_t id;    /* token that replaces the pair */
+    /* The id of the left token in the upper 32 bits, and the id of the right token in the lower 32 bits. */
+    uint64_t pair;
+    /* Line number in merges.txt, starting at 1. 0 marks an empty slot of the table. */
+    uint32_t rank;
+    int32_t id; /* token that replaces the pair */
 };
 
 struct bpe {
     struct token *tokens; /* [vocab] */
     uint32_t vocab;
-    int32_t *by_bytes;             /* [n_slots] hash table of token ids; -1 marks an empty slot */
+    /* Hash table of `n_slots` token ids, found by the token's bytes. -1 marks an empty slot. */
+    int32_t *by_bytes;
     struct merge *merges;          /* [n_merge_slots] hash table */
     size_t n_slots, n_merge_slots; /* powers of two */
     struct arena *arena;           /* holds the bytes of all tokens */
-    int32_t bytes[256];            /* id of the token for each single byte; -1: there is none */
+    /* Id of the token for each single byte, or -1 if the vocabulary has no token for this byte. */
+    int32_t bytes[256];
 };
 
 /* ---- files ---- */
@@ -60,8 +64,8 @@ bool bpe_is_there(const char *dir)
     return vocab && access(path, F_OK) == 0;
 }
 
-/* Reads a whole file into memory that the caller frees, and adds a NUL. Symbolic links are followed, because
- * the cache of the Hugging Face hub consists of them. */
+/* Reads a whole file into memory and adds a NUL. The caller frees the memory. Follows symbolic links, because
+ * the cache of the Hugging Face hub consists of links. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -95,7 +99,7 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* Returns the byte that a character in a tokenizer file stands for, or -1 if it stands for none. */
+/* Returns the byte that the character `c` stands for in a tokenizer file, or -1 if `c` stands for no byte. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;
@@ -107,16 +111,16 @@ static int byte_of(uint32_t c)
     return -1;
 }
 
-/* Decodes a UTF-8 character of `n` bytes. All characters that stand for bytes have one or two; for a longer
- * one it returns 0, which stands for no byte. */
+/* Decodes a UTF-8 character of `n` bytes. Returns 0 for characters of three or more bytes, because only
+ * shorter characters stand for bytes. */
 static uint32_t decode_char(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;
     return n == 1 ? p[0] : n == 2 ? (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f) : 0;
 }
 
-/* Replaces a text of the files, in place, by the bytes that it stands for. Returns their number, or -1 if a
- * character stands for no byte; then `text` is partly overwritten. */
+/* Converts a text of the tokenizer files, in place, to the bytes that it stands for. Returns the number of
+ * bytes. Returns -1 if a character stands for no byte; `text` is partly overwritten in this case. */
 static ptrdiff_t to_bytes(char *text, size_t n)
 {
     size_t to = 0;
@@ -133,8 +137,8 @@ static ptrdiff_t to_bytes(char *text, size_t n)
 
 /* ---- tables ---- */
 
-/* Returns the size of a hash table for `n` entries: a power of two that leaves at least half of the slots
- * empty. */
+/* Returns the number of slots of a hash table for `n` entries. It is a power of two, and at least half of the
+ * slots stay empty. */
 static size_t slots_for(size_t n)
 {
     size_t slots = 16;
@@ -157,7 +161,8 @@ static uint64_t hash_pair(uint64_t pair)
     return pair ^ pair >> 29;
 }
 
-/* Returns the slot of the token with these bytes, or the empty slot where it would be stored. */
+/* Returns the slot of the token with these bytes. If there is no such token, returns the empty slot for
+ * it. */
 static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
     size_t at = hash_bytes(p, n) & (b->n_slots - 1);
@@ -192,7 +197,7 @@ const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
 /* ---- vocab.json ---- */
 
 /* Adds one member of vocab.json, {"token": id}. A token with a character that stands for no byte is a special
- * token, and its bytes are its text as it is. */
+ * token. Its text is stored unchanged. */
 static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
 {
     const char *key = json_key(member);
@@ -250,8 +255,8 @@ static int fail_line(const char *path, uint32_t line, struct err *err)
                       "line %" PRIu32 " is not two tokens of " VOCAB " that together make a third one", line);
 }
 
-/* Adds one line of merges.txt, "left right": two tokens whose bytes together are a third token. `number` is
- * the line's number, for messages. */
+/* Adds one line of merges.txt, "left right". The bytes of the two tokens together must be a third token.
+ * `number` is the line number for error messages. */
 static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
                      struct err *err)
 {
@@ -279,7 +284,7 @@ static size_t count_lines(const char *text)
     return n;
 }
 
-/* Reads merges.txt. Its first line may be "#version: 0.2", which is skipped. */
+/* Reads merges.txt. Skips the first line if it is "#version: 0.2". */
 static int read_merges(struct bpe *b, const char *path, struct err *err)
 {
     char *text = NULL, *save = NULL;
@@ -365,7 +370,8 @@ static enum char_class class_of(char c)
     return u >= 0x80 || (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ? LETTER : OTHER;
 }
 
-/* Returns the length of the contraction ('s 't 're 've 'm 'll 'd) that the text begins with, or 0. */
+/* Returns the length of the contraction ('s 't 're 've 'm 'll 'd) at the start of the text, or 0 if there is
+ * none. */
 static size_t contraction(const char *s, size_t n)
 {
     static const char *const all[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -375,7 +381,8 @@ static size_t contraction(const char *s, size_t n)
     return 0;
 }
 
-/* Returns the length of the run of characters of one class that the text begins with. */
+/* Counts the characters of class `class` at the start of the text. Stops at the first character of another
+ * class. */
 static size_t run_of(const char *s, size_t n, enum char_class class)
 {
     size_t i = 0;
@@ -384,8 +391,8 @@ static size_t run_of(const char *s, size_t n, enum char_class class)
     return i;
 }
 
-/* Returns the length of the first word of a text. A run of spaces is a word of its own, except that its last
- * space belongs to the word after it. */
+/* Returns the number of bytes in the first word of a text. A run of spaces is a word of its own, but its last
+ * space belongs to the next word. */
 static size_t word_bytes(const char *s, size_t n)
 {
     size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
@@ -397,7 +404,8 @@ static size_t word_bytes(const char *s, size_t n)
     return length < n && length > 1 ? length - 1 : length;
 }
 
-/* Returns the merge of lowest rank that applies to two neighbouring ids, or NULL if none applies. */
+/* Finds the pair of neighbouring ids that must be merged first. Returns the merge with the lowest rank, or
+ * NULL if no merge applies. */
 static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
 {
     const struct merge *best = NULL;
@@ -409,7 +417,7 @@ static const struct merge *find_first_merge(const struct bpe *b, const int32_t *
     return best;
 }
 
-/* Replaces every pair that the merge `m` applies to, from left to right. Returns the number of ids that
+/* Applies the merge `m` to every matching pair of ids, from left to right. Returns the number of ids that
  * remain. */
 static size_t join(const struct merge *m, int32_t *ids, size_t n)
 {

@@ -23,7 +23,7 @@ const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
 /* ------------------------------------------------------------------------------------------ opening IDX */
 
-/* The two files of an IDX split while they are loaded and checked. */
+/* The image file and the label file of an IDX split. Used only while they are loaded and checked. */
 struct idx_pair {
     struct idx images, labels;
     const struct spec_files *files;
@@ -83,7 +83,7 @@ static int check_labels(const struct spec *s, const struct idx_pair *p, struct e
     return 0;
 }
 
-/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]], with a scratch copy of one
+/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]]. Uses a scratch copy of one
  * image. */
 static int transpose(struct idx *x, const char *path, struct err *err)
 {

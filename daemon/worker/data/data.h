@@ -17,37 +17,44 @@
 enum data_split { DATA_TRAIN, DATA_VAL, DATA_SPLIT_COUNT };
 extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" */
 
-/* The samples of one split. dataset_open makes it, and it stays const until dataset_close. */
+/* The samples of one split. dataset_open creates the dataset. It does not change until dataset_close. */
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    bool mse;          /* targets are float [classes], as in struct spec */
-    bool tokens;       /* rows are token ids, as in struct spec */
-    uint32_t seq;      /* tokens in a sample */
-    uint32_t vocab;    /* tokens in the vocabulary */
-    uint64_t n_tokens; /* number of tokens in all files; 0 for other formats */
-    uint32_t n_files;  /* number of files with tokens or text; 0 for other formats */
-    /* Checksum of the content, for spec_resolve. It covers only a part of a large token file (tokens.c). */
+    /* Whether the targets are float [classes], as in struct spec. */
+    bool mse;
+    /* Whether the rows consist of token ids, as in struct spec. */
+    bool tokens;
+    uint32_t seq;   /* tokens in a sample */
+    uint32_t vocab; /* tokens in the vocabulary */
+    /* Number of tokens in all files together. 0 if the data are not tokens. */
+    uint64_t n_tokens;
+    /* Number of files with tokens or text. 0 if the data are not tokens. */
+    uint32_t n_files;
+    /* Checksum of the content, for spec_resolve. Of a large token file it covers only a part (tokens.c). */
     uint32_t crc;
-    uint64_t bytes; /* host memory that the samples take; mapped files do not count */
+    /* Bytes of host memory that the samples take. Mapped files do not count. */
+    uint64_t bytes;
     /* private */
     enum data_format format;
     enum data_split split;
-    uint8_t *images;         /* idx: [n_samples][features] */
-    uint8_t *labels;         /* idx: [n_samples] */
-    float value[256];        /* for IDX images: the number that each byte stands for */
+    uint8_t *images; /* idx: [n_samples][features] */
+    uint8_t *labels; /* idx: [n_samples] */
+    /* For IDX images: the float that each byte of an image is converted to. */
+    float value[256];
     struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* synthetic */
     float noise;             /* synthetic */
 };
 
-/* Opens a split of the data of `s`; call spec_has_val before you open DATA_VAL. All checks happen here: the
- * sizes of the files, the number of samples, the labels against the model's classes, the features against its
- * input. The message of an error names the file, the mistake and what to do. Returns -ENOMEM when the data do
+/* Opens one split of the data of `s`. Call spec_has_val before you open DATA_VAL.
+ *
+ * All checks happen here: the sizes of the files, the number of samples, the labels, and the number of
+ * features. The error message names the file, the mistake and what to do. Returns -ENOMEM when the data do
  * not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
 
-/* Closes the dataset and frees it. `d` may be NULL. */
+/* Closes the dataset and frees its memory. `d` may be NULL. */
 void dataset_close(struct dataset *d);
 
 /* Fills a batch of `rows` rows. Rows 0 to n-1 get the samples `indices`, which are below n_samples; the other
@@ -63,13 +70,12 @@ void dataset_close(struct dataset *d);
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
-/* Announces that these samples will be needed soon, so that the kernel starts to read the files. Does not
- * wait. */
+/* Tells the kernel that these samples will be needed soon, so that it starts to read the files. Does not wait
+ * for the read. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
 /* Returns the index of the training sample at `position` of the endless stream. The position determines the
- * epoch; if the spec asks for shuffling, every epoch has its own permutation of the samples. Call
- * spec_resolve first. */
+ * epoch. With shuffling, every epoch has its own permutation of the samples. Call spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

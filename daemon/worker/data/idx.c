@@ -29,15 +29,17 @@
 
 enum { IN_BYTES = 1 << 18, DEFLATE_RATIO = 1032, TYPE_UBYTE = 0x08 };
 
-/* An open file whose content, unpacked if it is gzipped, is read from front to back. */
+/* An open file that is read from front to back. A gzipped file is unpacked while it is read. */
 struct source {
     const char *path, *key;
     struct err *err;
     int fd;
     uint64_t file_bytes; /* size of the file */
-    uint64_t given;      /* bytes of content that were read so far */
+    /* Number of bytes of unpacked content that were read so far. */
+    uint64_t given;
     bool gzip;
-    bool ended; /* a gzip member has ended, and no other has begun */
+    /* A gzip member has ended, and the next member has not begun. */
+    bool ended;
     z_stream z;
     unsigned char in[IN_BYTES];
 };
@@ -101,7 +103,7 @@ static void source_close(struct source *s)
         close(s->fd);
 }
 
-/* Reads more input for inflate. Returns 1, 0 at the end of the file, or a negative errno. */
+/* Reads more input for inflate. Returns 1 on success, 0 at the end of the file, or a negative errno. */
 static int refill(struct source *s)
 {
     ssize_t n = read_some(s->fd, s->in, sizeof s->in);
@@ -113,7 +115,7 @@ static int refill(struct source *s)
     return n > 0;
 }
 
-/* Goes on after the end of a gzip member. Returns 1 if another member begins, 0 at the end of the file, or a
+/* Called at the end of a gzip member. Returns 1 if another member begins, 0 at the end of the file, or a
  * negative errno. */
 static int next_member(struct source *s)
 {
@@ -168,7 +170,8 @@ static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
     return 0;
 }
 
-/* Reads `bytes` bytes of content into `p`, or fewer at its end, and stores their number in *ret. */
+/* Reads `bytes` bytes of content into `p`, or fewer if the content ends. Stores the number of bytes read in
+ * *ret. */
 static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
 {
     uint64_t total = 0;
@@ -281,8 +284,8 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       s->key, dims, x->bytes + 4 + 4 * (uint64_t)x->rank, more, found);
 }
 
-/* Checks, before memory is allocated, that the file can be large enough for the elements that its header
- * announces. */
+/* Checks that the file can be large enough for the elements that its header announces. Runs before any memory
+ * is allocated for these elements. */
 static int check_size(const struct source *s, const struct idx *x)
 {
     uint64_t most = s->file_bytes;

@@ -1,5 +1,7 @@
-/* Loads IDX files, the format of MNIST, into memory: arrays of unsigned bytes with up to four dimensions,
- * plain or gzipped. Only data.c and the tests include this header. */
+/* Loads IDX files, the format of MNIST, into memory. The elements must be unsigned bytes in up to four
+ * dimensions. A file may be gzipped.
+ *
+ * Only data.c and the tests include this header. */
 #ifndef DAEMON_WORKER_DATA_IDX_H
 #define DAEMON_WORKER_DATA_IDX_H
 
@@ -9,21 +11,24 @@
 
 #define IDX_MAX_RANK 4
 
-/* The content of an IDX file. idx_load fills it in, idx_finish frees it. */
+/* The content of an IDX file. idx_load fills it in, and idx_finish frees it. */
 struct idx {
-    uint32_t rank;               /* number of dimensions */
-    uint32_t dims[IDX_MAX_RANK]; /* dimensions; the first one is the number of samples */
-    uint64_t bytes;              /* size of data: the product of dims */
-    uint32_t crc;                /* CRC-32C of dims and data */
+    uint32_t rank; /* number of dimensions */
+    /* The dimensions. The first dimension is the number of samples. */
+    uint32_t dims[IDX_MAX_RANK];
+    uint64_t bytes; /* size of data: the product of dims */
+    uint32_t crc;   /* CRC-32C of dims and data */
     uint8_t *data;
 };
 
-/* Loads the file at `path` into *ret. Messages call it `key`, the key of the spec that names it
- * ("data.train.images"). Returns -EBADMSG if it is not an IDX file, is cut short or is too long, -EOPNOTSUPP
- * for elements that are not unsigned bytes, -ENOMEM, or the error of open(2) or read(2). */
+/* Loads the file at `path` into *ret. Error messages name the file by `key`, its key in the spec, such as
+ * "data.train.images".
+ *
+ * Returns -EBADMSG if the file is not an IDX file, is cut short or is too long. Returns -EOPNOTSUPP if the
+ * elements are not unsigned bytes. Other errors are -ENOMEM and those of open(2) and read(2). */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
-/* Frees the content. A struct of zeros is accepted, too. */
+/* Frees the content. Also accepts a struct of zeros. */
 void idx_finish(struct idx *x);
 
 #endif

@@ -16,11 +16,12 @@
 
 #include "base/rng.h"
 
-/* Numbers of the random streams for tokens. The validation split uses STREAM_TOKENS + 1. */
+/* Numbers of the random streams for tokens. STREAM_TOKENS is for the training split, and STREAM_TOKENS + 1 is
+ * for the validation split. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* Returns the third counter word of Philox for the labels of this split. It keeps them independent of all
- * other numbers. */
+/* Returns the third counter word of Philox for the labels of this split. No other random numbers use this
+ * word, so the labels are independent of them. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
@@ -52,8 +53,8 @@ void synthetic_row(const struct dataset *d, uint64_t index, float *x)
     }
 }
 
-/* Turns uniform bits, a number u in [0, 1), into the token vocab * u^4. Half of all tokens are then in the
- * first sixteenth of the vocabulary. */
+/* Converts uniform bits, a number u in [0, 1), to the token vocab * u^4. This way, half of all tokens are in
+ * the first sixteenth of the vocabulary. */
 static uint32_t draw_token(const struct dataset *d, uint32_t bits)
 {
     uint64_t square = (uint64_t)bits * bits >> 32;

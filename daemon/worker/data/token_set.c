@@ -1,7 +1,7 @@
 /* Implements token_set.h: reads samples from the token files of a split.
  *
- * A binary search over the files finds the one that holds a sample, so every sample can be read equally fast.
- * Shuffling and resuming then only compute indices of samples.
+ * The file of a sample is found by binary search, so every sample can be read equally fast. Shuffling and
+ * resuming only compute sample indices.
  */
 #include "daemon/worker/data/token_set.h"
 
@@ -15,8 +15,7 @@
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Returns the file that holds sample `index`, and stores the number of the sample's first token in
- * *ret_token. */
+/* Returns the file that has sample `index`. Stores the position of the sample's first token in *ret_token. */
 static const struct token_file *locate(const struct token_set *t, uint64_t index, uint64_t *ret_token)
 {
     uint32_t low = 0, high = t->n_files; /* first[low] <= index < first[high] */
@@ -77,7 +76,7 @@ void token_set_advise(const struct token_set *t, uint64_t index)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-/* Opens the next file of the set and adds its samples and its checksum to those of the set. */
+/* Opens the next file of the set. Adds the number of its samples and its checksum to those of the set. */
 static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
                           struct err *err)
 {
@@ -100,8 +99,8 @@ static int add_token_file(struct token_set *t, const char *path, const char *key
     return 0;
 }
 
-/* Reads the first and the last sample of every file, so that tokens outside the vocabulary are likely found
- * at once. */
+/* Reads the first and the last sample of every file. This finds most files with tokens outside the vocabulary
+ * before training starts. */
 static int check_ends(const struct token_set *t, struct err *err)
 {
     int32_t *row = malloc(2 * (size_t)t->seq * sizeof *row);

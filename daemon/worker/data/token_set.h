@@ -18,29 +18,34 @@ struct token_set {
     uint32_t n_files;
     /* private */
     struct token_file *files;
-    /* [n_files + 1]: the index of each file's first sample, then n_samples. */
+    /* The index of each file's first sample, followed by n_samples. The array has n_files + 1 elements. */
     uint64_t *first;
     uint32_t seq, vocab;
-    int64_t ignore; /* token id whose targets do not count; -1: all targets count */
+    /* Targets with this token id do not count in the loss. -1 if all targets count. */
+    int64_t ignore;
 };
 
-/* Opens the files of a split; `split` is its name, "train" or "val". Every file is checked and must have at
- * least one sample. The first and the last sample of each file are read, which finds most files whose tokens
- * do not fit the vocabulary. */
+/* Opens the files of a split. `split` is the name of the split, "train" or "val". Every file is checked and
+ * must have at least one sample.
+ *
+ * The first and the last sample of each file are read. This finds most files with tokens outside the
+ * vocabulary. */
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
                    struct token_set **ret, struct err *err);
 
-/* Closes all files and frees the set. `t` may be NULL. */
+/* Closes all files of the set and frees its memory. `t` may be NULL. */
 void token_set_close(struct token_set *t);
 
-/* Reads sample `index`: seq token ids into `ids`, and seq targets into `targets`, where ignored targets are
- * -1. Stores the number of other targets in *ret_targets. Returns -ERANGE for an id outside the vocabulary,
- * or -ESTALE if the file has become shorter; the message names the file. */
+/* Reads sample `index`: seq token ids into `ids`, and seq targets into `targets`. Targets that do not count
+ * are set to -1, and the number of the other targets is stored in *ret_targets.
+ *
+ * Returns -ERANGE for an id outside the vocabulary, or -ESTALE if the file has become shorter. The message
+ * names the file. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 
-/* Announces that sample `index` will be read soon, so that the kernel starts to read the file. Does not
- * wait. */
+/* Tells the kernel that sample `index` will be read soon, so that it starts to read the file. Does not wait
+ * for the read. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 
 #endif

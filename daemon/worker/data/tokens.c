@@ -32,13 +32,14 @@
 
 #include "base/crc32c.h"
 
-/* The known headers of llm.c files: magic number, version, and bytes of a token. */
+/* The known headers of llm.c files. Each has a magic number, a version, and the number of bytes per token. */
 static const struct layout {
     uint32_t magic, version, width;
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 enum {
     N_LAYOUTS = sizeof layouts / sizeof layouts[0],
-    LEAST_PAIRS = 64, /* fewest pairs of 2-byte numbers that can show that a file has 4-byte tokens */
+    /* To detect 4-byte tokens, a file must have at least this many pairs of 2-byte numbers. */
+    LEAST_PAIRS = 64,
 };
 
 static int fail_token_read(const struct token_file *f, int code, struct err *err)
@@ -67,8 +68,8 @@ static int open_token_file(struct token_file *f, struct err *err)
     return 0;
 }
 
-/* Reads `bytes` bytes at offset `at`. They were there when the file was opened, so a short read is an error:
- * -ESTALE if the file has become shorter, else -EIO. */
+/* Reads `bytes` bytes at offset `at`. These bytes existed when the file was opened, so a short read is an
+ * error. Returns -ESTALE if the file has become shorter, otherwise -EIO. */
 static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {
@@ -118,8 +119,8 @@ static int refuse_gzip(const struct token_file *f, const uint8_t *head, size_t n
     return 0;
 }
 
-/* Refuses files that are clearly not bare tokens, by their first `n` bytes: NumPy files and big-endian llm.c
- * files. */
+/* Checks the first `n` bytes of a file. Refuses NumPy files and big-endian llm.c files, with advice on how to
+ * convert them. */
 static int refuse_others(const struct token_file *f, const uint8_t *head, size_t n, struct err *err)
 {
     if (n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0)
@@ -169,7 +170,8 @@ static int read_llmc_header(struct token_file *f, const struct layout *l, const 
     return 0;
 }
 
-/* Returns whether the first `n` bytes look like 4-byte tokens below 2^16: every second 2-byte number is 0. */
+/* Returns whether the first `n` bytes look like 4-byte tokens below 2^16, because every second 2-byte number
+ * is 0. */
 static bool looks_like_uint32(const uint8_t *head, size_t n)
 {
     uint32_t low = 0, high = 0;
@@ -241,7 +243,7 @@ static int checksum(struct token_file *f, struct err *err)
     for (uint64_t i = 0; i < TOKENS_CRC_BLOCKS; i++) {
         uint64_t at = i * TOKENS_CRC_BYTES, n = sizeof block;
         if (f->bytes > all) {
-            /* i * (bytes - block) / (blocks - 1), without a product that could overflow */
+            /* Computes i * (bytes - block) / (blocks - 1), without a product that could overflow. */
             uint64_t span = f->bytes - sizeof block, parts = TOKENS_CRC_BLOCKS - 1;
             at = span / parts * i + span % parts * i / parts;
         } else if (at >= f->bytes) {

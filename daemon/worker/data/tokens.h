@@ -12,16 +12,17 @@
 #include "base/err.h"
 
 #define TOKENS_HEADER_BYTES 1024 /* header of an llm.c file */
-#define TOKENS_CRC_BLOCKS   64   /* blocks that the checksum of a large file covers */
+#define TOKENS_CRC_BLOCKS   64   /* Number of blocks of a large file that are checksummed. */
 #define TOKENS_CRC_BYTES    4096 /* bytes in each of these blocks */
 
-/* An open file of tokens. tokens_open fills it in; it stays const until tokens_close. */
+/* An open file of tokens. tokens_open fills it in, and it does not change until tokens_close. */
 struct token_file {
     const char *path; /* belongs to the caller of tokens_open */
-    char key[64];     /* key of the spec that names the file, such as "data.train[2]", for messages */
-    uint64_t count;   /* tokens in the file; at least 1 */
-    uint32_t width;   /* bytes of a token: 1, 2 or 4 */
-    /* CRC-32C of size, count, width and content. Of the content of a large file it covers only a part
+    /* Key of the spec that names this file, such as "data.train[2]". Used in error messages. */
+    char key[64];
+    uint64_t count; /* tokens in the file; at least 1 */
+    uint32_t width; /* Number of bytes per token: 1, 2 or 4. */
+    /* CRC-32C of size, count, width and content. If the file is large, only a part of the content is included
      * (tokens.c). */
     uint32_t crc;
     uint64_t bytes;      /* size of the file */
@@ -30,25 +31,29 @@ struct token_file {
     int fd;
 };
 
-/* Opens and maps the file at `path`, which must stay valid until tokens_close. A `width` of 1 makes every
- * byte a token. A width of 2 or 4 is the size of a token, and a header must not contradict it. With 0 the
- * header gives the size, and a file without a header has tokens of 2 bytes. Messages call the file `key`.
+/* Opens and maps the file at `path`. The string `path` must stay valid until tokens_close. Error messages
+ * name the file by `key`.
+ *
+ * `width` is the number of bytes per token. With 1, every byte of the file is a token. With 2 or 4, a header
+ * of the file must have the same width. With 0, the header determines the width, and a file without a header
+ * has tokens of 2 bytes.
+ *
  * Returns -EBADMSG for a file that is damaged, cut short or too long, -EOPNOTSUPP for a file that must be
  * converted first, -EINVAL if the file contradicts the job, or the error of open(2), read(2) or mmap(2). */
 int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err);
 
-/* Unmaps and closes the file. A struct of zeros is accepted, too. */
+/* Unmaps and closes the file. Also accepts a struct of zeros. */
 void tokens_close(struct token_file *f);
 
-/* Returns -ESTALE if the file has become shorter since it was opened. Call this function before reading
- * tokens: reading a part of the mapping that the file no longer has would end the process. */
+/* Returns -ESTALE if the file has become shorter since it was opened. Call this function before you read
+ * tokens, because reading beyond the end of a mapped file would kill the process. */
 int tokens_check(const struct token_file *f, struct err *err);
 
-/* Announces that `n` tokens from token `from` on will be read soon, so that the kernel starts to read. Does
- * not wait. */
+/* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. Does not wait for the
+ * read. */
 void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n);
 
-/* Returns token `i`, which must be below f->count. The token need not be aligned. */
+/* Returns token `i`, which must be below f->count. The address of the token does not have to be aligned. */
 static inline uint32_t tokens_at(const struct token_file *f, uint64_t i)
 {
     const uint8_t *p = f->data + i * f->width;
