@@ -25,13 +25,14 @@
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* A list of tensors while checkpoint_tensors_init fills it. */
+/* A list of tensors that checkpoint_tensors_init is filling. */
 struct tensor_list {
     struct st_tensor *at;
     size_t n;
 };
 
-/* Adds a tensor for the parameter `p` of a layer. Its data is at `block` + block_offset + p->offset. */
+/* Adds a tensor for the parameter `p` of a layer. The data of the tensor start at `block` + block_offset +
+ * p->offset. */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
 {
@@ -73,7 +74,8 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
         struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
         struct layer_sizes size;
 
-        if (n_params == 0) /* the layer has no weights, or uses those of another layer */
+        /* The layer has no weights, or it uses the weights of another layer. */
+        if (n_params == 0)
             continue;
         layer_type(l)->params(l, params);
         layer_type(l)->sizes(l, 1, &size);
@@ -156,7 +158,8 @@ static int write_all(int dirfd, const char *dir, const struct checkpoint_data *d
     return r < 0 ? fs_fail(err, r, NULL, dir, "sync") : 0;
 }
 
-/* Makes the directory `tmp` (step-N.tmp), and writes and syncs all its files. */
+/* Creates the directory `tmp` (step-N.tmp). Writes and syncs all files of the checkpoint in this
+ * directory. */
 static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
                          const struct checkpoint_data *data, struct err *err)
 {
@@ -176,8 +179,8 @@ static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
     return r;
 }
 
-/* Returns 1 if there already is a sound checkpoint of this step and spec, and 0 if there is none or a damaged
- * one, which is to be replaced. Returns -EEXIST if it belongs to another spec. */
+/* Checks whether step-N already exists. Returns 1 if it is a sound checkpoint of this spec. Returns 0 if
+ * step-N is missing or damaged, so that it must be written. Returns -EEXIST if it belongs to another spec. */
 static int check_existing(const struct outdir *out, int parent, const struct checkpoint_data *data,
                           struct err *err)
 {
@@ -205,7 +208,7 @@ static int check_existing(const struct outdir *out, int parent, const struct che
     return 1;
 }
 
-/* Renames step-N.tmp to step-N. From then on the checkpoint exists. */
+/* Renames step-N.tmp to step-N. From this moment the checkpoint exists. */
 static int publish_checkpoint(const struct outdir *out, int parent, uint64_t step, struct err *err)
 {
     char name[STEP_NAME_BYTES], tmp[STEP_NAME_BYTES], old[STEP_NAME_BYTES];
@@ -324,8 +327,8 @@ static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t s
     return r;
 }
 
-/* Adds advice to the message about a damaged checkpoint: which directory to remove, and where the job then
- * resumes. */
+/* Adds advice to the error message about a damaged checkpoint. The advice says which directory to remove, and
+ * at which step the job will resume after that. */
 static void advise(const struct outdir *out, uint64_t step, const char *dir, struct err *err)
 {
     uint64_t *steps = NULL, older = 0;

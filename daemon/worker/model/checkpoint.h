@@ -21,61 +21,68 @@
 #include "daemon/spec/spec.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* The tensors of a model by name: weights such as "layers.3.weight", and optimizer state such as
- * "layers.3.weight.exp_avg" and "...exp_avg_sq" for AdamW, or "...momentum_buffer" for SGD. The data pointers
- * lead into memory of the caller. */
+/* The tensors of a model by name. Weights are called "layers.3.weight", for example. Optimizer state is
+ * called "layers.3.weight.exp_avg" and "...exp_avg_sq" for AdamW, or "...momentum_buffer" for SGD. The data
+ * pointers lead into memory of the caller. */
 struct checkpoint_tensors {
     struct st_tensor *model, *optimizer;
     size_t n_model, n_optimizer;
     struct arena *arena;
 };
 
-/* Returns the address of a layer's optimizer state if `optimizer_state` is true, else of its weights. Never
- * called for a layer that has none. */
+/* Returns the address of a layer's optimizer state if `optimizer_state` is true, otherwise the address of its
+ * weights. Only called for layers that have weights. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, bool optimizer_state);
 
-/* Makes the list of all tensors of a model. `block` is called with `ctx` to find the memory of each layer. */
+/* Makes the list of all tensors of a model. Calls `block` with `ctx` to find the memory of each layer. */
 void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx);
 
-/* Frees the list. A struct of zeros is accepted, too. */
+/* Frees the list. Also accepts a struct of zeros. */
 void checkpoint_tensors_finish(struct checkpoint_tensors *t);
 
-/* The result of an evaluation that a checkpoint records. */
+/* Result of an evaluation, as stored in a checkpoint. */
 struct checkpoint_eval {
-    bool valid; /* the model was evaluated after exactly this step */
+    /* Whether the model was evaluated after exactly this step. */
+    bool valid;
     double loss, accuracy;
 };
 
-/* What checkpoint_save writes. The caller fills it in, and it only needs to live during the call. */
+/* The content of a new checkpoint, for checkpoint_save. The caller fills it in and may free it after the
+ * call. */
 struct checkpoint_data {
-    uint64_t step;                   /* steps done */
-    uint64_t data_position;          /* samples of the stream that training has consumed */
-    const struct spec *spec;         /* the resolved spec */
-    const char *numerics;            /* from devset_numerics */
-    double loss;                     /* loss of the last step */
-    uint64_t skipped_steps;          /* steps without an update because their gradient was not finite */
-    const struct group_state *group; /* state of the decision group; NULL: the job has none */
+    uint64_t step; /* steps done */
+    /* Number of samples of the stream that training has consumed. */
+    uint64_t data_position;
+    const struct spec *spec; /* the resolved spec */
+    const char *numerics;    /* from devset_numerics */
+    double loss;             /* loss of the last step */
+    /* Number of steps without an update because the gradient was not finite. */
+    uint64_t skipped_steps;
+    /* State of the decision group, or NULL if the job has no decision group. */
+    const struct group_state *group;
     struct checkpoint_eval eval;
     const struct checkpoint_tensors *tensors;
 };
 
-/* Removes everything that a crash left behind (step-*.tmp), and makes the directory `checkpoints` if it does
+/* Removes the step-*.tmp directories that a crash left behind. Creates the directory `checkpoints` if it does
  * not exist. */
 int checkpoint_clean(const struct outdir *out, struct err *err);
 
-/* Writes the checkpoint step-N, N being data->step. On success it is complete and durable. On failure there
- * is no new step-N, with one exception: if only the last sync failed, step-N is complete. If there already is
- * a sound step-N of the same spec, nothing is written. A damaged one is replaced. Returns -EEXIST if step-N
- * belongs to another spec. */
+/* Writes the checkpoint step-N, where N is data->step. On success, step-N is complete and durable. On
+ * failure, there is no new step-N. The only exception is a failure of the last sync: in this case step-N is
+ * complete.
+ *
+ * If a sound step-N of the same spec already exists, nothing is written. A damaged step-N is replaced.
+ * Returns -EEXIST if step-N belongs to another spec. */
 int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data, struct err *err);
 
-/* Reads the resolved spec of the newest checkpoint whose state.json is sound: its text, which the caller
- * frees, and its hash. Returns -ENOENT if there is no such checkpoint. */
+/* Reads the resolved spec and its hash from the newest checkpoint with a sound state.json. The caller frees
+ * *ret_text. Returns -ENOENT if there is no such checkpoint. */
 int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret_hash);
 
-/* Stores the newest step that has a checkpoint directory in *ret_step. The checkpoint may be damaged. Returns
- * -ENOENT if there is none. */
+/* Finds the newest step with a checkpoint directory and stores it in *ret_step. The checkpoint may be
+ * damaged. Returns -ENOENT if there is no checkpoint. */
 int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *err);
 
 /* An open checkpoint, from checkpoint_open to checkpoint_close. */
@@ -90,40 +97,42 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN when it was not finite */
     uint64_t skipped_steps;
-    /* The saved parts of the group state; the other parts are 0. Checkpoints of versions that had no group
-     * state do not store it; then t is the number of steps that were not skipped. */
+    /* The saved parts of the group state. All other parts are 0. Older checkpoints have no group state. For
+     * these, t is the number of steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
-    enum spec_best best; /* metric checkpoint.best of the job at that time; BEST_NONE in older checkpoints */
+    /* The job's metric checkpoint.best when the checkpoint was written. BEST_NONE in older checkpoints. */
+    enum spec_best best;
 };
 
-/* Returns whether evaluation `a` is better than `b` by the metric `best`. For BEST_NONE the higher accuracy
- * is better, and between equal accuracies the lower loss. Every number is better than NaN. Returns false if
- * they are equal. */
+/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, higher accuracy is
+ * better, and equal accuracies are compared by lower loss. Any number is better than NaN. Returns false if
+ * `a` and `b` are equal. */
 bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
                           enum spec_best best);
 
-/* Opens the checkpoint of `step` and verifies every byte of it. Returns -EBADMSG if it is damaged; the
- * message names the file, what was expected and found, and what to do. */
+/* Opens the checkpoint of `step` and verifies every byte. Returns -EBADMSG if the checkpoint is damaged. The
+ * error message names the file, the expected value, the value found, and what to do. */
 int checkpoint_open(const struct outdir *out, uint64_t step, struct checkpoint **ret, struct err *err);
 
-/* Returns the content of state.json, which lives as long as the open checkpoint. */
+/* Returns the content of state.json. It is valid until checkpoint_close. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 
-/* Reads all tensors of the checkpoint into the memory that `t` points to. Returns -EINVAL unless `t` has
- * exactly the names and shapes of the checkpoint. */
+/* Reads all tensors of the checkpoint into the memory that `t` points to. Returns -EINVAL if the names or
+ * shapes in `t` differ from those of the checkpoint. */
 int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
 
-/* Closes the checkpoint and frees it. `c` may be NULL. */
+/* Closes the checkpoint and frees its memory. `c` may be NULL. */
 void checkpoint_close(struct checkpoint *c);
 
-/* Removes all checkpoints except the newest `keep` (at least 1) and the best one by the metric `best`. A
- * checkpoint with a damaged state.json is not removed and not counted. A crash leaves no half-removed
- * checkpoint, because each one is renamed before its files are deleted. */
+/* Removes all checkpoints except the newest `keep` (at least 1) and the best one by the metric `best`.
+ * Checkpoints with a damaged state.json are neither removed nor counted.
+ *
+ * Each checkpoint is renamed before its files are deleted, so a crash leaves no incomplete checkpoint. */
 int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best best, struct err *err);
 
-/* Writes the weights alone to the file `file` in the output directory; `file` is a plain name such as
- * "model.safetensors". The file appears complete or not at all. */
+/* Writes only the weights, to the file `file` in the output directory. `file` is a plain name such as
+ * "model.safetensors". A reader never sees an incomplete file. */
 int checkpoint_export_weights(const struct outdir *out, const char *file, const struct checkpoint_data *data,
                               struct err *err);
 

@@ -1,9 +1,9 @@
 /* Manages the directory of checkpoints: lists them, removes old ones, and cleans up after a crash.
  *
  * Only names of the exact form step-<number> are checkpoints. A checkpoint that is being written or removed
- * has a name that ends in ".tmp", so it is never mistaken for a complete one. To remove a checkpoint, it is
- * renamed, the parent directory is synced so that the rename survives a crash, and only then its files are
- * deleted.
+ * has a name that ends in ".tmp", so it is never mistaken for a complete one. Removing a checkpoint takes
+ * three steps. First it is renamed. Then the parent directory is synced, so that the rename survives a crash.
+ * Last, its files are deleted.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -39,7 +39,8 @@ int open_checkpoints(const struct outdir *out, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ listing */
 
-/* Returns whether `name` is step-<number>, exactly as step_name writes it, and stores the number in *ret. */
+/* Returns whether `name` has the form step-<number>, exactly as step_name writes it. Stores the number in
+ * *ret. */
 static bool parse_step_dir(const char *name, uint64_t *ret)
 {
     char again[STEP_NAME_BYTES];
@@ -62,7 +63,7 @@ static bool is_leftover(const char *name)
     return strncmp(name, "step-", 5) == 0 && n > 4 && strcmp(name + n - 4, ".tmp") == 0;
 }
 
-/* Calls `visit` for every name in the directory. Stops at the first failure and returns it. */
+/* Calls `visit` for every name in the directory. Stops at the first error and returns that error. */
 static int each_name(int fd, int (*visit)(void *ctx, int fd, const char *name), void *ctx)
 {
     int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0; /* has its own read position */
@@ -228,7 +229,8 @@ struct prune_candidate {
     struct checkpoint_eval eval;
 };
 
-/* Reads state.json of a candidate. A damaged one is not an error; the candidate is then not sound. */
+/* Reads state.json of a candidate. If the file is damaged, the candidate is marked as not sound, and the
+ * function still succeeds. */
 static int load_candidate(int fd, const struct outdir *out, struct prune_candidate *c)
 {
     struct checkpoint_state s;
@@ -257,7 +259,8 @@ bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoi
     return is_above(-a->loss, -b->loss);
 }
 
-/* Marks the checkpoints that stay: the newest `keep` sound ones, the best one, and all that are not sound. */
+/* Marks the checkpoints that must stay. These are the newest `keep` sound checkpoints, the best one, and all
+ * damaged ones. */
 static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum spec_best best)
 {
     struct prune_candidate *winner = NULL;
@@ -270,7 +273,8 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
             keep--;
         }
     }
-    /* Between equal evaluations the older checkpoint wins, so that a tie does not replace the best one. */
+    /* If two evaluations are equal, the older checkpoint is the best one. A tie therefore does not replace
+     * the best checkpoint. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
         if (c[i].sound && c[i].eval.valid &&
             (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
@@ -279,8 +283,8 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
         winner->keep = true;
 }
 
-/* Removes all candidates that are not kept: renames them all, syncs the directory once, then deletes their
- * files. */
+/* Removes all candidates that are not kept. Renames all of them, syncs the directory once, and deletes their
+ * files after that. */
 static int remove_candidates(int fd, const struct prune_candidate *c, size_t n)
 {
     char name[STEP_NAME_BYTES], gone[STEP_NAME_BYTES];

@@ -66,7 +66,7 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     }
 }
 
-/* Adds "groups":[{"t":5}], the saved parts of the state of each decision group. Backpropagation has one
+/* Appends "groups":[{"t":5}], the saved part of the state of each decision group. Backpropagation has one
  * group. */
 static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
 {
@@ -120,7 +120,8 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Checks the document's own checksum. Overwrites the checksum in `text` with zeros to compute it. */
+/* Verifies the checksum that the document has of itself. The checksum in `text` is overwritten with zeros,
+ * because it was computed with zeros in its place. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -139,7 +140,7 @@ static int check_self(char *text, size_t bytes, const char *file, struct err *er
     return 0;
 }
 
-/* Takes a number of exactly `digits` lower-case hex digits. */
+/* Reads a member that must have exactly `digits` lower-case hex digits. */
 static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *ret)
 {
     const char *text;
@@ -168,7 +169,7 @@ static int read_seeds(const struct json *node, struct checkpoint_state *s, struc
     return json_obj_end(&o);
 }
 
-/* Takes a number, or null, which stands for NaN. */
+/* Reads a member that is a number or null. null stands for NaN. */
 static void take_metric(struct json_obj *o, const char *key, double *ret)
 {
     const struct json *node;
@@ -215,13 +216,12 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the group state. `node` is NULL if the job has no group state, or if the checkpoint is older than
- * group states. In both cases t is the number of steps that were not skipped, because each of them was an
- * update. */
+/* Reads the group state. `node` is NULL if the job has no group state, or if the checkpoint is too old to
+ * have one. In both cases t is set to the number of steps that were not skipped, because each of these steps
+ * was an update. */
 static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
-    const struct optimizer adamw = {.kind =
-                                        OPTIMIZER_ADAMW}; /* the optimizer whose group state has all parts */
+    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
     const struct group_part *parts;
     uint32_t n = optimizer_group_parts(&adamw, false, &parts);
     struct json_obj o;
@@ -306,7 +306,8 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     return r < 0 ? r : read_files(files, s, err);
 }
 
-/* Parses the document. Its checksum is correct, so a failure here means that another version wrote it. */
+/* Parses the document. Its checksum is correct, so if parsing fails, another version of the program wrote
+ * it. */
 static int parse_state(const char *text, size_t bytes, const char *file, struct checkpoint_state *ret,
                        struct err *err)
 {

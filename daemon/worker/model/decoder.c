@@ -25,7 +25,8 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-#define STREAM LANE_COUNT /* the host's stream, which comes after the streams of the only device */
+/* The host's stream. Its number comes after the streams of the only device. */
+#define STREAM LANE_COUNT
 
 struct decoder {
     struct transformer t;
@@ -34,17 +35,22 @@ struct decoder {
     uint32_t capacity; /* most tokens that a text can have */
     uint32_t length;   /* tokens in the present text */
     uint32_t head;     /* elements of a head */
-    uint32_t qkv;      /* elements of a token's query, key and value together */
+    /* Number of elements in a token's query, key and value together. */
+    uint32_t qkv;
     struct arena *arena;
-    struct model model; /* chain for a text of one token, used to find weights and their sizes */
-    float **w;          /* weights of each layer; a tied head has those of the embedding */
+    /* The chain for a text of one token. It is used to find the weights and their sizes. */
+    struct model model;
+    /* Weights of each layer. A tied head points to the weights of the embedding. */
+    float **w;
     struct checkpoint_tensors tensors;
     char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
     /* parts of `work` */
-    int32_t *ids;   /* [capacity]: new tokens */
-    float *cached;  /* [layers][capacity][qkv]: queries, keys and values of the text so far */
-    float *rotated; /* [capacity][qkv]: those of one layer after rotary positions were applied */
+    int32_t *ids; /* [capacity]: new tokens */
+    /* [layers][capacity][qkv]. The queries, keys and values of the text so far. */
+    float *cached;
+    /* [capacity][qkv]. The queries, keys and values of one layer after rotary positions were applied. */
+    float *rotated;
     float *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse, *scratch, *logits;
 };
@@ -87,13 +93,13 @@ static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
     return d->w[layer];
 }
 
-/* Returns the i-th layer inside a residual of a block: 0 is the norm, 1 is the attention or the mlp. */
+/* Returns a layer inside a residual of a block. `i` is 0 for the norm, and 1 for the attention or the mlp. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
 }
 
-/* Returns the scratch memory that an mlp needs for a text of `capacity` tokens. */
+/* Returns the number of bytes of scratch memory that an mlp needs for `capacity` tokens. */
 static uint64_t scratch_bytes(const struct decoder *d)
 {
     struct arena *arena = arena_create();
@@ -106,8 +112,8 @@ static uint64_t scratch_bytes(const struct decoder *d)
     return mlp.scratch_fwd;
 }
 
-/* Returns the address of the next array of `floats` floats in the block `base`, and moves *at behind it. With
- * a `base` of NULL it only moves *at, to measure the size of the block. */
+/* Takes an array of `floats` floats from the block `base` and returns its address. Moves *at behind the
+ * array. If `base` is NULL, only *at moves, so that the caller can compute the size of the block. */
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
@@ -115,8 +121,8 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
-/* Sets the addresses of all arrays in d->work, and returns the size of the block. d->work may still be
- * NULL. */
+/* Sets the addresses of all arrays in d->work, and returns the number of bytes that they need. d->work may be
+ * NULL while the size is computed. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
@@ -133,8 +139,8 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     return at;
 }
 
-/* Allocates the working memory. A row of a layer is a whole text, so the limit for rows also limits the
- * text. */
+/* Allocates the working memory. A row of a layer is a whole text, so the limit on the size of a row also
+ * limits the length of the text. */
 static int alloc_work(struct decoder *d, struct err *err)
 {
     uint64_t cached;
@@ -244,7 +250,8 @@ void decoder_reset(struct decoder *d)
 struct push {
     struct decoder *d;
     struct model model; /* chain for n tokens */
-    uint32_t n;         /* new tokens, after the d->length tokens of the text */
+    /* Number of new tokens. They follow the d->length tokens of the text. */
+    uint32_t n;
     struct op_sink sink;
 };
 
@@ -263,8 +270,8 @@ static int run_layer(const struct push *p, const struct layer *l, const float *w
     return layer_type(l)->fwd(l, &io, &p->sink);
 }
 
-/* Returns a parameter of a layer whose weights are at `w`, or NULL if the layer has no parameter of that
- * name. */
+/* Returns the parameter `name` of a layer, or NULL if the layer has no such parameter. The weights of the
+ * layer are at `w`. */
 static const float *find_param(const struct layer *l, const float *w, const char *name)
 {
     struct layer_param params[8];
@@ -277,7 +284,7 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Stores the queries, keys and values of all tokens in *ret, with rotary positions applied if the model has
+/* Stores the queries, keys and values of all tokens in *ret. Applies rotary positions first if the model uses
  * them. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
@@ -293,7 +300,7 @@ static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret
                   .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta);
 }
 
-/* Runs the attention of a block: reads d->normed and writes d->y. */
+/* Runs the attention of a block. Reads d->normed and writes d->y. */
 static int attend(const struct push *p, const struct layer *l, const float *w, uint32_t block)
 {
     const struct decoder *d = p->d;
@@ -314,7 +321,7 @@ static int attend(const struct push *p, const struct layer *l, const float *w, u
                   .rows = p->n, .in = width, .out = width);
 }
 
-/* Runs a block on d->x: x += attention(norm(x)), then x += mlp(norm(x)). */
+/* Runs one block on d->x. Computes x += attention(norm(x)) and after that x += mlp(norm(x)). */
 static int run_block(const struct push *p, uint32_t layer, uint32_t block)
 {
     const struct decoder *d = p->d;
@@ -334,7 +341,7 @@ static int run_block(const struct push *p, uint32_t layer, uint32_t block)
     return r;
 }
 
-/* Stores the embeddings of the new tokens in d->x, plus those of their positions for gpt2. */
+/* Stores the embeddings of the new tokens in d->x. For gpt2, adds the embeddings of their positions. */
 static int embed(const struct push *p)
 {
     const struct decoder *d = p->d;

@@ -19,30 +19,30 @@
 
 struct decoder;
 
-/* Makes a decoder for texts of up to `tokens` tokens, or as many as the model has positions if that is less
- * (gpt2). Returns -ENOMEM if the weights or the text are too large for this machine. */
+/* Makes a decoder for texts of up to `tokens` tokens. The limit is lower if a gpt2 model has fewer positions.
+ * Returns -ENOMEM if the weights or the text are too large for this machine. */
 int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
                    struct err *err);
 
 /* Frees the decoder. `d` may be NULL. */
 void decoder_destroy(struct decoder *d);
 
-/* Returns all weights, with the names of a checkpoint. They are zero until the caller fills them. */
+/* Returns all weights, named as in a checkpoint. The weights are zero until the caller fills them in. */
 const struct checkpoint_tensors *decoder_tensors(const struct decoder *d);
 
 /* Returns the number of tokens in the text so far. */
 uint32_t decoder_length(const struct decoder *d);
 
-/* Returns the most tokens that the text can have. */
+/* Returns the maximum number of tokens in a text. */
 uint32_t decoder_capacity(const struct decoder *d);
 
-/* Appends n tokens to the text and computes the logits after them. n is at least 1, the text must not become
- * longer than decoder_capacity, and every id is below the vocabulary. Returns -EDOM if the logits are not
- * finite. */
+/* Appends `n` tokens to the text and computes the logits of the next token. `n` must be at least 1, and the
+ * text must not exceed decoder_capacity. Every id must be below the vocabulary size. Returns -EDOM if the
+ * logits are not finite. */
 int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *err);
 
-/* Returns the logits of the token that follows the text, one number for each token of the vocabulary. They
- * are valid until the next push. */
+/* Returns the logits of the next token: one number for each token of the vocabulary. The logits are valid
+ * until the next push. */
 const float *decoder_logits(const struct decoder *d);
 
 /* Begins an empty text. */

@@ -37,7 +37,8 @@ struct hf_file {
     int fd;
     char *name;
     struct safetensors *st;
-    bool *used; /* for each tensor of the file, whether the model uses it */
+    /* For each tensor of the file: whether the model uses the tensor. */
+    bool *used;
 };
 
 /* A tensor in one of the files. */
@@ -54,7 +55,8 @@ struct hf {
     struct hf_file *files;
     size_t n_files;
     struct file_tensor *sources; /* for each link: its tensor */
-    struct file_tensor head;     /* an output matrix that the folder stores although it is tied */
+    /* The output matrix of a tied model. Some folders store it although it equals the embedding. */
+    struct file_tensor head;
 };
 
 /* ------------------------------------------------------------------------------------------ files */
@@ -121,7 +123,7 @@ static int read_config(struct hf *f, struct err *err)
     return r;
 }
 
-/* Opens a weight file and adds it to f->files, which must have space for it. */
+/* Opens a weight file and appends it to f->files. The array must already have space for this file. */
 static int add_file(struct hf *f, const char *name, struct err *err)
 {
     struct hf_file *file = &f->files[f->n_files];
@@ -143,7 +145,8 @@ static int add_file(struct hf *f, const char *name, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ shards */
 
-/* Checks that every tensor of the index is in its file, and that the sizes add up to metadata.total_size. */
+/* Checks that every tensor of the index is in the file that the index names, and that the sizes add up to
+ * metadata.total_size. */
 static int check_listed(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     uint64_t bytes = 0;
@@ -165,7 +168,7 @@ static int check_listed(const struct hf *f, const struct hf_index *x, const char
     return 0;
 }
 
-/* Checks that the index lists every tensor of the files. */
+/* Checks that the index lists every tensor that is in the files. */
 static int check_unlisted(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -240,7 +243,7 @@ static int open_weights(struct hf *f, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* Finds a tensor by its name in any of the files. At most one file has it, because the index lists every
+/* Finds a tensor by its name in all files. At most one file has the tensor, because the index lists every
  * tensor once. */
 static struct file_tensor find(const struct hf *f, const char *name)
 {
@@ -288,7 +291,7 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* Finds and checks the tensor of a link, by its name with or without the prefix. */
+/* Finds the tensor of a link in the files and checks its shape. The name may have the prefix or not. */
 static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
     struct file_tensor p = find(f, l->name),
@@ -314,7 +317,8 @@ static int find_link(const struct hf *f, const struct hf_link *l, struct file_te
     return check_tensor(f, &p, l->rank, l->shape, err);
 }
 
-/* Finds the output matrix of a tied model. Some folders store it although it equals the embedding. */
+/* Finds the output matrix of a tied model. Some folders store this matrix although it equals the
+ * embedding. */
 static int find_tied_head(struct hf *f, struct err *err)
 {
     const uint64_t shape[2] = {f->t.vocab, f->t.width};
@@ -326,7 +330,7 @@ static int find_tied_head(struct hf *f, struct err *err)
     return check_tensor(f, &f->head, 2, shape, err);
 }
 
-/* Refuses a tensor in the files that the model does not use, unless it is a known constant. */
+/* Fails if the files have a tensor that the model does not use. Known constants are allowed. */
 static int check_unclaimed(const struct hf *f, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -420,7 +424,8 @@ const struct transformer *hf_transformer(const struct hf *f)
 
 /* ------------------------------------------------------------------------------------------ loading */
 
-/* Loads a tensor that is [rows][columns] in the file into a parameter that is [columns][rows] in memory. */
+/* Loads a tensor and transposes it. The tensor is [rows][columns] in the file and [columns][rows] in
+ * memory. */
 static int load_transposed(const struct file_tensor *p, uint64_t rows, uint64_t columns, float *to,
                            struct err *err)
 {
@@ -451,8 +456,8 @@ static int load_link(const struct hf_link *l, const struct file_tensor *p, const
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);
 }
 
-/* Checks that a stored output matrix of a tied model equals the embedding. If they differ, it is unknown
- * which one is right. */
+/* Checks that the stored output matrix of a tied model equals the embedding. If the two differ, nobody knows
+ * which one is right, so the folder is refused. */
 static int check_tied_head(const struct hf *f, const float *embedding, struct err *err)
 {
     uint64_t count = (uint64_t)f->t.vocab * f->t.width, most = FS_BLOCK_BYTES / sizeof(float);
@@ -487,10 +492,11 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
     return r;
 }
 
-#define PRINT_BLOCKS 64u   /* blocks of a file that the fingerprint covers */
+#define PRINT_BLOCKS 64u   /* Number of blocks in a file's fingerprint. */
 #define PRINT_BYTES  4096u /* bytes of each block */
 
-/* Adds the size of a file, and blocks spread evenly over it, to the checksum. */
+/* Adds the size of a file to the checksum, and after that blocks of its content that are spread evenly over
+ * the file. */
 static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
 {
     unsigned char block[PRINT_BYTES];
@@ -510,8 +516,8 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-/* Computes a checksum that tells folders with different weights apart. It covers the sizes of the files and
- * blocks spread over their content. */
+/* Computes a checksum to tell folders with different weights apart. It covers the sizes of the files and some
+ * blocks that are spread over their content. */
 static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;

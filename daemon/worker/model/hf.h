@@ -27,31 +27,35 @@
 /* An open Hugging Face folder. */
 struct hf;
 
-/* Opens and checks the folder `dir`. Symbolic links are followed, because the cache of the Hugging Face hub
- * consists of them. Returns -ENOENT if the folder or one of its files is missing, -EBADMSG if a file is
- * damaged, and -EINVAL or -EOPNOTSUPP if the model cannot be read; the message says why. */
+/* Opens and checks the folder `dir`. Follows symbolic links, because the cache of the Hugging Face hub
+ * consists of links.
+ *
+ * Returns -ENOENT if the folder or one of its files is missing, and -EBADMSG if a file is damaged. Returns
+ * -EINVAL or -EOPNOTSUPP if the model cannot be read. The error message says why. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
-/* Closes the folder and frees it. `f` may be NULL. */
+/* Closes the folder and frees its memory. `f` may be NULL. */
 void hf_close(struct hf *f);
 
-/* Returns the architecture of the model, which lives as long as the open folder. */
+/* Returns the architecture of the model. The pointer is valid until hf_close. */
 const struct transformer *hf_transformer(const struct hf *f);
 
-/* Opens `dir`, reads its architecture and its fingerprint, and closes it. The job spec is read with this
- * function (struct spec_options in daemon/spec/spec.h). */
+/* Opens the folder `dir`, reads the architecture and the fingerprint of the model, and closes the folder. The
+ * parser of job specs calls this function (struct spec_options in daemon/spec/spec.h). */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
 /* Loads all weights into `tensors`, which must be exactly the tensors of the model, in any order. F16 and
- * BF16 weights are converted to F32 without loss. After a failure some of the tensors are filled. */
+ * BF16 weights are converted to F32 without loss. After a failure, some of the tensors may have been
+ * overwritten. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);
 
 #define HF_SHARD_BYTES 5000000000ull /* the default of the transformers package */
 
 /* How hf_save writes a folder. */
 struct hf_save_options {
-    uint64_t shard_bytes; /* most bytes of tensors in one weight file; 0: HF_SHARD_BYTES */
-    bool replace;         /* replace an earlier export */
+    /* Maximum number of bytes of tensors in one weight file. 0 means HF_SHARD_BYTES. */
+    uint64_t shard_bytes;
+    bool replace; /* replace an earlier export */
 };
 
 /* What hf_save has written. */
@@ -61,11 +65,15 @@ struct hf_saved {
     uint64_t bytes;        /* size of all weight files */
 };
 
-/* Writes a model to the folder `dir`. The folder appears complete and synced, or not at all. Its parent must
- * exist. If `dir` exists, it must be empty, or, with options->replace, contain only an earlier export of this
- * program; otherwise hf_save returns -EEXIST and names the file that is in the way. Returns -EINVAL if the
- * transformers package has no such model, or if `tensors` are not those of the model. `from` names the source
- * of the tensors in messages. Stores a summary in *ret, unless it is NULL. */
+/* Writes a model to the folder `dir`. Stores a summary in *ret if `ret` is not NULL. Error messages name the
+ * source of the tensors by `from`.
+ *
+ * The folder appears complete and synced, or not at all. Its parent must exist. If `dir` exists, it must be
+ * empty. With options->replace, it may also contain an earlier export of this program. Otherwise hf_save
+ * returns -EEXIST and names the file that is in the way.
+ *
+ * Returns -EINVAL if the transformers package has no such model, or if `tensors` are not the tensors of the
+ * model. */
 int hf_save(const char *dir, const struct transformer *t, const struct st_tensor *tensors, size_t n,
             const char *from, const struct hf_save_options *options, struct hf_saved *ret, struct err *err);
 

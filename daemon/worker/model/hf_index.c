@@ -1,6 +1,7 @@
-/* Implements hf_index.h: parses the index of a folder with several weight files. The parser is strict. It
- * refuses file names with a slash, which would lead out of the folder, and anything that is not a map from
- * tensors to such names. */
+/* Implements hf_index.h: parses the index of a folder with several weight files.
+ *
+ * The parser is strict. The index must be a map from tensor names to file names. File names with a slash are
+ * refused, because they could lead out of the folder. */
 #include "daemon/worker/model/hf_index.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static bool is_plain(const char *name)
            strcmp(name + n - suffix, SUFFIX) == 0;
 }
 
-/* Reads one member of weight_map, and stores the name of the tensor's file in *ret. */
+/* Reads one member of weight_map. Stores the name of the file that has the tensor in *ret. */
 static int read_file_name(const struct json *node, const char *file, const char **ret, struct err *err)
 {
     char shown[96], found[UTF8_NAME_BYTES];
@@ -55,7 +56,7 @@ static int read_file_name(const struct json *node, const char *file, const char 
                       shown, name);
 }
 
-/* Sorts the names of files and removes duplicates. */
+/* Sorts the names of the files and removes duplicates. */
 static void list_files(struct hf_index *x)
 {
     size_t n = 0;

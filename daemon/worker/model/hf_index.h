@@ -1,8 +1,7 @@
-/* Reads model.safetensors.index.json, which says which file of a Hugging Face folder has which tensor. Only
- * hf*.c and the tests include this header.
+/* Reads model.safetensors.index.json. This index says which file of a Hugging Face folder has which tensor.
  *
- * Order of calls: hf_index_parse, any number of lookups, hf_index_finish. This is plain data; any thread may
- * read it.
+ * Order of calls: hf_index_parse, any number of lookups, hf_index_finish. Any thread may read a parsed index.
+ * Only hf*.c and the tests include this header.
  */
 #ifndef DAEMON_WORKER_MODEL_HF_INDEX_H
 #define DAEMON_WORKER_MODEL_HF_INDEX_H
@@ -14,7 +13,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-/* One member of the index: a tensor and its file. */
+/* One entry of the index: a tensor and the file that has the tensor. */
 struct hf_index_entry {
     const char *tensor; /* name of the tensor */
     size_t file;        /* index into hf_index.files */
@@ -31,14 +30,14 @@ struct hf_index {
     struct json *doc; /* the document that the names point into */
 };
 
-/* Parses the text of an index into *ret. Messages call it `file`. A file name with a directory is refused, so
- * that the index cannot point outside its folder. Call hf_index_finish only after a success. */
+/* Parses the text of an index into *ret. Error messages name the index by `file`. File names with a directory
+ * are refused, so that the index cannot point outside its folder. Call hf_index_finish only after success. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
 
-/* Frees the index. A struct of zeros is accepted, too. */
+/* Frees the index. Also accepts a struct of zeros. */
 void hf_index_finish(struct hf_index *x);
 
-/* Returns the entry of a tensor, or NULL if the index does not have it. */
+/* Returns the entry of the tensor, or NULL if the index does not list this tensor. */
 const struct hf_index_entry *hf_index_find(const struct hf_index *x, const char *tensor);
 
 #endif

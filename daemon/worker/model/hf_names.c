@@ -13,14 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A dimension of a tensor, in terms of struct transformer. */
+/* A dimension of a tensor. Each value names a size of struct transformer. */
 enum dim { NONE, WIDTH, KV, QKV, HIDDEN, VOCAB, POSITIONS };
 
-/* A row of a table. Both names lack the part that depends on the position in the chain. */
+/* One row of a table. Both names omit the part that depends on the position in the chain. */
 struct name_row {
     const char *tensor, *param;
-    enum dim a, b;   /* shape of the tensor; b is NONE for rank 1 */
-    bool transposed; /* the tensor is the transpose of the parameter */
+    /* Shape of the tensor. b is NONE if the tensor has rank 1. */
+    enum dim a, b;
+    bool transposed; /* tensor is the transpose of the parameter */
 };
 
 static const struct name_row gpt2_before[] = {
@@ -70,8 +71,8 @@ static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 /* The names of an architecture. */
 static const struct scheme {
-    /* The names of a block's tensors begin with prefix, block name and number, for example
-     * "transformer.h.3." */
+    /* The name of a block's tensor begins with the prefix, the block name and the block's number, for example
+     * "transformer.h.3.". */
     const char *prefix, *block_name;
     const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
@@ -79,7 +80,8 @@ static const struct scheme {
     size_t n_block;
     const struct name_row *after; /* the one layer after the blocks */
     size_t n_after;
-    const char *constants[3]; /* names of constants, without prefix and block; NULL ends the list */
+    /* Names of constants, without prefix and block. The list ends with NULL. */
+    const char *constants[3];
 } schemes[ARCH_COUNT] = {
     [ARCH_GPT2] = {"transformer.",
                    "h",
@@ -121,7 +123,7 @@ static uint64_t size_of(const struct transformer *t, enum dim d)
 }
 
 /* Adds the link of a table row for layer `layer` of the chain. The tensor's name is prefix + inner +
- * row->tensor; `inner` is the block, such as "h.3.", or empty. */
+ * row->tensor. `inner` names the block, such as "h.3.", or is empty. */
 static void add_link(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
                      const char *inner, const struct name_row *row)
 {
@@ -146,7 +148,8 @@ static void add_link(struct hf_names *names, const struct transformer *t, uint32
     names->n++;
 }
 
-/* Fills in the rows of every parameter, which are known once all of its links exist. */
+/* Sets hf_link.rows, the number of rows in the whole parameter, for every link. All links of a parameter must
+ * exist before this call. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {
@@ -191,7 +194,8 @@ uint64_t hf_link_columns(const struct hf_link *l)
 
 /* ------------------------------------------------------------------------------------------ constants */
 
-/* Returns the part of the name after "h.3.", if the model has such a block, or the whole name otherwise. */
+/* Skips a block name such as "h.3." at the start of a tensor's name and returns the rest. Returns the whole
+ * name if it does not start with a block of the model. */
 static const char *skip_block(const struct transformer *t, const char *block, const char *name)
 {
     size_t n = strlen(block);

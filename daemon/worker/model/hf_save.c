@@ -31,13 +31,14 @@
 #define INDEX    "model.safetensors.index.json"
 #define PRODUCER "tutti"
 
-/* The place of the folder in the file system. */
+/* The location of the exported folder in the file system. */
 struct export_target {
     const char *dir;         /* path of the folder */
     int parent;              /* its parent directory, open */
     char name[NAME_MAX + 1]; /* its name in the parent */
-    char tmp[64];            /* name of the temporary folder in the parent */
-    bool old;                /* there is an earlier export */
+    /* Name of the temporary folder, which is in the parent folder. */
+    char tmp[64];
+    bool old; /* there is an earlier export */
 };
 
 /* The content of the folder. */
@@ -45,7 +46,8 @@ struct hf_export {
     const struct transformer *t;
     struct st_tensor *tensors; /* with the names that Hugging Face uses */
     size_t n;
-    size_t *shards; /* number of the shard that each tensor belongs to */
+    /* For each tensor: the number of its shard. */
+    size_t *shards;
     size_t n_shards;
     uint64_t bytes; /* bytes of all tensors */
 };
@@ -75,8 +77,8 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
     x->n = names->n;
 }
 
-/* Assigns the tensors to shards in their order. A new shard begins when the next tensor would make the shard
- * larger than `most` bytes. */
+/* Assigns the tensors to shards, in order. A new shard begins when the next tensor would make the current
+ * shard larger than `most` bytes. */
 static void assign_shards(struct hf_export *x, uint64_t most)
 {
     uint64_t bytes = 0;
@@ -185,7 +187,7 @@ static int write_shard(const struct hf_export *x, size_t shard, int fd, const ch
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
 
-/* Writes all files to the temporary folder `fd`. Messages use `dir`, the final name of the folder. */
+/* Writes all files to the temporary folder `fd`. Error messages use `dir`, the final name of the folder. */
 static int write_files(const struct hf_export *x, int fd, const char *dir, uint64_t *bytes, struct err *err)
 {
     int r = write_config(x, fd, dir, err);
@@ -202,7 +204,7 @@ static int write_files(const struct hf_export *x, int fd, const char *dir, uint6
 
 /* ------------------------------------------------------------------------------------ existing folder */
 
-/* Returns whether `name` is the name of a weight file, such as "model-00001-of-00002.safetensors". */
+/* Returns whether `name` has the form of a weight file, such as "model-00001-of-00002.safetensors". */
 static bool is_weights(const char *name)
 {
     char want[64];
@@ -216,7 +218,7 @@ static bool is_weights(const char *name)
     return strcmp(name, want) == 0;
 }
 
-/* Returns whether this program wrote the weight file, by its metadata. */
+/* Returns whether this program wrote the weight file. The metadata of the file say so. */
 static bool has_our_mark(int fd, const char *name)
 {
     uint64_t bytes;
@@ -234,8 +236,8 @@ static bool has_our_mark(int fd, const char *name)
     return ours;
 }
 
-/* Counts the entries of the folder in *ret_n, and stores the name of one that is not part of an export of
- * this program in `other`, or "". Closes fd. */
+/* Counts the entries of the folder and stores the number in *ret_n. Stores the name of an entry that is not
+ * part of an export by this program in `other`, or "" if there is no such entry. Closes fd. */
 static int list_folder(int fd, char *other, size_t size, size_t *ret_n)
 {
     DIR *dir = fdopendir(fd);
@@ -267,8 +269,8 @@ static int fail_exists(const struct export_target *to, const char *why, struct e
     return err_set_at(err, -EEXIST, to->dir, "exists already%s; choose another folder", why);
 }
 
-/* Checks that the folder may be written: that it does not exist, is empty, or is an export that may be
- * replaced. */
+/* Checks that the folder may be written. It must not exist, must be empty, or must be an earlier export that
+ * may be replaced. */
 static int check_target(struct export_target *to, bool replace, struct err *err)
 {
     int fd = fs_open_dir(to->parent, to->name), r;
@@ -333,8 +335,8 @@ static int write_tmp_folder(const struct hf_export *x, const struct export_targe
     return r;
 }
 
-/* Exchanges the old folder and the new one on a file system that cannot do it in one step. For a moment
- * neither has the final name. */
+/* Exchanges the old and the new folder on a file system that cannot do this in one step. For a moment, no
+ * folder has the final name. */
 static int exchange_slowly(const struct export_target *to)
 {
     char aside[sizeof to->tmp + 4];
@@ -352,8 +354,7 @@ static int exchange_slowly(const struct export_target *to)
     return r;
 }
 
-/* Gives the new folder the final name. Afterwards the temporary name belongs to the old folder, or to
- * nothing. */
+/* Gives the new folder its final name. If there was an old folder, it has the temporary name afterwards. */
 static int exchange(const struct export_target *to)
 {
     if (renameat2(to->parent, to->tmp, to->parent, to->name, RENAME_EXCHANGE) == 0)
@@ -361,8 +362,8 @@ static int exchange(const struct export_target *to)
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Renames the temporary folder to its final name. If there is no earlier export, the name must be free or an
- * empty folder; rename itself refuses anything else. */
+/* Renames the temporary folder to its final name. If no earlier export is replaced, the final name must be
+ * free or an empty folder, because rename fails otherwise. */
 static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;
@@ -374,8 +375,8 @@ static int publish_folder(const struct export_target *to, struct err *err)
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* Refuses a model that the transformers package cannot load: its GPT-2 has as many heads of keys and values
- * as of queries. */
+/* Refuses a model that the transformers package cannot load. In that package, GPT-2 must have the same number
+ * of heads for keys and values as for queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
     if (t->arch == ARCH_GPT2 && t->kv_heads != t->heads)
@@ -396,7 +397,8 @@ static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *by
     if (r == 0)
         r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        (void)fs_remove_tree(to.parent, to.tmp); /* removes the old export, or an incomplete new one */
+        /* Remove the old export, or the incomplete new export after a failure. */
+        (void)fs_remove_tree(to.parent, to.tmp);
         close(to.parent);
     }
     return r;

@@ -39,7 +39,7 @@ const uint32_t st_dtype_bytes[ST_DTYPE_COUNT] = {
     [ST_I32] = 4,  [ST_U32] = 4, [ST_F32] = 4, [ST_F64] = 8, [ST_I64] = 8, [ST_U64] = 8,
 };
 
-/* Computes the bytes of a tensor. Returns false if the number overflows. */
+/* Computes the number of bytes in a tensor. Returns false if the number overflows. */
 static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtype, uint64_t *ret)
 {
     uint64_t n = st_dtype_bytes[dtype];
@@ -60,7 +60,7 @@ struct sink {
     uint32_t crc;   /* CRC-32C of these bytes */
 };
 
-/* Writes bytes and adds them to the checksum, block by block. */
+/* Writes `bytes` bytes and adds them to the checksum, block by block. */
 static int put(struct sink *s, const void *p, uint64_t bytes)
 {
     const char *at = p;
@@ -78,8 +78,8 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
-/* Writes a transposed tensor. A row in the file is a column in memory. As many rows as fit into a block are
- * collected at once, so that neighbouring elements are read from each row in memory. */
+/* Writes a transposed tensor. A row of the file is a column in memory. As many rows as fit into a block are
+ * collected at once, because neighbouring elements in memory are faster to read together. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
@@ -126,7 +126,7 @@ static void add_tensor(struct strbuf *b, const struct st_tensor *t, uint64_t beg
     strbuf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* Adds the header to `b`, padded with spaces to a multiple of 8 bytes. */
+/* Appends the header to `b` and pads it with spaces to a multiple of 8 bytes. */
 static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_t n,
                         const struct st_meta *meta, size_t n_meta)
 {
@@ -229,8 +229,8 @@ static int read_header(struct safetensors *f, struct err *err)
     return st_header_parse(&f->header, f->text, length, f->file, err);
 }
 
-/* Sorts the entries by offset and checks that sizes agree with shapes and that the offsets cover the data
- * without gaps. */
+/* Sorts the entries by offset. Checks that their sizes agree with their shapes, and that the offsets cover
+ * the data without gaps. */
 static int check_layout(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;
@@ -262,7 +262,7 @@ static int check_layout(struct safetensors *f, struct err *err)
     return 0;
 }
 
-/* Sorts metadata and entries by name and checks that no name occurs twice. */
+/* Sorts the metadata and the entries by name, and checks that no name occurs twice. */
 static int check_names(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;

@@ -37,73 +37,78 @@ enum st_dtype {
 extern const char *const st_dtype_names[ST_DTYPE_COUNT];
 extern const uint32_t st_dtype_bytes[ST_DTYPE_COUNT];
 
-/* A dense, row-major F32 tensor in the caller's memory. */
+/* A dense, row-major tensor of F32 elements in the caller's memory. */
 struct st_tensor {
     const char *name;
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
-    /* Only for writing a tensor of rank 2: the memory holds its transpose, [shape[1]][shape[0]]. */
+    /* For writing a tensor of rank 2. If true, the memory has the transpose of the tensor,
+     * [shape[1]][shape[0]]. */
     bool transposed;
 };
 
-/* A member of the "__metadata__" of a file. */
+/* One key and its value in the "__metadata__" of a file. */
 struct st_meta {
     const char *key, *value;
 };
 
-/* Writes a whole file to fd, from its current position. Messages call it `file`. Stores the number of bytes
- * and their CRC-32C in *ret_bytes and *ret_crc, each of which may be NULL. Does not sync. */
+/* Writes a whole file to `fd`, starting at the current position. Error messages name the file by `file`.
+ * Stores the number of bytes in *ret_bytes and their CRC-32C in *ret_crc. Both pointers may be NULL. Does not
+ * sync the file. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
 
-/* What the header of a file says about one tensor. */
+/* The description of one tensor in the header of a file. */
 struct st_entry {
     const char *name;
     enum st_dtype dtype;
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, end; /* range of the tensor's bytes, relative to the start of the data */
+    /* Range of the tensor's bytes. Offset 0 is the start of the data. */
+    uint64_t begin, end;
 };
 
 /* An open file. */
 struct safetensors;
 
-/* Opens the file behind fd: reads its header and checks it. fd stays the caller's and must stay open until
- * safetensors_close. Messages call the file `file`, which is copied. Returns -EBADMSG if the file is damaged
- * or not a safetensors file. */
+/* Opens the file behind `fd`. Reads the header and checks it. The caller keeps ownership of `fd` and must not
+ * close it before safetensors_close.
+ *
+ * Error messages name the file by `file`, which is copied. Returns -EBADMSG if the file is damaged or not a
+ * safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
 
-/* Frees the file object, but does not close its fd. `f` may be NULL. */
+/* Frees the file object, but does not close its file descriptor. `f` may be NULL. */
 void safetensors_close(struct safetensors *f);
 
 /* Returns the number of tensors in the file. */
 size_t safetensors_count(const struct safetensors *f);
 
-/* Returns the i-th tensor in the order of the data; i < safetensors_count. */
+/* Returns tensor number `i` in the order of the data. `i` must be less than safetensors_count. */
 const struct st_entry *safetensors_at(const struct safetensors *f, size_t i);
 
-/* Returns the tensor with this name, or NULL if there is none. */
+/* Returns the tensor with this name, or NULL if the file has no such tensor. */
 const struct st_entry *safetensors_find(const struct safetensors *f, const char *name);
 
-/* Returns the value of a key of the metadata, or NULL if it is absent. */
+/* Returns the value of a key in the metadata, or NULL if the metadata do not have this key. */
 const char *safetensors_meta(const struct safetensors *f, const char *key);
 
-/* Reads the bytes of a tensor, as they are in the file, into `ret`, which has space for e->end - e->begin
+/* Reads the bytes of a tensor into `ret` without any conversion. `ret` must have space for e->end - e->begin
  * bytes. */
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
-/* Reads the tensor named t->name into t->data. Returns -ENOENT if the file has no such tensor, or -EINVAL if
- * it is not F32 or has another shape than `t`. */
+/* Reads the tensor named t->name into t->data. Returns -ENOENT if the file has no such tensor. Returns
+ * -EINVAL if the tensor is not F32 or its shape differs from `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
-/* Reads `n` elements of an F32, F16 or BF16 tensor, from element `first` on, as floats. The conversion is
- * exact, and the bits of a NaN are preserved. Returns -EINVAL for any other dtype. */
+/* Reads `n` elements of a tensor as floats, starting at element `first`. The tensor must be F32, F16 or BF16,
+ * otherwise returns -EINVAL. The conversion is exact and preserves the bits of a NaN. */
 int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
                             float *ret, struct err *err);
 
-/* A file that is mapped into memory, and its tensors, which may only be read. */
+/* A file that is mapped into memory, and the list of its tensors. The mapped memory is read-only. */
 struct st_map {
     struct st_tensor *tensors;
     size_t n;       /* number of tensors */
@@ -111,14 +116,16 @@ struct st_map {
     uint64_t bytes; /* size of the mapping */
 };
 
-/* Maps all tensors of a file, which must be F32. If the file is truncated while it is mapped, reading it
- * kills the process with SIGBUS, so use this function only for files that this program has written. */
+/* Maps all tensors of a file. All of them must be F32.
+ *
+ * If a mapped file is truncated, reading it kills the process with SIGBUS. Use this function only for files
+ * that this program has written. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
-/* Unmaps the file and frees the list of tensors. A struct of zeros is accepted, too. */
+/* Unmaps the file and frees the list of tensors. Also accepts a struct of zeros. */
 void st_map_finish(struct st_map *m);
 
-/* Writes a shape such as "[3,4]" to `buf`, for messages. The text is cut if it does not fit. */
+/* Writes a shape such as "[3,4]" to `buf`, for messages. The text is truncated if it does not fit. */
 void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape);
 
 #endif

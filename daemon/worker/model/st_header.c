@@ -22,10 +22,11 @@
 #include "base/checked.h"
 #include "base/utf8.h"
 
-/* The position of the parser in the text. */
+/* The parser's position in the text of the header. */
 struct header_cursor {
-    char *text, *at, *end; /* start of the text, next character to read, and end of the text */
-    const char *file;      /* name of the file, for messages */
+    /* Start of the text, next character to read, and end of the text. */
+    char *text, *at, *end;
+    const char *file; /* name of the file, for messages */
     struct err *err;
 };
 
@@ -61,8 +62,8 @@ static int expect(struct header_cursor *c, char want)
     return next_is(c, want) ? 0 : fail(c, "expected '%c'", want);
 }
 
-/* Reads what comes after an element. Returns 1 if it is a comma, 0 if it is the closing bracket, or a
- * negative errno. */
+/* Reads the character after an element. Returns 1 for a comma, 0 for the closing bracket, or a negative
+ * errno. */
 static int more(struct header_cursor *c, char close)
 {
     if (next_is(c, ','))
@@ -112,8 +113,8 @@ static char *put_utf8(char *out, uint32_t v)
     return out;
 }
 
-/* Reads an escape after its "\u" and appends the character as UTF-8. A pair of surrogates (12 characters)
- * becomes 4 bytes, any other escape (6 characters) at most 3, so the text never grows. */
+/* Reads the rest of an escape after "\u" and appends the character as UTF-8. The text never grows: two
+ * surrogates (12 characters) become 4 bytes, and any other escape (6 characters) becomes at most 3 bytes. */
 static int unicode_escape(struct header_cursor *c, char **out)
 {
     uint32_t v, low;
@@ -154,8 +155,8 @@ static int escape(struct header_cursor *c, char **out)
     return 0;
 }
 
-/* Reads a string and unescapes it in place. The NUL at its end replaces the closing quote or an earlier
- * character. */
+/* Reads a string, unescapes it in place and ends it with a NUL. There is always space for the NUL, because
+ * the closing quote is not needed any more. */
 static int string(struct header_cursor *c, char **ret)
 {
     char *out;
@@ -291,8 +292,8 @@ static int entry(struct header_cursor *c, struct st_entry *e)
     return r;
 }
 
-/* Makes sure that `array` can take one more element and returns its new address. The file determines how much
- * memory this needs, so it may fail: then it returns NULL, and `array` is unchanged. */
+/* Makes space for one more element in `array` and returns its new address. Returns NULL if there is not
+ * enough memory, and leaves `array` unchanged. The file determines the size, so failure is possible. */
 static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
     size_t want = *cap ? 2 * *cap : 16;
@@ -380,7 +381,8 @@ int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *f
             r = more(&c, '}');
         } while (r > 0);
     }
-    while (c.at < c.end && *c.at == ' ') /* a header may be padded with spaces, and with nothing else */
+    /* A header may be padded with spaces, but not with other characters. */
+    while (c.at < c.end && *c.at == ' ')
         c.at++;
     if (r == 0 && c.at != c.end)
         return fail(&c, "something follows the header's end");

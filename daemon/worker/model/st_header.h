@@ -1,5 +1,5 @@
-/* The parser for the JSON header of a safetensors file, and the definition of struct safetensors. Only
- * safetensors.c, st_floats.c, st_header.c and the tests include this header. */
+/* Parses the JSON header of a safetensors file, and defines struct safetensors. Only safetensors.c,
+ * st_floats.c, st_header.c and the tests include this header. */
 #ifndef DAEMON_WORKER_MODEL_ST_HEADER_H
 #define DAEMON_WORKER_MODEL_ST_HEADER_H
 
@@ -16,22 +16,28 @@ struct st_header {
     bool has_meta;                 /* the header has "__metadata__" */
 };
 
-/* Parses the header in `text`, which is changed: the names and values in *h point into it, so it must live as
- * long as *h. Entries are in the order of the text. The caller still has to check that names are unique, that
- * shapes fit the offsets, and that the offsets cover the data without gaps. Returns -EBADMSG with the file
- * and the position, or -ENOMEM. Call st_header_finish also after a failure. */
+/* Parses the header in `text` and fills *h. The names and values in *h point into `text`, which is changed by
+ * the parser and must live as long as *h.
+ *
+ * Entries are in the order of the text. The caller still has to check that names are unique, that shapes fit
+ * the offsets, and that the offsets cover the data without gaps.
+ *
+ * Returns -ENOMEM, or -EBADMSG with the file and the position in the message. Call st_header_finish even
+ * after a failure. */
 int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *file, struct err *err);
 
 /* Frees the lists of the header. */
 void st_header_finish(struct st_header *h);
 
 struct safetensors {
-    int fd;                          /* belongs to the caller of safetensors_open */
-    char *file;                      /* name of the file, for messages */
-    char *text;                      /* the header; names point into it */
-    struct st_header header;         /* entries in the order of the data, metadata in the order of keys */
-    const struct st_entry **by_name; /* the entries in the order of their names */
-    uint64_t data_begin;             /* offset of the data in the file */
+    int fd;     /* belongs to the caller of safetensors_open */
+    char *file; /* name of the file, for messages */
+    char *text; /* the header; names point into it */
+    /* The entries are in the order of the data. The metadata are in the order of the keys. */
+    struct st_header header;
+    /* The same entries, in the order of their names. */
+    const struct st_entry **by_name;
+    uint64_t data_begin; /* offset of the data in the file */
 };
 
 #endif

@@ -20,8 +20,8 @@
 
 /* ---- choosing ---- */
 
-/* Reads result.json. Returns whether the job is done; then w gets its number of steps and the hash of its
- * weights. */
+/* Reads result.json and returns whether the job is done. If it is done, stores the number of steps and the
+ * hash of the weights in *w. */
 static bool job_is_done(const struct outdir *out, struct weights *w)
 {
     char *text = NULL;
@@ -39,7 +39,7 @@ static bool job_is_done(const struct outdir *out, struct weights *w)
     return done;
 }
 
-/* Opens the model of the finished job. Returns -ENOENT, without a message, if the job has not finished. */
+/* Opens the model of a finished job. Returns -ENOENT without a message if the job has not finished. */
 static int open_final(const struct outdir *out, struct weights *w, struct err *err)
 {
     uint64_t bytes;
@@ -53,8 +53,8 @@ static int open_final(const struct outdir *out, struct weights *w, struct err *e
     return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
 }
 
-/* Opens the directory of a checkpoint and reads its state.json. On success *ret_fd is the directory, and
- * `path` its name. */
+/* Opens the directory of a checkpoint and reads its state.json. On success, *ret_fd is the open directory,
+ * and `path` is its name. */
 static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_state *ret, int *ret_fd,
                      char *path, size_t size, struct err *err)
 {
@@ -103,8 +103,8 @@ struct evaluated {
     enum spec_best best; /* metric that the newest checkpoint names */
 };
 
-/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or that were removed
- * meanwhile. */
+/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or that were removed in the
+ * meantime. */
 static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
 {
     char path[FS_PATH_BYTES];
@@ -158,7 +158,8 @@ static int parse_step_option(const char *text, uint64_t *ret, struct err *err)
     return 0;
 }
 
-/* Opens the weights that the option --step selects. `word` is NULL if the option was not given. */
+/* Opens the weights that the option --step selects. `word` is the value of the option, or NULL if the option
+ * was not given. */
 static int open_selected(const struct outdir *out, const char *word, struct weights *w, struct err *err)
 {
     uint64_t step = 0;
@@ -177,7 +178,8 @@ static int open_selected(const struct outdir *out, const char *word, struct weig
     return r < 0 ? r : open_checkpoint(out, step, w, err);
 }
 
-/* Reads the header of the file: the number of tensors and parameters, and where the data begin. */
+/* Reads the header of the file. Sets the number of tensors, the number of parameters, and the offset of the
+ * data. */
 static int read_weights_header(struct weights *w, struct err *err)
 {
     struct safetensors *f;
@@ -220,7 +222,8 @@ void weights_close(struct weights *w)
 struct sums {
     uint64_t bytes; /* bytes that were read */
     uint32_t crc;   /* CRC-32C of all of them */
-    uint64_t hash;  /* hash of the tensors' data, without the header */
+    /* Hash of the tensors' data. The header is not included. */
+    uint64_t hash;
 };
 
 static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
@@ -233,8 +236,8 @@ static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
     return h;
 }
 
-/* Reads, checksums and writes the next block. A block never contains both header and data, so that every
- * block of data begins at a whole word. */
+/* Reads the next block, adds it to the checksums and writes it. A block never contains both header and data,
+ * so that every block of data begins at a whole word. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {

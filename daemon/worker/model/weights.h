@@ -20,48 +20,56 @@
 #include "base/fs.h"
 #include "daemon/spec/transformer.h"
 
-/* Files in the output directory of a job. */
-#define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model, in the format of a config.json */
-#define RUN_RESULT_FILE     "result.json"      /* written last, when the job is done or has failed */
+/* Names of files in the output directory of a job. */
+#define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model like a config.json */
+/* Written last, when the job is done or has failed. */
+#define RUN_RESULT_FILE "result.json"
 
-/* An open file of weights. weights_open fills it in. */
+/* An open file of weights. weights_open fills it in, and weights_close closes it. */
 struct weights {
     int fd;
     char path[FS_PATH_BYTES]; /* of the file, for messages */
     uint64_t step;            /* training steps that made these weights */
-    const char *best_by;      /* metric that chose a "best" checkpoint, such as "val/loss"; otherwise NULL */
-    size_t tensors;           /* tensors in the file */
-    uint64_t bytes;           /* size of the file */
-    uint64_t parameters;      /* elements of all tensors */
+    /* The metric that chose the "best" checkpoint, such as "val/loss". NULL if the checkpoint was not chosen
+     * this way. */
+    const char *best_by;
+    size_t tensors;      /* tensors in the file */
+    uint64_t bytes;      /* size of the file */
+    uint64_t parameters; /* elements of all tensors */
     /* private */
-    uint64_t data_begin; /* offset of the first tensor's data in the file */
-    /* True for the weights of a finished job, which are checked by hash. The weights of a checkpoint are
-     * checked by size and CRC. */
+    /* Offset in the file at which the first tensor's data start. */
+    uint64_t data_begin;
+    /* Whether these are the weights of a finished job. These weights are checked by hash. The weights of a
+     * checkpoint are checked by size and CRC. */
     bool final;
     uint64_t want_bytes;
     uint32_t want_crc;
     char want_hash[17];
 };
 
-/* Opens the weights that `step` selects. A number selects the checkpoint of that step, "last" the newest
- * checkpoint, and "best" the checkpoint with the best evaluation, by the metric checkpoint.best that the
- * newest checkpoint records. NULL selects the model of the finished job, or the newest checkpoint if the job
- * has not finished. Returns -ENOENT if there is no such checkpoint, or -EINVAL for any other text. */
+/* Opens the weights that `step` selects. A number selects the checkpoint of that step, and "last" selects the
+ * newest checkpoint. "best" selects the checkpoint with the best evaluation. The newest checkpoint stores the
+ * metric for this, checkpoint.best.
+ *
+ * NULL selects the model of the finished job, or the newest checkpoint if the job has not finished. Returns
+ * -ENOENT if there is no such checkpoint, or -EINVAL for any other text. */
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
 
-/* Closes the file. It may be called after weights_open has failed. */
+/* Closes the file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
 
-/* Reads and checks the whole file, and writes it to the descriptor `to`, whose name is `to_path`, unless `to`
- * is -1. Stores the hash of the weights, the same that train.c computes, in *ret_hash. Returns -EBADMSG if
- * the file is damaged; the caller then discards what was written. */
+/* Reads and checks the whole file. Also writes a copy of it to the descriptor `to`, whose name is `to_path`,
+ * unless `to` is -1. Stores the hash of the weights in *ret_hash. train.c computes the same hash.
+ *
+ * Returns -EBADMSG if the file is damaged. The caller must discard the copy in this case. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
-/* Writes transformer.json for the model of a run, unless the file already has this content. */
+/* Writes transformer.json, which describes the model of a run. Does nothing if the file already has this
+ * content. */
 int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err);
 
-/* Reads transformer.json. Returns -ENOENT, without a message, if there is none: the job has no gpt2 or llama
- * model. */
+/* Reads transformer.json. Returns -ENOENT without a message if the file does not exist, because only gpt2 and
+ * llama models have it. */
 int weights_transformer(const struct outdir *out, struct transformer *ret, struct err *err);
 
 #endif

@@ -63,8 +63,7 @@ static int read_machine(const char *machine, struct topology *ret, struct err *e
         r = topology_parse(b.at, b.n, machine, ret, err);
     strbuf_finish(&b);
     if (r < 0 && err != NULL &&
-        strncmp(err->path, machine, strlen(machine)) !=
-            0) { /* err->path is a JSON path: add the file's name */
+        strncmp(err->path, machine, strlen(machine)) != 0) { /* err->path is only a JSON path */
         char at[sizeof err->path];
         snprintf(at, sizeof at, "%s", err->path);
         err_set_at(err, r, machine, "%s%s%s", at, at[0] != '\0' ? ": " : "", err->msg);
@@ -102,8 +101,8 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
-/* Replaces unsafe characters in the names of devices. The names come from a driver, and the daemon reads this
- * topology as a topology file, which must not contain such characters. */
+/* Replaces unsafe characters in the names of devices, which come from a driver. The daemon reads the result
+ * as a topology file, and a topology file must not contain these characters. */
 static void scrub_names(struct topology *t)
 {
     for (uint32_t i = 0; i < t->n_devices; i++) {
@@ -124,7 +123,7 @@ static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, 
     return r;
 }
 
-/* Writes the reason for choosing cuda: the number of devices, and the name of the one with the most free
+/* Writes the reason why cuda was chosen: the number of devices, and the name of the device with the most free
  * memory. */
 static void say_devices(const struct topology *t, char *ret, size_t size)
 {

@@ -1,4 +1,4 @@
-/* Finds out which machine a job runs on: looks for devices, or reads a topology file that describes a
+/* Finds out which machine a job runs on. It looks for devices, or reads a topology file that describes a
  * machine. It also keeps a cache of measured transfer rates on disk. docs/machine.md has the rules.
  *
  * Call these functions from one thread. discover may load a backend's runtime into this process, but leaves
@@ -13,50 +13,56 @@
 enum backend_choice { CHOICE_AUTO, CHOICE_CPU, CHOICE_CUDA, CHOICE_COUNT };
 extern const char *const backend_choice_names[CHOICE_COUNT + 1]; /* NULL-terminated */
 
-/* Stores the default of --backend in *ret: the value of $TUTTI_BACKEND, or auto if it is not set. Returns
- * -EINVAL if the variable has another value. */
+/* Stores the default of the option --backend in *ret. This is the value of $TUTTI_BACKEND, or auto if the
+ * variable is not set. Returns -EINVAL if the value is not valid. */
 int discover_default(enum backend_choice *ret, struct err *err);
 
 /* The machine that discover found. */
 struct discovery {
     struct topology topology;
-    bool from_file;   /* the topology comes from a file, and this machine was not examined */
-    bool measured;    /* the link rates come from the cache of measured rates */
-    char reason[832]; /* why this backend was chosen: a sentence without a full stop */
+    /* The topology comes from a file, so this machine was not examined. */
+    bool from_file;
+    /* The link rates come from the cache of measured rates. */
+    bool measured;
+    /* Why this backend was chosen, as a sentence without a full stop. */
+    char reason[832];
     struct {
-        bool looked;   /* discover looked for this backend */
-        char why[768]; /* why the backend cannot be used or was not looked for; "": it can be used */
+        bool looked; /* discover looked for this backend */
+        /* Why the backend cannot be used, or why nobody looked for it. Empty if the backend can be used. */
+        char why[768];
     } found[BACKEND_COUNT];
 };
 
-/* Fills *ret with the machine to use. `machine` is the path of a topology file, or its text if it begins with
- * '{', or NULL to examine this computer. `asked` is the set of devices whose free memory is wanted, as in
- * devset_probe. Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the
- * topology file. */
+/* Fills *ret with the machine to use. `machine` is the path of a topology file, or the text of one if it
+ * begins with '{'. NULL means this computer. `asked` selects the devices whose free memory is needed, as in
+ * devset_probe.
+ *
+ * Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the topology
+ * file. */
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 
 /* ---- the cache (discover_cache.c) ---- */
 
 /* Stores the path of the file with the measured rates of these devices in `ret`. The file is in
- * $XDG_CACHE_HOME/tutti or in ~/.cache/tutti. Returns -ENOENT if neither XDG_CACHE_HOME nor HOME is set. */
+ * $XDG_CACHE_HOME/tutti or ~/.cache/tutti. Returns -ENOENT if neither XDG_CACHE_HOME nor HOME is set. */
 int cache_path(const struct topology *t, char *ret, size_t size, struct err *err);
 
-/* Copies the rates of links and peers from the cache to `t`. Returns false if the cache has none for these
- * devices. A damaged file counts as none; a warning is logged. */
+/* Copies the rates of links and peers from the cache to `t`. Returns false if the cache has no rates for
+ * these devices. A damaged file is ignored with a warning. */
 bool cache_load(struct topology *t);
 
-/* Writes the rates of `t` to the cache. */
+/* Writes the link and peer rates of `t` to the cache. */
 int cache_store(const struct topology *t, struct err *err);
 
-/* Stores the path of the file `name` in the cache directory in `ret`. */
+/* Builds the path of the file `name` in the cache directory and stores it in `ret`. */
 int cache_file(const char *name, char *ret, size_t size, struct err *err);
 
-/* Writes a file of the cache, and makes the cache directory if it does not exist. After a failure the old
- * file, if there was one, is unchanged. */
+/* Writes a file of the cache. Creates the cache directory if it does not exist. On failure, an old file stays
+ * unchanged. */
 int cache_write(const char *path, const char *text, size_t bytes, struct err *err);
 
-/* Writes the file at `path`. A reader sees the whole new file or the old one, never a part. */
+/* Writes the file at `path`. A reader sees either the whole old file or the whole new file. */
 int discover_write_file(const char *path, const char *text, size_t bytes, struct err *err);
 
 #endif

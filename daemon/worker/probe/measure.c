@@ -14,12 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The devices and the memory of one measurement. */
+/* The devices and the memory that one measurement uses. */
 struct bench {
     struct devset *devices;
-    void *host;       /* memory on the host, page-locked if the backend supports that */
-    uint64_t bytes;   /* size of one copy */
-    uint32_t n_areas; /* number of areas of `bytes` bytes that the copies cycle through */
+    /* Memory on the host. Page-locked if the backend supports this. */
+    void *host;
+    uint64_t bytes; /* size of one copy */
+    /* The copies cycle through this many areas of `bytes` bytes. */
+    uint32_t n_areas;
 };
 
 static int compare_durations(const void *pa, const void *pb)
@@ -72,8 +74,8 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
     return r;
 }
 
-/* Measures copies from one device to another. A pair without a direct connection copies by way of the host;
- * its rate counts for the machine, but the matrix of peers keeps 0 for it, which means "not direct". */
+/* Measures copies from one device to another. Two devices without a direct connection copy through the host.
+ * Their rate counts for the machine, but in the matrix of peers it stays 0, which means "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;
@@ -127,7 +129,8 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
     r = devset_host_alloc(ret->devices, area, &ret->host, err);
     if (r < 0)
         return r;
-    memset(ret->host, 1, area); /* touches every page, so that page faults are not timed */
+    /* Touch every page, so that no page faults are timed. */
+    memset(ret->host, 1, area);
     for (uint32_t i = 0; r == 0 && i < n; i++)
         r = devset_copy(ret->devices, LANE_COUNT * i + LANE_IN, devset_address(ret->devices, i, 0), ret->host,
                         area);

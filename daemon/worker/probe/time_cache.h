@@ -19,22 +19,27 @@
 
 #define TIME_SHAPE_MAX 96
 
-/* The kind of device on which times were measured. */
+/* The kind of device on which the times were measured. */
 struct time_place {
-    char backend[16], device[96]; /* names, for example "cpu" and "Some CPU @ 2 GHz avx512" */
+    /* Two names, for example "cpu" and "Some CPU @ 2 GHz avx512". */
+    char backend[16], device[96];
     uint32_t threads;
 };
 
-/* The measured times of one layer or of one update. */
+/* The measured times of one layer or of one optimizer update. */
 struct time_entry {
     char shape[TIME_SHAPE_MAX]; /* from time_shape_layer or time_shape_update */
-    uint32_t rows;              /* samples in the micro-batch; 0: the entry is an update */
-    double first_s;             /* seconds of the forward pass, or of an update on the host */
-    double second_s;            /* seconds of the backward pass, or of an update on the device */
-    uint64_t at_s;              /* time of the measurement, in seconds since 1970 */
+    /* Number of samples in the micro-batch. 0 if the entry is an update. */
+    uint32_t rows;
+    /* Seconds of the forward pass, or of an update on the host. */
+    double first_s;
+    /* Seconds of the backward pass, or of an update on the device. */
+    double second_s;
+    /* When the entry was measured, in seconds since 1970. */
+    uint64_t at_s;
 };
 
-/* The content of the cache for one kind of device. time_cache_load fills it in, time_cache_finish frees
+/* The content of the cache for one kind of device. time_cache_load fills it in, and time_cache_finish frees
  * it. */
 struct time_cache {
     struct time_place place;
@@ -42,38 +47,41 @@ struct time_cache {
     VEC(struct time_entry) entries;
 };
 
-/* Writes the name of this computer's processor and the instruction set in use to `ret`. */
+/* Writes the name of this computer's processor to `ret`, followed by the instruction set in use. */
 void time_cache_cpu(char *ret, size_t size);
 
-/* Writes the shape of a layer to `ret`: kind, sizes, activation and so on, and whether the gradient of its
- * input is computed (`dx`). Layers of the same shape take the same time. */
+/* Writes the shape of a layer to `ret`: the kind, sizes, activation and so on. Layers of the same shape take
+ * the same time. `dx` is true if the backward pass computes the gradient of the layer's input. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
 
-/* Writes the shape of an update of `w_bytes` bytes of weights to `ret`: the optimizer and the size. */
+/* Writes the shape of an optimizer update to `ret`. It consists of the optimizer's name and `w_bytes`, the
+ * number of bytes of weights. */
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX]);
 
-/* Loads the times for `place`. The result is empty if there is no file. A damaged file counts as none; a
- * warning is logged. */
+/* Loads the times for `place`. The result is empty if there is no file. A damaged file is ignored with a
+ * warning. */
 void time_cache_load(const struct time_place *place, struct time_cache *ret);
 
-/* Writes all entries to the file for c->place, in place of what it contained. */
+/* Writes all entries to the file for c->place. Replaces the old content of the file. */
 int time_cache_store(const struct time_cache *c, struct err *err);
 
-/* Frees the entries. A struct of zeros is accepted, too. */
+/* Frees the entries. Also accepts a struct of zeros. */
 void time_cache_finish(struct time_cache *c);
 
-/* Stores the path of the cache file for `place` in `ret`. */
+/* Builds the path of the cache file for `place` and stores it in `ret`. */
 int time_cache_path(const struct time_place *place, char *ret, size_t size, struct err *err);
 
-/* Returns the entry for a shape and a number of rows (0 for an update), or NULL if there is none. */
+/* Returns the entry for a shape and a number of rows, or NULL if there is no such entry. `rows` is 0 for an
+ * update. */
 const struct time_entry *time_cache_find(const struct time_cache *c, const char *shape, uint32_t rows);
 
-/* Adds an entry. It replaces an entry of the same shape and rows. */
+/* Adds an entry to the cache. Replaces an old entry with the same shape and rows. */
 void time_cache_put(struct time_cache *c, const struct time_entry *e);
 
-/* Makes the profile table of a model from the micro-batch sizes at which every layer was measured. Returns
- * NULL if there is no such size. The last layer of the model is the loss. Stores the time of the oldest
- * measurement used in *ret_at. The caller destroys the table's arena. */
+/* Makes the profile table of a model. Uses the micro-batch sizes at which every layer was measured, and
+ * returns NULL if there is no such size. The last layer of the model must be the loss.
+ *
+ * Stores the time of the oldest measurement in *ret_at. The caller destroys the table's arena. */
 struct table *time_cache_table(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                                uint64_t *ret_at);
 

@@ -21,8 +21,8 @@
 
 #define BUDGET_NS 300000000ull /* time for the repetitions of one measurement */
 
-/* Runs before the timed ones. They warm up the caches, and on the cpu the first products also try several
- * algorithms. */
+/* Untimed runs that come first. They warm up the caches. On the cpu, the first matrix products also try
+ * several algorithms. */
 #define WARM_UP 4
 
 #define LEAST 3  /* fewest repetitions */
@@ -31,10 +31,11 @@
 struct timer {
     struct devset *devices;
     void *host;
-    uint64_t bytes;           /* size of `host` */
-    uint64_t device_bytes;    /* memory on the device */
-    struct step_args step;    /* arguments of every measured task */
-    uint64_t marks[2 * MOST]; /* begin and end of each repetition, later replaced by the durations */
+    uint64_t bytes;        /* size of `host` */
+    uint64_t device_bytes; /* memory on the device */
+    struct step_args step; /* arguments of every measured task */
+    /* Begin and end of each repetition. Later replaced by the durations. */
+    uint64_t marks[2 * MOST];
 };
 
 /* ---- memory ---- */
@@ -44,7 +45,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
 }
 
-/* Returns the scratch memory that is enough for both the forward and the backward pass. */
+/* Returns the number of scratch bytes that are enough for both the forward and the backward pass. */
 static uint64_t scratch_bytes(const struct layer_sizes *s)
 {
     uint64_t fwd = s->scratch_fwd > s->room ? s->scratch_fwd : s->room;
@@ -64,22 +65,22 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
 }
 
-/* Returns the bytes of a layer that a training step does not find in the caches: w, dw, x and s. The
- * repetitions cycle through copies of them. */
+/* Returns the number of bytes of a layer (w, dw, x and s) that are not in the caches during training. The
+ * repetitions cycle through several copies of these bytes. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* Returns how many copies of `bytes` bytes the repetitions cycle through: as many as fit into `available`
- * bytes, but no more than TIMER_COLD_BYTES in all and no more than there are repetitions. */
+/* Returns the number of copies of `bytes` bytes that the repetitions cycle through. The copies must fit into
+ * `available` bytes. More copies than repetitions, or more than TIMER_COLD_BYTES in total, are not useful. */
 static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
     uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
     return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
 }
 
-/* The next free address in the memory for a measurement. */
+/* The next free address in the memory of a measurement. */
 struct blocks {
     char *at;
 };
@@ -92,8 +93,8 @@ static void *take(struct blocks *b, uint64_t bytes)
     return bytes > 0 ? p : NULL;
 }
 
-/* Fills host memory with numbers between 0.25 and 0.5, which lead to no infinities and no denormals, and
- * which are also valid as second moments of an optimizer. */
+/* Fills host memory with numbers between 0.25 and 0.5. These numbers cause no infinities and no denormals.
+ * They are also valid second moments of an optimizer. */
 static void fill(struct timer *t, uint64_t bytes)
 {
     float *v = t->host;
@@ -153,7 +154,7 @@ void timer_close(struct timer *t)
 
 /* ---- timing ---- */
 
-/* A task that is measured: a pass of a layer, or an update. */
+/* A task to measure: one pass of a layer, or an update. */
 struct timed_task {
     struct timer *timer;
     uint32_t stream;
@@ -161,7 +162,7 @@ struct timed_task {
     bool backward;
     const struct optimizer *optimizer;
     uint32_t turn;   /* number of the next repetition */
-    uint32_t copies; /* repetition i uses copy i % copies of the data */
+    uint32_t copies; /* repetition i uses copy i % copies */
     struct layer_io io[MOST];
     struct optimizer_io update[MOST];
 };
@@ -172,8 +173,8 @@ static int launch(void *ctx, const struct op_call *call)
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
-/* Enqueues a forward pass as in training, where some loss layers compute their result only in the backward
- * pass. */
+/* Enqueues a forward pass in the same way as training does. In training, some loss layers compute their
+ * result only in the backward pass. */
 static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
@@ -192,7 +193,8 @@ static int enqueue(struct timed_task *w)
                        : run_forward(w, &w->io[i], &sink);
 }
 
-/* Runs the task n times with marks around each repetition, and replaces the marks by the n durations. */
+/* Runs the task `n` times and marks the begin and end of each repetition. Replaces the marks by the `n`
+ * durations. */
 static int run_repetitions(struct timed_task *w, uint32_t n)
 {
     struct timer *t = w->timer;
@@ -216,7 +218,7 @@ static int compare_ns(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Measures the task and stores its median time in seconds in *ret_s. */
+/* Measures the task several times. Stores the median time in *ret_s, in seconds. */
 static int time_task(struct timed_task *w, double *ret_s, struct err *err)
 {
     uint64_t *took = w->timer->marks;
@@ -233,7 +235,7 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
 }
 
 /* Gives every operand of a layer an address on the device. Target and result come last. Returns the number of
- * bytes before them; these bytes hold only floats. */
+ * bytes before the target. All of these bytes are floats. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
@@ -264,7 +266,7 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     return filled;
 }
 
-/* Fills the first `bytes` bytes of the device with floats, and the target behind them with zeros, because
+/* Fills the first `bytes` bytes of the device with floats. Fills the target behind them with zeros, because
  * class 0 is valid for every loss. */
 static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
 {
@@ -341,7 +343,8 @@ int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, d
         r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
                   : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
     }
-    if (r == 0) /* the host's stream comes after the streams of the only device */
+    /* The number of the host's stream comes after the streams of the only device. */
+    if (r == 0)
         r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
     fill(t, count_copies(bytes, t->bytes) * bytes);
     return r;
