@@ -32,7 +32,8 @@ static void raise_locked_memory(void)
     setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Needs CAP_SETPCAP and does nothing without it. That is harmless, because PR_SET_NO_NEW_PRIVS is set. */
+/* Drops the bounding set. This needs CAP_SETPCAP and does nothing otherwise, which is harmless because
+ * PR_SET_NO_NEW_PRIVS is set. */
 static void drop_bounding_set(void)
 {
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
@@ -56,9 +57,9 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* The daemon's own descriptors close at exec. This call closes the descriptors that the daemon itself
-     * inherited. Kernels before 5.9 do not have the call; a worker there keeps these descriptors, which
-     * does no harm. */
+    /* The daemon's own descriptors are closed at exec. This call closes the descriptors that the daemon
+     * inherited itself. Kernels before 5.9 do not have the call, and the worker keeps these descriptors,
+     * which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

@@ -1,12 +1,12 @@
-/* Takes away from a worker the privileges and the open descriptors that it does not need. */
+/* Removes the privileges and the open descriptors that a worker does not need. */
 #ifndef DAEMON_WORKER_CONFINE_H
 #define DAEMON_WORKER_CONFINE_H
 
 #include "base/err.h"
 
-/* Drops all capabilities of this process, so that neither the process nor a program it starts can gain
- * any, and closes every descriptor above 2. Call it before the first thread is created, because each
- * thread has capabilities of its own. */
+/* Drops all capabilities of this process and closes every descriptor above 2. Neither the process nor a
+ * program that it starts can gain capabilities again. Call this before the first thread is created, because
+ * each thread has its own capabilities. */
 int confine(struct err *err);
 
 #endif

@@ -55,8 +55,8 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads resolved.json: its text, which the caller frees, and the sizes in it. Sets *ret to NULL and the
- * sizes to 0 when there is no such file. */
+/* Reads the text of resolved.json and the sizes in it. The caller frees *ret. If there is no such file, sets
+ * *ret to NULL and the sizes to 0. */
 static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
 {
     struct err why = {0};
@@ -113,15 +113,16 @@ int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *r
     return r;
 }
 
-/* Opens the output directory if it exists. Does not create it, because --check and --plan write nothing. */
+/* Opens the output directory if it exists. Never creates it, because --check and --plan must not write
+ * anything. */
 static int open_existing(const struct prepared_job *j, struct outdir *ret)
 {
     *ret = (struct outdir){open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
     return ret->fd;
 }
 
-/* Finds the sizes that "auto" took when the job ran first. They are in resolved.json or, when that file
- * was removed, in the newest checkpoint. The sizes are 0 when the job never ran. */
+/* Finds the sizes that "auto" chose when the job ran for the first time. They are in resolved.json, or in the
+ * newest checkpoint if that file was removed. The sizes are 0 if the job has never run. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
@@ -138,7 +139,8 @@ static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, s
     return r;
 }
 
-/* Stores the sizes of the spec, and for "auto" those of an earlier run. A size of 0 is not resolved yet. */
+/* Stores the sizes of the spec in *ret. If the spec says "auto", uses the size of an earlier run, or 0 if
+ * there was no earlier run. */
 static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct spec_sizes earlier = {0};

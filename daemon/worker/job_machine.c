@@ -24,12 +24,14 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/probe/time_cache.h"
 
-/* What the job asks for, from the spec and the options. */
+/* The devices and memory that the job asks for. They come from the spec and the options. */
 struct wish {
-    uint32_t least, most;  /* number of devices */
-    uint64_t device_bytes; /* bytes of each device; 0: all that can be used */
-    uint64_t limit_bytes;  /* most bytes of each device by the lease; 0: no limit */
-    uint64_t host_bytes;   /* 0: all that can be used */
+    uint32_t least, most; /* number of devices */
+    /* Bytes of each device. 0 means all memory that can be used. */
+    uint64_t device_bytes;
+    /* The lease allows at most this many bytes of each device. 0 means no limit. */
+    uint64_t limit_bytes;
+    uint64_t host_bytes; /* 0: all that can be used */
 };
 
 static struct wish wish_of(const struct job_options *o, const struct spec *s)
@@ -67,7 +69,7 @@ static int choose_virtual(const struct wish *w, const struct topology *t, struct
 
 /* ---- real devices ---- */
 
-/* Some devices of the topology, by their position in it. */
+/* Some devices of the topology. Each is given by its position in the topology. */
 struct picks {
     uint32_t n, at[DEVICE_MAX];
 };
@@ -94,8 +96,8 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
     strbuf_finish(&b);
 }
 
-/* Collects the devices that the job may get: those of the lease, or all. Returns -ENODEV, and fills in
- * *blame, when a device of the lease is missing. */
+/* Collects the devices that the job may get. These are the devices of the lease, or all devices if there is
+ * no lease. Returns -ENODEV and fills in *blame if a leased device is missing. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
                            struct job_blame *blame, struct err *err)
 {
@@ -119,8 +121,8 @@ static int find_candidates(const struct job_options *o, const struct topology *t
                : err_set(err, -ENODEV, "device %u, which the job was given, is not there", blame->index[0]);
 }
 
-/* Moves the n devices with the most free memory to the front, in the order of the topology. Of devices
- * with equally much free memory the first are taken. */
+/* Moves the `n` devices with the most free memory to the front and sorts them in the order of the topology.
+ * If several devices have the same free memory, the first ones are taken. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -143,7 +145,7 @@ static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
             }
 }
 
-/* Adds "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." for every pick. */
+/* Appends "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." for every picked device. */
 static void say_free(const struct topology *t, const struct picks *p, struct strbuf *b)
 {
     for (uint32_t i = 0; i < p->n; i++) {
@@ -157,8 +159,8 @@ static void say_free(const struct topology *t, const struct picks *p, struct str
     }
 }
 
-/* Reports that a device has too little free memory. With a lease the code is -EBUSY: the daemon believed
- * that enough memory is free, so it will look again, and the job waits. */
+/* Reports that a device has too little free memory. For a leased device the error is -EBUSY, because the
+ * daemon believed that enough memory was free. The daemon looks again, and the job waits. */
 static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
                          bool leased, struct err *err)
 {
@@ -200,7 +202,7 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
         return refuse_number(w, t, &p, o, err);
     m->n_devices = w->most < p.n ? w->most : p.n;
     prefer_free(t, &p, m->n_devices);
-    /* The name of the first device stands for all of them. */
+    /* The name of the first device is used for all devices. */
     snprintf(j->device_kind, sizeof j->device_kind, "%s", t->devices[p.at[0]].name);
     for (uint32_t i = 0; i < m->n_devices; i++) {
         const struct device_info *d = &t->devices[p.at[i]];
@@ -247,8 +249,8 @@ static int choose_devices(const struct job_options *o, const struct discovery *d
     return r;
 }
 
-/* Returns the devices to probe as a bit set. Only leased devices are probed, because the others may belong
- * to other jobs. */
+/* Returns the devices to probe as a bit set. Only leased devices are probed, because all other devices may
+ * belong to other jobs. */
 static uint64_t leased_devices(const struct job_options *o)
 {
     uint64_t asked = 0;
@@ -265,7 +267,7 @@ uint32_t job_allowed_cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         return (uint32_t)CPU_COUNT(&set);
-    /* sched_getaffinity fails when the computer has more cores than a cpu_set_t can hold. */
+    /* sched_getaffinity fails if the computer has more cores than fit into a cpu_set_t. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 ? (uint32_t)cores : 1;
 }

@@ -24,20 +24,26 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
-#define AUTO_ROWS       128        /* rows above which a GEMM of a cpu device gets no faster */
-#define AUTO_LEAST_ROWS 16         /* rows below which a GEMM is slow */
-#define AUTO_TASKS      (1u << 16) /* most tasks of a step whose micro-batches are below AUTO_LEAST_ROWS */
-#define AUTO_TRIES      4          /* sizes that fit and are compared */
-#define AUTO_WORTH      50         /* a smaller size must be faster by at least 1/50 */
-#define AUTO_AS_FAST    200        /* a size counts as equally fast when it is slower by at most 1/200 */
-#define AUTO_FEW_TOKENS 512        /* with fewer tokens, slow GEMMs cost more than moving fewer bytes gains */
+/* More rows than this do not make a GEMM on a cpu device faster. */
+#define AUTO_ROWS       128
+#define AUTO_LEAST_ROWS 16 /* rows below which a GEMM is slow */
+/* Most tasks per step for sizes below AUTO_LEAST_ROWS. */
+#define AUTO_TASKS (1u << 16)
+#define AUTO_TRIES 4 /* sizes that fit and are compared */
+/* A smaller size must be faster by at least 1/50 to be chosen. */
+#define AUTO_WORTH 50
+/* A size counts as equally fast if it is slower by at most 1/200. */
+#define AUTO_AS_FAST 200
+/* Below this number of tokens, GEMMs are so slow that moving fewer bytes does not pay off. */
+#define AUTO_FEW_TOKENS 512
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-#define COMPARE_TASKS   (1u << 14) /* most tasks of a step that job_compare plans: takes about a second */
-#define COMPARE_LAYERS  (1u << 10) /* most layers that job_compare plans */
+/* Most tasks per step that job_compare plans. More tasks would take longer than a second. */
+#define COMPARE_TASKS  (1u << 14)
+#define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
 /* ---- graphs ---- */
 
-/* Returns the configuration of a graph. The number of replicas must be resolved. */
+/* Returns the configuration for building a graph. The number of replicas must be resolved. */
 static struct graph_config config_of(const struct spec *s, uint32_t micro_batch, bool training)
 {
     return (struct graph_config){
@@ -104,7 +110,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Stores the divisors of a number in ascending order, and returns how many there are. */
+/* Stores the divisors of `of` in ascending order and returns their number. */
 static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t n = 0;
@@ -119,8 +125,8 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* Returns the host memory that the data leave for planning. It is at least PLANNING_FREE_BYTES, because
- * planning may always use that much. */
+/* Returns the number of bytes of host memory that planning may use. This is what the data sets leave free,
+ * but at least PLANNING_FREE_BYTES. */
 static uint64_t left_for_planning(const struct prepared_job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
@@ -139,14 +145,14 @@ static int measure_planning(const struct job_options *o, const struct prepared_j
     return r;
 }
 
-/* Returns whether the memory limit admits planning with micro-batches of `rows` rows. */
+/* Returns whether planning with micro-batches of `rows` rows stays within the memory limit. */
 static bool may_plan(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     struct job_planning p;
     return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
 }
 
-/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 when there is none. */
+/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 if there is no such size. */
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
@@ -183,8 +189,8 @@ static int refuse_planning(const struct job_options *o, const struct prepared_jo
         advice, (unsigned long long)(p->bytes + j->data_bytes));
 }
 
-/* Returns -ENOSPC when planning with this size would need more than the job's host memory. Otherwise
- * reserves the memory that graphs and plan occupy during training, so that tensors do not get it. */
+/* Returns -ENOSPC if planning with this size would need more than the job's host memory. Otherwise reserves
+ * memory for the graphs and the plan, so that tensors do not take it during training. */
 static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
@@ -228,8 +234,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Resolves the spec with this micro-batch size, builds the graphs and makes a plan. most_work and
- * used_work are the members of struct plan_request. */
+/* Resolves the spec with this micro-batch size, builds the graphs and makes a plan. `most_work` and
+ * `used_work` are passed on in struct plan_request. */
 static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -256,10 +262,11 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
     return 2ull * s->model.n_layers * (s->train.global_batch / rows);
 }
 
-/* Stores the sizes that "auto" may become, the most promising first, and returns how many there are. All
- * are divisors of a replica's rows. First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first;
- * then larger sizes, smallest first; then smaller sizes, which are slow, and only those whose step has at
- * most AUTO_TASKS tasks. */
+/* Stores the sizes that "auto" may choose, the most promising size first, and returns their number. All sizes
+ * are divisors of a replica's rows.
+ *
+ * First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first. Larger sizes follow, smallest first.
+ * Smaller sizes come last, because they are slow, and only if their step has at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -279,10 +286,12 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Limits on the work of trying all sizes of "auto". Both are counts and not times, because the chosen size
- * changes the bits of the result and must not depend on the speed of the computer. */
-#define AUTO_MOST_TASKS (1u << 18)         /* tasks of all sizes together, except the smallest size */
-#define AUTO_MOST_WORK  (2ull * PLAN_WORK) /* instructions to build; then sizes get the least work possible */
+/* Limits on the work of trying all sizes of "auto". They are counts and not times, because the chosen size
+ * changes the bits of the result. The size must not depend on the speed of the computer. */
+/* Number of tasks of all sizes together. The smallest size does not count. */
+#define AUTO_MOST_TASKS (1u << 18)
+/* Number of instructions to build. After this, every further size gets the least work possible. */
+#define AUTO_MOST_WORK (2ull * PLAN_WORK)
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
 {
@@ -310,18 +319,18 @@ uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     if (smallest > 0 && !contains(ret, n_ret, smallest))
         ret[n_ret++] = smallest;
     if (n_ret == 0 && n > 0)
-        ret[n_ret++] = rows[n - 1]; /* planning then reports that there are too many tasks */
+        ret[n_ret++] = rows[n - 1]; /* planning fails with too many tasks */
     return n_ret;
 }
 
-/* Returns plan_request.most_work for the next size: 0, which means the default, until the sizes so far
- * used up AUTO_MOST_WORK, and then 1, which means as little work as possible. */
+/* Returns plan_request.most_work for the next size. This is 0, the default, until the earlier sizes have used
+ * up AUTO_MOST_WORK. After that it is 1, which means as little work as possible. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
 }
 
-/* Predicts the time of one step of j->plan. */
+/* Predicts the time of one step of j->plan, in nanoseconds. */
 static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j)
 {
     struct plan_request request = job_request(o, j);
@@ -338,10 +347,11 @@ static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
     return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
 }
 
-/* A micro-batch size that fits, with the figures of its plan. */
+/* A micro-batch size that fits, and the figures of its plan. */
 struct choice {
     uint32_t rows;
-    uint64_t ns, bytes; /* time of one step, and bytes that it moves to and from the host */
+    /* Time of one step, and the number of bytes that the step moves to and from the host. */
+    uint64_t ns, bytes;
 };
 
 static struct choice choice_of(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
@@ -351,7 +361,8 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j), b.in + b.out};
 }
 
-/* Returns whether the smaller size `a` is better: clearly faster, or as fast while it moves a third less. */
+/* Returns whether the smaller size `a` is better than `than`. It must be clearly faster, or equally fast
+ * while it moves a third fewer bytes. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -360,9 +371,10 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* Chooses the micro-batch size: the first that fits, or a later one that is better. A later size whose
- * GEMMs have fewer than AUTO_ROWS rows is not tried, because they are slower. When no size fits, returns
- * -ENOSPC, and *ret is the size that needs least. */
+/* Chooses the micro-batch size. This is the first size that fits, or a later size that is better. The search
+ * ends at sizes whose GEMMs have fewer than AUTO_ROWS rows, because they are slow.
+ *
+ * If no size fits, returns -ENOSPC and sets *ret to the size that needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
@@ -375,7 +387,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        j->least_bytes = 0; /* plan_with leaves it 0 when only the host memory is too small */
+        /* plan_with leaves this at 0 if only the host memory is too small. */
+        j->least_bytes = 0;
         int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
             struct choice c = choice_of(o, j, rows[i]);
@@ -399,8 +412,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     return fit > 0 ? 0 : -ENOSPC;
 }
 
-/* Chooses the size and plans with it. The choice ignores measured times, because the size changes the bits
- * of the result, and those must not depend on measurements. */
+/* Chooses the micro-batch size and plans with it. The choice ignores measured times. It changes the bits of
+ * the result, and these must not depend on measurements. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct table *measured = j->table;
@@ -409,7 +422,8 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
     j->table = NULL;
     int r = choose_rows(o, j, &rows, &work, err);
     j->table = measured;
-    if (r == -ENOSPC) /* plan once more to get the message of the best size */
+    /* Plan once more to get the error message of the best size. */
+    if (r == -ENOSPC)
         return plan_with(o, j, rows, work_left(work), NULL, err);
     return r == 0 ? plan_with(o, j, rows, 0, NULL, err) : r;
 }
@@ -449,7 +463,8 @@ static void announce(const struct job_options *o, const struct prepared_job *j, 
 int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err)
 {
     struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
-    struct table *table = j->table; /* plan_auto sets j->table to NULL for a while */
+    /* plan_auto sets j->table to NULL for a while. */
+    struct table *table = j->table;
     announce(o, j, micro_batch);
     int r = job_bounded(o, j, plan_and_verify, &p, &j->held_bytes, err);
     if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
@@ -484,8 +499,8 @@ static int find_least_capacity(void *arg)
     uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
-    /* Every size is tried, because fewer rows do not always need less memory: a whole batch at once needs
-     * no space for the next micro-batch. */
+    /* Try every size, because fewer rows do not always need less memory. For example, a whole batch at once
+     * needs no space for the next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))
@@ -502,7 +517,8 @@ static int find_least_capacity(void *arg)
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err)
 {
-    struct prepared_job borrowed = *j; /* a copy only because struct planning needs a non-const job */
+    /* This copy exists only because struct planning needs a non-const job. */
+    struct prepared_job borrowed = *j;
     struct planning p = {.o = o, .j = &borrowed, .err = err};
     int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
     if (r == 0)
@@ -543,7 +559,8 @@ static int compare(void *arg)
 
 void job_compare(const struct job_options *o, struct prepared_job *j)
 {
-    struct job_options no_stop = *o; /* without `stop`, because even a stopped job gets a complete report */
+    /* `stop` is not used here, because even a stopped job gets a complete report. */
+    struct job_options no_stop = *o;
     struct planning p = {.o = &no_stop, .j = j};
     no_stop.stop = NULL;
     j->comparison = (struct job_comparison){0};

@@ -34,7 +34,7 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
         return err_set_at(err, r, path, "the profile cannot be read: %s", strerror(-r));
     r = table_parse(text, bytes, path, ret, err);
     free(text);
-    /* When the path of the error is a place inside the file, the message must name the file as well. */
+    /* If the path of the error is a place inside the file, add the name of the file to the message. */
     if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) {
         struct err inside = *err;
         err_set_at(err, r, path, "%s%s%s", inside.path, inside.path[0] != '\0' ? ": " : "", inside.msg);
@@ -42,7 +42,7 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
     return r;
 }
 
-/* Checks that the profile is of this model. The times of another model would be meaningless. */
+/* Checks that the profile belongs to this model. The times of another model would be meaningless. */
 static int check_file(const struct prepared_job *j, const char *path, struct err *err)
 {
     const struct model *m = &j->spec->model;
@@ -109,8 +109,8 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
     return pace > 0 && pace < measured ? pace : measured;
 }
 
-/* Takes the rates of the links between virtual devices from the profile. A paced link is never faster than
- * the measured copy. Real devices and topology files have rates of their own. */
+/* Takes the rates of links between virtual devices from the profile. If an option limits the rate of a link,
+ * the slower rate is used. Real devices and topology files have their own rates. */
 static void use_links(const struct job_options *o, struct prepared_job *j)
 {
     const struct table *t = j->table;
@@ -124,9 +124,10 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
-/* Tells the simulator how many cores there are. Virtual devices, updates on the host and all copies share
- * the cores of this computer, but each measured time is that of a task that had the cores to itself.
- * Analytic times get no cores, so that plans with analytic times are the same on every computer. */
+/* Tells the simulator the number of cores. Virtual devices, updates on the host and all copies share the
+ * cores of this computer. Each task, however, was measured while it had all cores for itself.
+ *
+ * Analytic times are used without cores, so that the plans are the same on every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

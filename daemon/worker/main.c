@@ -20,7 +20,7 @@
 
 /* ---- the options of all verbs ---- */
 
-/* All options of all verbs, each name once, in the form of base/opts.h. */
+/* All options of all verbs, in the form of base/opts.h. Each name occurs only once. */
 struct known_options {
     struct opt list[OPTS_MAX + 1];
     int n;
@@ -55,7 +55,7 @@ static void collect_known(struct known_options *k)
     add_known(k, "version", NULL);
 }
 
-/* Splits the command line into options with their values. */
+/* Splits the command line into options and their values. */
 static int split(const struct known_options *k, int argc, char **argv, struct args *ret, struct err *err)
 {
     int r = opts_parse(k->list, NULL, argc, argv, false, ret, err);
@@ -83,8 +83,8 @@ static int refuse_two_verbs(const struct worker_verb *a, const struct worker_ver
     return -EINVAL;
 }
 
-/* Finds the verb on the command line. Sets *ret to NULL when there is none, and returns -EINVAL when there
- * are several. */
+/* Finds the verb on the command line. Sets *ret to NULL if there is no verb. Returns -EINVAL if there are
+ * several verbs. */
 static int find_verb(const struct args *a, const struct worker_verb **ret, struct err *err)
 {
     *ret = NULL;
@@ -112,7 +112,7 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
             continue;
         r = row != NULL ? options_store(row, a->given[i], o, err) : verb_refuse_option(v, name, err);
     }
-    /* A topology file names its own backend. Without one, $TUTTI_BACKEND gives the default. */
+    /* A topology file names its own backend. Without a topology file, $TUTTI_BACKEND sets the default. */
     if (r == 0 && !opts_has(a, "backend") && o->job.machine == NULL)
         r = discover_default(&o->job.backend, err);
     return r == 0 ? verb_check_options(v, o, is_given, a, err) : r;
@@ -120,8 +120,8 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
 
 /* ---- the program ---- */
 
-/* Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise a file of the job could get one of
- * these numbers, and messages would be written into it. */
+/* Opens the descriptors 0, 1 and 2 if they are closed. Otherwise a file of the job could get one of these
+ * numbers, and messages would be written to that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -132,8 +132,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Looks for --json before the command line is split, because mistakes found while splitting are reported
- * as JSON too. */
+/* Looks for --json before the command line is split, because errors found while splitting must also be
+ * reported as JSON. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -156,7 +156,7 @@ static int print_help(void)
     return print_buffer(&b);
 }
 
-/* Reports that no verb was given: people get the whole help, programs a short message as JSON. */
+/* Reports that no verb was given. Prints the whole help for people, or a short JSON message for programs. */
 static int report_no_verb(const struct verb_options *o)
 {
     struct err err = {0};
@@ -185,7 +185,8 @@ int main(int argc, char **argv)
     log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
     collect_known(&known);
     int r = split(&known, argc > 0 ? argc - 1 : 0, argv + 1, &args, &err);
-    if (opts_has(&args, "help")) /* --help wins over a mistake that comes after it */
+    /* --help is handled first, even if a mistake follows it on the command line. */
+    if (opts_has(&args, "help"))
         return print_help();
     if (opts_has(&args, "version"))
         return print_version();

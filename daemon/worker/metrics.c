@@ -29,12 +29,13 @@ static const char line_begin[] = "{\"step\":";
 struct metrics {
     int fd;
     char *dir;          /* name of the output directory, for messages */
-    struct strbuf line; /* reused, so that a step allocates no memory */
+    struct strbuf line; /* reused, to avoid allocations in every step */
 };
 
 /* ------------------------------------------------------------------------------------------ cutting back */
 
-/* Returns whether a line stays: it is complete, is JSON, and is not after the checkpoint. */
+/* Returns whether a line must be kept. The line must be complete, must be JSON, and must not be newer than
+ * the checkpoint. */
 static bool line_stays(const char *line, size_t n, uint64_t resume_step)
 {
     struct json *doc;
@@ -48,8 +49,8 @@ static bool line_stays(const char *line, size_t n, uint64_t resume_step)
     return r == 0 && step <= resume_step;
 }
 
-/* Copies the lines that stay from `from` to `to`, and counts the other lines in *ret_dropped. With `to`
- * NULL it only counts. */
+/* Copies the lines to keep from `from` to `to`. Stores the number of all other lines in *ret_dropped. If `to`
+ * is NULL, only counts the lines. */
 static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
 {
     uint64_t dropped = 0;
@@ -72,7 +73,7 @@ static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_drop
     return r;
 }
 
-/* Writes the lines that stay to a new temporary file and syncs it. */
+/* Writes the lines to keep to a new temporary file and syncs the file. */
 static int write_rest(int dirfd, FILE *from, uint64_t resume_step)
 {
     uint64_t dropped;
@@ -172,7 +173,8 @@ int metrics_sync(struct metrics *m, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ lines */
 
-/* Appends the complete line or nothing: half a line, on a full disk, is removed again. */
+/* Appends the whole line or nothing. If the disk is full and only a part was written, this part is removed
+ * again. */
 static int append(struct metrics *m, const struct strbuf *b, struct err *err)
 {
     struct stat st;

@@ -22,24 +22,31 @@ struct metrics;
 struct metrics_step {
     uint64_t step; /* steps done, with this one */
     double loss, lr;
-    double grad_norm; /* norm of the gradient; NaN: not known, and the key is left out */
+    /* Norm of the gradient. NaN if it is not known; the key is omitted in this case. */
+    double grad_norm;
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* bytes that the step moved */
-    double stall_s;                           /* seconds that a device waited, on average; NaN: not known */
-    bool skipped;                             /* the update was skipped because a gradient was not finite */
+    /* Average number of seconds that a device waited. NaN if this is not known. */
+    double stall_s;
+    /* The update was skipped because a gradient was not finite. */
+    bool skipped;
 };
 
-/* Opens metrics.jsonl for appending. First removes the lines after `resume_step` (0 for a fresh run) and a
- * last line that a crash left incomplete, by writing a new file that replaces the old one. */
+/* Opens metrics.jsonl for appending. `resume_step` is 0 for a fresh run.
+ *
+ * If the file has lines after `resume_step`, or an incomplete last line after a crash, a new file without
+ * these lines replaces it first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
 /* Closes the file. Accepts NULL. */
 void metrics_close(struct metrics *m);
 
-/* Appends the line of one step with a single write(2). A line that could not be written completely is
- * removed again. The figures that decide whether two runs are equal (loss, lr, grad_norm) are printed with
- * %.17g. Figures that are not finite become null. */
+/* Appends the line of one step with a single write(2). If the line cannot be written completely, it is
+ * removed again.
+ *
+ * Loss, lr and grad_norm are printed with %.17g, because they decide whether two runs are equal. Figures that
+ * are not finite become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
-/* Appends the line of one evaluation. A perplexity of NaN is left out. */
+/* Appends the line of one evaluation. The perplexity is omitted if it is NaN. */
 int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
                  struct err *err);
 

@@ -49,7 +49,7 @@ static int fail_busy(const char *path, struct err *err)
     return err_set_at(err, -EBUSY, path, "another worker is writing to this output; wait for it or stop it");
 }
 
-/* Returns -EBUSY when another worker holds the lock of an existing output. */
+/* Returns -EBUSY if the output exists and another worker has locked it. */
 static int check_lock(const char *path, int dir, struct err *err)
 {
     int lock = openat(dir, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK),
@@ -88,8 +88,8 @@ static int check_directory(const char *path, struct err *err)
 
 /* ---- an output that must be created ---- */
 
-/* Shortens a path to its parent: "a/b" to "a", "/a" to "/", "a" to ".". Returns false when it has no
- * parent. */
+/* Shortens a path to its parent. "a/b" becomes "a", "/a" becomes "/", and "a" becomes ".". Returns false if
+ * the path has no parent. */
 static bool cut_to_parent(char *path)
 {
     size_t n = strlen(path);
@@ -118,8 +118,8 @@ static int fail_link(const char *path, const char *link, struct err *err)
                       strcmp(path, link) == 0 ? "" : link, strcmp(path, link) == 0 ? "" : " ", target);
 }
 
-/* Checks that the nearest existing ancestor of `path` is a directory in which new directories can be
- * created. */
+/* Finds the nearest existing ancestor of `path`. Checks that it is a directory in which new directories can
+ * be created. */
 static int check_parents(const char *path, struct err *err)
 {
     char above[PATH_MAX];

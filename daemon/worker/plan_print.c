@@ -1,5 +1,5 @@
-/* Prints plans: a page or JSON for one plan, a table or a JSON array for several. plan_print.h describes
- * the interface. */
+/* Implements plan_print.h: prints one plan as a page or a JSON object, and several plans as a table or a JSON
+ * array. */
 #include "daemon/worker/plan_print.h"
 
 #include <errno.h>
@@ -63,8 +63,8 @@ static int write_files(const struct verb_options *o, const struct printed_plan *
 
 /* ---- one plan ---- */
 
-/* Adds the plan as a JSON object. The closing brace of plan_summary_json is removed so that more members
- * can follow. */
+/* Appends the plan as a JSON object. Removes the closing brace that plan_summary_json wrote, so that more
+ * members can follow. */
 static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
@@ -102,8 +102,8 @@ static bool is_auto(const struct printed_plan *p)
     return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
 }
 
-/* Adds one element of the JSON array. Its "policy" is the policy that was asked for, so that no policy
- * occurs twice; the policy that `auto` took is "chosen". */
+/* Appends one element of the JSON array. "policy" is the policy that was asked for, so every policy occurs
+ * only once. "chosen" is the policy that `auto` selected. */
 static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     if (p->plan == NULL) {
@@ -123,7 +123,7 @@ static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const
     strbuf_finish(&one);
 }
 
-/* Adds a size with three digits: "1.62 GiB", "336 MiB". */
+/* Appends a size with three digits, such as "1.62 GiB" or "336 MiB". */
 static void add_size_cell(struct strbuf *b, uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -148,7 +148,8 @@ static void add_time_cell(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, " %9s", text);
 }
 
-/* Adds the column "bound": the bytes of state and stash that move, divided by the least bytes possible. */
+/* Appends the column "bound". This is the number of bytes of state and stash that move, divided by the least
+ * possible number. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -160,8 +161,8 @@ static void add_bound(struct strbuf *b, const struct plan_figures *f)
         strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
 }
 
-/* Adds why there is no plan, short enough for a line of the table. --json and --policy NAME give the full
- * message. */
+/* Appends the reason why there is no plan, short enough for one line of the table. --json and --policy NAME
+ * print the full message. */
 static void add_reason(struct strbuf *b, const struct printed_plan *p)
 {
     if (p->least_bytes == 0) {
@@ -173,8 +174,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Adds the form and the micro-batch size of the first layer; "4.." says that other layers have other
- * sizes. */
+/* Appends the form and the micro-batch size of the first layer. "4.." means that some layers have other sizes
+ * than 4. */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;
@@ -205,7 +206,7 @@ static void add_row(struct strbuf *b, const struct printed_plan *p)
     strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
 }
 
-/* Adds the table of all plans, 80 columns wide. */
+/* Appends the table of all plans. The table is 80 columns wide. */
 static void add_table(struct strbuf *b, const struct printed_plan *list, uint32_t n)
 {
     strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",

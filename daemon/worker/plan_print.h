@@ -1,6 +1,7 @@
-/* Prints plans as text for people or as JSON for programs: one plan in full, or the plans of several
- * policies side by side. --plan and --plan-profile share this code, so that both print the same page, the
- * same JSON and the same table. */
+/* Prints plans as text for people or as JSON for programs. Prints either one plan in full, or the plans of
+ * several policies side by side.
+ *
+ * --plan and --plan-profile share this code, so their output has the same form. */
 #ifndef DAEMON_WORKER_PLAN_PRINT_H
 #define DAEMON_WORKER_PLAN_PRINT_H
 
@@ -12,35 +13,41 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
-/* A plan with everything that is printed about it, or the reason why there is none. The verb fills in all
- * members but `sim` and part of `why`, which plan_print_simulate sets. plan_print_finish frees plan and
- * sim. */
+/* A plan with everything that is printed about it, or the reason why there is no plan. The verb fills in all
+ * members except `sim` and a part of `why`, which plan_print_simulate sets. plan_print_finish frees the plan
+ * and the simulation. */
 struct printed_plan {
-    const char *policy;        /* the policy that was asked for; the plan's own policy differs with "auto" */
-    struct plan *plan;         /* the verified plan; NULL: there is none, and code and err say why */
+    /* The policy that was asked for. With "auto", the plan has another policy. */
+    const char *policy;
+    /* The verified plan. If there is no plan, this is NULL, and `code` and `err` say why. */
+    struct plan *plan;
     const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
-    struct why_report why; /* what limits the speed; the verb adds what more memory or devices would bring */
-    double plan_s;         /* seconds that planning and verifying took */
-    int code;              /* 0, or the negative errno of planning */
+    /* What limits the speed. The verb adds the gain from more memory or more devices. */
+    struct why_report why;
+    double plan_s; /* seconds that planning and verifying took */
+    int code;      /* 0, or the negative errno of planning */
     struct err err;
-    uint64_t least_bytes; /* bytes of each device that would be enough; 0: device memory is not the reason */
+    /* The number of bytes per device that would be enough. 0 if device memory is not the problem. */
+    uint64_t least_bytes;
 };
 
-/* Simulates the plan with these task durations and finds what limits its speed. */
+/* Simulates the plan with these task durations and finds out what limits its speed. */
 void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m);
 
-/* Destroys the plan and its simulation. Accepts a zeroed struct. */
+/* Destroys the plan and its simulation. Also accepts a struct of zeros. */
 void plan_print_finish(struct printed_plan *p);
 
-/* Writes the files of --out, --trace and --svg if they were asked for, then prints the plan. `head` is
- * text to print above the page. `times` says where the durations come from, as in plan_summary. `members`
- * are further members of the JSON object, each with a comma before it. Returns the exit code. */
+/* Writes the files of --out, --trace and --svg if these options were given, and prints the plan after that.
+ * Returns the exit code.
+ *
+ * `head` is text to print above the page. `times` says where the durations come from, as in plan_summary.
+ * `members` has more members for the JSON object, each with a comma before it. */
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 
-/* Prints n plans as a table, or as a JSON array in which a plan that does not fit has an "error". Returns
- * the exit code, which is EXIT_MISFIT when no plan fits. */
+/* Prints `n` plans as a table or as a JSON array. In the array, a plan that does not fit has an "error".
+ * Returns the exit code, which is EXIT_MISFIT if no plan fits. */
 int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
                    const char *head, const char *members);
 

@@ -1,4 +1,5 @@
-/* Prints errors, the result of a check, progress and the final report, as text or as JSON. */
+/* Implements report.h: prints errors, the result of a check, progress and the final report, as text or as
+ * JSON. */
 #include "daemon/worker/report.h"
 
 #include <errno.h>
@@ -15,8 +16,10 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 
-#define PROGRESS_EVERY_NS 200000000ull  /* least time between two lines about steps, on a terminal */
-#define LOG_EVERY_NS      2000000000ull /* least time between two lines about steps, in a file or a pipe */
+/* Shortest time between two lines about steps on a terminal. */
+#define PROGRESS_EVERY_NS 200000000ull
+/* Shortest time between two lines about steps in a file or a pipe. */
+#define LOG_EVERY_NS 2000000000ull
 
 int print_buffer(struct strbuf *b)
 {
@@ -100,8 +103,8 @@ static uint64_t state_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Returns the memory of training that never moves anything: the state, all inputs, and all that forward
- * passes write. */
+/* Returns the memory that training needs if nothing ever moves. It consists of the state, all inputs, and
+ * everything that the forward passes write. */
 static uint64_t everything_bytes(const struct prepared_job *j)
 {
     uint64_t n = state_bytes(j);
@@ -111,8 +114,8 @@ static uint64_t everything_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Adds the path as a JSON string, made absolute. A leading "./" is removed: "runs/x" and "./runs/x" give
- * the same. */
+/* Appends the absolute form of the path as a JSON string. Removes a leading "./", so that "runs/x" and
+ * "./runs/x" give the same result. */
 static void add_absolute(struct strbuf *b, const char *path)
 {
     char full[2 * PATH_MAX] = "";
@@ -124,7 +127,7 @@ static void add_absolute(struct strbuf *b, const char *path)
     strbuf_add_json(b, full);
 }
 
-/* Adds " (2561000 tokens in 2 files)" when the data are files of tokens. */
+/* Appends " (2561000 tokens in 2 files)" if the data are files of tokens. */
 static void add_tokens(const struct dataset *d, struct strbuf *b)
 {
     if (d->n_files > 0)
@@ -391,8 +394,8 @@ static void add_bytes_row(struct strbuf *b, const char *name, const struct plan_
     strbuf_add_bytes(b, bytes->peer);
 }
 
-/* Adds the bytes that a step moves, beside the least bytes possible and the bytes that demand paging would
- * move. */
+/* Appends the number of bytes that a step moves, the least possible number, and the number for demand
+ * paging. */
 static void add_bytes(struct strbuf *b, const char *policy, const struct plan_bytes *moved,
                       const struct job_comparison *c)
 {

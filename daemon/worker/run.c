@@ -41,7 +41,7 @@ static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
 static void on_signal(int sig);
 
 /* Installs or removes the handlers of the stop signals. A signal that was ignored when the program started
- * (nohup, a background job of a script) stays ignored. */
+ * stays ignored. This is the case under nohup, for example. */
 static void handle_signals(bool on)
 {
     for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
@@ -51,7 +51,8 @@ static void handle_signals(bool on)
     }
 }
 
-/* The first signal asks for a checkpoint. A second signal, of any kind, ends the process at once. */
+/* The first signal asks for a checkpoint. A second signal ends the process at once, even if it is of another
+ * kind. */
 static void on_signal(int sig)
 {
     caught = sig;
@@ -61,8 +62,8 @@ static void on_signal(int sig)
 
 /* ---- the output directory ---- */
 
-/* Writes resolved.json in the first run of a job. In a later run it checks that the spec resolves to the
- * same values. */
+/* Writes resolved.json in the first run of a job. In later runs, checks that the spec resolves to the same
+ * values. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
     bool there;
@@ -79,8 +80,8 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 
 /* ---- result.json ---- */
 
-/* Returns the text of result.json if it says that the job was done after `steps` steps, and NULL
- * otherwise. The caller frees it. */
+/* Returns the text of result.json if it says that the job was done after `steps` steps, otherwise NULL. The
+ * caller frees the text. */
 static char *read_done(const struct outdir *out, uint64_t steps)
 {
     char *text = NULL;
@@ -99,8 +100,8 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     return NULL;
 }
 
-/* Writes result.json. A run that found no step left to do keeps the result of the run that did the last
- * step. The spec of both is the same, because resolved.json was compared. */
+/* Writes result.json. If no step was left to do, keeps the result of the run that did the last step. Both
+ * runs have the same spec, because resolved.json was compared. */
 static int write_result(const struct outdir *out, struct run_result *res)
 {
     const struct train_report *rep = &res->report;
@@ -117,9 +118,10 @@ static int write_result(const struct outdir *out, struct run_result *res)
     return r;
 }
 
-/* Writes the failure to result.json, unless that file says that the job is done: a later failure does not
- * undo a finished job. Errors of this write are ignored, because the failure itself is reported, and a
- * full disk may not even take this file. */
+/* Writes the failure to result.json. If that file says that the job is done, it is kept, because a later
+ * failure does not undo a finished job.
+ *
+ * Errors of this write are ignored. The failure itself is reported anyway, and the disk may be full. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
     char *done = read_done(out, res->job.spec->resolved.total_steps);
@@ -136,7 +138,7 @@ static void write_failure(const struct outdir *out, const struct run_result *res
 
 /* ---- the run ---- */
 
-/* Writes trace.json. A failure is only a warning, because the job itself is done. */
+/* Writes trace.json. If this fails, only prints a warning, because the job itself is done. */
 static void write_trace(const struct run_trace *trace, const struct prepared_job *j, const struct outdir *out)
 {
     struct err err = {0};
@@ -207,8 +209,8 @@ static bool is_stopped(void *ctx)
     return train_stop_requested();
 }
 
-/* Ends a run that was stopped before training began. It counts as stopped, at the step where the job
- * already was. */
+/* Ends a run that was stopped before training began. The job counts as stopped at the step that it had
+ * reached before. */
 static void end_untrained(struct run_result *res)
 {
     res->code = 0;

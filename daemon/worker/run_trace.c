@@ -19,16 +19,18 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/predict/simulate.h"
 
-#define WARM_UP          2      /* steps until the steady state */
-#define SEARCH           64     /* steps that are tried as the start of the window */
-#define RUN_TRACE_INSTRS 60000u /* most instructions of a window: 1 MB of times, about 20 MB of JSON */
+#define WARM_UP 2 /* steps until the steady state */
+/* Number of steps that are tried as the start of the window. */
+#define SEARCH 64
+/* Most instructions in a window. They need 1 MB for the times and about 20 MB of JSON. */
+#define RUN_TRACE_INSTRS 60000u
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Returns whether the training loop evaluates or writes a checkpoint after steps_done steps. */
+/* Returns whether the training loop evaluates or writes a checkpoint after `steps_done` steps. */
 static bool is_break(const struct prepared_job *j, uint64_t steps_done)
 {
     const struct spec *s = j->spec;
@@ -45,8 +47,8 @@ static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t step
     return true;
 }
 
-/* Chooses the longest possible window among the steps from..total, and of equally long windows the
- * earliest. */
+/* Chooses the longest possible window between the steps `from` and `total`. If several windows have this
+ * length, takes the earliest. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
 {
     uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
@@ -72,7 +74,7 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct e
            !is_break(j, t->first_step - t->warm_up))
         t->warm_up++;
     t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
-    /* exec_trace fails only when another window is open, which does not happen here. */
+    /* exec_trace fails only if another window is open. This cannot happen here. */
     if (exec_trace(e, t->first_step, t->steps, t->spans) < 0)
         run_trace_finish(t);
 }
@@ -82,7 +84,7 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
     t->complete = t->spans != NULL && exec_traced(e) == t->steps;
 }
 
-/* When a compute stream was busy within the window. */
+/* The times at which a compute stream was busy within the window. */
 struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };
@@ -139,7 +141,8 @@ int run_trace_write(const struct run_trace *t, const struct prepared_job *j, con
     int r;
 
     if (!t->complete) {
-        /* A run that was killed while it wrote the trace may have left a temporary file. */
+        /* An earlier run may have been killed while it wrote the trace. Remove the temporary file that it
+         * left behind. */
         fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp");
         return 0;
     }

@@ -19,32 +19,36 @@
 #include "swap/exec.h"
 
 #define RUN_TRACE_FILE  "trace.json"
-#define RUN_TRACE_STEPS 3 /* steps to measure unless the command line says otherwise */
+#define RUN_TRACE_STEPS 3 /* default number of steps to measure */
 
-/* The steps of a run that are measured: a window of consecutive steps. */
+/* The steps of a run that are measured. They form a window of consecutive steps. */
 struct run_trace {
-    uint32_t max_steps;  /* longest window; set by the owner; 0: no trace */
+    /* Longest window, in steps. The owner sets it. 0 means no trace. */
+    uint32_t max_steps;
     uint64_t first_step; /* first step of the window */
-    uint32_t steps;      /* steps in the window; one run of the cycle is one step */
-    uint32_t warm_up;    /* steps between the last time the devices were drained and the window; 2 at most */
-    struct plan_span *spans; /* start and end of every instruction of the window; NULL: no window */
-    bool complete;           /* every step of the window was measured */
+    /* Number of steps in the window. One run of the cycle is one step. */
+    uint32_t steps;
+    /* Number of steps between the last drain of the devices and the window. At most 2. */
+    uint32_t warm_up;
+    /* Start and end of every instruction in the window. NULL if there is no window. */
+    struct plan_span *spans;
+    bool complete; /* every step of the window was measured */
 };
 
-/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS (run_trace.c) instructions, and tells
- * the executor to measure it. `step` is the number of steps done when the run starts. Chooses no window
- * when no step is left. */
+/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions (run_trace.c), and tells the
+ * executor to measure it. `step` is the number of steps done when the run starts. If no step is left, there
+ * is no window. */
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
 
-/* Notes whether the executor measured the whole window. */
+/* Records whether the executor has measured the whole window. */
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
-/* Returns the share of time in which the compute streams waited: for each device, the gaps between tasks
- * from the start of its first task to the end of its last task in the window. Returns NaN without a
- * complete window. */
+/* Returns the share of time in which the compute streams waited. For each device, this is the time between
+ * tasks, from the start of the first task to the end of the last task in the window. Returns NaN if the
+ * window is not complete. */
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
-/* Writes trace.json. Without a complete window it leaves the trace of an earlier run in place. */
+/* Writes trace.json. If the window is not complete, keeps the trace of an earlier run. */
 int run_trace_write(const struct run_trace *t, const struct prepared_job *j, const struct outdir *out,
                     struct err *err);
 void run_trace_finish(struct run_trace *t);

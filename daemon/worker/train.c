@@ -27,7 +27,7 @@
 #include "swap/exec.h"
 #include "swap/store.h"
 
-/* The state of one run of the loop. train_run creates it on its stack. */
+/* The state of one run of the training loop. train_run creates it on its stack. */
 struct trainer {
     struct prepared_job *job;
     const struct spec *spec;
@@ -39,20 +39,26 @@ struct trainer {
     struct exec *exec;
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
-    uint64_t *indices;           /* the samples of one global batch, as positions in the data set */
-    uint64_t targets[PLAN_RING]; /* targets that count in each step whose result is not read yet */
-    uint64_t planned_in, planned_out, planned_peer; /* bytes that the programs run so far should have moved */
-    uint64_t step;                                  /* steps enqueued */
-    uint64_t known;                                 /* steps whose result was read */
-    uint64_t last_ns;                               /* when the last result was read */
-    uint64_t last_wait_ns;                          /* waiting time of all compute streams at last_ns */
-    struct checkpoint_eval eval; /* the last evaluation; valid only while step equals eval_step */
+    /* The samples of one global batch. Each is given by its position in the data set. */
+    uint64_t *indices;
+    /* For each step whose result was not read yet: the number of targets that count. */
+    uint64_t targets[PLAN_RING];
+    /* Number of bytes that the programs should have moved so far. */
+    uint64_t planned_in, planned_out, planned_peer;
+    uint64_t step;    /* steps enqueued */
+    uint64_t known;   /* steps whose result was read */
+    uint64_t last_ns; /* when the last result was read */
+    /* Waiting time of all compute streams at the time last_ns. */
+    uint64_t last_wait_ns;
+    /* The last evaluation. Only valid while `step` equals `eval_step`. */
+    struct checkpoint_eval eval;
     uint64_t eval_step;
     bool has_checkpoint;
     struct train_report *report;
 };
 
-static atomic_bool stop_requested; /* set by signal handlers and by other threads, so it must be lock-free */
+/* Set by signal handlers and by other threads, so it must be lock-free. */
+static atomic_bool stop_requested;
 
 void train_request_stop(void)
 {
@@ -66,7 +72,7 @@ bool train_stop_requested(void)
 
 /* ---- counting ---- */
 
-/* Adds the bytes of program k to the bytes that the devices should have moved. */
+/* Adds the bytes that program `k` moves to the bytes that the devices should have moved. */
 static void promise(struct trainer *t, enum program_kind k)
 {
     struct plan_bytes b;
@@ -90,7 +96,8 @@ static void count(const struct trainer *t, struct device_counters *sum)
     }
 }
 
-/* Returns NaN when the devices do not count their waiting time, or have not computed yet. */
+/* Returns the share of time in which the devices waited. Returns NaN if the devices do not count this time,
+ * or if they have not computed yet. */
 static double stall_share(const struct device_counters *c)
 {
     uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
@@ -104,8 +111,8 @@ static double stall_s(const struct trainer *t, const struct device_counters *c)
     return (double)(c->compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices;
 }
 
-/* Compares the counters of the devices with the plan, while the streams are drained. A difference means
- * that the execution does not follow the plan, so the run must not continue. */
+/* Compares the counters of the devices with the plan. The streams must be drained. If the counters differ,
+ * the execution does not follow the plan, and the run must not continue. */
 static int check_counters(struct trainer *t, struct err *err)
 {
     struct device_counters c;
@@ -129,8 +136,8 @@ static int run_program(struct trainer *t, enum program_kind k, const struct step
     return check_counters(t, err);
 }
 
-/* Fills the input slots of a step with the samples in t->indices. *ret_targets gets the number of targets
- * that count. */
+/* Fills the input slots of a step with the samples in t->indices. Stores the number of targets that count in
+ * *ret_targets. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -151,8 +158,8 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
     return 0;
 }
 
-/* Reports that no target of a batch counts. The loss is the mean over the targets that count, so it would
- * have no value. */
+/* Reports that no target of a batch counts. The loss is the mean over all targets that count, so it is not
+ * defined in this case. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -204,7 +211,8 @@ static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
     return fail_no_targets(step, err);
 }
 
-/* Asks the kernel to read the samples of the next step, if there is one, while the current step computes. */
+/* Asks the kernel to read the samples of the next step while the current step computes. Does nothing after
+ * the last step. */
 static void prefetch_step(struct trainer *t)
 {
     if (t->job->train->n_files == 0 || t->step >= t->spec->resolved.total_steps)
@@ -247,15 +255,15 @@ static bool all_finite(const float *v, uint64_t n)
     return ok;
 }
 
-/* Returns the decision of a step, or NULL when the job makes none. */
+/* Returns the decision of a step, or NULL if the job makes no decisions. */
 static const struct step_decision *decision_of(const struct trainer *t, uint64_t step)
 {
     tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
 }
 
-/* Returns the host copy of the decision group's state, which is up to date when the streams are drained,
- * or NULL when the job has none. */
+/* Returns the host copy of the decision group's state, or NULL if the job has no decision group. The copy is
+ * up to date while the streams are drained. */
 static struct group_state *group_of(const struct trainer *t)
 {
     tensor_id id = store_find(t->store, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
@@ -267,7 +275,7 @@ static const char *what_is_kept(const struct trainer *t)
     return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
 }
 
-/* Writes ", first in layer 3 (block)" to buf, or "" when the layer is not known. */
+/* Writes ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. */
 static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
     buf[0] = '\0';
@@ -275,9 +283,9 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
         snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
 }
 
-/* Returns the layer in which a step without a decision diverged. The update of that step was made, so the
- * weights of some layers are not finite. The backward pass runs from the last layer to the first, so the
- * divergence began in the last of these layers. */
+/* Finds the layer in which a step without a decision diverged. The step has updated the weights, so the
+ * weights of some layers are not finite. The divergence began in the last of these layers, because the
+ * backward pass starts at the last layer. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
@@ -310,7 +318,7 @@ static void tell(const struct trainer *t, const struct train_progress *p)
         t->options->progress(t->options->ctx, p);
 }
 
-/* Waits for the oldest step whose result was not read yet, and records the result. */
+/* Waits for the oldest step whose result was not read yet, and records this result. */
 static int read_step(struct trainer *t, struct err *err)
 {
     uint64_t step = t->known;
@@ -388,8 +396,8 @@ static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum
     return r;
 }
 
-/* Restarts the clock of a step, so that the time of an evaluation or a checkpoint does not count for the
- * next step. */
+/* Restarts the clock of a step. The time of an evaluation or a checkpoint must not count for the next
+ * step. */
 static void restart_clock(struct trainer *t)
 {
     struct device_counters c;
@@ -398,14 +406,14 @@ static void restart_clock(struct trainer *t)
     t->last_wait_ns = c.compute_wait_ns;
 }
 
-/* Returns e^loss for a language model: the number of tokens among which the model is undecided. */
+/* Returns e^loss for a language model. This is the number of tokens between which the model is undecided. */
 static double perplexity(const struct trainer *t, double loss)
 {
     return t->spec->tokens ? exp(loss) : NAN;
 }
 
-/* Evaluates the model on the validation data: runs the exit program, all evaluation batches, and the entry
- * program. All results must have been read. */
+/* Evaluates the model on the validation data. Runs the exit program, all evaluation batches, and the entry
+ * program. All results of earlier steps must have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
     uint64_t n = t->job->val->n_samples, targets = 0;
@@ -437,8 +445,8 @@ static int evaluate(struct trainer *t, struct err *err)
 
 /* ---- checkpoints ---- */
 
-/* Checks that weights and optimizer state are finite before a checkpoint replaces a good one. The loss may
- * still be finite when they are not. */
+/* Checks that the weights and the optimizer state are finite, before a new checkpoint replaces a good one.
+ * The loss may be finite even if the state is not. */
 static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
@@ -498,7 +506,7 @@ static int checkpoint(struct trainer *t, struct err *err)
 
 /* ---- start and end ---- */
 
-/* Sets the weights of a new job: random weights, or those of a Hugging Face folder. */
+/* Sets the weights of a new job. They are random, or they come from a Hugging Face folder. */
 static int init_weights(struct trainer *t, struct err *err)
 {
     struct hf *f;
@@ -539,7 +547,7 @@ static int check_not_beyond(const struct trainer *t, uint64_t step, struct err *
                       step, total);
 }
 
-/* Loads the newest checkpoint, or sets fresh weights when there is none. */
+/* Loads the newest checkpoint. If there is no checkpoint, sets fresh weights. */
 static int restore(struct trainer *t, struct err *err)
 {
     uint64_t step;
@@ -583,7 +591,7 @@ static int restore(struct trainer *t, struct err *err)
     return r;
 }
 
-/* Removes result.json, because the job has steps left: only the run that ends a job has a result. */
+/* Removes result.json, because the job has steps left. Only a job that has ended has a result. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
     int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
@@ -664,8 +672,8 @@ static int finish_training(struct trainer *t, struct err *err)
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;
-    /* Prune again, because an earlier run may have been killed between its last checkpoint and the
-     * pruning. */
+    /* Remove old checkpoints again, because an earlier run may have been killed after its last checkpoint,
+     * before it removed them. */
     r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
     if (r < 0)
         return r;
@@ -693,7 +701,7 @@ static int loop(struct trainer *t, struct err *err)
         r = enqueue_step(t, err);
         bool last = t->step == total, stop = atomic_load(&stop_requested);
         bool scheduled = last || spec_due(s, &s->checkpoint.every, t->step), save = scheduled || stop;
-        /* checkpoint.best compares evaluations, so every scheduled checkpoint needs one. */
+        /* checkpoint.best compares evaluations, so every scheduled checkpoint needs an evaluation. */
         bool compare = scheduled && s->checkpoint.best != BEST_NONE;
         bool eval = t->job->val != NULL && (last || compare || spec_due(s, &s->eval, t->step));
         if (r == 0 && !eval && !save) {
@@ -736,7 +744,8 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->counted_peer = c.peer_bytes;
 }
 
-/* Records a failure: the steps done, and the devices at fault, which only an open device set can tell. */
+/* Records a failure: the number of steps done, and the devices at fault. Only an open device set knows which
+ * devices are at fault. */
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;

@@ -13,61 +13,82 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/run_trace.h"
 
-/* How a run of the training loop went. After a failure only steps_done is valid: the steps whose result is
- * known. */
+/* How a run of the training loop went. After a failure, only steps_done is valid. It counts the steps whose
+ * result is known. */
 struct train_report {
     uint64_t steps_done, total_steps;
-    uint64_t resumed_from;         /* steps that were done when this run started */
-    bool stopped;                  /* train_request_stop ended the run before the last step */
-    double loss;                   /* loss of the last step; that of the checkpoint when this run made none */
-    uint64_t skipped_steps;        /* steps of the whole job that were skipped for a non-finite gradient */
+    /* Number of steps that were done when this run started. */
+    uint64_t resumed_from;
+    /* Whether train_request_stop ended the run before the last step. */
+    bool stopped;
+    /* Loss of the last step. If this run did no step, the loss in the checkpoint. */
+    double loss;
+    /* Number of steps of the whole job that were skipped because of a non-finite gradient. */
+    uint64_t skipped_steps;
     bool evaluated;                /* the val_ members are valid */
     double val_loss, val_accuracy; /* of the last evaluation */
     double val_perplexity;         /* e^val_loss for language models, otherwise NaN */
-    double seconds;                /* wall time of this run's training, with evaluations and checkpoints */
+    /* Wall time of this run's training. Includes evaluations and checkpoints. */
+    double seconds;
     double samples_per_s;
-    double stall_share;   /* share of time that the compute streams waited; NaN: not known */
-    uint32_t stall_steps; /* traced steps that stall_share was measured in; 0: measured over the whole run */
-    struct plan_bytes cycle; /* bytes that one step moves, as planned and as counted by the devices */
-    uint64_t counted_in, counted_out, counted_peer; /* bytes that the devices counted in this run */
-    uint64_t weights_hash;                          /* FNV-1a over the trained weights */
-    char numerics[96];                              /* what the bits depend on besides the spec */
-    bool numerics_changed; /* the checkpoint has other numerics than this machine, so the bits may differ */
+    /* Share of time in which the compute streams waited. NaN if it is not known. */
+    double stall_share;
+    /* Number of traced steps in which stall_share was measured. 0 if it was measured over the whole run. */
+    uint32_t stall_steps;
+    /* Bytes that one step moves. The plan and the counters of the devices agree on them. */
+    struct plan_bytes cycle;
+    /* Bytes that the devices counted in this run. */
+    uint64_t counted_in, counted_out, counted_peer;
+    uint64_t weights_hash; /* FNV-1a over the trained weights */
+    /* What the bits of the result depend on besides the spec. */
+    char numerics[96];
+    /* The checkpoint was made with other numerics than those of this machine, so the bits may differ. */
+    bool numerics_changed;
 };
 
-/* An event of the training loop, for display. The comments name the events for which a member is valid. */
+/* An event of the training loop, for display. The comment of a member names the events for which the member
+ * is valid. */
 struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done; steps of the whole job */
     double loss, lr, samples_per_s; /* STEP */
-    double stall_share;    /* STEP: stall share of this run so far; NaN: the devices do not count it */
-    bool skipped;          /* STEP: the update was skipped */
-    bool numerics_changed; /* RESUME: the checkpoint has other numerics, so the bits may differ */
+    /* STEP: stall share of this run so far. NaN if the devices do not count it. */
+    double stall_share;
+    bool skipped; /* STEP: the update was skipped */
+    /* RESUME: the checkpoint was made with other numerics, so the bits may differ. */
+    bool numerics_changed;
     double val_loss, val_accuracy; /* EVAL */
-    double val_perplexity;         /* EVAL: perplexity of a language model; NaN for other models */
+    /* EVAL: perplexity of a language model. NaN for other models. */
+    double val_perplexity;
 };
 
 struct train_options {
-    uint64_t delay_seed;       /* seed of random delays on every stream; 0: no delays */
-    uint64_t link_bytes_per_s; /* pace of host copies on virtual devices; 0: as fast as possible */
-    uint64_t peer_bytes_per_s; /* pace of copies between virtual devices; 0: as fast as possible */
-    /* Called when the job was resumed, and after every step whose result is known, every evaluation and
-     * every checkpoint. May be NULL. */
+    /* Seed of the random delays on every stream. 0 means that there are no delays. */
+    uint64_t delay_seed;
+    /* Rate of copies between the host and virtual devices. 0 means as fast as possible. */
+    uint64_t link_bytes_per_s;
+    /* Rate of copies between virtual devices. 0 means as fast as possible. */
+    uint64_t peer_bytes_per_s;
+    /* Called when the job was resumed, after every evaluation and checkpoint, and after every step whose
+     * result is known. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
-    struct run_trace *trace; /* measures some steps; the caller writes the file; NULL: nothing is measured */
+    /* Measures some steps. The caller writes the file. NULL to measure nothing. */
+    struct run_trace *trace;
 };
 
-/* Trains the prepared job from its newest checkpoint, or from fresh weights, to its last step or until it
- * is asked to stop. Writes metrics.jsonl, the checkpoints and, after the last step, model.safetensors to
- * `out`, which the caller has locked. Returns -EDOM when training diverged, -EEXIST when the output
- * belongs to another spec, or another errno. */
+/* Trains the prepared job until its last step, or until it is asked to stop. Starts at the newest checkpoint,
+ * or with fresh weights.
+ *
+ * Writes metrics.jsonl and the checkpoints to `out`, and model.safetensors after the last step. The caller
+ * must have locked `out`. Returns -EDOM if training diverged, -EEXIST if the output belongs to another spec,
+ * or another negative errno. */
 int train_run(struct prepared_job *j, const struct outdir *out, const struct train_options *o,
               struct train_report *ret, struct err *err);
 
-/* Asks the loop to stop after a checkpoint. Safe in signal handlers and in any thread. */
+/* Asks the loop to stop after a checkpoint. May be called from signal handlers and from any thread. */
 void train_request_stop(void);
-/* Returns whether train_request_stop was called. Safe in any thread. */
+/* Returns whether train_request_stop was called. May be called from any thread. */
 bool train_stop_requested(void);
 
 #endif

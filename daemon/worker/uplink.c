@@ -45,7 +45,7 @@ static bool is_over(struct uplink *l)
     return over;
 }
 
-/* Makes uplink_wait_job and uplink_outcome return this failure. The thread ends soon after. */
+/* Makes uplink_wait_job and uplink_outcome return the error `failure`. The thread ends soon after. */
 static void end_waiting(struct uplink *l, int failure, const struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
@@ -81,7 +81,8 @@ static void lose(struct uplink *l, const char *why)
     l->backoff_ns = uplink_earlier(2 * l->backoff_ns, l->config.times.last_retry_ns);
 }
 
-/* Connects and composes hello. connect(2) does not block: a Unix socket connects at once or fails. */
+/* Connects to the daemon and composes hello. connect(2) does not block, because a Unix socket connects or
+ * fails at once. */
 static void connect_now(struct uplink *l, uint64_t now)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -134,7 +135,7 @@ static uint64_t lease_number(const struct json *lease, const char *key)
     return v;
 }
 
-/* Reads the numbers of the leased devices. Virtual devices have none. */
+/* Reads the numbers of the leased devices. Virtual devices have no numbers. */
 static void take_devices(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *list = lease_at(lease, "indices");
@@ -238,14 +239,14 @@ static int take_notification(struct uplink *l, const struct wire_msg *m)
     const char *reason = "";
     const struct json *node = m->params != NULL ? json_get(m->params, "reason") : NULL;
     if (strcmp(m->method, "stop") != 0)
-        return 0; /* a newer daemon may send notifications that this worker does not know */
+        return 0; /* newer daemons may send unknown notifications */
     if (node != NULL && json_type(node) == JSON_STRING)
         json_string(node, "reason", &reason, NULL);
     l->config.stop(l->config.ctx, reason);
     return 0;
 }
 
-/* Handles one line of the daemon. Returns a negative errno when the connection must be closed. */
+/* Handles one line from the daemon. Returns a negative errno if the connection must be closed. */
 static int take_line(struct uplink *l, const char *line, size_t bytes)
 {
     struct wire_msg m = {0};
@@ -294,7 +295,7 @@ static void receive(struct uplink *l)
 
 /* ---- the loop of the uplink thread ---- */
 
-/* Returns the time at which the thread must wake up even if nothing arrives and nothing is posted. */
+/* Returns the time at which the thread must wake up, even if no message arrives and no message is posted. */
 static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
@@ -310,8 +311,8 @@ static uint64_t next_ns(struct uplink *l)
     return at;
 }
 
-/* Waits until a message arrives, bytes can be sent, a message is posted, or a message is due. Then
- * receives what arrived. */
+/* Waits until a message arrives, bytes can be sent, or a message is posted or due. Receives the messages that
+ * have arrived. */
 static void wait_and_receive(struct uplink *l)
 {
     struct pollfd p[2] = {{.fd = l->wake_fd, .events = POLLIN},
@@ -376,7 +377,7 @@ static void set_defaults(struct uplink_times *t)
     set_default(&t->alive_ns, 2000);
 }
 
-/* Starts the thread with all signals blocked, so that the training thread gets them. */
+/* Starts the thread with all signals blocked, so that signals are delivered to the training thread. */
 static int start_thread(struct uplink *l)
 {
     sigset_t all, before;

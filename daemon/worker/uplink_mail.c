@@ -23,10 +23,10 @@ void uplink_wake(struct uplink *l)
 {
     uint64_t one = 1;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
-    (void)n; /* when the counter is full, the thread wakes up anyway */
+    (void)n; /* if the write fails, a wake-up is pending */
 }
 
-/* Prints a number for JSON, which has neither NaN nor infinity: null stands for them. */
+/* Prints a number as JSON. NaN and infinity become null, because JSON cannot express them. */
 static const char *number(char buf[32], double v)
 {
     if (!isfinite(v))
@@ -47,8 +47,9 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              number(stall, p->stall_share));
 }
 
-/* Returns a new event at the end of the ring. When the ring is full, the oldest event is dropped; but
- * `resumed` is sent only once, so the event behind it is dropped in its place. The caller holds the mutex. */
+/* Appends a new event to the ring and returns it. If the ring is full, the oldest event is dropped. `resumed`
+ * is never dropped, because it is sent only once; the event after it is dropped instead. The caller must hold
+ * the mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
@@ -63,8 +64,8 @@ static struct uplink_event *add_event(struct uplink *l, const char *method)
     return e;
 }
 
-/* Turns a progress that is not due yet into an event, so that it is sent before the event that follows.
- * The caller holds the mutex. */
+/* Converts a waiting progress message to an event, so that it is sent before the next event. The caller must
+ * hold the mutex. */
 static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
@@ -73,7 +74,8 @@ static void settle_progress(struct uplink *l)
     l->progress_due = false;
 }
 
-/* Posts an event with params in the manner of printf. With `settle` a waiting progress is sent before it. */
+/* Posts an event. The params are formatted as by printf. If `settle` is true, a waiting progress message is
+ * sent before the event. */
 static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -137,7 +139,8 @@ void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed)
 void uplink_progress(struct uplink *l, const struct uplink_progress *p)
 {
     pthread_mutex_lock(&l->mutex);
-    bool first = !l->progress_due; /* otherwise the thread already knows that a progress waits */
+    /* If a progress message is already waiting, the thread does not have to be woken again. */
+    bool first = !l->progress_due;
     l->progress = *p;
     l->has_progress = l->progress_due = l->curve_due = true;
     curve_add(&l->curve, p->step, p->loss);
@@ -237,18 +240,19 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns the time when a message may be sent again, given that it was last sent at `last` (0: not sent
- * yet). Returns NEVER when it is not wanted. */
+/* Returns the time at which a message may be sent again. `last` is the time of the last message, or 0 if
+ * there was none. Returns NEVER if the message is not wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* The messages are in the order that a reader expects: plan, curve, events, progress, outcome. */
+/* Adds the messages in the order that a reader expects: plan, curve, events, progress, outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;
-    if (l->planning_due) /* `planning` is sent before `planned`, even when planning is over */
+    /* `planning` is sent before `planned`, even if planning has already ended. */
+    if (l->planning_due)
         add_notification(l, "planning", l->planning);
     if (l->planned_due)
         add_notification(l, "planned", l->planned.at);
@@ -269,7 +273,7 @@ uint64_t uplink_next_due(const struct uplink *l)
     const struct uplink_times *t = &l->config.times;
     uint64_t at = l->sent_ns + t->alive_ns;
     if (l->planning_due || l->planned_due || l->n_events > 0 || l->outcome_due)
-        return 0; /* a message was posted while earlier bytes were still being sent */
+        return 0; /* posted while earlier bytes were being sent */
     at = uplink_earlier(at, due(l->progress_due, l->progress_ns, t->progress_ns));
     return uplink_earlier(at, due(l->curve_due, l->curve_ns, t->curve_ns));
 }
@@ -288,7 +292,7 @@ void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step)
     l->has_outcome = l->outcome_due = true;
 }
 
-/* Removes every progress from the ring and puts the newest one before all other events. */
+/* Removes every progress message from the ring, and puts the newest progress before all other events. */
 static void renew_progress(struct uplink *l)
 {
     uint32_t n = 0;

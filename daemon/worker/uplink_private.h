@@ -1,5 +1,5 @@
-/* The uplink's struct, which uplink.c (the connection and its thread) and uplink_mail.c (the mailbox)
- * share. */
+/* Defines struct uplink for uplink.c and uplink_mail.c. uplink.c has the connection and its thread, and
+ * uplink_mail.c has the mailbox. */
 #ifndef DAEMON_WORKER_UPLINK_PRIVATE_H
 #define DAEMON_WORKER_UPLINK_PRIVATE_H
 
@@ -10,8 +10,9 @@
 #include "base/wire.h"
 #include "daemon/worker/uplink.h"
 
-#define MAX_EVENTS  64
-#define EVENT_BYTES 512 /* bytes of an event's params; the longest, a progress, takes about 450 */
+#define MAX_EVENTS 64
+/* Space for the params of an event. A progress message is the longest and takes about 450 bytes. */
+#define EVENT_BYTES 512
 #define MAX_EVALS   64
 #define NEVER       UINT64_MAX
 
@@ -31,41 +32,50 @@ struct uplink_eval {
 };
 
 struct uplink {
-    struct uplink_config config; /* the configuration with copies of its strings; constant once open */
+    /* The configuration, with copies of its strings. It does not change after uplink_open. */
+    struct uplink_config config;
     pthread_t thread;
-    int wake_fd; /* an eventfd that wakes the thread from poll when it is written to */
+    /* An eventfd. Writing to it wakes the thread from poll. */
+    int wake_fd;
 
     /* ---- the mailbox, guarded by mutex ---- */
     pthread_mutex_t mutex;
-    pthread_cond_t answered;        /* signalled when one of has_job, acknowledged and over becomes true */
-    bool has_job;                   /* the daemon gave a job */
-    bool acknowledged;              /* the daemon confirmed the outcome */
-    bool over;                      /* no answer will come any more: refused, given up, or closed */
-    int failure;                    /* with over: why, as a negative errno */
-    struct err err;                 /* with over: the message of the failure */
-    struct uplink_job job;          /* until uplink_wait_job hands it to the caller */
-    uint64_t give_up_ns;            /* when to give up; NEVER while the job trains */
-    struct strbuf planned, outcome; /* params of these two messages */
+    /* Signalled when has_job, acknowledged or over becomes true. */
+    pthread_cond_t answered;
+    bool has_job;      /* the daemon gave a job */
+    bool acknowledged; /* the daemon confirmed the outcome */
+    /* No answer will come, because the worker was refused, has given up, or has closed the uplink. */
+    bool over;
+    int failure;           /* with over: why, as a negative errno */
+    struct err err;        /* with over: the message of the failure */
+    struct uplink_job job; /* until uplink_wait_job hands it to the caller */
+    /* Time at which to give up. NEVER while the job trains. */
+    uint64_t give_up_ns;
+    struct strbuf planned, outcome;         /* params of these two messages */
     struct uplink_event events[MAX_EVENTS]; /* a ring that begins at first_event */
     uint32_t first_event, n_events;
     struct uplink_progress progress; /* the newest */
     struct curve curve;
     struct uplink_eval evals[MAX_EVALS]; /* a ring */
-    uint64_t n_evals; /* evaluations ever added; the last MAX_EVALS of them are in the ring */
+    /* Number of evaluations ever added. The ring has the last MAX_EVALS of them. */
+    uint64_t n_evals;
     bool has_planned, has_progress, has_outcome; /* the message was posted at least once */
     char planning[EVENT_BYTES];                  /* params of `planning`; "": not posted yet */
     bool planning_due, planned_due, progress_due, curve_due, outcome_due; /* must be sent to this daemon */
 
     /* ---- the connection, used by the thread alone ---- */
-    int fd;               /* -1: not connected */
-    bool greeted;         /* the daemon answered hello on this connection */
-    bool lost;            /* the daemon is gone, and the log says so */
-    uint64_t retry_ns;    /* when to connect again */
-    uint64_t backoff_ns;  /* pause before the next reconnect */
-    uint64_t hello_ns;    /* when hello was sent */
-    uint64_t sent_ns;     /* when anything was sent last */
-    uint64_t progress_ns; /* when a progress was sent last; 0: not on this connection */
-    uint64_t curve_ns;    /* when a curve was sent last; 0: not on this connection */
+    int fd;       /* -1: not connected */
+    bool greeted; /* the daemon answered hello on this connection */
+    /* The connection is lost, and the log already says so. */
+    bool lost;
+    uint64_t retry_ns;   /* when to connect again */
+    uint64_t backoff_ns; /* pause before the next reconnect */
+    uint64_t hello_ns;   /* when hello was sent */
+    uint64_t sent_ns;    /* when anything was sent last */
+    /* Time of the last progress message on this connection. 0 if there was none. */
+    uint64_t progress_ns;
+    /* Time of the last curve on this connection. 0 if there was none. */
+    uint64_t curve_ns;
     struct wire_in in;
     struct strbuf out; /* bytes to send */
     size_t out_at;     /* bytes of `out` that were sent already */
@@ -76,20 +86,20 @@ static inline uint64_t uplink_earlier(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Wakes the thread from poll. Any thread may call it. */
+/* Wakes the thread from poll. May be called from any thread. */
 void uplink_wake(struct uplink *l);
 
-/* ---- the mailbox (uplink_mail.c); the caller holds the mutex ---- */
+/* ---- mailbox (uplink_mail.c); the caller holds the mutex ---- */
 
 /* Adds the hello request to l->out. */
 void uplink_add_hello(struct uplink *l);
 /* Adds all messages that are due at the time `now` to l->out. */
 void uplink_add_due(struct uplink *l, uint64_t now);
-/* Returns the time at which uplink_add_due will have its next message to add. */
+/* Returns the time at which the next message will be due for uplink_add_due. */
 uint64_t uplink_next_due(const struct uplink *l);
-/* Composes the outcome and marks it as due. */
+/* Composes the outcome message and marks it as due. */
 void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step);
-/* Marks every message but the events as due again. Call it on a new connection, because messages on the
+/* Marks all messages except the events as due again. Call this on a new connection, because messages on the
  * old connection may not have arrived. */
 void uplink_begin_again(struct uplink *l);
 

@@ -28,7 +28,7 @@ static int simulate_job(void *arg)
     return 0;
 }
 
-/* Plans and simulates the job. On success *ret owns the plan, and `j` still owns everything else. */
+/* Plans and simulates the job. On success, *ret owns the plan, and `j` still owns everything else. */
 static int plan_job(const struct job_options *o, struct prepared_job *j, struct printed_plan *ret)
 {
     int r = job_load_spec(o, j, &ret->err);
@@ -51,7 +51,8 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
-/* Adds backend and profile with their reasons, as text for the page and as JSON members. */
+/* Appends the backend and the profile and the reasons for choosing them. `head` gets text for the page, and
+ * `members` gets JSON. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
@@ -60,7 +61,8 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     report_profile_members(j, members);
 }
 
-/* Returns a phrase that says where the task durations come from, or NULL for the analytic profile. */
+/* Returns a phrase that says where the task durations come from. Returns NULL if they were computed by
+ * formulas. */
 static const char *describe_times(const struct prepared_job *j, char *buf, size_t size)
 {
     if (j->table == NULL)
@@ -70,8 +72,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* Plans the job again with more memory, with one more device, and without its decision, to say what each
- * would bring. */
+/* Plans the job again with more memory, with one more device, and without its decision. The results show the
+ * gain from each change. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -93,7 +95,8 @@ static int ask_about_job(void *arg)
     if (r->decision && job_plain_graph(j, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
-        request.eval = NULL; /* the evaluation graph has the tensors of the other training graph */
+        /* The evaluation graph shares tensors with the original training graph, so it cannot be used here. */
+        request.eval = NULL;
         what_if_plan(&request, &r->plain);
     }
     graph_destroy(plain);
@@ -101,7 +104,7 @@ static int ask_about_job(void *arg)
     return 0;
 }
 
-/* Answers the what-if questions. When memory runs out for them, the plan is printed without the answers. */
+/* Answers the what-if questions. If memory runs out, the plan is printed without these answers. */
 static int try_what_if(const struct job_options *o, struct prepared_job *j, struct printed_plan *p)
 {
     struct asking a = {o, j, p};
@@ -135,8 +138,8 @@ static int plan_job_once(const struct verb_options *o)
     return code;
 }
 
-/* Plans the job with every policy and compares the plans. A policy that does not fit is part of the
- * answer; any other error is a mistake in the job and ends the verb at the first policy. */
+/* Plans the job with every policy and compares the plans. A policy that does not fit is listed with its
+ * reason. Any other error is a mistake in the job, so the verb ends at the first policy. */
 static int plan_job_with_all(const struct verb_options *o)
 {
     struct prepared_job jobs[POLICY_COUNT] = {0};

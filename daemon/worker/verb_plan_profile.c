@@ -25,10 +25,11 @@
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 
-#define HOST_ENOUGH  (1ull << 50) /* bytes of host memory when --host-memory is not given */
-#define MAX_DIVISORS 1536         /* no number below 2^32 has more divisors */
+/* Bytes of host memory if --host-memory is not given. */
+#define HOST_ENOUGH  (1ull << 50)
+#define MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* What to plan: the same for every policy. */
+/* What to plan. These values are the same for every policy. */
 struct setting {
     const struct verb_options *o;
     struct table *table;
@@ -40,7 +41,8 @@ struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;   /* time of one step, and bytes that it moves to and from the host */
+    /* Time of one step, and the number of bytes that the step moves to and from the host. */
+    uint64_t ns, bytes;
     bool moves_data_only; /* neither state nor stash moves */
 };
 
@@ -127,8 +129,8 @@ static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_
     return r;
 }
 
-/* Plans with this micro-batch size and simulates the plan. When it returns -ENOSPC, *ret_least is the
- * capacity that would be enough, or 0 when the host memory is too small. */
+/* Plans with this micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the device capacity that
+ * would be enough, or 0 if the host memory is too small. */
 static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
                     struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
@@ -155,7 +157,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
     return 0;
 }
 
-/* Returns whether plan `a` is better than plan `than` by the objective. */
+/* Returns whether plan `a` is better than plan `than` for the chosen objective. */
 static bool is_better_attempt(const struct setting *s, const struct attempt *a, const struct attempt *than)
 {
     if (than->plan == NULL)
@@ -165,14 +167,14 @@ static bool is_better_attempt(const struct setting *s, const struct attempt *a, 
     return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
 }
 
-/* Returns whether no other size can move fewer bytes, so that the search may end. */
+/* Returns whether no other size can move fewer bytes. If so, the search may end. */
 static bool is_best(const struct setting *s, const struct attempt *a)
 {
     return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
 }
 
-/* Returns a lower bound on the time of a step with this size: everything is computed once, divided evenly
- * among the devices. */
+/* Returns a lower bound on the time of a step with this size. It assumes that everything is computed once and
+ * divided evenly among the devices. */
 static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
 {
     uint64_t sum = 0;
@@ -184,7 +186,8 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* Why there is no plan. Of several sizes that do not fit, the one that lacks least is reported. */
+/* Why there is no plan. If several sizes do not fit, this is the size that needs the least additional
+ * memory. */
 struct failure {
     int code;
     uint64_t least;
@@ -199,8 +202,8 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
         *f = (struct failure){code, least, *err};
 }
 
-/* Stores the sizes to try: the size of --micro-batch, or all divisors of the batch within the measured
- * sizes. */
+/* Stores the sizes to try and returns their number. These are the size of --micro-batch, or all divisors of
+ * the batch that lie within the measured sizes. */
 static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
@@ -229,9 +232,9 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Returns the number of replicas to try. harmony-dp gets one replica per device if the batch can be
- * divided that way. `auto` has tried that in its own search, so here it gets fewer replicas, each on a
- * team of devices. Other policies get 1. */
+/* Returns the number of replicas to try. harmony-dp gets one replica per device if the batch can be divided
+ * this way. `auto` has already tried this in its own search, so it gets fewer replicas, each on several
+ * devices. Other policies get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
@@ -260,8 +263,8 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     }
 }
 
-/* Runs the search of policy `auto`. Leaves *ret empty when it finds no plan. *ret_done says that no other
- * size needs to be tried. */
+/* Runs the search of policy `auto`. Leaves *ret empty if the search finds no plan. Sets *ret_done to true if
+ * no other size has to be tried. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;
@@ -284,7 +287,7 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
     return 0;
 }
 
-/* Finds the best plan of a policy over all sizes. When there is none, *ret_failed says why. */
+/* Finds the best plan of a policy over all sizes. If there is no plan, *ret_failed says why. */
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
@@ -296,7 +299,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
         ret_failed->code = search(s, ret, &done, &ret_failed->err);
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
-    /* The largest size comes first, because it has the fewest tasks. */
+    /* Start with the largest size, because it has the fewest tasks. */
     for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) {
         uint32_t most = most_replicas(s, policy, sizes[i]);
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
@@ -337,7 +340,7 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     return 0;
 }
 
-/* ---- what more memory or another device would bring ---- */
+/* ---- the gain from more memory or devices ---- */
 
 static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
                         struct what_if *ret)

@@ -1,5 +1,5 @@
-/* --probe: prints the devices of this machine, which backend jobs would use, and why. With --measure it
- * also times the copies between host and devices. */
+/* --probe: prints the devices of this machine, the backend that jobs would use, and the reason. With
+ * --measure, also times the copies between host and devices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -14,15 +14,19 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define VIRTUAL_DEVICES 2 /* number of virtual devices to measure when --devices is not given */
+/* Number of virtual devices to measure if --devices is not given. */
+#define VIRTUAL_DEVICES 2
 
 /* What the probe found. */
 struct probe {
     struct discovery found;
-    bool measuring; /* measuring has begun, so a failure is no mistake on the command line */
+    /* Measuring has begun, so a failure is not a mistake on the command line. */
+    bool measuring;
     bool measured_now;
-    char cache[PATH_MAX]; /* path of the cache file with the measured rates; "": no cache */
-    uint64_t only;        /* devices whose free memory was asked for, as a bit set; 0: all */
+    /* Path of the cache file with the measured rates. Empty if there is no cache. */
+    char cache[PATH_MAX];
+    /* Bit set of the devices whose free memory was asked for. 0 means all devices. */
+    uint64_t only;
 };
 
 /* ---- as JSON ---- */
@@ -137,8 +141,8 @@ static void add_probe_text(struct strbuf *b, const struct probe *p)
 
 /* ---- the verb ---- */
 
-/* Stores the measured rates in the cache. A failure is only a warning, because the rates are printed
- * anyway. */
+/* Stores the measured rates in the cache. If this fails, only prints a warning, because the rates themselves
+ * are printed anyway. */
 static void save_rates(struct probe *p)
 {
     struct err err = {0};
@@ -161,8 +165,7 @@ static int look_at_machine(const struct verb_options *o, struct probe *p, struct
     if (o->probe.measure && d->from_file)
         return err_set(err, -EINVAL, "--measure measures this machine, so it does not go with --machine");
     if (!d->from_file && !d->measured && d->topology.n_devices == 0)
-        d->measured =
-            cache_load(&d->topology); /* for display only: plans use fixed rates for the cpu backend */
+        d->measured = cache_load(&d->topology); /* for display only; cpu plans ignore it */
     if (!o->probe.measure) {
         if (d->measured)
             (void)cache_path(&d->topology, p->cache, sizeof p->cache, NULL);
@@ -213,7 +216,7 @@ static int run_probe(const struct verb_options *o)
     return code;
 }
 
-/* Reads "0,2" as a set of devices: bit i stands for device i. */
+/* Reads a list such as "0,2" as a bit set of devices. Bit i stands for device i. */
 static int parse_only(const char *text, struct verb_options *o, struct err *err)
 {
     uint64_t all = 0;

@@ -17,7 +17,8 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/predict/harmony_rules.h"
 
-#define TASK_NS    40000000u /* time that Harmony takes to free the memory of a task */
+/* Time that Harmony needs to free the memory of a task. */
+#define TASK_NS    40000000u
 #define TASK_MAX_S 1e6
 
 typedef VEC(uint32_t) layers;
@@ -26,7 +27,7 @@ static const char *const rules_names[] = {"harmony", NULL}; /* by rules_options.
 
 /* ---- options ---- */
 
-/* Reads "4,9,14": the last layer of each pack. "" stands for no pack. */
+/* Reads a list such as "4,9,14", the last layer of each pack. An empty text means that there are no packs. */
 static int parse_ends(const char *text, const char *option, layers *ret, struct err *err)
 {
     while (*text != '\0') {
@@ -62,7 +63,8 @@ static int parse_time(const char *text, const char *option, uint64_t *ret_ns, st
     return 0;
 }
 
-/* Fills in the schedule. The schedule points into the two lists, so it is valid only as long as they are. */
+/* Fills in the schedule. The schedule points into the two lists, so it is only valid as long as the lists
+ * are. */
 static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd, struct rules_schedule *ret,
                           struct err *err)
 {
@@ -85,7 +87,7 @@ static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd
     return code;
 }
 
-/* Replaces the path of an error in the schedule, such as packs_bwd[1], by the option that it came from:
+/* Replaces the path of an error in the schedule by the name of the option. For example, packs_bwd[1] becomes
  * --packs-bwd[1]. */
 static void name_option(struct err *err)
 {

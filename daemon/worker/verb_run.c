@@ -1,11 +1,11 @@
-/* --run: trains the job in the foreground, from its newest checkpoint if it has one. */
+/* --run: trains the job in the foreground. Starts at the newest checkpoint if there is one. */
 #include "base/log.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
 #include "daemon/worker/verbs.h"
 
-/* How long --run waits for the lock of the output, because a --check of the same job takes it for a
- * moment. */
+/* How long --run waits for the lock of the output. It must wait, because a --check of the same job takes the
+ * lock briefly. */
 #define LOCK_WAIT_NS 200000000ull
 
 static int print_result(const struct verb_options *o, const struct run_result *res)

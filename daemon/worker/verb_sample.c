@@ -27,26 +27,32 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-#define END_OF_TEXT "<|endoftext|>" /* the token of GPT-2's tokenizer that ends a text */
-#define BYTES       256             /* size of a vocabulary in which each byte is a token */
+#define END_OF_TEXT "<|endoftext|>" /* token that ends a GPT-2 text */
+/* Size of a vocabulary in which each byte is a token. */
+#define BYTES 256
 
-/* The model, the text so far, and how to continue it. */
+/* The model, the text so far, and the options for continuing the text. */
 struct sampling {
     const struct verb_options *o;
     const struct sample_options *s;
     struct transformer t;
     struct decoder *decoder;
-    struct outdir out; /* the source directory; fd is -1 until it is open */
-    struct hf *folder; /* the Hugging Face folder; NULL: the source is a job's output */
+    /* The source directory. fd is -1 until the directory is open. */
+    struct outdir out;
+    /* The Hugging Face folder. NULL if the source is a job's output. */
+    struct hf *folder;
     struct weights weights;
-    struct bpe *bpe;    /* the tokenizer; NULL: none */
-    int64_t end;        /* token that ends a text; -1: none */
-    struct bpe_ids ids; /* the tokens: the prompt, then the sampled ones */
-    size_t n_prompt;    /* tokens of the prompt */
-    uint32_t *order;    /* space for the sampler, one entry per token of the vocabulary */
-    struct strbuf text; /* sampled text: with --json all of it, otherwise the part that is not printed yet */
-    bool terminal;      /* standard output is a terminal */
-    double seconds;     /* how long sampling took */
+    struct bpe *bpe; /* the tokenizer; NULL: none */
+    int64_t end;     /* token that ends a text; -1: none */
+    /* The tokens of the prompt, followed by the sampled tokens. */
+    struct bpe_ids ids;
+    size_t n_prompt; /* tokens of the prompt */
+    /* Scratch memory of the sampler, with one entry per token of the vocabulary. */
+    uint32_t *order;
+    /* The sampled text. With --json this is the whole text, otherwise the part that was not printed yet. */
+    struct strbuf text;
+    bool terminal;  /* standard output is a terminal */
+    double seconds; /* how long sampling took */
 };
 
 /* ---- the source of the model ---- */
@@ -152,8 +158,8 @@ static int read_ids(struct sampling *g, const char *text, struct err *err)
     }
 }
 
-/* Returns the token that a text without a prompt begins after: a line feed when tokens are bytes, the
- * end-of-text token with GPT-2's tokenizer, otherwise token 0. */
+/* Returns the token to start with if there is no prompt. This is a line feed if tokens are bytes, the
+ * end-of-text token of GPT-2's tokenizer, or token 0 in all other cases. */
 static int32_t first_token(const struct sampling *g)
 {
     if (g->bpe == NULL)
@@ -208,8 +214,8 @@ static int load(struct sampling *g, struct err *err)
 
 /* ---- sampling ---- */
 
-/* Feeds the new tokens to the model. When the text is longer than the model has positions, the model
- * starts again with the last tokens of the text. */
+/* Feeds the new tokens to the model. If the text is longer than the model allows, the model starts again with
+ * the last tokens of the text. */
 static int advance(struct sampling *g, struct err *err)
 {
     uint32_t length = decoder_length(g->decoder), room = decoder_capacity(g->decoder);
@@ -221,9 +227,11 @@ static int advance(struct sampling *g, struct err *err)
     return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
 }
 
-/* Prints the text sampled so far. A file or a pipe gets the exact bytes. A terminal gets unsafe characters
- * as escapes, because a model may produce anything. An incomplete character at the end waits for its last
- * bytes, unless `end` says that no more text follows. */
+/* Prints the text sampled so far. A file or a pipe gets the exact bytes. A terminal gets unsafe characters as
+ * escapes, because a model may produce anything.
+ *
+ * An incomplete character at the end is kept until its last bytes arrive. If `end` is true, no more bytes
+ * will come, and it is printed. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
@@ -238,8 +246,8 @@ static int flush_text(struct sampling *g, bool end, struct err *err)
     return 0;
 }
 
-/* Prints one token. Tokens that only pad the vocabulary, and that the tokenizer does not know, have no
- * text. */
+/* Prints one token. A token that the tokenizer does not know has no text, because it only pads the
+ * vocabulary. */
 static int put_token(struct sampling *g, int32_t id, struct err *err)
 {
     size_t n = 0;
@@ -282,8 +290,8 @@ static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_
     strbuf_add(b, "]");
 }
 
-/* Adds the sampled text as JSON. NUL and bytes that are not UTF-8 become U+FFFD; the member "ids" is
- * exact. */
+/* Appends the sampled text as JSON. NUL and bytes that are not UTF-8 become U+FFFD. The exact tokens are in
+ * the member "ids". */
 static void add_sampled_text(struct strbuf *b, const struct sampling *g)
 {
     strbuf_add(b, ",\"text\":");
@@ -320,8 +328,8 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
     strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
 }
 
-/* Prints what is not printed yet. The text itself was printed while it was sampled; a terminal still needs
- * an end of line. */
+/* Prints the rest of the output. The text itself was already printed while it was sampled, but a terminal
+ * still needs an end of line. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};
@@ -378,7 +386,7 @@ static int run_sample(const struct verb_options *o)
     g.terminal = !o->json && isatty(STDOUT_FILENO);
     int r = sample_text(&g, &err);
     if (r < 0 && g.ids.list.n > g.n_prompt && g.terminal)
-        print_bytes(STDOUT_FILENO, "\n", 1); /* so that the error message begins a new line */
+        print_bytes(STDOUT_FILENO, "\n", 1); /* start a new line for the error */
     int code = r < 0 ? report_failure(o, sample_exit(r), r, &err, 0) : print_sample(&g);
     finish(&g);
     return code;

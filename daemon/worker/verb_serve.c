@@ -28,22 +28,26 @@
 #include "daemon/worker/uplink.h"
 #include "daemon/worker/verbs.h"
 
-#define SECRET_NAME  "TUTTI_SECRET"
-#define LOG_EVERY_NS 10000000000ull /* least time between two lines about steps in the log */
-#define WINDOW_NS    1000000000ull  /* the speed is averaged over one to two of these windows */
-#define LOCK_WAIT_NS 10000000000ull /* wait this long for an earlier attempt that has not ended yet */
+#define SECRET_NAME "TUTTI_SECRET"
+/* Shortest time between two lines about steps in the log. */
+#define LOG_EVERY_NS 10000000000ull
+/* The speed is averaged over one to two windows of this length. */
+#define WINDOW_NS 1000000000ull
+/* How long to wait for an earlier attempt that has not ended yet. */
+#define LOCK_WAIT_NS 10000000000ull
 
-/* A moment, and the number of steps done at that moment. */
+/* A point in time, and the number of steps done at that time. */
 struct step_mark {
     uint64_t ns, step;
 };
 
-/* Measures steps per second over the last one to two windows, without the time of evaluations and
- * checkpoints. */
+/* Measures steps per second over the last one to two windows. Evaluations and checkpoints do not count. */
 struct meter {
-    struct step_mark old; /* where the average begins: one to two windows back, or at the start of the run */
-    struct step_mark mid; /* where the next average will begin; at most one window back */
-    uint64_t last_ns;     /* when the last event was reported */
+    /* Start of the average. It is one to two windows old, or the start of the run. */
+    struct step_mark old;
+    /* Start of the next average. It is at most one window old. */
+    struct step_mark mid;
+    uint64_t last_ns; /* when the last event was reported */
 };
 
 /* The state of --serve. Only the main thread uses it. */
@@ -54,13 +58,14 @@ struct serve {
     uint32_t batch;           /* samples of a step */
     struct plan_bytes cycle;  /* bytes of a step */
     struct meter meter;
-    struct step_mark first; /* where this run began; ns is 0 before the first step */
+    /* The start of this run. ns is 0 before the first step. */
+    struct step_mark first;
 };
 
 /* ---- speed ---- */
 
-/* Records that `step` steps are done, and returns the steps per second. step_s is the duration of the step
- * itself. */
+/* Records that `step` steps are done, and returns the number of steps per second. `step_s` is the duration of
+ * the last step. */
 static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
 {
     struct step_mark here = {now, step};
@@ -74,7 +79,8 @@ static double meter_step(struct meter *m, uint64_t now, uint64_t step, double st
     return (double)(step - m->old.step) / ((double)(now - m->old.ns + 1) * 1e-9);
 }
 
-/* Excludes the time since the last event, which an evaluation or a checkpoint took, from the measurement. */
+/* Excludes the time since the last event from the measurement, because an evaluation or a checkpoint took
+ * this time. */
 static void meter_pause(struct meter *m, uint64_t now)
 {
     if (m->old.ns != 0) {
@@ -111,8 +117,8 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* Adds the steps that earlier runs of a resumed job made to the curve, from metrics.jsonl. Lines of
- * another form than metrics.c writes are ignored, because the curve is only for display. */
+/* Adds the steps of earlier runs of a resumed job to the curve. Reads them from metrics.jsonl. Unknown lines
+ * are ignored, because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {
     int fd = openat(s->out->fd, "metrics.jsonl", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -185,25 +191,26 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed: after a disk error or a full disk, while an earlier
- * worker still ends, or when others hold the memory. */
+/* Returns whether another attempt could succeed. This is the case after a disk error or a full disk, if an
+ * earlier worker has not ended yet, or if other processes use the memory. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
     case EIO:
     case EBUSY:
         return true;
-    case ENODEV: /* early: retry only if a leased device is missing, since another device may work */
+    /* Before training, retry only if a leased device is missing, because another device may work. */
+    case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:
-    case ENOSPC: /* early: the job does not fit the devices */
+    case ENOSPC: /* early: does not fit the devices */
     case EDQUOT:
         return !res->early;
     }
     return false;
 }
 
-/* Adds the devices at fault, so that the daemon does not give them to other jobs. */
+/* Appends the devices at fault, so that the daemon does not give them to other jobs. */
 static void add_blame(const struct job_blame *blame, struct strbuf *b)
 {
     if (blame->n == 0)
@@ -235,7 +242,7 @@ static void add_outcome_members(const struct run_result *res, struct strbuf *b)
         strbuf_add(b, "null");
 }
 
-/* Prints the error or the report for the job's log. */
+/* Prints the error or the final report to the job's log. */
 static void print_outcome(const struct verb_options *o, const struct run_result *res)
 {
     struct strbuf b = {0};
@@ -267,7 +274,7 @@ static int hand_over(struct uplink *uplink, const struct run_result *res)
 
 /* ---- the verb ---- */
 
-/* Copies the lease into the options. It overrides the command line and the environment. */
+/* Copies the lease to the options. The lease overrides the command line and the environment. */
 static void take_lease(const struct uplink_job *lease, struct job_options *job)
 {
     job->devices = lease->devices;
@@ -308,8 +315,8 @@ static int serve(const struct verb_options *o, struct uplink *uplink, const stru
     return code;
 }
 
-/* Reads the secret from the environment and erases it there, so that neither programs started by this one
- * nor readers of /proc see it. */
+/* Reads the secret from the environment and erases it. After that, neither child processes nor readers of
+ * /proc can see the secret. */
 static int take_secret(char *buf, size_t size, struct err *err)
 {
     char *secret = getenv(SECRET_NAME);

@@ -25,10 +25,12 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/table.h"
 
-#define SOME_SIZES 6            /* sizes to measure when --micro-batches is not given: powers of two */
-#define LEAST_COPY (1ull << 20) /* bytes of the smallest copy; smaller copies take hardly less time */
+/* Number of sizes to measure if --micro-batches is not given. They are powers of two. */
+#define SOME_SIZES 6
+/* Bytes of the smallest copy to measure. Smaller copies take almost the same time. */
+#define LEAST_COPY (1ull << 20)
 
-/* A shape of a layer, or of an update, that occurs in the job. */
+/* The shape of a layer or of an update. Each shape occurs in the job at least once. */
 struct kind {
     char shape[TIME_SHAPE_MAX];
     uint32_t layer; /* the first layer with this shape */
@@ -46,10 +48,13 @@ struct timing {
     uint32_t sizes[TIME_MAX_SIZES], n_sizes;
     uint32_t todo, done; /* measurements to make, and made so far */
     uint32_t kept;       /* measurements that the cache already has */
-    bool began;          /* measuring has begun, so a failure is no mistake on the command line */
-    char path[PATH_MAX]; /* file of the cache; "": it could not be written */
+    /* Measuring has begun, so a failure is not a mistake on the command line. */
+    bool began;
+    /* Path of the cache file. Empty if the cache could not be written. */
+    char path[PATH_MAX];
     struct table *table; /* the times as a profile */
-    uint64_t at_s;       /* when the oldest of these times was measured, in Unix seconds */
+    /* Time of the oldest measurement, in seconds since 1970. */
+    uint64_t at_s;
 };
 
 /* ---- what to measure ---- */
@@ -91,7 +96,8 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* Returns the most bytes that any layer (or, with `updates`, any update) needs at this micro-batch size. */
+/* Returns the largest number of bytes that any layer needs at this micro-batch size. If `updates` is true,
+ * returns the largest number that any update needs. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -107,8 +113,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     return most;
 }
 
-/* Returns the bytes of the device that measurements may use. The size of a virtual device does not change
- * its times, so it may be larger than the job asks for. */
+/* Returns the number of bytes on the device that measurements may use. A virtual device may be larger here
+ * than the job asks for, because its size does not change the times. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;
@@ -134,7 +140,8 @@ static void add_micro_batch(struct timing *t, uint32_t rows)
     t->n_sizes++;
 }
 
-/* Chooses the largest powers of two up to the batch that fit, and the micro-batch size of the job itself. */
+/* Chooses the micro-batch sizes to measure. These are the largest powers of two that fit, up to the batch,
+ * and the size that the job itself uses. */
 static void choose_sizes(struct timing *t)
 {
     uint32_t batch = t->job.spec->train.global_batch, rows = 1, own = t->job.spec->train.micro_batch;
@@ -212,8 +219,8 @@ static int measure_kinds(struct timing *t, struct timer *timer, struct err *err)
     return r;
 }
 
-/* Returns the bytes of a copy to measure. For virtual devices it is the size of the job's largest weights,
- * because plans move blocks of that size. */
+/* Returns the number of bytes of a copy to measure. For virtual devices, this is the size of the job's
+ * largest weights, because plans move blocks of that size. */
 static uint64_t copy_bytes(const struct timing *t)
 {
     const struct model *m = &t->job.spec->model;
@@ -242,7 +249,7 @@ static int measure_links(struct timing *t, struct err *err)
     return r;
 }
 
-/* Counts the measurements that are to be made and those that the cache already has. */
+/* Counts the measurements that must be made, and those that the cache already has. */
 static void count_work(struct timing *t)
 {
     for (size_t i = 0; i < t->kinds.n; i++) {
@@ -290,7 +297,8 @@ static int measure_all(struct timing *t, struct err *err)
     return r;
 }
 
-/* Stores the times in the cache. A failure is only a warning, because the times are printed anyway. */
+/* Stores the times in the cache. If this fails, only prints a warning, because the times themselves are
+ * printed anyway. */
 static void save_times(struct timing *t)
 {
     struct err err = {0};
@@ -426,8 +434,7 @@ static int look_at_job(struct timing *t, struct err *err)
     return find_micro_batches(t, err);
 }
 
-/* Makes a profile of the sizes that were asked for. The cache may have other sizes as well, which are left
- * out. */
+/* Makes a profile of the sizes that were asked for. Other sizes in the cache are omitted. */
 static void make_table(struct timing *t)
 {
     struct time_cache asked = {.place = t->cache.place,
@@ -478,7 +485,7 @@ static int run_time(const struct verb_options *o)
     return code;
 }
 
-/* Reads "1,2,4,8": sizes of micro-batches in ascending order. */
+/* Reads a list such as "1,2,4,8". The micro-batch sizes must be in ascending order. */
 static int parse_sizes(const char *text, struct verb_options *o, struct err *err)
 {
     struct time_options *t = &o->time;

@@ -1,5 +1,4 @@
-/* The table of verbs, and what follows from it: which options a verb takes, which options it needs, and
- * the help. */
+/* The table of verbs. This file also finds out which options a verb takes and needs, and prints the help. */
 #include "daemon/worker/verbs.h"
 
 #include <errno.h>
@@ -7,8 +6,10 @@
 #include <string.h>
 
 #define HELP_COLUMNS 110 /* longest line of the help */
-#define HELP_INDENT  25  /* column where the description of an option begins */
-#define FORM_INDENT  40  /* column where the description of a verb begins, unless its arguments are longer */
+/* Column in which the description of an option begins. */
+#define HELP_INDENT 25
+/* Column in which the description of a verb begins, unless its arguments are longer. */
+#define FORM_INDENT 40
 
 const struct worker_verb *const worker_verbs[VERB_COUNT] = {
     &verb_check, &verb_export, &verb_plan,   &verb_plan_profile, &verb_probe,
@@ -113,7 +114,7 @@ static void add_forms(struct strbuf *b)
         }
 }
 
-/* Adds the text, wrapped between words. The first line continues a line that already has HELP_INDENT
+/* Appends the text, wrapped between words. The first line continues a line that already has HELP_INDENT
  * columns. */
 static void add_wrapped(struct strbuf *b, const char *text)
 {

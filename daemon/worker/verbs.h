@@ -10,7 +10,7 @@
  *     2. Each option is looked up with verb_find_option. An option that the verb does not take is refused,
  *        with a message that names the verbs that take it.
  *     3. options_store (options.c) parses the value and stores it in a struct verb_options.
- *     4. verb_check checks that the options in `needs` were given, and then calls the verb's own `check`.
+ *     4. verb_check_options checks that the options in `needs` were given, and then calls the verb's own `check`.
  *     5. The verb's `run` does the work and returns the exit code.
  */
 #ifndef WORKER_VERBS_H
@@ -25,82 +25,104 @@
 #include "daemon/worker/job.h"
 #include "scheduler/predict/harmony_rules.h"
 
-/* Exit codes of tutti-worker. A job that a signal stopped ends with 128 plus the signal's number, as
+/* Exit codes of tutti-worker. If a signal stops a job, the exit code is 128 plus the number of the signal, as
  * shells expect. */
 enum exit_code {
     EXIT_DONE = 0,
-    EXIT_FAILED = 1,    /* the job or the verb failed while it ran */
-    EXIT_INVALID = 2,   /* wrong usage, or an invalid spec */
-    EXIT_MISFIT = 5,    /* the job does not fit the devices or the host memory */
-    EXIT_NOT_FOUND = 6, /* --export, --sample: the directory or the checkpoint does not exist */
+    /* The job or the verb failed while it was running. */
+    EXIT_FAILED = 1,
+    EXIT_INVALID = 2, /* wrong usage, or an invalid spec */
+    /* The job does not fit the devices or the host memory. */
+    EXIT_MISFIT = 5,
+    /* The directory or the checkpoint does not exist (--export and --sample only). */
+    EXIT_NOT_FOUND = 6,
 };
 
 #define TIME_MAX_SIZES 32 /* micro-batch sizes that --time measures at most */
 
 /* ---- the values of the options ---- */
 
-/* Options of --plan and --plan-profile: what to plan and what to print of the plan. */
+/* Options of --plan and --plan-profile. They say what to plan and which parts of the plan to print. */
 struct plan_options {
-    bool all_policies;      /* --policy all: plan with every policy and compare the plans */
-    bool dump;              /* print every instruction */
-    bool no_what_if;        /* do not plan again with more memory or another device */
-    const char *json_path;  /* --out: file for the plan as JSON; NULL: not written */
-    const char *svg_path;   /* file for a picture of one iteration; NULL: not drawn */
-    const char *trace_path; /* file for a Chrome trace of the simulated plan; NULL: not written */
+    /* --policy all: plan with every policy and compare the plans. */
+    bool all_policies;
+    bool dump; /* print every instruction */
+    /* Do not plan again with more memory or another device. */
+    bool no_what_if;
+    /* --out: path of the plan as JSON. NULL if it is not written. */
+    const char *json_path;
+    /* Path of a picture of one iteration. NULL if it is not drawn. */
+    const char *svg_path;
+    /* Path of a Chrome trace of the simulated plan. NULL if it is not written. */
+    const char *trace_path;
 };
 
 /* Options of --plan-profile alone. */
 struct profile_plan_options {
     const char *profile_path; /* the profile to plan from */
     uint32_t batch;           /* samples of a step */
-    uint32_t micro_batch;     /* samples of a micro-batch; 0: the best size is chosen */
+    /* Number of samples in a micro-batch. 0 to choose the best size. */
+    uint32_t micro_batch;
 };
 
-/* Options of --export. Exactly one of file_path and hf_dir is given. */
+/* Options of --export. Either file_path or hf_dir is given, but not both. */
 struct export_options {
     const char *dir;       /* a job's output directory */
     const char *file_path; /* --out: the safetensors file to write */
     const char *hf_dir;    /* the Hugging Face folder to write */
-    uint64_t shard_bytes;  /* with hf_dir: bytes of tensors in one file at most; 0: the default of hf_save */
-    const char *step;      /* which weights: see weights_open */
-    bool force;            /* replace what exists */
+    /* With hf_dir: most bytes of tensors in one file. 0 means the default of hf_save. */
+    uint64_t shard_bytes;
+    const char *step; /* which weights: see weights_open */
+    bool force;       /* replace what exists */
 };
 
 /* Options of --probe. */
 struct probe_options {
-    bool measure;              /* time the copies between host and devices */
-    uint64_t only;             /* bit i: ask device i how much of its memory is free; 0: ask all devices */
-    const char *topology_path; /* --out: the topology file to write; NULL: no file is written */
+    bool measure; /* time the copies between host and devices */
+    /* Bit i is set to ask device i for its free memory. 0 to ask all devices. */
+    uint64_t only;
+    /* --out: path of the topology file. NULL if the file is not written. */
+    const char *topology_path;
 };
 
-/* Options of --rules: a schedule, most of it as text that verb_rules.c parses. */
+/* Options of --rules. They describe a schedule. Most of them are text that verb_rules.c parses. */
 struct rules_options {
-    int system; /* whose rules: an index into rules_names of verb_rules.c; 0: Harmony */
+    /* Whose rules to use: an index into rules_names of verb_rules.c. 0 means Harmony. */
+    int system;
     enum rules_form form;
-    const char *packs_fwd, *packs_bwd; /* last layer of each pack, such as "4,9,14" */
-    const char *task_overhead;         /* time at the end of every task, such as "40ms"; NULL: the default */
-    uint32_t batch;                    /* samples of a step */
-    uint32_t micro_fwd, micro_bwd;     /* samples of a forward and of a backward micro-batch */
+    /* The last layer of each pack, such as "4,9,14". */
+    const char *packs_fwd, *packs_bwd;
+    /* Time at the end of every task, such as "40ms". NULL means the default. */
+    const char *task_overhead;
+    uint32_t batch; /* samples of a step */
+    /* Number of samples in a forward and in a backward micro-batch. */
+    uint32_t micro_fwd, micro_bwd;
 };
 
-/* Options of --sample: the text to continue, and how to choose its tokens. */
+/* Options of --sample. They give the text to continue, and say how to choose the next tokens. */
 struct sample_options {
-    const char *source;              /* a job's output directory, or a Hugging Face folder */
-    const char *step;                /* which weights of a job: see weights_open */
-    const char *prompt, *prompt_ids; /* the beginning, as text or as token ids; both NULL: a new text */
-    const char *tokenizer;           /* folder with vocab.json and merges.txt; NULL: the source's folder */
-    uint32_t tokens;                 /* number of tokens to sample at most */
-    double temperature;              /* 0: always take the likeliest token */
-    uint32_t top_k;                  /* sample among the K likeliest tokens; 0: among all tokens */
-    uint64_t seed;                   /* of the random choices */
-    bool logits;                     /* print the logits of the next token and sample nothing */
+    /* A job's output directory, or a Hugging Face folder. */
+    const char *source;
+    const char *step; /* which weights of a job: see weights_open */
+    /* The beginning of the text, as text or as token ids. If both are NULL, a new text is started. */
+    const char *prompt, *prompt_ids;
+    /* Folder with vocab.json and merges.txt. NULL means the folder of the source. */
+    const char *tokenizer;
+    uint32_t tokens;    /* number of tokens to sample at most */
+    double temperature; /* 0: always take the likeliest token */
+    /* Sample among this many of the likeliest tokens. 0 means all tokens. */
+    uint32_t top_k;
+    uint64_t seed; /* of the random choices */
+    /* Print the logits of the next token, and do not sample. */
+    bool logits;
 };
 
 /* Options of --serve. */
 struct serve_options {
     const char *socket; /* the daemon's worker.sock */
     uint64_t job;       /* the job's id, from 1 */
-    uint64_t attempt;   /* the number of this launch of the job, from 1 */
+    /* Number of this launch of the job, starting at 1. */
+    uint64_t attempt;
 };
 
 /* Options of --time. */
@@ -108,21 +130,25 @@ struct time_options {
     uint32_t n_sizes;               /* 0: verb_time.c chooses the sizes */
     uint32_t sizes[TIME_MAX_SIZES]; /* micro-batch sizes to measure, ascending */
     bool force;                     /* measure again what the cache already has */
-    const char *profile_path;       /* --out: the profile to write; NULL: not written */
+    /* --out: path of the profile. NULL if it is not written. */
+    const char *profile_path;
 };
 
-/* The values of all options of one command line. main.c fills it before the verb runs, and nobody changes
- * it afterwards. Its strings are those of argv. Only the members of the verb at hand have a meaning. */
+/* The values of all options on one command line. main.c fills them in before the verb runs, and they do not
+ * change after that. The strings point into argv. Only the members of the current verb have a meaning. */
 struct verb_options {
-    bool json;              /* print the result, and errors, as JSON on stdout */
-    bool quiet;             /* print no progress */
-    struct job_options job; /* the options about where a job runs (where_table) */
+    /* Print the result and the errors as JSON on stdout. */
+    bool json;
+    bool quiet; /* print no progress */
+    /* The options about where a job runs (where_table). */
+    struct job_options job;
     struct plan_options plan;
     struct profile_plan_options profile_plan;
     struct export_options export;
     struct probe_options probe;
     struct rules_options rules;
-    uint32_t trace_steps; /* --run: steps to measure for trace.json; 0: write none */
+    /* --run: number of steps to measure for trace.json. 0 to write no trace. */
+    uint32_t trace_steps;
     struct sample_options sample;
     struct serve_options serve;
     struct time_options time;
@@ -130,74 +156,90 @@ struct verb_options {
 
 /* ---- options ---- */
 
-/* How the value of an option is read, and the type of the member that stores it. */
+/* How the value of an option is parsed, and the type of the member that stores the value. */
 enum option_kind {
-    OPTION_FLAG,   /* no value; stores true in a bool */
-    OPTION_TEXT,   /* any text; stores a pointer to it in a const char * */
-    OPTION_U32,    /* a whole number from `least` to `most`, in a uint32_t */
-    OPTION_U64,    /* a whole number from `least` to `most`, in a uint64_t */
-    OPTION_SIZE,   /* a number of bytes above 0, such as 64MiB, in a uint64_t */
-    OPTION_NAME,   /* one of `names`; stores the index of the name in an int or an enum */
-    OPTION_PARSED, /* the function `parse` reads it and stores it */
+    OPTION_FLAG, /* no value; stores true in a bool */
+    /* Any text. A pointer to the text is stored in a const char *. */
+    OPTION_TEXT,
+    /* A whole number from `least` to `most`, stored in a uint32_t. */
+    OPTION_U32,
+    /* A whole number from `least` to `most`, stored in a uint64_t. */
+    OPTION_U64,
+    /* A number of bytes above 0, such as 64MiB, stored in a uint64_t. */
+    OPTION_SIZE,
+    /* One of `names`. The index of the name is stored in an int or an enum. */
+    OPTION_NAME,
+    /* The function `parse` reads the value and stores it. */
+    OPTION_PARSED,
 };
 
-/* One option of tutti-worker. The help prints `--name value`, and beside it the names in `names`,
- * separated by commas and directly followed by `help`. An option without `help` is not listed, because a
- * row of the same name is. */
+/* One option of tutti-worker. The help prints `--name value`, the names in `names` separated by commas, and
+ * `help` directly after that. An option without `help` is not listed, because another row of the same name is
+ * listed. */
 struct worker_option {
-    const char *name;  /* without the dashes, such as "devices"; NULL ends a table */
-    const char *value; /* what the help calls the value, such as "N"; NULL for OPTION_FLAG */
+    /* Name without the dashes, such as "devices". NULL marks the end of a table. */
+    const char *name;
+    /* Name of the value in the help, such as "N". NULL for OPTION_FLAG. */
+    const char *value;
     const char *help;
     enum option_kind kind;
-    size_t at; /* OPTION_AT(member): where in struct verb_options the value is stored; unused with `parse` */
+    /* OPTION_AT(member): offset of the value in struct verb_options. Not used if there is a `parse`
+     * function. */
+    size_t at;
     uint64_t least, most;
-    const char *const *names; /* NULL-terminated; with OPTION_NAME, or with `parse` for the help alone */
+    /* NULL-terminated. Used by OPTION_NAME. With `parse`, the names are only printed in the help. */
+    const char *const *names;
     int (*parse)(const char *text, struct verb_options *o, struct err *err);
 };
 
 #define OPTION_AT(member) offsetof(struct verb_options, member)
 
-/* A list of options with a heading of its own in the help. */
+/* A list of options with its own heading in the help. */
 struct option_table {
     const char *title;
     const struct worker_option *rows;
 };
 
-/* Options about where a job runs, such as --devices: each verb takes some of them. */
+/* Options about where a job runs, such as --devices. Each verb takes some of them. */
 extern const struct option_table where_table;
-/* The value of `where` in a verb that takes all of them. */
+/* The value of `where` for a verb that takes all options of where_table. */
 extern const char *const where_all[1];
-/* Options that --plan and --plan-profile share (verb_plan.c), and the check of these options against each
- * other. */
+/* Options that --plan and --plan-profile share (verb_plan.c), and a function that checks whether these
+ * options contradict each other. */
 extern const struct option_table plan_table;
 int plan_options_check(const struct verb_options *o, struct err *err);
 /* Options that every verb takes: --json and --quiet. */
 extern const struct option_table common_table;
 
-/* Reads `text`, the value of an option (ignored for OPTION_FLAG), and stores it in *o. Returns -EINVAL,
- * with the option's name as the path of err, when the option does not accept the text. */
+/* Parses `text`, the value of an option, and stores it in *o. `text` is ignored for OPTION_FLAG. If the text
+ * is not valid, returns -EINVAL with the option's name as the path of `err`. */
 int options_store(const struct worker_option *option, const char *text, struct verb_options *o,
                   struct err *err);
 
 /* ---- verbs ---- */
 
-/* A form of a verb's command line: "JOB.json [options]", and what it does. */
+/* One form of a verb's command line, such as "JOB.json [options]", and a summary of what it does. */
 struct verb_form {
     const char *args, *summary;
 };
 
 /* A verb of tutti-worker, such as --plan. */
 struct worker_verb {
-    struct worker_option word; /* the verb as an option; its value, if any, is stored like any other value */
-    struct verb_form forms[3]; /* for the help; ends with a form without args */
+    /* The verb as an option. If it has a value, the value is stored like that of any other option. */
+    struct worker_option word;
+    /* Forms for the help. The last one has no args. */
+    struct verb_form forms[3];
     const struct option_table *tables[3]; /* the verb's own options; NULL-terminated */
-    const char *const *where; /* names in where_table that the verb takes; where_all: all; NULL: none */
-    const char *const *needs; /* names of the options that must be given; NULL: none */
+    /* Names of the options in where_table that the verb takes. where_all means all, and NULL means none. */
+    const char *const *where;
+    /* Names of the options that must be given. NULL if there are none. */
+    const char *const *needs;
     /* Sets the defaults that are not zero. May be NULL. */
     void (*set_defaults)(struct verb_options *o);
-    /* Checks options against each other, after each of them was stored. Returns 0 or -EINVAL. May be NULL. */
+    /* Checks whether options contradict each other, after all of them were stored. Returns 0 or -EINVAL. May
+     * be NULL. */
     int (*check)(const struct verb_options *o, struct err *err);
-    /* Prints the result on stdout, progress and errors on stderr. Returns the exit code. */
+    /* Prints the result on stdout, and progress and errors on stderr. Returns the exit code. */
     int (*run)(const struct verb_options *o);
 };
 
@@ -208,23 +250,23 @@ extern const struct worker_verb verb_check, verb_export, verb_plan, verb_plan_pr
 /* All verbs in alphabetical order. */
 extern const struct worker_verb *const worker_verbs[VERB_COUNT];
 
-/* Returns the verb whose word is `name` (without the dashes), or NULL. */
+/* Returns the verb whose word is `name`, without the dashes. Returns NULL if there is no such verb. */
 const struct worker_verb *verb_find(const char *name);
 
-/* Returns the verb's option of that name, the verb's own options first, or NULL when the verb does not
- * take it. */
+/* Finds an option of the verb by its name, or returns NULL if the verb does not take this option. The verb's
+ * own options are searched first. */
 const struct worker_option *verb_find_option(const struct worker_verb *v, const char *name);
 
-/* Refuses an option that exists but that the verb does not take. Returns -EINVAL; the message names the
+/* Refuses an option that exists, but that this verb does not take. Returns -EINVAL, and the message names the
  * verbs that take the option. */
 int verb_refuse_option(const struct worker_verb *v, const char *name, struct err *err);
 
-/* Checks that every option in v->needs was given (`given` says so of one name), then calls v->check.
- * Returns 0 or -EINVAL. */
+/* Checks that every option in v->needs was given, and calls v->check after that. `given` returns whether the
+ * option `name` was given. Returns 0 or -EINVAL. */
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);
 
-/* Adds the names of all verbs, such as "--check, --export, ... and --time". `conjunction` is the word
+/* Appends the names of all verbs, such as "--check, --export, ... and --time". `conjunction` is the word
  * before the last name. */
 void verb_add_names(struct strbuf *b, const char *conjunction);
 
