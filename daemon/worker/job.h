@@ -25,7 +25,7 @@ struct job_planning;
 /* Tells which job to prepare and where the job may run. The command line or the daemon's lease sets these
  * values. They override the spec, but none of them changes the results of the job. */
 struct job_options {
-    const char *spec_path; /* the job file; "-": standard input */
+    const char *spec_path; /* the job file, or "-" for stdin */
     /* An accepted spec that is used in place of spec_path. NULL to read spec_path. */
     const char *spec_text;
     /* Directory in which relative paths of the spec start. NULL means the current directory. */
@@ -71,7 +71,7 @@ struct job_options {
 struct job_planning {
     /* The micro-batch size. For "auto", the size that is tried first. */
     uint32_t micro_batch;
-    uint64_t tasks; /* tasks of one step */
+    uint64_t tasks; /* number of tasks in a step */
     /* Estimate of the most memory that planning takes. */
     uint64_t bytes;
 };
@@ -133,7 +133,7 @@ struct prepared_job {
     double plan_s;       /* seconds that planning and verifying took */
     uint64_t data_bytes; /* host memory of the data sets */
     uint64_t held_bytes; /* memory of the graphs and the plan */
-    uint32_t threads;    /* threads of one operation */
+    uint32_t threads;    /* number of threads per operation */
     /* This run is the first one that resolves micro_batch "auto". */
     bool resolved_now;
     struct job_comparison comparison; /* set by job_compare */

@@ -31,7 +31,7 @@ struct wish {
     uint64_t device_bytes;
     /* The lease allows at most this many bytes of each device. 0 means no limit. */
     uint64_t limit_bytes;
-    uint64_t host_bytes; /* 0: all that can be used */
+    uint64_t host_bytes; /* 0 means all that can be used */
 };
 
 static struct wish wish_of(const struct job_options *o, const struct spec *s)

@@ -26,10 +26,10 @@
 
 /* More rows than this do not make a GEMM on a cpu device faster. */
 #define AUTO_ROWS       128
-#define AUTO_LEAST_ROWS 16 /* rows below which a GEMM is slow */
+#define AUTO_LEAST_ROWS 16 /* a GEMM with fewer rows is slow */
 /* Most tasks per step for sizes below AUTO_LEAST_ROWS. */
 #define AUTO_TASKS (1u << 16)
-#define AUTO_TRIES 4 /* sizes that fit and are compared */
+#define AUTO_TRIES 4 /* number of sizes that are compared */
 /* A smaller size must be faster by at least 1/50 to be chosen. */
 #define AUTO_WORTH 50
 /* A size counts as equally fast if it is slower by at most 1/200. */
@@ -434,7 +434,7 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;
-    uint32_t micro_batch; /* 0: "auto" */
+    uint32_t micro_batch; /* 0 means "auto" */
     uint64_t least_bytes; /* result of find_least_capacity */
     struct err *err;
 };

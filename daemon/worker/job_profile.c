@@ -135,7 +135,7 @@ static void use_cores(struct prepared_job *j)
     uint32_t cores = job_allowed_cores();
     j->machine.cores = cores;
     j->machine.device_cores = j->machine.host_cores = j->threads < cores ? j->threads : cores;
-    j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0 when it was not measured */
+    j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0 if it was not measured */
 }
 
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err)

@@ -20,12 +20,12 @@ struct metrics;
 
 /* The figures of one training step. */
 struct metrics_step {
-    uint64_t step; /* steps done, with this one */
+    uint64_t step; /* number of steps done, including this */
     double loss, lr;
     /* Norm of the gradient. NaN if it is not known; the key is omitted in this case. */
     double grad_norm;
     double samples_per_s;
-    uint64_t in_bytes, out_bytes, peer_bytes; /* bytes that the step moved */
+    uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
     /* Average number of seconds that a device waited. NaN if this is not known. */
     double stall_s;
     /* The update was skipped because a gradient was not finite. */
@@ -37,7 +37,7 @@ struct metrics_step {
  * If the file has lines after `resume_step`, or an incomplete last line after a crash, a new file without
  * these lines replaces it first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
-/* Closes the file. Accepts NULL. */
+/* Closes the file. `m` may be NULL. */
 void metrics_close(struct metrics *m);
 
 /* Appends the line of one step with a single write(2). If the line cannot be written completely, it is

@@ -33,7 +33,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json);
 /* Progress on stderr. A terminal gets one line that is overwritten again and again. A file or a pipe gets a
  * new line every few seconds. */
 struct progress {
-    uint64_t every_ns; /* least time between two lines about steps */
+    uint64_t every_ns; /* shortest time between lines about steps */
     /* Time and number of the first reported step. 0 if no step was reported yet. */
     uint64_t first_ns, first_step;
     /* Time at which the last line about steps was printed. */
@@ -53,10 +53,10 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
  * parameters, resolved sizes, bytes, predicted time, and the output directory. */
 void report_planned(const struct prepared_job *j, struct strbuf *b);
 
-/* Adds ,"backend":"cpu","backend_reason":"..." to a JSON object. */
+/* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
 void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
-/* Adds ,"profile":"analytic","profile_reason":"..." to a JSON object. */
+/* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */
 void report_profile_members(const struct prepared_job *j, struct strbuf *b);
 
 /* Writes `b` to stdout and frees it. Returns EXIT_DONE. If stdout cannot be written, prints a message and

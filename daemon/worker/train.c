@@ -45,9 +45,9 @@ struct trainer {
     uint64_t targets[PLAN_RING];
     /* Number of bytes that the programs should have moved so far. */
     uint64_t planned_in, planned_out, planned_peer;
-    uint64_t step;    /* steps enqueued */
-    uint64_t known;   /* steps whose result was read */
-    uint64_t last_ns; /* when the last result was read */
+    uint64_t step;    /* number of steps enqueued */
+    uint64_t known;   /* number of results read so far */
+    uint64_t last_ns; /* time of the last read result */
     /* Waiting time of all compute streams at the time last_ns. */
     uint64_t last_wait_ns;
     /* The last evaluation. Only valid while `step` equals `eval_step`. */

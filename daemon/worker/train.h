@@ -50,7 +50,7 @@ struct train_report {
  * is valid. */
 struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
-    uint64_t step, total_steps;     /* steps done; steps of the whole job */
+    uint64_t step, total_steps;     /* steps done, and the job's total */
     double loss, lr, samples_per_s; /* STEP */
     /* STEP: stall share of this run so far. NaN if the devices do not count it. */
     double stall_share;

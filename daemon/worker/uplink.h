@@ -37,7 +37,7 @@ struct uplink_times {
     uint64_t give_up_ns;
     /* Shortest time between two progress messages (200 ms). */
     uint64_t progress_ns;
-    uint64_t curve_ns; /* least time between two curves (1 s) */
+    uint64_t curve_ns; /* shortest time between two curves (1 s) */
     /* Send `alive` after this long without any other message (2 s). */
     uint64_t alive_ns;
 };
@@ -62,7 +62,7 @@ struct uplink_job {
     uint64_t device_bytes;
     /* Leased bytes of host memory. 0 means the value of the spec. */
     uint64_t host_bytes;
-    char backend[16];                  /* "": the daemon did not say */
+    char backend[16];                  /* empty if the daemon named none */
     bool has_index;                    /* device_index is valid */
     uint32_t device_index[DEVICE_MAX]; /* the backend's numbers of the leased devices */
     /* A topology as JSON. NULL if the worker must look for devices itself. */
@@ -71,7 +71,7 @@ struct uplink_job {
 
 /* The newest state of training. */
 struct uplink_progress {
-    uint64_t step, total_steps; /* steps done; steps of the whole job */
+    uint64_t step, total_steps; /* steps done, and the job's total */
     double loss, lr, samples_per_s, eta_s;
     /* Number of bytes that this run has moved so far. */
     uint64_t in_bytes, out_bytes, peer_bytes;

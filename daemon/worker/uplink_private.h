@@ -46,39 +46,39 @@ struct uplink {
     bool acknowledged; /* the daemon confirmed the outcome */
     /* No answer will come, because the worker was refused, has given up, or has closed the uplink. */
     bool over;
-    int failure;           /* with over: why, as a negative errno */
-    struct err err;        /* with over: the message of the failure */
-    struct uplink_job job; /* until uplink_wait_job hands it to the caller */
+    int failure;           /* if `over`: a negative errno */
+    struct err err;        /* if `over`: the error message */
+    struct uplink_job job; /* owned until uplink_wait_job returns it */
     /* Time at which to give up. NEVER while the job trains. */
     uint64_t give_up_ns;
     struct strbuf planned, outcome;         /* params of these two messages */
     struct uplink_event events[MAX_EVENTS]; /* a ring that begins at first_event */
     uint32_t first_event, n_events;
-    struct uplink_progress progress; /* the newest */
+    struct uplink_progress progress; /* the newest progress */
     struct curve curve;
     struct uplink_eval evals[MAX_EVALS]; /* a ring */
     /* Number of evaluations ever added. The ring has the last MAX_EVALS of them. */
     uint64_t n_evals;
     bool has_planned, has_progress, has_outcome; /* the message was posted at least once */
-    char planning[EVENT_BYTES];                  /* params of `planning`; "": not posted yet */
+    char planning[EVENT_BYTES];                  /* params of `planning`; empty before that */
     bool planning_due, planned_due, progress_due, curve_due, outcome_due; /* must be sent to this daemon */
 
     /* ---- the connection, used by the thread alone ---- */
-    int fd;       /* -1: not connected */
+    int fd;       /* -1 if not connected */
     bool greeted; /* the daemon answered hello on this connection */
     /* The connection is lost, and the log already says so. */
     bool lost;
-    uint64_t retry_ns;   /* when to connect again */
+    uint64_t retry_ns;   /* time of the next reconnect */
     uint64_t backoff_ns; /* pause before the next reconnect */
-    uint64_t hello_ns;   /* when hello was sent */
-    uint64_t sent_ns;    /* when anything was sent last */
+    uint64_t hello_ns;   /* time at which hello was sent */
+    uint64_t sent_ns;    /* time of the last sent bytes */
     /* Time of the last progress message on this connection. 0 if there was none. */
     uint64_t progress_ns;
     /* Time of the last curve on this connection. 0 if there was none. */
     uint64_t curve_ns;
     struct wire_in in;
     struct strbuf out; /* bytes to send */
-    size_t out_at;     /* bytes of `out` that were sent already */
+    size_t out_at;     /* number of bytes already sent */
 };
 
 static inline uint64_t uplink_earlier(uint64_t a, uint64_t b)
@@ -91,7 +91,7 @@ void uplink_wake(struct uplink *l);
 
 /* ---- mailbox (uplink_mail.c); the caller holds the mutex ---- */
 
-/* Adds the hello request to l->out. */
+/* Appends the hello request to l->out. */
 void uplink_add_hello(struct uplink *l);
 /* Adds all messages that are due at the time `now` to l->out. */
 void uplink_add_due(struct uplink *l, uint64_t now);

@@ -21,7 +21,7 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Figures of what was written. */
+/* Figures about the exported weights. */
 struct exported {
     size_t tensors, files;
     uint64_t parameters, bytes, hash;

@@ -23,7 +23,7 @@
 
 typedef VEC(uint32_t) layers;
 
-static const char *const rules_names[] = {"harmony", NULL}; /* by rules_options.system */
+static const char *const rules_names[] = {"harmony", NULL}; /* indexed by rules_options.system */
 
 /* ---- options ---- */
 

@@ -42,11 +42,11 @@ struct sampling {
     /* The Hugging Face folder. NULL if the source is a job's output. */
     struct hf *folder;
     struct weights weights;
-    struct bpe *bpe; /* the tokenizer; NULL: none */
-    int64_t end;     /* token that ends a text; -1: none */
+    struct bpe *bpe; /* the tokenizer, or NULL */
+    int64_t end;     /* token that ends a text, or -1 */
     /* The tokens of the prompt, followed by the sampled tokens. */
     struct bpe_ids ids;
-    size_t n_prompt; /* tokens of the prompt */
+    size_t n_prompt; /* number of tokens in the prompt */
     /* Scratch memory of the sampler, with one entry per token of the vocabulary. */
     uint32_t *order;
     /* The sampled text. With --json this is the whole text, otherwise the part that was not printed yet. */

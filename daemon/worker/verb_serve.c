@@ -47,7 +47,7 @@ struct meter {
     struct step_mark old;
     /* Start of the next average. It is at most one window old. */
     struct step_mark mid;
-    uint64_t last_ns; /* when the last event was reported */
+    uint64_t last_ns; /* time of the last event */
 };
 
 /* The state of --serve. Only the main thread uses it. */
@@ -55,8 +55,8 @@ struct serve {
     struct uplink *uplink;
     struct progress log;
     const struct outdir *out; /* NULL until the job is planned */
-    uint32_t batch;           /* samples of a step */
-    struct plan_bytes cycle;  /* bytes of a step */
+    uint32_t batch;           /* number of samples in a step */
+    struct plan_bytes cycle;  /* bytes that one step moves */
     struct meter meter;
     /* The start of this run. ns is 0 before the first step. */
     struct step_mark first;
@@ -223,7 +223,7 @@ static void add_blame(const struct job_blame *blame, struct strbuf *b)
     strbuf_add(b, "}");
 }
 
-/* Adds the members of the outcome message. */
+/* Appends the members of the outcome message. */
 static void add_outcome_members(const struct run_result *res, struct strbuf *b)
 {
     const char *state = res->code < 0 ? "failed" : res->report.stopped ? "stopped" : "done";

@@ -46,7 +46,7 @@ struct timing {
     struct time_cache cache;
     VEC(struct kind) kinds;
     uint32_t sizes[TIME_MAX_SIZES], n_sizes;
-    uint32_t todo, done; /* measurements to make, and made so far */
+    uint32_t todo, done; /* measurements in total and so far */
     uint32_t kept;       /* measurements that the cache already has */
     /* Measuring has begun, so a failure is not a mistake on the command line. */
     bool began;

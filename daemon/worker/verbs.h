@@ -10,7 +10,8 @@
  *     2. Each option is looked up with verb_find_option. An option that the verb does not take is refused,
  *        with a message that names the verbs that take it.
  *     3. options_store (options.c) parses the value and stores it in a struct verb_options.
- *     4. verb_check_options checks that the options in `needs` were given, and then calls the verb's own `check`.
+ *     4. verb_check_options checks that the options in `needs` were given. It calls the verb's own `check`
+ *        after that.
  *     5. The verb's `run` does the work and returns the exit code.
  */
 #ifndef WORKER_VERBS_H
@@ -38,7 +39,7 @@ enum exit_code {
     EXIT_NOT_FOUND = 6,
 };
 
-#define TIME_MAX_SIZES 32 /* micro-batch sizes that --time measures at most */
+#define TIME_MAX_SIZES 32 /* most sizes that --time measures */
 
 /* ---- the values of the options ---- */
 
@@ -60,7 +61,7 @@ struct plan_options {
 /* Options of --plan-profile alone. */
 struct profile_plan_options {
     const char *profile_path; /* the profile to plan from */
-    uint32_t batch;           /* samples of a step */
+    uint32_t batch;           /* number of samples in a step */
     /* Number of samples in a micro-batch. 0 to choose the best size. */
     uint32_t micro_batch;
 };
@@ -73,7 +74,7 @@ struct export_options {
     /* With hf_dir: most bytes of tensors in one file. 0 means the default of hf_save. */
     uint64_t shard_bytes;
     const char *step; /* which weights: see weights_open */
-    bool force;       /* replace what exists */
+    bool force;       /* replace existing files */
 };
 
 /* Options of --probe. */
@@ -94,7 +95,7 @@ struct rules_options {
     const char *packs_fwd, *packs_bwd;
     /* Time at the end of every task, such as "40ms". NULL means the default. */
     const char *task_overhead;
-    uint32_t batch; /* samples of a step */
+    uint32_t batch; /* number of samples in a step */
     /* Number of samples in a forward and in a backward micro-batch. */
     uint32_t micro_fwd, micro_bwd;
 };
@@ -108,11 +109,11 @@ struct sample_options {
     const char *prompt, *prompt_ids;
     /* Folder with vocab.json and merges.txt. NULL means the folder of the source. */
     const char *tokenizer;
-    uint32_t tokens;    /* number of tokens to sample at most */
-    double temperature; /* 0: always take the likeliest token */
+    uint32_t tokens;    /* maximum number of tokens to sample */
+    double temperature; /* 0 means the likeliest token */
     /* Sample among this many of the likeliest tokens. 0 means all tokens. */
     uint32_t top_k;
-    uint64_t seed; /* of the random choices */
+    uint64_t seed; /* seed of the random choices */
     /* Print the logits of the next token, and do not sample. */
     bool logits;
 };
@@ -120,16 +121,16 @@ struct sample_options {
 /* Options of --serve. */
 struct serve_options {
     const char *socket; /* the daemon's worker.sock */
-    uint64_t job;       /* the job's id, from 1 */
+    uint64_t job;       /* id of the job, from 1 */
     /* Number of this launch of the job, starting at 1. */
     uint64_t attempt;
 };
 
 /* Options of --time. */
 struct time_options {
-    uint32_t n_sizes;               /* 0: verb_time.c chooses the sizes */
+    uint32_t n_sizes;               /* 0 means that verb_time.c chooses them */
     uint32_t sizes[TIME_MAX_SIZES]; /* micro-batch sizes to measure, ascending */
-    bool force;                     /* measure again what the cache already has */
+    bool force;                     /* measure again even if cached */
     /* --out: path of the profile. NULL if it is not written. */
     const char *profile_path;
 };
@@ -270,7 +271,7 @@ int verb_check_options(const struct worker_verb *v, const struct verb_options *o
  * before the last name. */
 void verb_add_names(struct strbuf *b, const char *conjunction);
 
-/* Adds the text of --help. */
+/* Appends the text of --help. */
 void verb_add_help(struct strbuf *b);
 
 #endif

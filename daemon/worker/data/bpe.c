@@ -28,7 +28,7 @@
 
 /* The bytes of one token. */
 struct token {
-    char *at; /* NULL: no token has this id */
+    char *at; /* NULL if no token has this id */
     size_t n;
 };
 
@@ -42,7 +42,7 @@ struct merge {
 };
 
 struct bpe {
-    struct token *tokens; /* [vocab] */
+    struct token *tokens; /* [vocab], one for each id */
     uint32_t vocab;
     /* Hash table of `n_slots` token ids, found by the token's bytes. -1 marks an empty slot. */
     int32_t *by_bytes;

@@ -266,7 +266,8 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
     if (r < 0)
         return r;
     memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
-    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets); /* all bits set is -1 */
+    /* Bytes of 0xff make every target of the padding -1. */
+    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets);
     *ret_targets = sum;
     return 0;
 }

@@ -25,8 +25,8 @@ struct dataset {
     bool mse;
     /* Whether the rows consist of token ids, as in struct spec. */
     bool tokens;
-    uint32_t seq;   /* tokens in a sample */
-    uint32_t vocab; /* tokens in the vocabulary */
+    uint32_t seq;   /* number of tokens in a sample */
+    uint32_t vocab; /* number of tokens in the vocabulary */
     /* Number of tokens in all files together. 0 if the data are not tokens. */
     uint64_t n_tokens;
     /* Number of files with tokens or text. 0 if the data are not tokens. */
@@ -35,7 +35,7 @@ struct dataset {
     uint32_t crc;
     /* Bytes of host memory that the samples take. Mapped files do not count. */
     uint64_t bytes;
-    /* private */
+    /* Private members. */
     enum data_format format;
     enum data_split split;
     uint8_t *images; /* idx: [n_samples][features] */
@@ -43,8 +43,8 @@ struct dataset {
     /* For IDX images: the float that each byte of an image is converted to. */
     float value[256];
     struct token_set *files; /* tokens, bytes: the mapped files */
-    uint64_t seed;           /* synthetic */
-    float noise;             /* synthetic */
+    uint64_t seed;           /* for synthetic data */
+    float noise;             /* for synthetic data */
 };
 
 /* Opens one split of the data of `s`. Call spec_has_val before you open DATA_VAL.

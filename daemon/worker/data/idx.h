@@ -17,7 +17,7 @@ struct idx {
     /* The dimensions. The first dimension is the number of samples. */
     uint32_t dims[IDX_MAX_RANK];
     uint64_t bytes; /* size of data: the product of dims */
-    uint32_t crc;   /* CRC-32C of dims and data */
+    uint32_t crc;   /* CRC-32C of `dims` and `data` */
     uint8_t *data;
 };
 

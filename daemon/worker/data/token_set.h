@@ -13,10 +13,10 @@
 
 /* The open files of a split. */
 struct token_set {
-    uint64_t n_samples, n_tokens; /* in all files */
+    uint64_t n_samples, n_tokens; /* totals over all files */
     uint32_t crc;                 /* checksum of the files' checksums */
     uint32_t n_files;
-    /* private */
+    /* Private members. */
     struct token_file *files;
     /* The index of each file's first sample, followed by n_samples. The array has n_files + 1 elements. */
     uint64_t *first;

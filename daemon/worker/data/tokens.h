@@ -20,7 +20,7 @@ struct token_file {
     const char *path; /* belongs to the caller of tokens_open */
     /* Key of the spec that names this file, such as "data.train[2]". Used in error messages. */
     char key[64];
-    uint64_t count; /* tokens in the file; at least 1 */
+    uint64_t count; /* number of tokens, at least 1 */
     uint32_t width; /* Number of bytes per token: 1, 2 or 4. */
     /* CRC-32C of size, count, width and content. If the file is large, only a part of the content is included
      * (tokens.c). */

@@ -218,7 +218,8 @@ static int publish_checkpoint(const struct outdir *out, int parent, uint64_t ste
     step_name(tmp, step, ".tmp");
     step_name(old, step, ".old.tmp");
     r = fs_remove_tree(parent, old);
-    if (r == 0 && renameat(parent, name, parent, old) < 0 && errno != ENOENT) /* moves a damaged one away */
+    /* Move a damaged step-N away. */
+    if (r == 0 && renameat(parent, name, parent, old) < 0 && errno != ENOENT)
         r = -errno;
     if (r == 0 && renameat(parent, tmp, parent, name) < 0)
         r = -errno;
@@ -278,7 +279,7 @@ int checkpoint_export_weights(const struct outdir *out, const char *file, const 
 
 struct checkpoint {
     struct checkpoint_state state;
-    int fd[FILE_COUNT]; /* -1: not open */
+    int fd[FILE_COUNT]; /* -1 if the file is not open */
     struct safetensors *file[FILE_COUNT];
 };
 

@@ -51,7 +51,7 @@ struct checkpoint_eval {
 /* The content of a new checkpoint, for checkpoint_save. The caller fills it in and may free it after the
  * call. */
 struct checkpoint_data {
-    uint64_t step; /* steps done */
+    uint64_t step; /* number of steps done */
     /* Number of samples of the stream that training has consumed. */
     uint64_t data_position;
     const struct spec *spec; /* the resolved spec */
@@ -95,7 +95,7 @@ struct checkpoint_info {
     uint64_t spec_hash;
     const char *resolved; /* JSON text from spec_resolved_json */
     const char *numerics;
-    double loss; /* NaN when it was not finite */
+    double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
     /* The saved parts of the group state. All other parts are 0. Older checkpoints have no group state. For
      * these, t is the number of steps that were not skipped. */

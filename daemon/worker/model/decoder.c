@@ -32,9 +32,9 @@ struct decoder {
     struct transformer t;
     struct devset *devices;
     struct step_args step;
-    uint32_t capacity; /* most tokens that a text can have */
-    uint32_t length;   /* tokens in the present text */
-    uint32_t head;     /* elements of a head */
+    uint32_t capacity; /* maximum number of tokens in a text */
+    uint32_t length;   /* number of tokens in the text */
+    uint32_t head;     /* number of elements in a head */
     /* Number of elements in a token's query, key and value together. */
     uint32_t qkv;
     struct arena *arena;
@@ -45,7 +45,7 @@ struct decoder {
     struct checkpoint_tensors tensors;
     char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
-    /* parts of `work` */
+    /* The following arrays are parts of `work`. */
     int32_t *ids; /* [capacity]: new tokens */
     /* [layers][capacity][qkv]. The queries, keys and values of the text so far. */
     float *cached;
@@ -249,7 +249,7 @@ void decoder_reset(struct decoder *d)
 /* One call of decoder_push. */
 struct push {
     struct decoder *d;
-    struct model model; /* chain for n tokens */
+    struct model model; /* the chain for n tokens */
     /* Number of new tokens. They follow the d->length tokens of the text. */
     uint32_t n;
     struct op_sink sink;
@@ -353,7 +353,7 @@ static int embed(const struct push *p)
                   .n = p->n * width);
 }
 
-/* Computes the logits after the last token. */
+/* Computes the logits that follow the last token. */
 static int run_head(const struct push *p)
 {
     const struct decoder *d = p->d;

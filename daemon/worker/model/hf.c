@@ -44,7 +44,7 @@ struct hf_file {
 /* A tensor in one of the files. */
 struct file_tensor {
     const struct hf_file *file;
-    const struct st_entry *entry; /* NULL: there is no such tensor */
+    const struct st_entry *entry; /* NULL if there is no such tensor */
 };
 
 struct hf {
@@ -493,7 +493,7 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
 }
 
 #define PRINT_BLOCKS 64u   /* Number of blocks in a file's fingerprint. */
-#define PRINT_BYTES  4096u /* bytes of each block */
+#define PRINT_BYTES  4096u /* number of bytes in each block */
 
 /* Adds the size of a file to the checksum, and after that blocks of its content that are spread evenly over
  * the file. */

@@ -61,7 +61,7 @@ struct hf_save_options {
 /* What hf_save has written. */
 struct hf_saved {
     size_t tensors, files; /* number of tensors and of weight files */
-    uint64_t parameters;   /* elements of all tensors */
+    uint64_t parameters;   /* number of elements in all tensors */
     uint64_t bytes;        /* size of all weight files */
 };
 

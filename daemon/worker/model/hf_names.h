@@ -25,11 +25,11 @@ struct hf_link {
     const char *param; /* name of the parameter, such as "layers.0.weight" */
     /* Number of dimensions of the tensor and of the parameter: 1 or 2. */
     uint32_t rank;
-    uint64_t shape[2]; /* of the tensor */
+    uint64_t shape[2]; /* shape of the tensor */
     bool transposed;   /* the tensor is [in][out], the parameter [out][in] */
     /* The first row of the parameter that is in this tensor. */
     uint64_t row;
-    uint64_t rows; /* rows of the whole parameter */
+    uint64_t rows; /* number of rows in the parameter */
 };
 
 /* All links of a model. */

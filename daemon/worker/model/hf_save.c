@@ -34,11 +34,11 @@
 /* The location of the exported folder in the file system. */
 struct export_target {
     const char *dir;         /* path of the folder */
-    int parent;              /* its parent directory, open */
-    char name[NAME_MAX + 1]; /* its name in the parent */
+    int parent;              /* parent directory of the folder, open */
+    char name[NAME_MAX + 1]; /* name of the folder in its parent */
     /* Name of the temporary folder, which is in the parent folder. */
     char tmp[64];
-    bool old; /* there is an earlier export */
+    bool old; /* whether there is an earlier export */
 };
 
 /* The content of the folder. */
@@ -49,7 +49,7 @@ struct hf_export {
     /* For each tensor: the number of its shard. */
     size_t *shards;
     size_t n_shards;
-    uint64_t bytes; /* bytes of all tensors */
+    uint64_t bytes; /* number of bytes in all tensors */
 };
 
 /* ------------------------------------------------------------------------------------------ tensors */

@@ -56,7 +56,7 @@ static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtyp
 /* The file that is being written. */
 struct sink {
     int fd;
-    uint64_t bytes; /* written so far */
+    uint64_t bytes; /* number of bytes written so far */
     uint32_t crc;   /* CRC-32C of these bytes */
 };
 
@@ -166,7 +166,8 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
     strbuf_finish(&b);
     for (size_t i = 0; r == 0 && i < n; i++) {
         uint64_t bytes = 0;
-        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes); /* build_header has checked it */
+        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32,
+                    &bytes); /* build_header has checked the result */
         r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
     }
     if (r < 0)

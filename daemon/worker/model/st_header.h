@@ -32,7 +32,7 @@ void st_header_finish(struct st_header *h);
 struct safetensors {
     int fd;     /* belongs to the caller of safetensors_open */
     char *file; /* name of the file, for messages */
-    char *text; /* the header; names point into it */
+    char *text; /* the header's text; names point here */
     /* The entries are in the order of the data. The metadata are in the order of the keys. */
     struct st_header header;
     /* The same entries, in the order of their names. */

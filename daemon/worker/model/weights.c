@@ -218,10 +218,10 @@ void weights_close(struct weights *w)
 
 /* ---- reading all of it ---- */
 
-/* What weights_copy has computed so far. */
+/* Sums that weights_copy has computed so far. */
 struct sums {
-    uint64_t bytes; /* bytes that were read */
-    uint32_t crc;   /* CRC-32C of all of them */
+    uint64_t bytes; /* number of bytes read so far */
+    uint32_t crc;   /* CRC-32C of all bytes read */
     /* Hash of the tensors' data. The header is not included. */
     uint64_t hash;
 };

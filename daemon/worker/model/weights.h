@@ -28,15 +28,15 @@
 /* An open file of weights. weights_open fills it in, and weights_close closes it. */
 struct weights {
     int fd;
-    char path[FS_PATH_BYTES]; /* of the file, for messages */
-    uint64_t step;            /* training steps that made these weights */
+    char path[FS_PATH_BYTES]; /* path of the file, for messages */
+    uint64_t step;            /* number of training steps done */
     /* The metric that chose the "best" checkpoint, such as "val/loss". NULL if the checkpoint was not chosen
      * this way. */
     const char *best_by;
-    size_t tensors;      /* tensors in the file */
+    size_t tensors;      /* number of tensors in the file */
     uint64_t bytes;      /* size of the file */
-    uint64_t parameters; /* elements of all tensors */
-    /* private */
+    uint64_t parameters; /* number of elements in all tensors */
+    /* Private members. */
     /* Offset in the file at which the first tensor's data start. */
     uint64_t data_begin;
     /* Whether these are the weights of a finished job. These weights are checked by hash. The weights of a

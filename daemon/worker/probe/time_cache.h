@@ -43,7 +43,7 @@ struct time_entry {
  * it. */
 struct time_cache {
     struct time_place place;
-    uint64_t link_bytes_per_s, peer_bytes_per_s, host_copy_bytes_per_s; /* 0: not measured */
+    uint64_t link_bytes_per_s, peer_bytes_per_s, host_copy_bytes_per_s; /* 0 if not measured */
     VEC(struct time_entry) entries;
 };
 

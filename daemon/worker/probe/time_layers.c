@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "kernels/device.h"
 
-#define BUDGET_NS 300000000ull /* time for the repetitions of one measurement */
+#define BUDGET_NS 300000000ull /* time budget of one measurement */
 
 /* Untimed runs that come first. They warm up the caches. On the cpu, the first matrix products also try
  * several algorithms. */
@@ -158,7 +158,7 @@ void timer_close(struct timer *t)
 struct timed_task {
     struct timer *timer;
     uint32_t stream;
-    const struct layer *layer; /* NULL: the task is an update */
+    const struct layer *layer; /* NULL if the task is an update */
     bool backward;
     const struct optimizer *optimizer;
     uint32_t turn;   /* number of the next repetition */
