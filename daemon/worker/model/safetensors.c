@@ -166,8 +166,7 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
     strbuf_finish(&b);
     for (size_t i = 0; r == 0 && i < n; i++) {
         uint64_t bytes = 0;
-        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32,
-                    &bytes); /* build_header has checked the result */
+        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes); /* build_header has checked it */
         r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
     }
     if (r < 0)
