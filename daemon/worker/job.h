@@ -164,10 +164,9 @@ void job_finish(struct prepared_job *j);
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
 /* Stores the sizes that micro_batch "auto" tries, in the order in which they are tried, and returns their
- * number. s->resolved.replicas must be set.
- *
- * Every size has at most GRAPH_MAX_TASKS tasks. All sizes except the last have at most AUTO_MOST_TASKS tasks
- * together (job_plan.c). The last size is the smallest, which usually needs the least device memory. */
+ * number. s->resolved.replicas must be set. Every size has at most GRAPH_MAX_TASKS tasks. All sizes except
+ * the last have at most AUTO_MOST_TASKS tasks together (job_plan.c). The last size is the smallest, which
+ * usually needs the least device memory. */
 uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 
 /* Computes the least memory per device with which the prepared job can be planned. If this run is the first
@@ -235,10 +234,8 @@ int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err
 /* ---- after training ---- */
 
 /* Fills in j->comparison. Takes about a second at most, because jobs with too many tasks are not planned
- * again.
- *
- * The update runs where the spec says. If the spec says "auto", the update runs on the device, or on the host
- * if the device is too small. */
+ * again. The update runs where the spec says. If the spec says "auto", the update runs on the device, or on
+ * the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"

@@ -263,10 +263,9 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
 }
 
 /* Stores the sizes that "auto" may choose, the most promising size first, and returns their number. All sizes
- * are divisors of a replica's rows.
- *
- * First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first. Larger sizes follow, smallest first.
- * Smaller sizes come last, because they are slow, and only if their step has at most AUTO_TASKS tasks. */
+ * are divisors of a replica's rows. First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first.
+ * Larger sizes follow, smallest first. Smaller sizes come last, because they are slow, and only if their step
+ * has at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -372,9 +371,8 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
 }
 
 /* Chooses the micro-batch size. This is the first size that fits, or a later size that is better. The search
- * ends at sizes whose GEMMs have fewer than AUTO_ROWS rows, because they are slow.
- *
- * If no size fits, returns -ENOSPC and sets *ret to the size that needs the least memory. */
+ * ends at sizes whose GEMMs have fewer than AUTO_ROWS rows, because they are slow. If no size fits, returns
+ * -ENOSPC and sets *ret to the size that needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {

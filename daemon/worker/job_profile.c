@@ -125,9 +125,8 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
 }
 
 /* Tells the simulator the number of cores. Virtual devices, updates on the host and all copies share the
- * cores of this computer. Each task, however, was measured while it had all cores for itself.
- *
- * Analytic times are used without cores, so that the plans are the same on every computer. */
+ * cores of this computer. Each task, however, was measured while it had all cores for itself. Analytic times
+ * are used without cores, so that the plans are the same on every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

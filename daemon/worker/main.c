@@ -1,7 +1,6 @@
-/* tutti-worker: runs one verb, such as --run JOB.json, in the foreground.
- *
- * Splits the command line into options, finds the verb among them, stores the values of the other options,
- * and calls the verb. verbs.h describes the tables behind this, and the order of the steps.
+/* tutti-worker: runs one verb, such as --run JOB.json, in the foreground. Splits the command line into
+ * options, finds the verb, stores the values of all other options, and calls the verb. verbs.h describes the
+ * tables of verbs and options.
  */
 #include <assert.h>
 #include <errno.h>

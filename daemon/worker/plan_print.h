@@ -1,7 +1,6 @@
 /* Prints plans as text for people or as JSON for programs. Prints either one plan in full, or the plans of
- * several policies side by side.
- *
- * --plan and --plan-profile share this code, so their output has the same form. */
+ * several policies side by side. --plan and --plan-profile share this code, so their output has the same
+ * form. */
 #ifndef DAEMON_WORKER_PLAN_PRINT_H
 #define DAEMON_WORKER_PLAN_PRINT_H
 
@@ -39,10 +38,8 @@ void plan_print_simulate(struct printed_plan *p, const struct profile *times, co
 void plan_print_finish(struct printed_plan *p);
 
 /* Writes the files of --out, --trace and --svg if these options were given, and prints the plan after that.
- * Returns the exit code.
- *
- * `head` is text to print above the page. `times` says where the durations come from, as in plan_summary.
- * `members` has more members for the JSON object, each with a comma before it. */
+ * Returns the exit code. `head` is text to print above the page. `times` says where the durations come from,
+ * as in plan_summary. `members` has more members for the JSON object, each with a comma before it. */
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 

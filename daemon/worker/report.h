@@ -9,7 +9,6 @@
 #include "daemon/worker/verbs.h"
 
 /* Prints an error as text on stderr, or as a JSON object on stdout if o->json is set. Returns the exit code.
- *
  * `early` is true if nothing has run yet, so that the spec or its files must be the cause. `least_bytes` is
  * printed if a job does not fit, unless it is 0. */
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,

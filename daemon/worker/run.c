@@ -119,9 +119,8 @@ static int write_result(const struct outdir *out, struct run_result *res)
 }
 
 /* Writes the failure to result.json. If that file says that the job is done, it is kept, because a later
- * failure does not undo a finished job.
- *
- * Errors of this write are ignored. The failure itself is reported anyway, and the disk may be full. */
+ * failure does not undo a finished job. Errors of this write are ignored. The failure itself is reported
+ * anyway, and the disk may be full. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
     char *done = read_done(out, res->job.spec->resolved.total_steps);

@@ -35,7 +35,7 @@ struct train_report {
     double stall_share;
     /* Number of traced steps in which stall_share was measured. 0 if it was measured over the whole run. */
     uint32_t stall_steps;
-    /* Bytes that one step moves. The plan and the counters of the devices agree on them. */
+    /* Bytes that one step moves, according to the plan. The counters of the devices agree with them. */
     struct plan_bytes cycle;
     /* Bytes that the devices counted in this run. */
     uint64_t counted_in, counted_out, counted_peer;
@@ -78,11 +78,9 @@ struct train_options {
 };
 
 /* Trains the prepared job until its last step, or until it is asked to stop. Starts at the newest checkpoint,
- * or with fresh weights.
- *
- * Writes metrics.jsonl and the checkpoints to `out`, and model.safetensors after the last step. The caller
- * must have locked `out`. Returns -EDOM if training diverged, -EEXIST if the output belongs to another spec,
- * or another negative errno. */
+ * or with fresh weights. Writes metrics.jsonl and the checkpoints to `out`, and model.safetensors after the
+ * last step. The caller must have locked `out`. Returns -EDOM if training diverged, -EEXIST if the output
+ * belongs to another spec, or another negative errno. */
 int train_run(struct prepared_job *j, const struct outdir *out, const struct train_options *o,
               struct train_report *ret, struct err *err);
 

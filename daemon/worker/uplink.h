@@ -121,10 +121,8 @@ void uplink_checkpoint(struct uplink *l, uint64_t step);
 #define UPLINK_SAME_STEP UINT64_MAX
 
 /* Sends the outcome and waits until the daemon has confirmed it. `members` is JSON text: all members of the
- * params object except curve, evals and step.
- *
- * Returns -ETIMEDOUT if no daemon confirms the outcome in time. Returns the daemon's error if it refuses this
- * worker. */
+ * params object except curve, evals and step. Returns -ETIMEDOUT if no daemon confirms the outcome in time.
+ * Returns the daemon's error if it refuses this worker. */
 int uplink_outcome(struct uplink *l, const char *members, uint64_t step, struct err *err);
 
 #endif

@@ -23,7 +23,7 @@ void uplink_wake(struct uplink *l)
 {
     uint64_t one = 1;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
-    (void)n; /* if the write fails, a wake-up is pending */
+    (void)n; /* on failure, a wake-up is already pending */
 }
 
 /* Prints a number as JSON. NaN and infinity become null, because JSON cannot express them. */
@@ -47,9 +47,9 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              number(stall, p->stall_share));
 }
 
-/* Appends a new event to the ring and returns it. If the ring is full, the oldest event is dropped. `resumed`
- * is never dropped, because it is sent only once; the event after it is dropped instead. The caller must hold
- * the mutex. */
+/* Appends a new event to the ring and returns it. If the ring is full, the oldest event is dropped. If the
+ * oldest event is `resumed`, the next one is dropped instead, because `resumed` is sent only once. The caller
+ * must hold the mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {

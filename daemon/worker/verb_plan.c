@@ -1,7 +1,6 @@
-/* --plan: prints the plan that --run would execute, as a page for people or as JSON.
- *
- * --dump adds every instruction to the page. --out writes the plan itself, --trace the simulated timeline,
- * and --svg a picture of that timeline. --policy all compares the plans of all policies in one table.
+/* --plan: prints the plan that --run would execute, as a page for people or as JSON. --dump adds every
+ * instruction. --out writes the plan, --trace its simulated timeline, and --svg a picture of the timeline.
+ * --policy all compares the plans of all policies.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -186,8 +186,8 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* Why there is no plan. If several sizes do not fit, this is the size that needs the least additional
- * memory. */
+/* Why there is no plan. If several sizes do not fit, this is the error of the size that needs the least
+ * additional memory. */
 struct failure {
     int code;
     uint64_t least;

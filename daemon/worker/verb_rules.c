@@ -1,8 +1,7 @@
 /* --rules: computes how long a schedule of Harmony takes by Harmony's own rules
- * (scheduler/predict/harmony_rules.h).
- *
- * The schedule comes from the command line (packs and micro-batch sizes), the times from a profile. The
- * verb plans nothing and runs nothing. It exists to compare the simulator with published figures.
+ * (scheduler/predict/harmony_rules.h). The command line gives the packs and micro-batch sizes, and a profile
+ * gives the times. The verb plans and runs nothing. It exists to compare the simulator with published
+ * figures.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -228,10 +228,8 @@ static int advance(struct sampling *g, struct err *err)
 }
 
 /* Prints the text sampled so far. A file or a pipe gets the exact bytes. A terminal gets unsafe characters as
- * escapes, because a model may produce anything.
- *
- * An incomplete character at the end is kept until its last bytes arrive. If `end` is true, no more bytes
- * will come, and it is printed. */
+ * escapes, because a model may produce anything. An incomplete character at the end is kept until its last
+ * bytes arrive. If `end` is true, no more bytes will come, and it is printed. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;

@@ -30,7 +30,7 @@
 /* Bytes of the smallest copy to measure. Smaller copies take almost the same time. */
 #define LEAST_COPY (1ull << 20)
 
-/* The shape of a layer or of an update. Each shape occurs in the job at least once. */
+/* A shape of a layer or of an update that occurs in the job. Each shape is measured once. */
 struct kind {
     char shape[TIME_SHAPE_MAX];
     uint32_t layer; /* the first layer with this shape */

@@ -228,7 +228,7 @@ struct verb_form {
 struct worker_verb {
     /* The verb as an option. If it has a value, the value is stored like that of any other option. */
     struct worker_option word;
-    /* Forms for the help. The last one has no args. */
+    /* Forms for the help. The last form has no args. */
     struct verb_form forms[3];
     const struct option_table *tables[3]; /* the verb's own options; NULL-terminated */
     /* Names of the options in where_table that the verb takes. where_all means all, and NULL means none. */

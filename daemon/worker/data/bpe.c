@@ -120,7 +120,7 @@ static uint32_t decode_char(const char *s, size_t n)
 }
 
 /* Converts a text of the tokenizer files, in place, to the bytes that it stands for. Returns the number of
- * bytes. Returns -1 if a character stands for no byte; `text` is partly overwritten in this case. */
+ * bytes, or -1 if a character stands for no byte. After -1, `text` is partly overwritten. */
 static ptrdiff_t to_bytes(char *text, size_t n)
 {
     size_t to = 0;
@@ -161,8 +161,8 @@ static uint64_t hash_pair(uint64_t pair)
     return pair ^ pair >> 29;
 }
 
-/* Returns the slot of the token with these bytes. If there is no such token, returns the empty slot for
- * it. */
+/* Returns the slot of the token with these bytes. If there is no such token, returns the empty slot in which
+ * it would be stored. */
 static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
     size_t at = hash_bytes(p, n) & (b->n_slots - 1);

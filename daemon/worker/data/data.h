@@ -47,11 +47,9 @@ struct dataset {
     float noise;             /* for synthetic data */
 };
 
-/* Opens one split of the data of `s`. Call spec_has_val before you open DATA_VAL.
- *
- * All checks happen here: the sizes of the files, the number of samples, the labels, and the number of
- * features. The error message names the file, the mistake and what to do. Returns -ENOMEM when the data do
- * not fit into memory. */
+/* Opens one split of the data of `s`. Call spec_has_val before you open DATA_VAL. All checks happen here: the
+ * sizes of the files, the number of samples, the labels, and the number of features. The error message names
+ * the file, the mistake and what to do. Returns -ENOMEM when the data do not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
 
 /* Closes the dataset and frees its memory. `d` may be NULL. */

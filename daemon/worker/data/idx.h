@@ -1,7 +1,5 @@
 /* Loads IDX files, the format of MNIST, into memory. The elements must be unsigned bytes in up to four
- * dimensions. A file may be gzipped.
- *
- * Only data.c and the tests include this header. */
+ * dimensions. A file may be gzipped. Only data.c and the tests include this header. */
 #ifndef DAEMON_WORKER_DATA_IDX_H
 #define DAEMON_WORKER_DATA_IDX_H
 
@@ -22,10 +20,9 @@ struct idx {
 };
 
 /* Loads the file at `path` into *ret. Error messages name the file by `key`, its key in the spec, such as
- * "data.train.images".
- *
- * Returns -EBADMSG if the file is not an IDX file, is cut short or is too long. Returns -EOPNOTSUPP if the
- * elements are not unsigned bytes. Other errors are -ENOMEM and those of open(2) and read(2). */
+ * "data.train.images". Returns -EBADMSG if the file is not an IDX file, is cut short or is too long. Returns
+ * -EOPNOTSUPP if the elements are not unsigned bytes. Other errors are -ENOMEM and those of open(2) and
+ * read(2). */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
 /* Frees the content. Also accepts a struct of zeros. */

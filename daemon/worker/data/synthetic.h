@@ -1,7 +1,5 @@
 /* Computes synthetic samples. For models of numbers, a sample is the prototype of its class plus noise. For
- * models of tokens, each token follows the token before by a rule.
- *
- * Only data.c includes this header. */
+ * models of tokens, each token follows the token before by a rule. Only data.c includes this header. */
 #ifndef DAEMON_WORKER_DATA_SYNTHETIC_H
 #define DAEMON_WORKER_DATA_SYNTHETIC_H
 

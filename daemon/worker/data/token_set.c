@@ -1,7 +1,6 @@
-/* Implements token_set.h: reads samples from the token files of a split.
- *
- * The file of a sample is found by binary search, so every sample can be read equally fast. Shuffling and
- * resuming only compute sample indices.
+/* Implements token_set.h: reads samples from the token files of a split. The file of a sample is found by
+ * binary search, so every sample can be read equally fast. Shuffling and resuming only compute sample
+ * indices.
  */
 #include "daemon/worker/data/token_set.h"
 

@@ -26,10 +26,8 @@ struct token_set {
 };
 
 /* Opens the files of a split. `split` is the name of the split, "train" or "val". Every file is checked and
- * must have at least one sample.
- *
- * The first and the last sample of each file are read. This finds most files with tokens outside the
- * vocabulary. */
+ * must have at least one sample. The first and the last sample of each file are read. This finds most files
+ * with tokens outside the vocabulary. */
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
                    struct token_set **ret, struct err *err);
 
@@ -37,10 +35,8 @@ int token_set_open(const struct spec *s, const struct spec_paths *paths, const c
 void token_set_close(struct token_set *t);
 
 /* Reads sample `index`: seq token ids into `ids`, and seq targets into `targets`. Targets that do not count
- * are set to -1, and the number of the other targets is stored in *ret_targets.
- *
- * Returns -ERANGE for an id outside the vocabulary, or -ESTALE if the file has become shorter. The message
- * names the file. */
+ * are set to -1, and the number of the other targets is stored in *ret_targets. Returns -ERANGE for an id
+ * outside the vocabulary, or -ESTALE if the file has become shorter. The message names the file. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 

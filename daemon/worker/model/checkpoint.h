@@ -126,9 +126,8 @@ int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors 
 void checkpoint_close(struct checkpoint *c);
 
 /* Removes all checkpoints except the newest `keep` (at least 1) and the best one by the metric `best`.
- * Checkpoints with a damaged state.json are neither removed nor counted.
- *
- * Each checkpoint is renamed before its files are deleted, so a crash leaves no incomplete checkpoint. */
+ * Checkpoints with a damaged state.json are neither removed nor counted. Each checkpoint is renamed before
+ * its files are deleted, so a crash leaves no incomplete checkpoint. */
 int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best best, struct err *err);
 
 /* Writes only the weights, to the file `file` in the output directory. `file` is a plain name such as

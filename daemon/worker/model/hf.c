@@ -291,7 +291,8 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* Finds the tensor of a link in the files and checks its shape. The name may have the prefix or not. */
+/* Finds the tensor of a link in the files and checks its shape. Folders may store the tensor with or without
+ * the prefix in its name. */
 static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
     struct file_tensor p = find(f, l->name),
@@ -456,8 +457,8 @@ static int load_link(const struct hf_link *l, const struct file_tensor *p, const
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);
 }
 
-/* Checks that the stored output matrix of a tied model equals the embedding. If the two differ, nobody knows
- * which one is right, so the folder is refused. */
+/* Checks that the stored output matrix of a tied model equals the embedding. If the two differ, it is unclear
+ * which matrix to use, so the folder is refused. */
 static int check_tied_head(const struct hf *f, const float *embedding, struct err *err)
 {
     uint64_t count = (uint64_t)f->t.vocab * f->t.width, most = FS_BLOCK_BYTES / sizeof(float);

@@ -28,10 +28,8 @@
 struct hf;
 
 /* Opens and checks the folder `dir`. Follows symbolic links, because the cache of the Hugging Face hub
- * consists of links.
- *
- * Returns -ENOENT if the folder or one of its files is missing, and -EBADMSG if a file is damaged. Returns
- * -EINVAL or -EOPNOTSUPP if the model cannot be read. The error message says why. */
+ * consists of links. Returns -ENOENT if the folder or one of its files is missing, and -EBADMSG if a file is
+ * damaged. Returns -EINVAL or -EOPNOTSUPP if the model cannot be read. The error message says why. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
 /* Closes the folder and frees its memory. `f` may be NULL. */

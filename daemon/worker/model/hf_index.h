@@ -1,5 +1,4 @@
 /* Reads model.safetensors.index.json. This index says which file of a Hugging Face folder has which tensor.
- *
  * Order of calls: hf_index_parse, any number of lookups, hf_index_finish. Any thread may read a parsed index.
  * Only hf*.c and the tests include this header.
  */

@@ -59,10 +59,9 @@ uint64_t hf_link_columns(const struct hf_link *l);
 bool hf_is_constant(const struct transformer *t, const char *name);
 
 /* Finds the parameter of every link. On success, (*ret)[i] is the element of `params` for link i, and the
- * caller frees *ret.
- *
- * `params` must have exactly the names and shapes of the model's parameters, in any order. Error messages
- * name their source by `from`. Returns -EINVAL if a parameter is missing, unknown, or has another shape. */
+ * caller frees *ret. `params` must have exactly the names and shapes of the model's parameters, in any order.
+ * Error messages name their source by `from`. Returns -EINVAL if a parameter is missing, unknown, or has
+ * another shape. */
 int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err);
 

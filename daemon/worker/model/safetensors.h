@@ -74,10 +74,8 @@ struct st_entry {
 struct safetensors;
 
 /* Opens the file behind `fd`. Reads the header and checks it. The caller keeps ownership of `fd` and must not
- * close it before safetensors_close.
- *
- * Error messages name the file by `file`, which is copied. Returns -EBADMSG if the file is damaged or not a
- * safetensors file. */
+ * close it before safetensors_close. Error messages name the file by `file`, which is copied. Returns
+ * -EBADMSG if the file is damaged or not a safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
 
 /* Frees the file object, but does not close its file descriptor. `f` may be NULL. */
@@ -116,10 +114,8 @@ struct st_map {
     uint64_t bytes; /* size of the mapping */
 };
 
-/* Maps all tensors of a file. All of them must be F32.
- *
- * If a mapped file is truncated, reading it kills the process with SIGBUS. Use this function only for files
- * that this program has written. */
+/* Maps all tensors of a file. All of them must be F32. If a mapped file is truncated, reading it kills the
+ * process with SIGBUS. Use this function only for files that this program has written. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
 /* Unmaps the file and frees the list of tensors. Also accepts a struct of zeros. */

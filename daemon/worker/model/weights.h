@@ -59,9 +59,8 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 void weights_close(struct weights *w);
 
 /* Reads and checks the whole file. Also writes a copy of it to the descriptor `to`, whose name is `to_path`,
- * unless `to` is -1. Stores the hash of the weights in *ret_hash. train.c computes the same hash.
- *
- * Returns -EBADMSG if the file is damaged. The caller must discard the copy in this case. */
+ * unless `to` is -1. Stores the hash of the weights in *ret_hash. train.c computes the same hash. Returns
+ * -EBADMSG if the file is damaged. The caller must discard the copy in this case. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
 /* Writes transformer.json, which describes the model of a run. Does nothing if the file already has this

@@ -1,8 +1,6 @@
-/* Implements discover.h: chooses the backend and describes the machine.
- *
- * `auto` chooses cuda if it finds a usable device, and cpu otherwise; in both cases it records the reason. An
- * explicit choice is never replaced by another one, because a job that was meant for a GPU and silently runs
- * on the CPU costs more than an error.
+/* Implements discover.h: chooses the backend and describes the machine. `auto` chooses cuda if there is a
+ * usable device, otherwise cpu, and records the reason. An explicit choice is never replaced, because a job
+ * that silently runs on the CPU instead of a GPU costs more than an error.
  */
 #include "daemon/worker/probe/discover.h"
 

@@ -1,7 +1,6 @@
 /* Finds out which machine a job runs on. It looks for devices, or reads a topology file that describes a
- * machine. It also keeps a cache of measured transfer rates on disk. docs/machine.md has the rules.
- *
- * Call these functions from one thread. discover may load a backend's runtime into this process, but leaves
+ * machine. It also keeps a cache of measured transfer rates on disk. docs/machine.md has the rules. Call
+ * these functions from one thread. discover may load a backend's runtime into this process, but leaves
  * nothing open.
  */
 #ifndef DAEMON_WORKER_PROBE_DISCOVER_H
@@ -35,10 +34,8 @@ struct discovery {
 
 /* Fills *ret with the machine to use. `machine` is the path of a topology file, or the text of one if it
  * begins with '{'. NULL means this computer. `asked` selects the devices whose free memory is needed, as in
- * devset_probe.
- *
- * Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the topology
- * file. */
+ * devset_probe. Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the
+ * topology file. */
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 

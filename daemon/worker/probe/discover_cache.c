@@ -1,6 +1,6 @@
 /* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH is a hash of the
  * devices, so that the rates are never used for other devices. The file is a topology file, but only the
- * rates of links and peers are read from it. A file that cannot be read is treated as if it did not exist. */
+ * rates of links and peers are used. A file that cannot be read is ignored. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -75,7 +75,7 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
 }
 
 /* Measures copies from one device to another. Two devices without a direct connection copy through the host.
- * Their rate counts for the machine, but in the matrix of peers it stays 0, which means "not direct". */
+ * Their rate counts for the machine, but the matrix of peers keeps 0 for them, which means "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;

@@ -79,9 +79,8 @@ const struct time_entry *time_cache_find(const struct time_cache *c, const char 
 void time_cache_put(struct time_cache *c, const struct time_entry *e);
 
 /* Makes the profile table of a model. Uses the micro-batch sizes at which every layer was measured, and
- * returns NULL if there is no such size. The last layer of the model must be the loss.
- *
- * Stores the time of the oldest measurement in *ret_at. The caller destroys the table's arena. */
+ * returns NULL if there is no such size. The last layer of the model must be the loss. Stores the time of the
+ * oldest measurement in *ret_at. The caller destroys the table's arena. */
 struct table *time_cache_table(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                                uint64_t *ret_at);
 

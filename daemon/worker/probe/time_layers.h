@@ -46,10 +46,8 @@ int timer_open(const struct timer_config *c, struct timer **ret, struct err *err
 void timer_close(struct timer *t);
 
 /* Measures the forward and the backward pass of a layer with `rows` samples. Stores the median times in
- * *ret_fwd_s and *ret_bwd_s, in seconds.
- *
- * The backward pass adds to dW. It computes the gradient of the input only if `dx` is true. Returns -ENOSPC
- * if the layer does not fit into the memory of the timer. */
+ * *ret_fwd_s and *ret_bwd_s, in seconds. The backward pass adds to dW. It computes the gradient of the input
+ * only if `dx` is true. Returns -ENOSPC if the layer does not fit into the memory of the timer. */
 int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
                 double *ret_bwd_s, struct err *err);
 
