@@ -370,8 +370,8 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* Chooses the micro-batch size. This is the first size that fits, or a later size that is better. The search
- * ends at sizes whose GEMMs have fewer than AUTO_ROWS rows, because they are slow. If no size fits, returns
+/* Chooses the micro-batch size. This is the first size that fits, or a later size that is better. Later sizes
+ * whose GEMMs have fewer than AUTO_ROWS rows are not tried, because they are slow. If no size fits, returns
  * -ENOSPC and sets *ret to the size that needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
