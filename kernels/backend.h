@@ -1,13 +1,12 @@
 /* The inner side of the device interface: the functions that a backend provides.
  *
  * device.c checks every argument that a caller can get wrong (stream numbers, ops, address ranges) before
- * it calls a backend, so all backends refuse the same things. A backend is one folder and one row in the
- * table of device.c. The cuda backend lives in a module of its own. Its row here is a small one: `probe`
- * and `open` load the module and call the functions of the same name of the backend that they find there
- * (cuda_module.c).
+ * it calls a backend, so all backends refuse the same mistakes. A backend is one folder and one row in the
+ * table of device.c. The cuda backend is a separate module. Its row in the table has only `probe` and
+ * `open`, which load the module and call the real `probe` and `open` inside it (cuda_module.c).
  *
- * A backend's own devset struct begins with `struct devset`. `struct event` is never defined: each backend
- * casts it to a type of its own, struct cpu_event or struct cuda_event.
+ * A backend's own devset struct begins with `struct devset`. `struct event` is never defined. Each backend
+ * casts it to its own type, struct cpu_event or struct cuda_event.
  */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
@@ -15,19 +14,20 @@
 #include "base/log.h"
 #include "kernels/device.h"
 
-/* The part of a devset that device.c and all backends share. The backend's open fills it in. Release and
- * acquire change the arenas; everything else is const until close. */
+/* The part of a devset that device.c and all backends share. The backend's open function fills it in.
+ * devset_release and devset_acquire change the arenas. The other fields stay constant until devset_close. */
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
-    /* Set by device.c while the devset is released. arena[d] is then NULL and capacity_bytes[d] is 0. */
+    /* True while the devset is released. In that time arena[d] is NULL and capacity_bytes[d] is 0. Set by
+     * device.c. */
     bool released;
     uint8_t *arena[DEVICE_MAX];
     uint64_t capacity_bytes[DEVICE_MAX];
 };
 
-/* The functions of a backend. Their contracts are those of the functions with the same names in device.h.
- * device.c has already checked streams, ops, addresses and the capacities in the config. */
+/* The functions of a backend. Each has the same contract as the function of that name in device.h. The
+ * caller, device.c, has already checked streams, ops, addresses and the capacities in the config. */
 struct backend {
     const char *name;
     int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
@@ -51,45 +51,46 @@ struct backend {
     int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
-    /* release and acquire are called when the streams are drained. release frees the arenas. acquire fills
-     * in arena and capacity_bytes of every device; if it fails, it has freed everything that it took. */
+    /* Called only while the streams are drained. `release` frees the arenas. `acquire` fills in arena and
+     * capacity_bytes of every device. If it fails, it frees everything that it allocated. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Writes the broken devices to *ret, which is all zero before. NULL for a backend whose devices never
-     * break. */
+    /* Writes the broken devices to *ret. The caller sets *ret to zero first. This function is NULL for a
+     * backend whose devices never break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
-/* Has only `name`, `probe` and `open`. Its devsets point to the backend inside the module. */
+/* This backend has only `name`, `probe` and `open`. Devsets that it opens use the functions of the cuda
+ * module. */
 extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
 struct pool;
 
-/* What the program lends to a module, so that a process has one clock, one log and one set of cpu ops. Any
- * thread may call run_op. */
+/* Functions that the program lends to a module, so that the process has one clock, one log and one set of
+ * cpu ops. Any thread may call run_op. */
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
     int (*pool_create)(uint32_t threads, struct pool **ret); /* as in kernels/cpu/cpu.h */
     void (*pool_destroy)(struct pool *p);
-    /* Runs an op on the cpu, in the calling thread. */
+    /* Runs an op on the cpu. The call returns when the op is done. */
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* A number that a module and the program that loads it must share; it keeps different versions apart.
- * Raise the leading number with every change to what crosses the boundary. The sizes in the rest of the
- * formula catch most changes for which somebody forgot to do that. */
+/* Version number that keeps a module from being loaded by a program of another version. Raise the leading
+ * number whenever something changes that both sides use. The sizes in the formula catch most changes for
+ * which somebody forgot to raise the number. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 
-/* The type of the only symbol that a module exports. The function returns NULL if the ABI of the module is
- * different. `host` stays valid as long as the process lives. */
+/* Type of the only symbol that a module exports. The function returns NULL if the module was built with
+ * another ABI. `host` must stay valid until the process ends. */
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);
 #define BACKEND_MODULE_SYMBOL "tutti_backend"
 
@@ -99,8 +100,8 @@ static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if a copy to `dst` on this stream stays inside one device. Such a copy is neither counted
- * nor slowed down. */
+/* Returns true if a copy to `dst` on this stream stays inside one device. Copies inside a device use no
+ * link, so they are not counted and have no speed limit. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

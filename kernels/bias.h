@@ -1,16 +1,16 @@
-/* AdamW's bias correction, 1 / (1 - beta^t), in plain arithmetic. It gives the same bits in the C
- * compiler's code and in kernels/cuda/, whichever C library is in use.
+/* AdamW's bias correction, 1 / (1 - beta^t), in plain arithmetic. It gives the same bits in C code and in
+ * kernels/cuda/, and it does not depend on the C library.
  *
  * beta^t is computed by repeated squaring on pairs of doubles, hi + lo. A pair carries about 100 bits of
- * every product, so the result is the double nearest to the true value. Rounded to float at the end, it
- * equals what the C library's pow gives, for every beta in use and for 3 million steps
- * (tests/unit/test_bias.c tries some thousands of each).
+ * every product, so the result is the double nearest to the true value. After rounding to float, it equals
+ * the result of the C library's pow, for every beta in use and for 3 million steps (tests/unit/test_bias.c
+ * tries some thousands of each).
  *
  * The code uses only + - * and /. It finds the rounding error of a product by splitting the factors into
- * halves whose products are exact. That only works without contraction into fused multiply-add, so the
- * files that include this header are compiled without contraction.
+ * halves whose products are exact. This works only if the compiler does not contract products and sums
+ * into fused multiply-adds. Files that include this header are therefore compiled without contraction.
  *
- * All functions are pure; any thread may call them.
+ * All functions are pure. Any thread may call them.
  */
 #ifndef KERNELS_BIAS_H
 #define KERNELS_BIAS_H
@@ -18,15 +18,15 @@
 #include <stdint.h>
 
 #ifndef BIAS_INLINE
-#define BIAS_INLINE static inline /* kernels/cuda/ defines it to compile for devices */
+#define BIAS_INLINE static inline /* kernels/cuda/ has another definition for devices */
 #endif
 
-/* The number hi + lo, where hi is the double nearest to that number. */
+/* A number with twice the precision of a double. Its value is hi + lo, and hi is the double nearest to it. */
 struct bias_pair {
     double hi, lo;
 };
 
-/* Splits x into two halves of 26 bits each. */
+/* Splits x into two halves of 26 bits each, so that products of such halves are exact. */
 BIAS_INLINE struct bias_pair bias_split(double x)
 {
     const double c = 134217729.0 * x; /* 2^27 + 1 */
@@ -49,7 +49,7 @@ BIAS_INLINE struct bias_pair bias_multiply(struct bias_pair a, struct bias_pair 
     return result;
 }
 
-/* Returns beta^t, rounded to the nearest double. 0 <= beta < 1. */
+/* Returns beta^t, rounded to the nearest double. beta must be at least 0 and less than 1. */
 BIAS_INLINE double bias_power(double beta, uint64_t t)
 {
     struct bias_pair result = {1, 0}, square = {beta, 0};
@@ -62,7 +62,7 @@ BIAS_INLINE double bias_power(double beta, uint64_t t)
     return result.hi;
 }
 
-/* Returns the bias correction after t updates, t >= 1. */
+/* Returns the bias correction after t updates. t must be at least 1. */
 BIAS_INLINE float bias_correction(float beta, uint64_t t)
 {
     return (float)(1.0 / (1.0 - bias_power((double)beta, t)));

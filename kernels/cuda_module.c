@@ -1,16 +1,16 @@
-/* The program's side of the cuda backend: a row in the table of backends whose `probe` and `open` load the
+/* The program's side of the cuda backend: a row in the table of backends. Its `probe` and `open` load the
  * module.
  *
  * The cuda backend is a module because the program must also start on machines without a driver, a CUDA
  * runtime or a device. Only libtutti-cuda.so needs libcudart and libcublas, and it is loaded when somebody
- * asks for the backend. The program hands the module a table of the functions that the module needs
+ * asks for the backend. The program passes the module a table of the functions that the module needs
  * (struct backend_host).
  *
- * If $TUTTI_CUDA_MODULE is set, it is the only place where the module is looked for. Otherwise the module
- * is looked for next to the program, as in a build directory, and then where it gets installed. It is
- * never unloaded, because the CUDA runtime does not survive being unloaded.
+ * If $TUTTI_CUDA_MODULE is set, the module is searched for only there. Otherwise it is searched for next
+ * to the program, as in a build directory, and then in the folder of the installation. The module is never
+ * unloaded, because the CUDA runtime does not survive being unloaded.
  *
- * This file has no state; any thread may call it.
+ * This file has no state. Any thread may call its functions.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,8 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* Runs in a thread of the driver, which may be a different one each time; so every call initializes its
- * thread. */
+/* Runs an op for the cuda module. The driver calls this function, possibly from a different thread each
+ * time, so every call initializes its thread. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();
@@ -43,8 +43,8 @@ static const struct backend_host host = {
     .run_op = run_op,
 };
 
-/* Writes the folder of the running program to ret, without a trailing slash. Returns false if it is
- * unknown. */
+/* Writes the folder of the running program to ret, without a trailing slash. Returns false if the folder
+ * cannot be found out. */
 static bool program_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);
@@ -60,8 +60,9 @@ static bool program_folder(char *ret, size_t size)
     return true;
 }
 
-/* Writes the path of the first module file that exists. Programs in a build directory are one or two
- * folders below its root. If there is no module, ret holds the last path that was tried. */
+/* Searches for the module file and writes its path to ret. A program in a build directory is one or two
+ * folders below the root of that directory. If there is no module file, ret holds the last path that was
+ * tried. */
 static bool find_module(char *ret, size_t size)
 {
     static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};

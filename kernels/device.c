@@ -2,11 +2,12 @@
  * call on.
  *
  * The checks are here and not in the backends, so that a wrong plan is refused in the same way on every
- * machine. -EINVAL refuses wrong numbers of streams and ops, and copies that overlap themselves. -EFAULT
- * refuses a copy whose end on the device is not inside an arena, and a mark whose target is.
+ * machine. Wrong numbers of streams and ops, and copies that overlap themselves, are refused with -EINVAL.
+ * -EFAULT refuses a copy whose device address is outside of every arena, and a mark whose target is inside
+ * an arena.
  *
- * Copies therefore cannot exceed the capacity of a device. The operands of a launch are known to its op
- * only, so each backend protects its arenas against launches by itself.
+ * Copies therefore cannot exceed the capacity of a device. The operands of a launch are known only to its
+ * op, so each backend protects its arenas against launches by itself.
  *
  * device.h states the order of calls and the threads. This file has no state.
  */
@@ -133,7 +134,8 @@ static bool known_stream(const struct devset *ds, uint32_t stream)
 static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
 {
     uint64_t capacity = ds->capacity_bytes[device];
-    /* The difference wraps around to a huge number if p is in front of the arena. */
+    /* If p lies before the arena, the subtraction wraps around to a huge offset, which the next check
+     * refuses. */
     uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device];
 
     return offset <= capacity && bytes <= capacity - offset;

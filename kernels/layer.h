@@ -1,12 +1,12 @@
 /* Layers are the links of a model's chain, and they are made of ops. A layer knows its sizes, its
  * parameters and its cost, and it turns its forward and backward pass into launches. It knows nothing
- * about devices or plans: its blocks of memory come in as pointers.
+ * about devices or plans, and the caller passes pointers to all memory.
  *
  * A new layer is one file in kernels/ and one row in layers.def.
  *
  * Blocks (DESIGN section 2): W and dW are one contiguous block each, with the parameters one after another
- * and without padding. S holds what the forward pass saves for the backward pass, and scratch is
- * workspace; each micro-batch has one block of either.
+ * and without padding. S holds the values that the forward pass saves for the backward pass, and scratch
+ * is workspace. Each micro-batch has its own S and its own scratch.
  *
  * The second half of this file describes optimizers: the state K of a layer and the launch that updates W.
  */
@@ -28,97 +28,99 @@ enum layer_kind {
     LAYER_COUNT
 };
 
-/* One layer of a model, as the spec describes it. The builder of the model fills it in, model_number adds
- * id and key, and from then on it is const.
+/* One layer of a model, as the spec describes it. The builder of the model fills it in and model_number
+ * adds id and key. After that it is const.
  *
- * A row of a layer with seq > 1 is a sequence [seq][in / seq], one token after another. The layer treats
- * every token alike and independently, except for attention, which combines the tokens of a row. Fields
- * whose comment names kinds are used by those kinds only. */
+ * A row of a layer with seq > 1 is a sequence [seq][in / seq], one token after another. Attention combines
+ * the tokens of a row. All other layers treat every token alike and independently. A field whose comment
+ * begins with kinds of layers is used by those kinds only. */
 struct layer {
     enum layer_kind kind;
-    /* Position of the layer in the chain. An inner layer has the id of its outermost layer. */
+    /* Position of the layer in the chain. An inner layer has the id of the layer that contains it. */
     uint32_t id;
-    /* Key of the layer's random numbers. It equals the id, but inner layers use layer_inner_key. */
+    /* Selects the layer's sequence of random numbers. Equal to the id, except in inner layers
+     * (layer_inner_key). */
     uint32_t key;
-    uint32_t in, out; /* elements per row; loss: out is 0 */
+    uint32_t in, out; /* elements per row; a loss has out = 0 */
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
-    /* dense, dropout, positions, attention, mlp: probability that an element of the result becomes 0. 0
+    /* dense, dropout, positions, attention, mlp: probability that an element of the result is set to 0. 0
      * means no dropout. */
     float dropout;
 
     bool rms;  /* norm: RMS norm instead of layer norm */
     float eps; /* norm: added to the variance */
-    /* attention: numbers of query heads and of key heads. kv_heads divides heads, and heads divides in /
-     * seq. */
+    /* attention: number of query heads and number of key heads. heads must be a multiple of kv_heads, and
+     * the width of a token must be a multiple of heads. */
     uint32_t heads, kv_heads;
-    float rope_theta;    /* attention: rotary base; 0: not rotary */
+    float rope_theta;    /* attention: rotary base, or 0 if not rotary */
     float score_dropout; /* attention: probability that a score is dropped */
     uint32_t hidden;     /* mlp: width of the hidden vector */
     bool gated;          /* mlp: swiglu instead of act */
     uint32_t vocab;      /* embedding, lm_head: number of token ids */
     uint32_t positions;  /* positions: number of positions, at least seq */
     float smoothing;     /* losses: label smoothing */
-    /* Standard deviation of the initial weights; biases start at 0. If it is 0, the table at enum
-     * param_init applies. */
+    /* Standard deviation of the initial weights. Biases then start at 0. If this is 0, the table at enum
+     * param_init gives the initial values. */
     float init_std;
-    /* attention, mlp: init_std of the matrix "proj", which writes to the residual. */
+    /* attention, mlp: the same for the matrix "proj", whose result is added to the residual. */
     float proj_std;
-    /* lm_head: it shares W with an earlier layer of the same size, whose id is `owner`. */
+    /* lm_head: if `tied`, the layer has no W of its own. It uses the W of the earlier layer with the id
+     * `owner`. */
     bool tied;
     uint32_t owner;
 
-    /* Prefix of the parameter names of an inner layer, such as "attn". */
+    /* Prefix of an inner layer's parameter names, such as "attn" in "attn.qkv.weight". */
     const char *name;
     const struct layer *inner; /* block, residual: a chain of inner layers */
     uint32_t n_inner;
 };
 
-/* The largest id of a layer, and the most inner layers that one layer can have. */
+/* The largest id that a layer may have, and the largest number of inner layers in one layer. */
 #define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
-/* Returns the random-number key of the n-th inner layer of layer `id`. n counts from 1 in the order of the
- * chain, and nested layers are counted where they stand. */
+/* Returns the key for the random numbers of the n-th inner layer of layer `id`. n starts at 1. Inner
+ * layers are counted in the order of the chain, at all nesting levels. */
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
     return n << 14 | id;
 }
 
-/* The chain of layers in the order of the forward pass. The last layer is the loss. */
+/* A chain of layers in the order of the forward pass. The last layer is the loss. */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
 };
 
-/* Sets the id and the key of every layer and of all inner layers. It casts away the const of `inner` to
- * write the inner layers, which are const afterwards. */
+/* Sets the id and the key of every layer and of every inner layer. The function casts away the const of
+ * `inner`, so the inner layers must be in writable memory. */
 void model_number(const struct model *m);
 
-/* The size in bytes of each block of memory that a layer needs, for `rows` rows if the block has rows. 0
- * means that the layer has no such block. */
+/* Size in bytes of each block of memory that a layer needs. Blocks that have rows are sized for `rows`
+ * rows. 0 means that the layer does not have this block. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t x; /* X, and also dX */
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
     uint64_t room; /* forward workspace when S is saved */
-    /* Forward workspace when S is not saved. It has space for S and more. */
+    /* Forward workspace when S is not saved. Large enough for S and the rest. */
     uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
 };
 
-/* Arithmetic and memory traffic of one micro-batch of `rows` rows. The planner estimates times from it
- * when it has no measurement. */
+/* Number of operations and bytes of memory traffic for one micro-batch of `rows` rows. The planner uses
+ * them to estimate times when it has no measurement. */
 struct layer_cost {
     uint64_t fwd_flops, bwd_flops;
-    uint64_t fwd_bytes, bwd_bytes; /* memory that the ops read and write */
+    uint64_t fwd_bytes, bwd_bytes; /* bytes that the ops read and write */
 };
 
-/* How a parameter gets its initial values. It follows from the parameter's class and from the standard
- * deviation that its layer gives:
+/* How a parameter gets its initial values. The choice depends on the parameter's class and on the standard
+ * deviation (std) that its layer gives:
  *
  *     class       std > 0       std 0
  *     matrix      N(0, std^2)   uniform by fan-in
@@ -135,8 +137,8 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
-/* One named parameter: a tensor inside a layer's W. layer_type.params lists them in the order in which
- * they stand in W, without padding. */
+/* One named parameter, which is a tensor inside a layer's W. layer_type.params lists the parameters in the
+ * order in which they are stored in W. There is no padding between them. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     uint32_t rank;
@@ -150,44 +152,46 @@ struct layer_param {
     uint32_t key; /* key of its layer's random numbers */
 };
 
-/* The memory that one forward or backward pass of a layer works on. Pointers that do not apply to the pass
+/* The memory that one forward or backward pass of a layer works on. Pointers that the pass does not use
  * are NULL. */
 struct layer_io {
     const struct step_args *step;
     uint32_t rows;
     uint32_t first_row; /* position of row 0 in the batch */
-    /* bwd: add to dw instead of overwriting it, as every micro-batch after the first does. */
+    /* bwd: add to dw instead of overwriting it. True for every micro-batch except the first. */
     bool accumulate;
     const float *w, *x;
-    /* fwd: the output. NULL if only S is needed, as in the recompute of a pack's last layer. */
+    /* fwd: the output. NULL if only S is needed, as when the last layer of a pack is recomputed. */
     float *y;
-    /* fwd: where to save S, or NULL if nothing is saved. bwd: the S that the forward pass saved. */
+    /* fwd: the buffer for S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
     float *s;
-    float *dw, *dx; /* dx NULL: not needed (first layer) */
+    float *dw, *dx; /* dx is NULL in the first layer */
     const float *dy;
-    /* Workspace. fwd: `room` bytes if S is saved, otherwise `scratch_fwd` bytes. bwd: `scratch_bwd` bytes. */
+    /* Workspace. A forward pass gets `room` bytes if S is saved, and `scratch_fwd` bytes otherwise. A
+     * backward pass gets `scratch_bwd` bytes. */
     float *scratch;
     const void *target;
     struct step_result *result;
 };
 
-/* What a kind of layer can do. Each kind defines one constant of this type, named layer_<kind>, in its own
- * file. The functions are pure: they send launches to the sink and keep no state. */
+/* The functions of one kind of layer. Each kind has a file that defines one constant of this type, named
+ * layer_<kind>. The functions send launches to the sink and keep no state. */
 struct layer_type {
     const char *name;
     bool is_loss;
     bool takes_ids; /* input is int32 ids, not floats */
-    /* When training, fwd does nothing, and bwd computes the loss together with the gradient. */
+    /* If true, fwd does nothing in training, and bwd computes the loss together with the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
-    /* Returns the number of parameters and writes them to ret. If ret is NULL, it only counts. */
+    /* Writes the parameters to ret and returns their number. If ret is NULL, the function only counts
+     * them. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
 };
 
-/* The table of layer kinds, by enum layer_kind. */
+/* The functions of each kind of layer, indexed by enum layer_kind. */
 extern const struct layer_type *const layer_types[LAYER_COUNT];
 
 static inline const struct layer_type *layer_type(const struct layer *l)
@@ -195,7 +199,7 @@ static inline const struct layer_type *layer_type(const struct layer *l)
     return layer_types[l->kind];
 }
 
-/* Fills a W block with its initial values. Each value depends only on seed, the layer's key and the
+/* Fills a W block with its initial values. Each value depends only on the seed, the layer's key and the
  * position of the element. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
@@ -206,68 +210,68 @@ extern const char *const optimizer_names[OPTIMIZER_COUNT];
 struct optimizer {
     enum optimizer_kind kind;
     float beta1, beta2, eps; /* adamw only */
-    float momentum;          /* sgd only; 0: no momentum */
+    float momentum;          /* sgd only; 0 means no momentum */
     float weight_decay;
-    /* Bit 1 << class is set for each class of parameters that has no weight decay. */
+    /* Bit (1 << class) is set if parameters of this class have no weight decay. */
     uint32_t no_decay;
-    double clip; /* largest gradient norm; 0: no clipping */
+    double clip; /* largest gradient norm; 0 means no clipping */
 };
 
-#define OPTIMIZER_PARTS 2 /* most parts of K */
+#define OPTIMIZER_PARTS 2 /* largest number of parts of K */
 /* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the
- * parts stand one after another: m and v for adamw; v for sgd with momentum; nothing for sgd without
- * momentum. */
+ * parts are stored one after another. AdamW has m and v, SGD with momentum has v, and SGD without momentum
+ * has no parts. */
 uint32_t optimizer_parts(const struct optimizer *o);
-/* Returns the bytes of the optimizer state K that belongs to a W block of w_bytes. */
+/* Returns the size in bytes of the optimizer state K for a W block of w_bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
 enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
-/* One part of the group state: a field of struct group_state, with a single element. Graphs and plans
- * treat the group state as one block. A checkpoint writes and reads the saved parts by their names. */
+/* One part of the group state: a single field of struct group_state. Graphs and plans treat the group
+ * state as one block. A checkpoint stores the saved parts by name. */
 struct group_part {
     const char *name;
     enum group_type type;
     size_t offset; /* offset in struct group_state */
-    /* Whether a checkpoint stores this part. DECIDE computes the other parts anew in every step that
-     * is not skipped. */
+    /* True if a checkpoint stores this part. DECIDE recomputes the other parts in every step that is not
+     * skipped. */
     bool saved;
 };
 /* Returns the number of parts in the group state of this optimizer, and points *ret at the first part.
- * `decision` says whether the job clips gradients or skips steps. Plain SGD without a decision has no
- * group state, so there is no GROUP tensor. */
+ * `decision` says whether the job clips gradients or skips steps. Without a decision, plain SGD has no
+ * group state and the function returns 0. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
-/* Returns the bytes of the GROUP tensor, or 0 if there is none. */
+/* Returns the size of the GROUP tensor in bytes, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that an update works on: a layer's weights W, or a range of W together with the same range of
- * the gradient dW and of each part of the optimizer state K. */
+/* The memory that an update works on: a range of the weights W, and the same range of the gradient dW and
+ * of each part of the optimizer state K. */
 struct optimizer_io {
     float *w;
-    /* Gradient of W, and the gradient of its second use. dw2 is NULL if there is no second use. */
+    /* Gradient of W. If W is used by a second layer, dw2 is the gradient of that use. Otherwise dw2 is
+     * NULL. */
     const float *dw, *dw2;
-    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts pointers are used */
-    const struct group_state *group; /* NULL: apply without scale and bias correction */
+    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts() pointers are used */
+    const struct group_state *group; /* NULL: no scale, no bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };
-/* Sets io->k to the parts of a whole block of optimizer state at k. Each part is io->w_bytes long. k may
- * be NULL if the optimizer has no state. */
+/* Points io->k at the parts of the optimizer state k. Each part is io->w_bytes long. k may be NULL if the
+ * optimizer has no state. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
-/* The bytes begin..end of a layer's weights W. Either all parameters in this range have weight decay, or
+/* The bytes begin..end of a layer's weights W. In this range, either all parameters have weight decay or
  * none of them has. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes begin..end of the layer's weights W wherever weight decay starts or stops. Returns the
- * number of ranges and writes them to ret. If ret is NULL, it only counts. */
+/* Cuts the bytes begin..end of the layer's weights W into ranges, at each place where weight decay starts
+ * or stops. Writes the ranges to ret and returns their number. If ret is NULL, it only counts. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns the part of *io that covers the bytes begin..end, counted from the start of the range of W that
- * *io describes. */
+/* Returns the part of *io for the bytes begin..end. These offsets start at 0 at the first byte of *io. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* Launches the update of the range of W that io describes, as one op. */
+/* Launches one op that updates the range of W that io describes. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

@@ -25,7 +25,7 @@ static struct attention_shape attention_shape_of(const struct layer *l, uint32_t
     };
 }
 
-/* Byte offsets of the parameters in W, the layer's block of weights. The order is: qkv and its bias, then
+/* Offsets of the parameters in W, the layer's block of weights, in bytes. W holds qkv and its bias, then
  * proj and its bias. */
 struct attention_weights {
     uint64_t qkv_b, proj, proj_b, end;
@@ -42,7 +42,7 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
     return w;
 }
 
-/* Byte offsets in S, the block that the forward pass saves. qkv comes first, at offset 0. */
+/* Offsets in S, the block that the forward pass saves, in bytes. qkv comes first, at offset 0. */
 struct attention_saved {
     uint64_t attended, lse, end;
 };
@@ -57,8 +57,8 @@ static struct attention_saved attention_saved_of(const struct layer *l, const st
     return a;
 }
 
-/* Byte offsets in the scratch of the backward pass. If dropout changes the gradient of proj's output, that
- * gradient comes first, at offset 0. */
+/* Offsets in the scratch of the backward pass, in bytes. If the layer has dropout, the gradient of proj's
+ * output comes first, at offset 0. */
 struct attention_gradients {
     uint64_t attended, qkv, scratch, end;
 };
@@ -96,7 +96,8 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* Counts the products q k^T and p v. The mask makes half of either product unnecessary. */
+    /* Number of operations of the products q k^T and p v. The causal mask makes half of each product
+     * unnecessary. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
     *ret = (struct layer_cost){
@@ -121,7 +122,7 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Launches the rotation of queries and keys by their positions, if the layer has rotary positions. */
+/* If the layer has rotary positions, launches the rotation of the queries and keys. */
 static int attention_rotate(const struct layer *l, const struct layer_io *io, const struct attention_shape *s,
                             float *qkv, bool inverse, const struct op_sink *sink)
 {

@@ -1,13 +1,13 @@
 /* The block and residual layers, which consist of inner layers. A block is a chain, y = f(x). A residual
- * adds its input, y = x + f(x). The plan sees either of them as one layer with one W, one S, one input and
- * one output (DESIGN section 2).
+ * adds its input, y = x + f(x). To a plan, each of them is one layer with one W, one S, one input and one
+ * output (DESIGN section 2).
  *
- * W holds the W blocks of the inner layers, one after another. S holds for each inner layer in order its
- * output (except for the last one, whose output is y) and its own S.
+ * W holds the W blocks of the inner layers, one after another. S holds the output and the own S of each
+ * inner layer, in order. The output of the last inner layer is y, so it is not in S.
  *
  * The workspace of an inner layer's forward pass lies in the part of S that later inner layers will fill.
- * If that part is too small, it lies in the workspace beside S. A forward pass without S uses the same
- * layout in its scratch, with the workspace behind the place of S.
+ * If that part is too small, the workspace lies beside S. A forward pass without S uses the same layout in
+ * its scratch, with the workspace behind the place of S.
  *
  * The scratch of the backward pass holds the gradients between inner layers, of which at most two are
  * needed at a time, and the largest scratch of any inner layer.
@@ -24,16 +24,16 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A position in the chain of inner layers: where the blocks of the current inner layer are, as byte
- * offsets. */
+/* A position in the chain of inner layers. It holds the byte offsets of the current inner layer's blocks. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
-    uint64_t w; /* in W: its W */
-    /* Where its input and output are in S. The first layer's input and the last layer's output are not in
-     * S. */
+    uint64_t w; /* offset of its W in the outer W */
+    /* Offsets of the current layer's input and output in the outer S. The first layer's input and the last
+     * layer's output are not in S, so these offsets are then unused. */
     uint64_t x, y;
-    /* Where its own S begins inside the outer S, and where the part of the next inner layer begins. */
+    /* Offset of the current layer's own S in the outer S, and the offset at which the next inner layer's
+     * part begins. */
     uint64_t s, end;
 };
 
@@ -42,7 +42,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves to inner layer i. Must be called for i = 0, 1, 2, ... in this order. */
+/* Moves to inner layer i. Call this function for i = 0, 1, 2, ... in this order, because each offset is
+ * computed from the one before. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -64,21 +65,21 @@ static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
     return k.end;
 }
 
-/* Returns the bytes of workspace that the inner layer's forward pass needs. */
+/* Returns the number of bytes of workspace that the inner layer's forward pass needs. */
 static uint64_t needed_workspace(const struct inner_walk *k)
 {
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the workspace of the inner layer's forward pass fits into the part of S that later
- * layers will fill. S has `saved` bytes. */
+/* Returns true if the inner layer's forward workspace fits into the part of S that later layers will fill.
+ * `saved` is the size of S in bytes. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
-/* Returns the bytes of the largest gradient between two inner layers. *ret_n is the number of such
- * gradients that the scratch has space for. */
+/* Returns the size in bytes of the largest gradient between two inner layers. Sets *ret_n to the number of
+ * these gradients that must be in scratch at the same time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -110,7 +111,7 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* If no inner layer saves anything, there is no S, and every forward pass gets scratch_fwd bytes. */
+    /* If no inner layer saves anything, there is no S, so every forward pass gets scratch_fwd bytes. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
@@ -140,7 +141,8 @@ static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cos
     ret->bwd_bytes += 3 * x;
 }
 
-/* Puts the inner layer's name, if it has one, in front of the parameter's name, as in "attn.qkv.weight". */
+/* Adds the inner layer's name in front of the parameter's name, as in "attn.qkv.weight". Does nothing if
+ * the layer has no name. */
 static void add_prefix(struct layer_param *p, const char *prefix)
 {
     char name[sizeof p->name];
@@ -199,8 +201,8 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
 }
 
-/* Runs the backward pass of inner layer i. Two buffers take turns: layer i reads the gradient of its
- * output from half[i % 2] and writes the gradient of its input to the other half. */
+/* Runs the backward pass of inner layer i. Layer i reads the gradient of its output from half[i % 2] and
+ * writes the gradient of its input to the other half, so two buffers are enough. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

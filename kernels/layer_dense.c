@@ -1,8 +1,8 @@
 /* The dense layer: y = dropout(act(x w^T + b)). Bias, activation and dropout are optional.
  *
- * With an activation, S is its input z, which the backward pass needs. Without one, nothing is saved. The
- * backward pass turns the gradient of y into the gradient of z in scratch. If there is neither dropout nor
- * activation, dy is already the gradient of z, and no scratch is needed.
+ * If the layer has an activation, S is the activation's input z, which the backward pass needs. Otherwise
+ * nothing is saved. The backward pass turns the gradient of y into the gradient of z in scratch. If there
+ * is neither dropout nor activation, dy is already the gradient of z, and no scratch is needed.
  *
  * All functions run in the caller's thread and have no effect besides their launches.
  */
@@ -75,7 +75,7 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    /* A recompute needs only S: the op then writes z without the activation. */
+    /* A recompute needs only S. In that case the op writes z to S and applies no activation. */
     float *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
@@ -88,8 +88,8 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
 
-/* Computes the gradient of z from dy. *ret points to it: either into scratch or, if nothing changes it, to
- * dy itself. */
+/* Computes the gradient of z from dy and points *ret at it. If the layer has neither activation nor
+ * dropout, *ret is dy itself. Otherwise *ret points into scratch. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {

@@ -1,6 +1,6 @@
 /* The embedding layer turns tokens into vectors. A row of the input is `seq` token ids, int32 instead of
- * float, and W is the table [vocab][width]. Ids have no gradient: if a caller asks for dX, it gets zeros.
- * All functions run in the caller's thread and have no effect besides their launches. */
+ * float, and W is the table [vocab][width]. Ids have no gradient, so dX is filled with zeros if it is
+ * requested. All functions run in the caller's thread and have no effect besides their launches. */
 #include "kernels/layer_impl.h"
 
 static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

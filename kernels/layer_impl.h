@@ -1,4 +1,4 @@
-/* Helpers that the files of the layers (layer_*.c) share. All other code uses layers.def and layer.h. */
+/* Helpers that the layers (layer_*.c) share. All other code includes layers.def and layer.h instead. */
 #ifndef KERNELS_LAYER_IMPL_H
 #define KERNELS_LAYER_IMPL_H
 
@@ -10,13 +10,14 @@
 #include "kernels/layers.def"
 #undef LAYER
 
-/* LAYER_LAUNCH(io, sink, bias_fwd, .y = ..., ...) sends one op to the sink. Returns 0 or a negative errno. */
+/* LAYER_LAUNCH(io, sink, bias_fwd, .y = ..., ...) sends one op to the sink and gives 0 or a negative
+ * errno. */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Returns the bytes of an array [a][b] of float. A product that overflows gives 2^60, which no machine can
- * hold and which still leaves headroom for adding several such sizes. */
+/* Returns the size in bytes of a float array [a][b]. If the product overflows, returns 2^60. No machine
+ * has that much memory, and several such sizes can be added without overflow. */
 static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;
@@ -24,14 +25,15 @@ static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
     return n < most / sizeof(float) ? n * sizeof(float) : most;
 }
 
-/* Rounds up to the start of a cache line, where the next array of a block begins. Vector code prefers
- * aligned arrays. */
+/* Rounds a size up to a multiple of the cache line, so that the next array of the block is aligned for
+ * vector code. */
 static inline uint64_t layer_round(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* Returns the address `bytes` bytes into a block of floats. NULL stays NULL. */
+/* Returns the address that is `bytes` bytes after the start of a block of floats, or NULL if `block` is
+ * NULL. */
 static inline float *layer_at(float *block, uint64_t bytes)
 {
     return block ? block + bytes / sizeof(float) : NULL;
@@ -41,8 +43,8 @@ static inline const float *layer_at_const(const float *block, uint64_t bytes)
     return block ? block + bytes / sizeof(float) : NULL;
 }
 
-/* layer_seq returns the tokens per row. layer_width and layer_width_out return the elements per token of
- * the input and of the output. */
+/* layer_seq returns the number of tokens per row. layer_width and layer_width_out return the number of
+ * elements in one token of the input and of the output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->seq > 1 ? l->seq : 1;
@@ -61,13 +63,13 @@ static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
     return rows * layer_seq(l);
 }
 
-/* Launches the dropout of a layer's result, or of that result's gradient. A layer without dropout launches
- * nothing and leaves `to` unchanged. */
+/* Applies the layer's dropout to its result, or to the gradient of its result. If the layer has no
+ * dropout, the function launches nothing and does not write to `to`. */
 int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink);
 
-/* The gradients of a linear part, y = x w^T + b. layer_linear_bwd always computes the weights' gradient
- * dw. It computes the bias gradient db and the input gradient dx only if their pointers are not NULL. */
+/* Arguments of layer_linear_bwd, the backward pass of y = x w^T + b. It always computes the gradient dw of
+ * the weights. It computes the gradients db and dx only if these pointers are not NULL. */
 struct layer_linear {
     const float *dy, *x, *w;
     float *dw, *db, *dx;
@@ -83,16 +85,16 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
     return 0;
 }
 
-/* A list of parameters that a layer's params() fills. They stand in W one after another, in the order in
- * which they are added. */
+/* Collects the parameters of a layer for its params() function. The parameters are stored in W in the
+ * order in which they are added. */
 struct layer_params {
     const struct layer *l;
-    struct layer_param *at; /* output array; NULL: only count */
+    struct layer_param *at; /* output array, or NULL to only count */
     uint32_t n;
-    uint64_t offset; /* bytes of the parameters added so far */
+    uint64_t offset; /* size of the parameters so far, in bytes */
 };
-/* Adds a parameter of the shape [a][b], or of the shape [a] if b is 0. `std` and `fan_in` decide its
- * initial values, as the table at enum param_init says. */
+/* Adds a parameter of the shape [a][b], or [a] if b is 0. The class, `std` and `fan_in` determine its
+ * initial values by the table at enum param_init. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

@@ -1,22 +1,23 @@
 /* The lm_head layer, the loss of language models: the cross entropy of softmax(x w^T) against one token id
- * (int32) per token. Negative target ids are ignored. Its W is its own, or that of an embedding (tied).
+ * (int32) per token. Negative target ids are ignored. A tied lm_head uses the W of an embedding instead of
+ * its own.
  *
  * The logits of a large vocabulary are larger than everything else. They therefore exist only for one
- * chunk of tokens at a time, in scratch. When training, the forward pass does nothing. The backward pass
- * computes the logits of a chunk once and derives loss and gradients from them while they are there. The
- * size of a chunk depends on the layer's shape only, because it decides the order of the sums over tokens.
+ * chunk of tokens at a time, in scratch. In training, the forward pass does nothing. The backward pass
+ * computes the logits of a chunk once and derives loss and gradients from them. The size of a chunk
+ * depends only on the layer's shape, because it decides the order of the sums over tokens.
  *
  * All functions run in the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens with up to this many logits is always small enough. */
+/* A chunk of tokens may always have up to this many logits, even if the table is small. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits, or a sixth as many logits
- * as the table has elements, whichever is more. A device that holds the table and its gradient has space
- * for that too. */
+/* Returns the number of tokens in a chunk. A chunk has up to CHUNK_SMALL logits, or one sixth of the
+ * table's elements if that is more. A device that holds the table and its gradient has space for so many
+ * logits too. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
@@ -40,7 +41,7 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
     };
 }
 
-/* The cost of training, where the backward pass does all the work. */
+/* Gives the cost in training, in which the backward pass does all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
@@ -62,14 +63,14 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* The tokens first..first + n - 1 of the micro-batch. */
+/* The n tokens of the micro-batch that start at token `first`. */
 struct token_chunk {
     uint32_t first, n;
     const float *x;
 };
 
-/* Launches the logits of a chunk and their loss. If dx is not NULL, it also launches the gradient of the
- * logits. */
+/* Launches the ops that compute the logits of a chunk and their loss. If dx is not NULL, the op also
+ * computes the gradient of the logits. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -115,7 +116,7 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* Does nothing when training, where io->result is NULL: the backward pass then computes the loss. */
+/* Does nothing in training, which passes no io->result. The backward pass computes the loss instead. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

@@ -1,8 +1,8 @@
 /* The mlp layer: y = dropout(act(x fc^T + b) proj^T + b), with in = out. A gated mlp has swiglu(x fc^T +
  * b) in the middle, and fc computes both the gate and the values.
  *
- * S is the output of fc. The backward pass recomputes the activation from it, and later overwrites the
- * activation with its gradient. All functions run in the caller's thread and have no effect besides their
+ * S is the output of fc. The backward pass recomputes the activation from S, and later overwrites it with
+ * the activation's gradient. All functions run in the caller's thread and have no effect besides their
  * launches.
  */
 #include "kernels/layer_impl.h"
@@ -23,7 +23,7 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* Byte offsets of the parameters in W, the layer's block of weights. The order is: fc and its bias, then
+/* Offsets of the parameters in W, the layer's block of weights, in bytes. W holds fc and its bias, then
  * proj and its bias. */
 struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
@@ -40,10 +40,10 @@ static struct mlp_weights mlp_weights_of(const struct layer *l, const struct mlp
     return w;
 }
 
-/* Byte offsets in the scratch of the backward pass. The input of proj comes first, at offset 0, and its
- * gradient overwrites it later. Without a gate, that gradient is directly the gradient of fc's output
- * (d_fc is 0). With a gate, d_fc follows as an array of its own. Last comes dy, the gradient of proj's
- * output, if dropout changes it. */
+/* Offsets in the scratch of the backward pass, in bytes. The input of proj comes first, at offset 0, and
+ * its gradient overwrites it later. Without a gate, that gradient becomes the gradient of fc's output in
+ * place, and d_fc is 0. With a gate, d_fc is the offset of a second array. If the layer has dropout, the
+ * gradient of proj's output comes last. */
 struct mlp_gradients {
     uint64_t d_fc, dy, end;
 };
@@ -104,7 +104,7 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Launches the activation function, or swiglu if the mlp is gated. z is the output of fc. */
+/* Applies the activation function to z, the output of fc. A gated mlp applies swiglu instead. */
 static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                         const float *z, float *to, const struct op_sink *sink)
 {
@@ -138,7 +138,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
-/* Turns the gradient of proj's output into the gradient of fc's output. */
+/* Computes the gradient of fc's output from the gradient of proj's output. */
 static int mlp_bwd_inside(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                           const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
 {
@@ -175,7 +175,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* There is no dx here, because mlp_bwd_inside computes the gradient of proj's input. */
+        /* dx stays NULL here, because mlp_bwd_inside computes the gradient of proj's input. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

@@ -1,7 +1,7 @@
-/* The positions layer: y = dropout(x + p), with in = out, where p holds the learned vectors of the first
- * `seq` of `positions` positions. Nothing is saved. It is a layer of its own, so that the W of an
- * embedding is only the token table and can be tied to an lm_head. All functions run in the caller's
- * thread and have no effect besides their launches.
+/* The positions layer: y = dropout(x + p), with in = out. p holds learned vectors for `positions`
+ * positions, of which the first `seq` are used. Nothing is saved. The positions are a separate layer, so
+ * that the W of an embedding is only the token table and can be tied to an lm_head. All functions run in
+ * the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 

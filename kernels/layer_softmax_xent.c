@@ -25,7 +25,7 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
     };
 }
 
-/* Launches the op for the loss (result) or for the gradient (dx). The other pointer is NULL. */
+/* Launches the op that computes the loss or its gradient. Exactly one of `result` and `dx` is not NULL. */
 static int launch_xent(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                        struct step_result *result, float *dx)
 {

@@ -1,4 +1,5 @@
-/* The names of ops and activations, for dumps, traces and specs. Constant data; any thread. */
+/* The names of ops and activations, for dumps, traces and specs. All data is constant, so any thread may
+ * read it. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {

@@ -3,9 +3,9 @@
  *
  * Every op keeps this contract (DESIGN section 5). The bits of its result depend only on the values and
  * shapes of its arguments. They never depend on the number of threads, on the alignment of an address or
- * on what else runs. All matrices are row-major, dense and float32. Pointers are aligned to at least 4
- * bytes (8 for double). Outputs do not overlap inputs unless the comment of the op allows it. An op never
- * allocates memory whose size depends on the model.
+ * on other work that runs at the same time. All matrices are row-major, dense and float32. Pointers are
+ * aligned to at least 4 bytes (8 for double). Outputs must not overlap inputs unless the comment of the op
+ * allows it. An op never allocates memory whose size depends on the model.
  *
  * Shapes are written as [rows][n]. A comment such as "y may be x" says that the op can work in place.
  */
@@ -17,7 +17,8 @@
 
 #include "kernels/step.h"
 
-/* All ops, in the order of ops.def. OP_linear_fwd, for example, takes a struct op_linear_fwd. */
+/* All ops, in the order of ops.def. The arguments of OP_linear_fwd, for example, are a struct
+ * op_linear_fwd. */
 enum op {
 #define OP(name) OP_##name,
 #include "kernels/ops.def"
@@ -27,7 +28,7 @@ enum op {
 
 extern const char *const op_names[OP_COUNT];
 
-/* The activation functions. ACT_GELU is gelu's tanh approximation, ACT_GELU_ERF is exact gelu, and
+/* The activation functions. ACT_GELU is the tanh approximation of gelu, ACT_GELU_ERF is exact gelu, and
  * ACT_SILU is x * sigmoid(x). */
 enum act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_TANH, ACT_GELU_ERF, ACT_SILU, ACT_COUNT };
 extern const char *const act_names[ACT_COUNT];
@@ -35,19 +36,20 @@ extern const char *const act_names[ACT_COUNT];
 /* Forward pass of a linear layer: y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]). */
 struct op_linear_fwd {
     const float *x, *w;
-    const float *b; /* bias; NULL: no bias */
-    /* Input of the activation, [rows][out], which the op writes as well. NULL if nobody needs it or if
-     * there is no activation. */
+    const float *b; /* bias, or NULL */
+    /* If not NULL, the op also writes the input of the activation here, [rows][out]. NULL if there is no
+     * activation. */
     float *z;
     float *y;
     uint32_t rows, in, out;
     enum act act;
 };
-/* Gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If z is not NULL, the
- * result is multiplied by act'(z). */
+/* Gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If z is not NULL, dx is
+ * also multiplied by act'(z). */
 struct op_linear_bwd_data {
     const float *dy, *w;
-    /* Input of the activation that produced this layer's input, [rows][in]. NULL if there is none. */
+    /* Input of the activation that produced the layer's input, [rows][in]. NULL if no activation produced
+     * it. */
     const float *z;
     float *dx;
     uint32_t rows, in, out;
@@ -80,15 +82,15 @@ struct op_act_fwd {
     uint64_t n;
     enum act act;
 };
-/* Gradient of an activation: dx = dy * act'(x), where x is the input of the forward pass. dx may be dy. */
+/* Gradient of an activation: dx = dy * act'(x), where x is the activation's input. dx may be dy. */
 struct op_act_bwd {
     const float *x, *dy;
     float *dx;
     uint64_t n;
     enum act act;
 };
-/* Dropout, in the forward and in the backward pass alike: y = keep ? x / (1 - p) : 0. y may be x. If the
- * step does not train, y = x. Element e of the row at position q of the global batch is kept if
+/* Dropout: y = keep ? x / (1 - p) : 0. The backward pass applies the same op to the gradient. y may be x.
+ * If the step does not train, y = x. Element e of the row at position q of the global batch is kept if
  *
  *     rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
  *                                     (uint32_t)step->step)) >= p */
@@ -100,14 +102,14 @@ struct op_dropout {
     uint32_t first_row; /* position of row 0 in the batch */
     float p;
 };
-/* Looks up one vector per token: y[row] = table[ids[row]]. */
+/* Copies one vector of the table for each token: y[row] = table[ids[row]]. */
 struct op_embedding_fwd {
     const int32_t *ids; /* [rows], 0 <= id < vocab */
     const float *table; /* [vocab][n] */
     float *y;
     uint32_t rows, n, vocab;
 };
-/* Gradient of the embedding table: dtable[ids[row]] += dy[row], for the rows in ascending order. */
+/* Gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending order. */
 struct op_embedding_bwd {
     const int32_t *ids;
     const float *dy;
@@ -115,22 +117,22 @@ struct op_embedding_bwd {
     uint32_t rows, n, vocab;
 };
 /* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps).
- * With `rms`, RMS norm computes y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps); then b is NULL and
- * the mean is recorded as 0. */
+ * If `rms` is set, the op computes y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps). b is then NULL,
+ * and the mean is stored as 0. */
 struct op_rownorm_fwd {
     const float *x, *w;
-    const float *b; /* NULL: no bias */
-    float *y;       /* NULL: compute only the statistics */
-    /* Mean and rstd of each row, [rows][2]. NULL if they need not be written. */
+    const float *b; /* bias, or NULL */
+    float *y;       /* NULL to compute only the statistics */
+    /* Receives the mean and rstd of each row, [rows][2]. NULL if the caller does not need them. */
     float *stats;
     uint32_t rows, n;
     float eps;
     bool rms;
 };
-/* Gradients of op_rownorm_fwd. xhat stands for the normalized row before w and b are applied. */
+/* Gradients of op_rownorm_fwd. In the comments, xhat is the normalized row before w and b are applied. */
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
-    float *dx; /* may be dy; NULL: not computed */
+    float *dx; /* may be dy, or NULL */
     /* Gradient of w: (accumulate ? dw : 0) + the column sums of dy * xhat. */
     float *dw;
     /* Gradient of b: (accumulate ? db : 0) + the column sums of dy. NULL if there is no bias. */
@@ -139,7 +141,7 @@ struct op_rownorm_bwd {
     bool rms, accumulate;
 };
 /* Causal self-attention over `rows` sequences of `seq` tokens. Each of `heads` heads computes y =
- * dropout(softmax(q k^T / sqrt(head) + mask)) v. Head h uses the keys and values number h / (heads /
+ * dropout(softmax(q k^T / sqrt(head) + mask)) v. Query head h uses key and value head h / (heads /
  * kv_heads).
  *
  * A token of qkv holds its queries [heads][head], then its keys [kv_heads][head], then its values
@@ -148,8 +150,7 @@ struct op_rownorm_bwd {
  * Scores are dropped in the same way as in op_dropout, but with RNG_SCORES. The score of query q and key k
  * in head h is element ((first_head + h) * seq + q) * seq + k of its row, as a 64-bit number. first_head
  * is the number of head 0 among all heads of the layer. An op on some of the heads therefore drops the
- * same scores as an op on all of them. Neither the forward nor the backward op ever holds all scores of a
- * head in memory. */
+ * same scores as an op on all of them. The ops never hold all scores of a head in memory. */
 struct op_attention_fwd {
     const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
     float *y;         /* [rows][seq][heads * head] */
@@ -158,7 +159,7 @@ struct op_attention_fwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Gradient of op_attention_fwd. dqkv has the layout of qkv. */
+/* Gradient of op_attention_fwd. dqkv has the same layout as qkv. */
 struct op_attention_bwd {
     const float *qkv, *y, *lse, *dy;
     float *dqkv;
@@ -167,9 +168,9 @@ struct op_attention_bwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Rotary position embedding, in place. Rotates the first `heads` heads of every token of x[rows][seq][n]
- * by the token's position t: the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head).
- * With `inverse` it turns back by the same angle. */
+/* Rotary position embedding, in place. Rotates the first `heads` heads of each token of x[rows][seq][n].
+ * At position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If
+ * `inverse` is set, it turns back by the same angle. */
 struct op_rope {
     float *x;
     uint32_t rows, seq, n;
@@ -177,13 +178,13 @@ struct op_rope {
     float theta;
     bool inverse;
 };
-/* Gated activation: y[rows][n] = silu(x[row][0..n-1]) * x[row][n..2n-1], where a row of x has 2n elements. */
+/* Gated activation: y[rows][n] = silu(x[row][0..n-1]) * x[row][n..2n-1]. A row of x has 2n elements. */
 struct op_swiglu_fwd {
     const float *x;
     float *y;
     uint32_t rows, n;
 };
-/* Gradient of op_swiglu_fwd: dx[rows][2n]. dx may be x. */
+/* Gradient of op_swiglu_fwd, dx[rows][2n]. dx may be x. */
 struct op_swiglu_bwd {
     const float *x, *dy;
     float *dx;
@@ -194,60 +195,63 @@ struct op_zero {
     float *y;
     uint64_t n;
 };
-/* Loss of softmax and cross entropy, its gradient, or both. Row i is target i % seq of the sample at
+/* Softmax and cross entropy: the loss, its gradient, or both. Row i is target i % seq of the sample at
  * position first_row / seq + i / seq of the global batch. The row counts if that position is <
- * step->valid_rows and its target is not negative; negative targets are ignored.
+ * step->valid_rows and its target is not negative.
  *
  * Label smoothing s applies only when the step trains. The loss then becomes (1 - s) * loss + s * mean,
- * where mean is the average over all classes c of the loss that c as the target would give. */
+ * where mean is the average over all classes c of the loss with c as the target. */
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
-    const int32_t *target; /* [rows], each < n; negative: ignored */
-    /* Loss and correct answers: (accumulate ? *result : 0) + the sums over the rows that count, in row
-     * order. NULL if the loss is not needed. */
+    const int32_t *target; /* [rows], each < n; negative ids are ignored */
+    /* Loss and number of correct answers: (accumulate ? *result : 0) + the sums over the rows that count,
+     * in row order. NULL if the caller does not need the loss. */
     struct step_result *result;
-    /* Gradient of x times step->grad_scale, with 0 in rows that do not count. dx may be x. NULL if the
-     * gradient is not needed. */
+    /* Gradient with respect to x, times step->grad_scale. Rows that do not count get 0. dx may be x. NULL
+     * if the caller does not need the gradient. */
     float *dx;
     uint32_t rows, n;
-    /* first_row is counted in targets, not in samples. seq is the number of targets per sample, at least
-     * 1. */
+    /* seq is the number of targets per sample, at least 1. first_row counts targets, not samples. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
 };
-/* Mean squared error: result->loss = sum over the valid rows of mean((x - target)^2). result->correct = 0. */
+/* Mean squared error. result->loss is the sum of mean((x - target)^2) over the valid rows. result->correct
+ * is 0. */
 struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
 };
-/* Gradient of op_mse_fwd: dx = 2 (x - target) / n * step->grad_scale. It is 0 in padded rows. */
+/* Gradient of op_mse_fwd: dx = 2 (x - target) / n * step->grad_scale. Padded rows get 0. */
 struct op_mse_bwd {
     const float *x, *target;
     float *dx;
     uint32_t rows, n, first_row;
 };
-/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. If v is
- * NULL, there is no momentum. */
+/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. v is
+ * NULL if there is no momentum. */
 struct op_sgd {
     float *w;
-    /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
+    /* Gradient of w. If a second layer uses w, dw2 is the gradient of that use, and the op adds it to dw.
+     * Otherwise dw2 is NULL. */
     const float *dw, *dw2;
     float *v;
-    /* The state that the step's decision set. NULL means: apply the update with scale 1. */
+    /* The state that the step's decision wrote. NULL means that the update is applied with scale 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
 };
 /* Updates weights by AdamW with decoupled weight decay, as PyTorch does: w -= lr*wd*w; update m and v; w
- * -= lr * (m*bc1) / (sqrt(v*bc2)+eps). bc1 and bc2 are the bias corrections of `group`. */
+ * -= lr * (m*bc1) / (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
 struct op_adamw {
     float *w;
-    /* dw2 is the gradient of a second use of w. If it is not NULL, the op uses dw + dw2 in place of dw. */
+    /* Gradient of w. If a second layer uses w, dw2 is the gradient of that use, and the op adds it to dw.
+     * Otherwise dw2 is NULL. */
     const float *dw, *dw2;
     float *m, *v;
-    /* The state that the step's decision set. NULL means: apply the update with scale, bc1 and bc2 all 1. */
+    /* The state that the step's decision wrote. NULL means that the update is applied with scale, bc1 and
+     * bc2 equal to 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
@@ -258,36 +262,36 @@ struct op_add {
     const float *x;
     uint64_t n;
 };
-/* Sum of squares in double: *sum = sum of (x + x2)^2. The elements are summed in fixed blocks, so the
- * order of additions never varies. */
+/* Sum of squares in double precision: *sum = sum of (x + x2)^2. The elements are summed in blocks of fixed
+ * size, so the order of additions is always the same. */
 struct op_sumsq {
-    const float *x, *x2; /* x2 NULL: sum of x^2 */
+    const float *x, *x2; /* x2 may be NULL */
     double *sum;
     uint64_t n;
 };
-/* Adds the sum of squares of one layer to the squared global norm: decision->sumsq = (first ? 0 :
- * decision->sumsq) + *sum. If *sum is not finite, decision->bad_layer = layer; otherwise, if `first`,
- * decision->bad_layer = STEP_NO_LAYER. */
+/* Adds one layer's sum of squares to the squared global norm: decision->sumsq = (first ? 0 :
+ * decision->sumsq) + *sum. If *sum is not finite, the op sets decision->bad_layer to `layer`. Otherwise
+ * the first op of the step sets it to STEP_NO_LAYER. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
     bool first;
     uint32_t layer;
 };
-/* Decides whether the update of a step is applied: apply = (decision->sumsq is finite), in `decision`
- * and in `group`. If it is applied, the op also updates `group`: t += 1; scale = clip > 0 && norm >
- * clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t); bias_correct2 = 1 / (1 -
- * beta2^t). */
+/* Decides whether the update of a step is applied. Sets `apply` in `decision` and in `group` to 1 if
+ * decision->sumsq is finite, and to 0 otherwise. If the update is applied, the op also changes `group`: t
+ * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
+ * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* Where to write the decision. NULL means: look at no gradients and apply every step with scale 1. */
+    /* The op reads sumsq here and writes `apply`. If this is NULL, every step is applied with scale 1. */
     struct step_decision *decision;
     struct group_state *group;
-    double clip; /* 0: no clipping */
+    double clip; /* 0 means no clipping */
     float beta1, beta2;
 };
 
-/* One launch of an op. A stream's queue copies it by value. `step` must stay valid until the launch has
- * run. */
+/* One launch of an op. A stream's queue copies the struct by value, but `step` must stay valid until the
+ * launch has run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -302,16 +306,16 @@ struct op_call {
 struct op_range {
     const void *at;
     uint64_t bytes;
-    bool write; /* false: the call only reads it */
+    bool write; /* false if the call only reads the array */
 };
-#define OP_RANGES 7 /* most arrays of one call */
+#define OP_RANGES 7 /* largest number of arrays in one call */
 
-/* Lists all arrays of a call, each once, and no byte outside of them. Returns their number. The result of
- * the call depends only on the contents of these arrays and on `step`. An op may leave an array untouched,
- * for example when an update is not applied. */
+/* Writes all arrays of a call to ret and returns their number. Each array is listed once. The result of
+ * the call depends only on these arrays and on `step`. An op may leave an array untouched, for example
+ * when an update is not applied. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* Receives the launches of a layer: a stream of a device, or a test that runs each launch at once. */
+/* The receiver of a layer's launches. It is a stream of a device, or a test that runs each launch at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

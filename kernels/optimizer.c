@@ -1,5 +1,5 @@
 /* Optimizers: the sizes and parts of their state, and the launch that updates a W block. All functions are
- * pure; any thread may call them. */
+ * pure. Any thread may call them. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
     [OPTIMIZER_SGD] = "sgd",
 };
 
-/* The parts of the group state. The first GROUP_PARTS_ADAMW parts are used by AdamW only. */
+/* The parts of the group state. Only AdamW uses the first GROUP_PARTS_ADAMW parts. */
 static const struct group_part group_parts[] = {
     {"t", GROUP_U64, offsetof(struct group_state, t), true},
     {"bias_correct1", GROUP_F32, offsetof(struct group_state, bias_correct1), false},
@@ -73,7 +73,7 @@ static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
     return (o->no_decay & 1u << p->class) != 0;
 }
 
-/* Relies on a layer's parameters filling W without gaps, in the order of params(). */
+/* This function relies on the parameters of a layer filling W without gaps, in the order of params(). */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret)
 {

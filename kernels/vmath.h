@@ -2,12 +2,13 @@
  * compilers turn into vector code.
  *
  * The code uses only + - * / and selections, in a fixed order and without fused multiply-add. So it gives
- * the same bits on every instruction set, scalar or vector. The C library's functions do not: their
- * results vary with the machine, and those of a vector version with the position in the array.
+ * the same bits on every instruction set, scalar or vector. The C library's functions cannot be used,
+ * because their results vary with the machine. Results of their vector versions also vary with the
+ * position in the array.
  *
- * Arguments of exp are clamped to +-80, so that no intermediate value is denormal. NaN in gives NaN out:
- * every clamp is written so that a failed comparison passes the value through. tests/unit/test_ops.c
- * measures the errors.
+ * Arguments of exp are clamped to +-80, so that no intermediate value is denormal. If the argument is NaN,
+ * the result is NaN: every clamp is written so that a failed comparison passes the value through.
+ * tests/unit/test_ops.c measures the errors.
  */
 #ifndef KERNELS_VMATH_H
 #define KERNELS_VMATH_H
@@ -16,7 +17,7 @@
 #include <string.h>
 
 #ifndef VMATH_INLINE
-/* kernels/cuda/ defines it to compile for devices */
+/* kernels/cuda/ defines this macro in another way, to compile for devices. */
 #define VMATH_INLINE static inline __attribute__((always_inline))
 #endif
 
@@ -28,9 +29,9 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* The steps of exp: write x = n ln 2 + r with an integer n, then e^x = 2^n e^r. vmath_exp_steps returns t
- * = n + magic. Adding the magic number rounds x / ln 2 to an integer and leaves n in the low bits of the
- * sum. */
+/* exp is computed in three parts: write x = n ln 2 + r with an integer n, then e^x = 2^n e^r.
+ * vmath_exp_steps returns t = n + magic. Adding the magic number rounds x / ln 2 to an integer and leaves
+ * n in the low bits of the sum. */
 #define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 VMATH_INLINE float vmath_exp_steps(float x)
@@ -38,8 +39,8 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* Returns r = x - n ln 2. ln 2 is split into two parts. The first part has so few bits that its product
- * with n is exact. */
+/* Returns r = x - n ln 2. ln 2 is split into two parts, and the first part has so few bits that its
+ * product with n is exact. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -58,7 +59,7 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    /* Multiplying by 2^n, instead of adding n to the exponent, keeps NaN a NaN. */
+    /* The multiplication by 2^n keeps NaN a NaN. Adding n to the exponent bits would not. */
     uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;
@@ -67,8 +68,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     return p * scale;
 }
 
-/* Returns e^x with an error of at most 1.5 ulp for |x| <= 80. Larger |x| are clamped to 80. It writes x =
- * n ln 2 + r with |r| <= ln 2 / 2 and uses a polynomial for e^r. */
+/* Returns e^x. The error is at most 1.5 ulp for |x| <= 80, and x is clamped to this range. Writes x = n ln
+ * 2 + r with |r| <= ln 2 / 2 and uses a polynomial for e^r. */
 VMATH_INLINE float vmath_exp(float x)
 {
     x = vmath_clamp(x, VMATH_EXP_MAX);
@@ -94,8 +95,8 @@ VMATH_INLINE float vmath_tanh(float x)
 }
 
 /* The tanh form of gelu is x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
- * x^3). This form has no cancellation at negative x. Beyond +-12 gelu is exactly 0 or x in float; clamping
- * x there keeps x^3 finite. */
+ * x^3). It does not lose precision at negative x. For |x| > 12, gelu is exactly 0 or x in float. Clamping
+ * x to +-12 keeps x^3 finite. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
@@ -124,7 +125,7 @@ VMATH_INLINE float vmath_gelu(float x)
     return x * vmath_gelu_parts(x).s;
 }
 
-/* Returns the derivative of gelu: s + x s' with s' = s (1 - s) v' = e s^2 v'. */
+/* Returns the derivative of gelu, which is s + x s' with s' = s (1 - s) v' = e s^2 v'. */
 VMATH_INLINE float vmath_gelu_slope(float x)
 {
     struct vmath_gelu g = vmath_gelu_parts(x);
@@ -134,8 +135,8 @@ VMATH_INLINE float vmath_gelu_slope(float x)
 
 /* The erf form of gelu is x * Phi(x), where Phi is the normal distribution. With a = |x|, Phi(-a) =
  * e^(-a^2/2) / (a + 1.5) * P(t), where t = (a - 3.5) / (a + 3.5) and P is a polynomial that is nearly
- * constant. There is no cancellation at negative x, where Phi is small. Beyond +-12.6 gelu is 0 or x. a^2
- * is kept in two parts, because the exponential magnifies its rounding error a^2 times. */
+ * constant. This form does not lose precision at negative x, where Phi is small. For |x| > 12.6, gelu is 0
+ * or x. a^2 is kept in two parts, because the exponential magnifies its rounding error a^2 times. */
 #define VMATH_NORMAL_MAX 12.6f
 
 struct vmath_normal {
@@ -144,7 +145,7 @@ struct vmath_normal {
     float density; /* e^(-x^2/2) / sqrt(2 pi) */
 };
 
-/* Clears the lower half of a's bits. The square of the rest is exact. */
+/* Clears the lower half of the bits of a, so that the square of the result is exact. */
 VMATH_INLINE float vmath_upper_half(float a)
 {
     uint32_t bits;
@@ -181,7 +182,7 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     p = p * t + -1.912824187e-01f;
     p = p * t + 5.317257640e-01f;
     float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
-    /* NaN fails this comparison, and a - a keeps it NaN. */
+    /* If a is NaN, the comparison is false, and a - a is NaN again. */
     tail = a < VMATH_NORMAL_MAX ? tail : a - a;
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;
@@ -199,7 +200,7 @@ VMATH_INLINE float vmath_gelu_erf_slope(float x)
     return g.below + g.x * g.density;
 }
 
-/* silu is x * s(x), where s is the logistic function. s is set to 0 below -80. */
+/* silu is x * s(x), where s is the logistic function. For x < -80, s is set to 0. */
 struct vmath_silu {
     float x; /* x, clamped to +-80 */
     float e; /* exp(-x) */
@@ -222,7 +223,7 @@ VMATH_INLINE float vmath_silu(float x)
     return x * vmath_silu_parts(x).s;
 }
 
-/* Returns the derivative of silu: s + x s' with s' = s (1 - s) = e s^2. */
+/* Returns the derivative of silu, which is s + x s' with s' = s (1 - s) = e s^2. */
 VMATH_INLINE float vmath_silu_slope(float x)
 {
     struct vmath_silu g = vmath_silu_parts(x);
